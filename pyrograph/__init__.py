@@ -1,0 +1,5 @@
+"""pyrograph: graph-structured inference for Pyro programs."""
+
+from pyrograph.graph import FactorGraph, FactorGroup, trace_graph
+
+__all__ = ["FactorGraph", "FactorGroup", "trace_graph"]

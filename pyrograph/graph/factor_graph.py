@@ -1,0 +1,548 @@
+"""The factor graph of a Pyro program, exact to the element.
+
+    log p(x, data) = constant + sum_a log f_a(x_{scope(a)})
+
+A node is one batch element of a latent site, a factor one element (or one term) of a statement's
+log density, its scope exactly the nodes it depends on. Particles are rows of a flat matrix
+``[n, dim]``, columns in node order with events flattened.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import re
+from collections.abc import Callable, Mapping
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from torch.distributions import biject_to
+from torch_geometric.data import Data, HeteroData
+
+from pyrograph.errors import ShapeMismatch, StructureError, UnsupportedSite, VerificationError
+from pyrograph.graph import draw, markov
+from pyrograph.graph.factor_group import FactorGroup
+from pyrograph.trace.localize import LocalProgram
+from pyrograph.trace.program import Point, Reading, plain_run, read_program
+from pyrograph.trace.sites import Site
+from pyrograph.trace.split import Terms, split
+
+Label = tuple[str, tuple[int, ...]]
+
+#: A loop's statements (names alike but for numbers) share groups from this many on.
+LOOP_STATEMENTS = 8
+
+
+class FactorGraph:
+    """Nodes, factors and the program's log density. Made by :func:`trace_graph`.
+
+    Attributes:
+        sites: latent sites by name, in program order.
+        factors: groups of like factors.
+        constant: sum of all log-density elements that depend on no latent.
+        unconstrained: whether values and events are in unconstrained space.
+        fixed: sites held at a value while the structure was read; their nodes have no columns.
+    """
+
+    def __init__(self, reading: Reading, *, unconstrained: bool) -> None:
+        self.unconstrained = unconstrained
+        self.sites: dict[str, Site] = {s.name: s for s in reading.sites}
+        self.fixed = reading.fixed
+        self.free_sites = [s for s in reading.sites if s.name not in reading.fixed]
+        self.device = self.free_sites[0].device if self.free_sites else torch.device("cpu")
+        self._cast: torch.dtype | None = None
+        self._reading = reading
+        self._programs: dict[str, LocalProgram] = {}
+
+        self._first_node: dict[str, int] = {}
+        self._first_column: dict[str, int] = {}
+        node = column = 0
+        widths = []
+        for site in reading.sites:
+            self._first_node[site.name], self._first_column[site.name] = node, column
+            width = 0 if site.name in reading.fixed else site.width
+            widths.append(torch.full((site.num_nodes,), width))
+            node += site.num_nodes
+            column += width * site.num_nodes
+        self.num_nodes, self.dim = node, column
+        self.columns = torch.zeros(node + 1, dtype=torch.int64)
+        if widths:
+            self.columns[1:] = torch.cat(widths).cumsum(0)
+        self._node_of_leaf = torch.cat(
+            [
+                (self._first_node[s.name] + torch.arange(s.num_nodes)).repeat_interleave(s.width)
+                for s in self.free_sites
+            ]
+            or [torch.zeros(0, dtype=torch.int64)]
+        )
+        self._site_of_node = torch.repeat_interleave(
+            torch.arange(len(reading.sites)),
+            torch.tensor([s.num_nodes for s in reading.sites], dtype=torch.int64),
+        )
+        self._build_factors()
+
+    # ------------------------------------------------------------------ construction
+    def _build_factors(self) -> None:
+        statements = self._reading.statements
+        latent = [(s.ids != 0).nonzero().squeeze(1) for s in statements]
+        self._element_ids = torch.cat(
+            [s.ids[at] for s, at in zip(statements, latent, strict=True)]
+            or [torch.zeros(0, dtype=torch.int64)]
+        )
+        constant = sum(float(s.values[s.ids == 0].double().sum()) for s in statements)
+        self._element_constant = constant
+        terms = split(self._reading.tape, self._element_ids, self._node_of_leaf)
+        self.constant = torch.tensor(constant + terms.constant, dtype=self._value_dtype())
+        self.num_factors = len(terms.ids)
+        self._terms = terms
+        ends = torch.tensor([len(at) for at in latent], dtype=torch.int64).cumsum(0)
+        self._statement_of_factor = torch.searchsorted(ends, terms.row, right=True)
+        self._statement_names = [s.name for s in statements]
+        self.factors = self._group(terms)
+
+    def _value_dtype(self) -> torch.dtype:
+        floats = [s.values.dtype for s in self._reading.statements]
+        return next((d for d in floats if d.is_floating_point), torch.get_default_dtype())
+
+    def _families(self) -> list[int]:
+        """Statements that share groups: those of one loop; all others stand alone."""
+        pattern = [re.sub(r"\d+", "#", name) for name in self._statement_names]
+        size = {p: pattern.count(p) for p in set(pattern)} if len(pattern) < 64 else {}
+        if not size:
+            for p in pattern:
+                size[p] = size.get(p, 0) + 1
+        first: dict[str, int] = {}
+        family = []
+        for k, p in enumerate(pattern):
+            alone = size[p] < LOOP_STATEMENTS
+            family.append(first.setdefault(self._statement_names[k] if alone else f"#{p}", k))
+        return family
+
+    def _group(self, terms: Terms) -> tuple[FactorGroup, ...]:
+        arity = terms.ptr.diff()
+        family = torch.tensor(self._families(), dtype=torch.int64)[self._statement_of_factor]
+        kinds: dict[tuple, int] = {}
+        kind_of_site = torch.tensor(
+            [
+                kinds.setdefault((s.event_shape, s.is_discrete, s.cardinality), len(kinds))
+                for s in self._reading.sites
+            ],
+            dtype=torch.int64,
+        )
+        groups: list[FactorGroup] = []
+        for a in arity.unique().tolist():
+            which = (arity == a).nonzero().squeeze(1)
+            scope = terms.nodes[terms.ptr[which].unsqueeze(1) + torch.arange(a)]
+            kind = kind_of_site[self._site_of_node[scope]]
+            key = torch.cat([family[which].unsqueeze(1), kind], 1)
+            _, member = _unique_rows(key)
+            for g in range(int(member.max()) + 1):
+                here = (member == g).nonzero().squeeze(1)
+                groups.append(self._make_group(which[here], scope[here]))
+        groups.sort(key=lambda g: (int(self._statement_of_factor[g.index[0]]), g.arity))
+        return tuple(groups)
+
+    def _make_group(self, index: Tensor, scope: Tensor) -> FactorGroup:
+        numbers = self._statement_of_factor[index].unique().tolist()
+        names = tuple(self._statement_names[k] for k in numbers)
+        sites = list(self.sites.values())
+        slots = tuple(sites[k] for k in self._site_of_node[scope[0]].tolist())
+        return FactorGroup(
+            names[0], names, scope, index, slots, lambda: self._compile_group(index, scope)
+        )
+
+    def _compile_group(self, index: Tensor, scope: Tensor) -> LocalProgram:
+        """Local function of some factors: leaf buffer k holds slot k, ``[E * width, S]``."""
+        index, scope = index.cpu(), scope.cpu()
+        sizes = (self.columns[1:] - self.columns[:-1]).cpu()
+        first_leaf = self.columns[:-1].cpu()
+        width = sizes[scope[0]]
+        keys = (torch.arange(len(scope)).unsqueeze(1) * self.num_nodes + scope).reshape(-1)
+
+        def home(row: Tensor, leaf: Tensor) -> tuple[Tensor, Tensor]:
+            node = self._node_of_leaf[leaf]
+            slot = torch.searchsorted(keys, row * self.num_nodes + node) % scope.shape[1]
+            return slot, row * width[slot] + leaf - first_leaf[node]
+
+        ids = self._terms.ids[index]
+        return LocalProgram(
+            self._reading.tape,
+            ids,
+            torch.zeros(1, dtype=self._value_dtype()),
+            home,
+            (width * len(scope)).tolist(),
+            torch.arange(len(scope)),
+        ).to(self.device, self._cast)
+
+    def _compile_shared(self, ids: Tensor) -> LocalProgram:
+        """All numbers ``ids`` at one assignment: leaf buffer k holds free site k, ``[numel, S]``."""
+        sizes = torch.tensor([s.num_nodes * s.width for s in self.free_sites], dtype=torch.int64)
+        ends = sizes.cumsum(0)
+
+        def home(row: Tensor, leaf: Tensor) -> tuple[Tensor, Tensor]:
+            site = torch.searchsorted(ends, leaf, right=True)
+            return site, leaf - (ends - sizes)[site]
+
+        return LocalProgram(
+            self._reading.tape,
+            ids,
+            torch.zeros(1, dtype=self._value_dtype()),
+            home,
+            sizes.tolist(),
+        ).to(self.device, self._cast)
+
+    # ------------------------------------------------------------------ labels
+    @cached_property
+    def nodes(self) -> tuple[Label, ...]:
+        """``(site, index)`` labels, in site order then row-major order."""
+        return tuple(
+            (site.name, index)
+            for site in self.sites.values()
+            for index in itertools.product(*(range(n) for n in site.batch_shape))
+        )
+
+    def node_id(self, site: str, *index: int) -> int:
+        """Position of a node in :attr:`nodes`."""
+        shape = self._site(site).batch_shape
+        if len(index) != len(shape) or any(
+            not -n <= i < n for i, n in zip(index, shape, strict=True)
+        ):
+            raise ShapeMismatch(
+                f'index {index} does not fit site "{site}", whose batch shape is {shape}.'
+            )
+        flat = 0
+        for i, n in zip(index, shape, strict=True):
+            flat = flat * n + i % n
+        return self._first_node[site] + flat
+
+    def _site(self, name: str) -> Site:
+        if name not in self.sites:
+            raise KeyError(f'no latent site "{name}"; there are {", ".join(self.sites) or "none"}.')
+        return self.sites[name]
+
+    def scopes(self, statement: str) -> list[tuple[Label, ...]]:
+        """Node labels of every factor of a statement, in row-major order of its elements."""
+        if statement not in self._statement_names:
+            raise KeyError(
+                f'no statement "{statement}"; there are {", ".join(self._statement_names)}.'
+            )
+        which = self._statement_of_factor == self._statement_names.index(statement)
+        ptr, nodes = self._terms.ptr.tolist(), self._terms.nodes
+        return [
+            tuple(self.nodes[v] for v in nodes[ptr[f] : ptr[f + 1]].tolist())
+            for f in which.nonzero().squeeze(1).tolist()
+        ]
+
+    # ------------------------------------------------------------------ views
+    @cached_property
+    def neighbors(self) -> tuple[Tensor, Tensor]:
+        """Open Markov blankets as CSR ``(ptr [num_nodes + 1], node ids)``, ascending."""
+        return markov.neighbors([g.scope for g in self.factors], self.num_nodes, self.device)
+
+    def blanket(self, site: str, *index: int) -> frozenset[Label]:
+        """Markov blanket of a node: all nodes it shares a factor with, itself excluded."""
+        ptr, nodes = self.neighbors
+        v = self.node_id(site, *index)
+        return frozenset(self.nodes[u] for u in nodes[ptr[v] : ptr[v + 1]].tolist())
+
+    @cached_property
+    def data(self) -> HeteroData:
+        """Bipartite torch-geometric view: ``variable``, ``factor`` and ``scope`` edges."""
+        return markov.hetero_data(self)
+
+    def markov_graph(self) -> Data:
+        """Undirected graph of variables that share a factor, without self loops."""
+        return markov.markov_graph(self)
+
+    def to_networkx(self):
+        """Bipartite ``networkx.Graph``: node labels and ``(statement, number)`` factors."""
+        return markov.to_networkx(self)
+
+    def draw(self, ax=None, positions: Mapping[Label, tuple[float, float]] | None = None):
+        """Picture of the factor graph; returns the matplotlib axes."""
+        return draw.draw(self, ax, positions)
+
+    # ------------------------------------------------------------------ values
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the continuous columns."""
+        if self._cast is not None:
+            return self._cast
+        floats = [s.dtype for s in self.free_sites if not s.is_discrete]
+        return floats[0] if floats else torch.get_default_dtype()
+
+    def _leaves(self, values: Mapping[str, Tensor]) -> tuple[list[Tensor], bool]:
+        """Leaf buffers ``[numel, S]`` of named values, and whether they were batched."""
+        missing = [s.name for s in self.free_sites if s.name not in values]
+        unknown = [n for n in values if n not in self.sites]
+        if missing or unknown:
+            what = f"misses {', '.join(missing)}" if missing else f"names {', '.join(unknown)}"
+            raise ShapeMismatch(
+                f"values {what}; the latent sites are {', '.join(self.sites) or 'none'}."
+            )
+        buffers, lead = [], None
+        for site in self.free_sites:
+            value, shape = values[site.name], site.batch_shape + site.event_shape
+            extra = value.dim() - len(shape)
+            if extra not in (0, 1) or tuple(value.shape[extra:]) != shape:
+                raise ShapeMismatch(
+                    f'value of site "{site.name}" has shape {tuple(value.shape)}; expected '
+                    f"{list(shape)} or [S, *{list(shape)}]."
+                )
+            mine = value.shape[0] if extra else None
+            if buffers and mine != lead:
+                raise ShapeMismatch(
+                    f'value of site "{site.name}" has leading size {mine}, others have {lead}; '
+                    f"either every value has one more leading dimension than its site, or none."
+                )
+            lead = mine
+            flat = value.reshape(1 if mine is None else mine, -1)
+            buffers.append(flat.t().contiguous() if mine != 1 else flat.t())
+        for name, held in self.fixed.items():
+            if name in values and not bool((values[name] == held.to(values[name])).all()):
+                raise ShapeMismatch(
+                    f'site "{name}" was fixed when the structure was read; its value cannot change.'
+                    f" Trace again with the other value."
+                )
+        return buffers, lead is not None
+
+    def _evaluate(self, buffers: list[Tensor]) -> Tensor:
+        if "density" not in self._programs:
+            self._programs["density"] = self._compile_shared(self._element_ids)
+        total = self._programs["density"](buffers).sum(0)
+        return total + self._element_constant
+
+    def log_prob(self, values: Mapping[str, Tensor]) -> Tensor:
+        """Log density of the program, as Pyro's ``trace.log_prob_sum()``.
+
+        Args:
+            values: one tensor per site, in the graph's space, ``[*batch, *event]`` or all with
+                one more leading dimension S.
+
+        Returns:
+            Scalar, or ``[S]``. Jacobians are included where the graph is unconstrained.
+
+        Raises:
+            ShapeMismatch: naming the site.
+        """
+        buffers, batched = self._leaves(values)
+        out = self._evaluate(buffers)
+        return out if batched else out[0]
+
+    def density(self, x: Tensor) -> Tensor:
+        """Log density at flat particles ``[n, dim]``, as ``[n]``; differentiable."""
+        if x.dim() != 2 or x.shape[1] != self.dim:
+            raise ShapeMismatch(f"particles have shape {tuple(x.shape)}; expected [n, {self.dim}].")
+        columns = x.t().contiguous()
+        start, buffers = 0, []
+        for site in self.free_sites:
+            stop = start + site.num_nodes * site.width
+            buffers.append(columns[start:stop])
+            start = stop
+        return self._evaluate(buffers)
+
+    def flatten(self, values: Mapping[str, Tensor]) -> Tensor:
+        """Named values with a leading dimension n, as ``[n, dim]`` in the graph's space."""
+        buffers, batched = self._leaves(values)
+        if not batched:
+            raise ShapeMismatch("flatten needs values with one leading dimension n.")
+        return torch.cat([b.to(self.dtype) for b in buffers]).t()
+
+    def unflatten(self, x: Tensor) -> dict[str, Tensor]:
+        """Inverse of :meth:`flatten`: ``{site: [n, *batch, *event]}``."""
+        out, start = {}, 0
+        for site in self.free_sites:
+            stop = start + site.num_nodes * site.width
+            value = x[:, start:stop].reshape(-1, *site.batch_shape, *site.event_shape)
+            out[site.name] = value.to(site.dtype) if site.is_discrete else value
+            start = stop
+        return out
+
+    def constrain(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Values ``[n, *batch, *event]`` of the graph's space in the program's space."""
+        if not self.unconstrained:
+            return dict(values)
+        if any(s.support is None for s in self.free_sites):
+            return self._constrain_by_replay(values)
+        return {
+            s.name: values[s.name] if s.is_discrete else biject_to(s.support)(values[s.name])
+            for s in self.free_sites
+        }
+
+    def _constrain_by_replay(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Supports that depend on latents: replay what the program did."""
+        buffers, _ = self._leaves(values)
+        out = {}
+        for site in self.free_sites:
+            key = f"constrain:{site.name}"
+            if key not in self._programs:
+                ids = self._reading.constrained[site.name].reshape(-1)
+                self._programs[key] = self._compile_shared(ids)
+            out[site.name] = self._programs[key](buffers).t().reshape(-1, *site.shape)
+        return out
+
+    def unconstrain(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Inverse of :meth:`constrain`.
+
+        Raises:
+            UnsupportedSite: a support depends on latents.
+        """
+        if not self.unconstrained:
+            return dict(values)
+        for site in self.free_sites:
+            if site.support is None:
+                raise UnsupportedSite(
+                    f"{site.describe()} has a support that depends on other latents, so its values "
+                    f"cannot be mapped to unconstrained space apart from them. Give values in "
+                    f"unconstrained space, or write the site with a fixed support."
+                )
+        return {
+            s.name: values[s.name] if s.is_discrete else biject_to(s.support).inv(values[s.name])
+            for s in self.free_sites
+        }
+
+    def blame(self, x: Tensor) -> str | None:
+        """Name the first factor and particle with a non-finite log density or gradient."""
+        for group in self.factors:
+            values = []
+            for k, site in enumerate(group.slots):
+                start = self.columns[group.scope[:, k]].unsqueeze(1)
+                at = start + torch.arange(site.width, device=start.device)
+                shape = (len(x), group.num_factors, *site.event_shape)
+                value = x[:, at].reshape(shape).detach()
+                values.append(value.to(site.dtype) if site.is_discrete else value.requires_grad_())
+            with torch.enable_grad():
+                log_prob = group.log_prob(values)
+                wanted = [v for v in values if v.requires_grad]
+                grads = (
+                    torch.autograd.grad(log_prob.sum(), wanted, allow_unused=True)
+                    if log_prob.requires_grad
+                    else []
+                )
+            quantities = [("log density", log_prob)] + [
+                ("gradient", g.reshape(*log_prob.shape, -1).sum(-1)) for g in grads if g is not None
+            ]
+            for what, q in quantities:
+                bad = (~q.isfinite()).nonzero()
+                if len(bad):
+                    particle, e = bad[0].tolist()
+                    return (
+                        f"{what} of {self.factor_name(group, e)} is {q[particle, e].item()} at "
+                        f"particle {particle}"
+                    )
+        return None
+
+    def factor_name(self, group: FactorGroup, e: int) -> str:
+        """``factor "r"[12] (scope x[3], x[7])`` for factor e of a group."""
+        f = int(group.index[e])
+        k = int(self._statement_of_factor[f])
+        first = int((self._statement_of_factor == k).nonzero()[0])
+        labels = [self.nodes[v] for v in group.scope[e].tolist()]
+        names = ", ".join(s + (str(list(i)) if i else "") for s, i in labels)
+        return f'factor "{self._statement_names[k]}"[{f - first}] (scope {names})'
+
+    # ------------------------------------------------------------------ moves
+    def to(
+        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> FactorGraph:
+        """A graph whose functions run on another device or in another floating dtype."""
+        moved = copy.copy(self)
+        moved.device = self.device if device is None else torch.device(device)
+        moved._cast = self._cast if dtype is None else dtype
+        moved._programs = {}
+        for name in ("neighbors", "data"):
+            moved.__dict__.pop(name, None)
+        moved.columns = self.columns.to(moved.device)
+        moved.constant = self.constant.to(moved.device, dtype)
+        moved.fixed = {n: v.to(moved.device) for n, v in self.fixed.items()}
+        moved.factors = tuple(
+            FactorGroup(
+                g.name,
+                g.statements,
+                g.scope.to(moved.device),
+                g.index.to(moved.device),
+                g.slots,
+                lambda g=g: moved._compile_group(g.index, g.scope),
+            )
+            for g in self.factors
+        )
+        return moved
+
+    def __repr__(self) -> str:
+        sites = ", ".join(f"{s.name}{list(s.batch_shape)}" for s in self.sites.values())
+        return (
+            f"FactorGraph({self.num_nodes} nodes, {self.num_factors} factors in "
+            f"{len(self.factors)} groups; sites: {sites})"
+        )
+
+
+def _unique_rows(key: Tensor) -> tuple[Tensor, Tensor]:
+    """Distinct rows and which one each row is."""
+    code = torch.zeros(len(key), dtype=torch.int64)
+    for column in key.unbind(1):
+        code = code * (int(column.max()) + 1) + column
+        code = code.unique(return_inverse=True)[1]
+    return code.unique(), code
+
+
+def trace_graph(
+    model: Callable,
+    model_args: tuple = (),
+    model_kwargs: dict | None = None,
+    *,
+    unconstrained: bool = False,
+    fixed: Mapping[str, Tensor] | None = None,
+    verify: bool = True,
+) -> FactorGraph:
+    """Read the element-level factor graph of a Pyro program.
+
+    Args:
+        model: any Pyro program (conditioned, reparameterised, ... ones too).
+        unconstrained: map continuous sites to unconstrained space, with log Jacobians as factors.
+        fixed: ``{site: value}`` held while the structure is read; their values may then index.
+        verify: compare the graph with Pyro's own log density at a second point.
+
+    Raises:
+        StructureError: (a subclass) the structure cannot be read; the text says what to write.
+        VerificationError: graph and program disagree at the second point.
+    """
+    kwargs = dict(model_kwargs or {})
+    held = {name: torch.as_tensor(value) for name, value in (fixed or {}).items()}
+    point = plain_run(model, tuple(model_args), kwargs, held, unconstrained)
+    reading = read_program(model, tuple(model_args), kwargs, held, unconstrained)
+    names = [s.name for s in reading.sites]
+    if set(names) != set(point.values):
+        differ = ", ".join(sorted(set(names) ^ set(point.values)))
+        raise StructureError(
+            f"two runs of the program had different latent sites ({differ}): which sites exist "
+            f"must not depend on random values."
+        )
+    graph = FactorGraph(reading, unconstrained=unconstrained)
+    if graph.device.type != "cpu":
+        graph = graph.to(graph.device)
+    if verify:
+        _verify(graph, point)
+    return graph
+
+
+def _verify(graph: FactorGraph, point: Point) -> None:
+    """A wrong rule, or Python state that followed a latent's value, shows at another point."""
+    ours = graph.log_prob({s.name: point.unconstrained[s.name] for s in graph.free_sites})
+    theirs = point.log_prob + point.log_jacobian
+    scale = 1.0 + float(theirs.abs()) if bool(theirs.isfinite()) else 1.0
+    tolerance = 1e-4 if ours.dtype in (torch.float32, torch.float16) else 1e-8
+    same = torch.allclose(
+        ours.double().cpu(),
+        theirs.double().cpu(),
+        rtol=0.0,
+        atol=tolerance * scale * max(1.0, graph.num_factors**0.5 / 100),
+        equal_nan=True,
+    )
+    if not same:
+        raise VerificationError(
+            f"the traced graph gives log density {float(ours):.10g} at a second point, Pyro gives "
+            f"{float(theirs):.10g}. The program is not a fixed function of its latents: it draws "
+            f"random numbers outside pyro.sample, keeps state between runs, or reads a latent's "
+            f"value in a way that was not caught. Please remove that (or report it)."
+        )

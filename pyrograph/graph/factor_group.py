@@ -1,0 +1,114 @@
+"""Like factors of one statement (or of one loop's statements), evaluated together.
+
+A group's local function gives every factor *private* values of its scope, which is what message
+passing, quadrature and rescoring need: ``log f_e(x_1, ..., x_arity)`` for all factors e and S
+assignments at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from pyrograph.errors import ShapeMismatch, UnsupportedSite
+from pyrograph.trace.localize import LocalProgram
+from pyrograph.trace.sites import Site
+
+#: Numbers evaluated at once by :meth:`FactorGroup.table`.
+TABLE_CHUNK = 4_000_000
+
+
+@dataclass(eq=False)
+class FactorGroup:
+    """Factors with the same number and kinds of nodes.
+
+    Attributes:
+        name: the statement; of a loop's statements, merged here, the first.
+        statements: all of them.
+        scope: ``[E, arity]`` node ids, ascending in every row.
+        index: ``[E]`` position of each factor in the graph's order of factors.
+        slots: per slot, a site of that kind (event shape and states are the same down a slot).
+    """
+
+    name: str
+    statements: tuple[str, ...]
+    scope: Tensor
+    index: Tensor
+    slots: tuple[Site, ...]
+    _compile: Callable[[], LocalProgram] = field(repr=False)
+    _program: LocalProgram | None = field(default=None, repr=False)
+
+    @property
+    def num_factors(self) -> int:
+        return self.scope.shape[0]
+
+    @property
+    def arity(self) -> int:
+        return self.scope.shape[1]
+
+    @property
+    def is_discrete(self) -> bool:
+        return all(s.enumeration is not None for s in self.slots)
+
+    def log_prob(self, values: Sequence[Tensor]) -> Tensor:
+        """Log value of every factor at its own values of its scope; differentiable.
+
+        Args:
+            values: one tensor ``[S, E, *event]`` per slot.
+
+        Returns:
+            ``[S, E]``.
+
+        Raises:
+            ShapeMismatch: naming the slot.
+        """
+        if len(values) != self.arity:
+            raise ShapeMismatch(
+                f'factors of "{self.name}" have {self.arity} nodes; got {len(values)} tensors.'
+            )
+        samples = values[0].shape[0] if values[0].dim() else 0
+        for k, (v, site) in enumerate(zip(values, self.slots, strict=True)):
+            expected = (samples, self.num_factors, *site.event_shape)
+            if tuple(v.shape) != expected:
+                raise ShapeMismatch(
+                    f'slot {k} of "{self.name}" has shape {tuple(v.shape)}; expected [S, E, *event]'
+                    f" = {expected}."
+                )
+        if self._program is None:
+            self._program = self._compile()
+        return self._program([v.reshape(samples, -1).t() for v in values]).t()
+
+    def table(self) -> Tensor:
+        """All values of discrete factors.
+
+        Returns:
+            ``[E, c_1, ..., c_arity]``; entry k of axis j is the k-th value of the slot's support.
+
+        Raises:
+            UnsupportedSite: a slot is continuous or has infinitely many states.
+        """
+        for site in self.slots:
+            if site.enumeration is None:
+                raise UnsupportedSite(
+                    f'factors of "{self.name}" have no table: {site.describe()} is not finite and '
+                    f"discrete. Use log_prob at chosen values."
+                )
+        cards = [s.cardinality for s in self.slots]
+        states = math.prod(cards)
+        device = self.scope.device
+        rows = []
+        chunk = max(1, TABLE_CHUNK // max(self.num_factors, 1))
+        for flat in torch.arange(states, device=device).split(chunk):
+            values = []
+            for k, site in enumerate(self.slots):
+                code = torch.div(flat, math.prod(cards[k + 1 :]), rounding_mode="floor") % cards[k]
+                states_k = site.enumeration.to(device)[code]
+                values.append(
+                    states_k.unsqueeze(1).expand(-1, self.num_factors, *site.event_shape)
+                )
+            rows.append(self.log_prob(values))
+        return torch.cat(rows).t().reshape(self.num_factors, *cards)

@@ -1,0 +1,394 @@
+"""Slice the tape: which leaves a number depends on, and how to recompute it from them alone.
+
+Demands are propagated backwards from the wanted numbers. The leaves they reach *are* the scope,
+exact to the element; the steps they touch, replayed forwards, *are* the local function. With
+``private`` rows every wanted number gets its own copy of everything it needs (each factor at
+its own values of its scope); without, all share one copy (the program's log density).
+
+Cost: one pass over the demanded numbers per step; a row's copies are as many as its slice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from pyrograph.trace.tape import Operand, Rule, Tape
+
+LEAVES = -1
+
+
+@dataclass(eq=False)
+class _Request:
+    """Blocks asked of one step, as tokens ``row * count + block``; found at ``positions``."""
+
+    tokens: Tensor
+    positions: Tensor | None = None  # None: exactly the step's list, in order
+
+
+@dataclass
+class _Piece:
+    """A part of a read: where its numbers come from and where they go."""
+
+    source: int  # position of the step, or LEAVES
+    target: Tensor | None  # positions in the flat read; None: all of them
+    request: _Request | None
+    within: Tensor | None  # which of a block's numbers, None when it has one
+    leaf: Tensor | None = None  # for LEAVES: row and leaf
+    row: Tensor | None = None
+
+
+def _is_increasing(tokens: Tensor) -> bool:
+    return tokens.numel() < 2 or bool((tokens[1:] > tokens[:-1]).all())
+
+
+class Demand:
+    """Everything a set of numbers needs, found by one backward pass."""
+
+    def __init__(self, tape: Tape, ids: Tensor, rows: Tensor) -> None:
+        self.tape = tape
+        self.leaf_rows: list[Tensor] = []
+        self.leaf_ids: list[Tensor] = []
+        self._requests: dict[int, list[_Request]] = {}
+        self.blocks: dict[int, Tensor] = {}
+        self.rows: dict[int, Tensor] = {}
+        self.reads: dict[int, list[list[_Piece]]] = {}
+        self.output = self._ask(ids, rows)
+        for k in range(len(tape.steps) - 1, -1, -1):
+            if k in self._requests:
+                self._visit(k)
+
+    def _ask(self, ids: Tensor, rows: Tensor) -> list[_Piece]:
+        """Where the numbers ``ids`` of ``rows`` come from; registers the requests."""
+        tape, pieces = self.tape, []
+        if ids.numel() == 0:
+            return pieces
+        low, high = int(ids.min()), int(ids.max())
+        if high < 0:
+            parts = [(LEAVES, None)]
+        elif low > 0:
+            first, last = tape.step_of(torch.tensor([low, high])).tolist()
+            parts = [(first, None)] if first == last else self._parts(ids)
+        else:
+            parts = self._parts(ids)
+        for source, target in parts:
+            part_ids = ids if target is None else ids[target]
+            part_rows = rows if target is None else rows[target]
+            if source == LEAVES:
+                leaf = -1 - part_ids
+                self.leaf_ids.append(leaf)
+                self.leaf_rows.append(part_rows)
+                pieces.append(_Piece(LEAVES, target, None, None, leaf, part_rows))
+                continue
+            step = tape.steps[source]
+            block = part_ids - step.first
+            within = None
+            if step.width > 1:
+                within = block % step.width
+                block = torch.div(block, step.width, rounding_mode="floor")
+            request = _Request(part_rows * step.count + block)
+            known = self._requests.setdefault(source, [])
+            for other in known:
+                if torch.equal(other.tokens, request.tokens):
+                    request = other
+                    break
+            else:
+                known.append(request)
+            pieces.append(_Piece(source, target, request, within))
+        return pieces
+
+    def _parts(self, ids: Tensor) -> list[tuple[int, Tensor | None]]:
+        source = torch.where(ids < 0, LEAVES, self.tape.step_of(ids))
+        source = torch.where(ids == 0, LEAVES - 1, source)
+        kinds = source.unique().tolist()
+        if kinds == [LEAVES - 1]:
+            return []
+        if len(kinds) == 1:
+            return [(kinds[0], None)]
+        return [(k, (source == k).nonzero().squeeze(1)) for k in kinds if k != LEAVES - 1]
+
+    def _visit(self, k: int) -> None:
+        """Merge the requests made of step k and pass them on to what it reads."""
+        step, requests = self.tape.steps[k], self._requests[k]
+        if len(requests) == 1 and _is_increasing(requests[0].tokens):
+            tokens = requests[0].tokens
+        else:
+            tokens, inverse = torch.cat([r.tokens for r in requests]).unique(return_inverse=True)
+            start = 0
+            for r in requests:
+                positions = inverse[start : start + len(r.tokens)]
+                start += len(r.tokens)
+                if len(positions) != len(tokens) or not _is_increasing(positions):
+                    r.positions = positions
+        row = torch.div(tokens, step.count, rounding_mode="floor")
+        block = tokens - row * step.count
+        if len(block) == step.count and _is_increasing(block):
+            block = None  # all of them, in order
+        self.blocks[k], self.rows[k] = block, row
+        reads = []
+        for operand in step.operands:
+            if operand.ids is None:
+                reads.append([])
+                continue
+            ids = operand.ids if block is None else operand.ids[block]
+            per_block = ids[0].numel() if len(ids) else 1
+            spread = row if per_block == 1 else row.repeat_interleave(per_block)
+            reads.append(self._ask(ids.reshape(-1), spread))
+        self.reads[k] = reads
+
+    def leaf_pairs(self) -> tuple[Tensor, Tensor]:
+        """All (row, leaf) demands, unordered, with repeats."""
+        if not self.leaf_ids:
+            empty = torch.zeros(0, dtype=torch.int64)
+            return empty, empty
+        return torch.cat(self.leaf_rows), torch.cat(self.leaf_ids)
+
+
+def scopes(tape: Tape, ids: Tensor, node_of_leaf: Tensor) -> tuple[Tensor, Tensor]:
+    """The nodes each number depends on.
+
+    Returns:
+        CSR ``(ptr [len(ids) + 1], nodes)``, nodes ascending within a row.
+    """
+    num_nodes = int(node_of_leaf.max()) + 1 if len(node_of_leaf) else 1
+    rows, leaves = Demand(tape, ids, torch.arange(len(ids))).leaf_pairs()
+    pairs = (rows * num_nodes + node_of_leaf[leaves]).unique()
+    row = torch.div(pairs, num_nodes, rounding_mode="floor")
+    ptr = torch.zeros(len(ids) + 1, dtype=torch.int64)
+    ptr[1:] = torch.bincount(row, minlength=len(ids)).cumsum(0)
+    return ptr, pairs - row * num_nodes
+
+
+# ---------------------------------------------------------------------- the compiled program
+@dataclass(eq=False)
+class _Gather:
+    """Rows of one buffer: all (None), a range, or an index."""
+
+    buffer: int
+    start: int | None = None
+    stop: int | None = None
+    index: Tensor | None = None
+
+    def __call__(self, buffers: dict[int, Tensor]) -> Tensor:
+        source = buffers[self.buffer]
+        if self.index is not None:
+            return source.index_select(0, self.index)
+        return source if self.start is None else source[self.start : self.stop]
+
+
+def _gather(buffer: int, positions: Tensor | None, size: int) -> _Gather:
+    if positions is None:
+        return _Gather(buffer)
+    n = len(positions)
+    start = int(positions[0])
+    if int(positions[-1]) == start + n - 1 and (
+        n == 1 or bool((positions == torch.arange(start, start + n)).all())
+    ):
+        return _Gather(buffer) if n == size else _Gather(buffer, start, start + n)
+    return _Gather(buffer, index=positions)
+
+
+@dataclass(eq=False)
+class _Read:
+    """One operand of one compiled step, assembled as ``[count, *core, S]``."""
+
+    shape: tuple[int, ...]  # count or 1, then core
+    dtype: torch.dtype
+    constant: Tensor | None = None  # [count or 1, *core, 1], or the constant numbers of a mixture
+    gathers: list[_Gather] = field(default_factory=list)
+    order: Tensor | None = None  # how the concatenated parts are to be arranged
+
+    def __call__(self, buffers: dict[int, Tensor]) -> Tensor:
+        if not self.gathers:
+            return self.constant
+        parts = [g(buffers).to(self.dtype) for g in self.gathers]
+        if self.constant is not None:
+            parts.append(self.constant)
+        if len(parts) > 1:
+            samples = max(p.shape[1] for p in parts)
+            flat = torch.cat([p.expand(-1, samples) for p in parts])
+            flat = flat.index_select(0, self.order) if self.order is not None else flat
+        else:
+            flat = parts[0]
+        return flat.reshape(*self.shape, flat.shape[1])
+
+    def tensors(self) -> list[Tensor]:
+        found = [g.index for g in self.gathers if g.index is not None]
+        return found + [t for t in (self.constant, self.order) if t is not None]
+
+
+@dataclass(eq=False)
+class _Line:
+    """One compiled step: the rule, its reads, and which buffers are dead after it."""
+
+    rule: Rule
+    reads: list[_Read]
+    buffer: int
+    count: int
+    width: int
+    dtype: torch.dtype
+    free: list[int] = field(default_factory=list)
+
+
+class LocalProgram:
+    """Straight-line code from leaf buffers to the wanted numbers.
+
+    Call it with a list of leaf buffers ``[m_k, S]``; returns ``[len(ids), S]``. Differentiable.
+
+    Args:
+        leaf_home: for (rows, leaves) demanded, the leaf buffer and the position in it of each.
+        leaf_sizes: number of rows of every leaf buffer.
+        rows: the private row of each wanted number; None shares everything.
+    """
+
+    def __init__(
+        self,
+        tape: Tape,
+        ids: Tensor,
+        values: Tensor,
+        leaf_home,
+        leaf_sizes: list[int],
+        rows: Tensor | None = None,
+    ) -> None:
+        rows = torch.zeros_like(ids) if rows is None else rows
+        demand = Demand(tape, ids, rows)
+        self.num_outputs = len(ids)
+        self._leaf_home, self._leaf_sizes = leaf_home, leaf_sizes
+        self._sizes = {}
+        base = len(leaf_sizes)
+        self.lines: list[_Line] = []
+        for k in sorted(demand.reads):
+            step, block = tape.steps[k], demand.blocks[k]
+            count = len(demand.rows[k])
+            self._sizes[base + k] = count * step.width
+            reads = [
+                self._compile(operand, pieces, block, count, step, demand)
+                for operand, pieces in zip(step.operands, demand.reads[k], strict=True)
+            ]
+            self.lines.append(_Line(step.rule, reads, base + k, count, step.width, step.dtype))
+        out = Operand(ids, values if bool((ids == 0).any()) else None, values.dtype)
+        self.output = self._compile(out, demand.output, None, len(ids), None, demand)
+        del self._leaf_home
+        self._plan_frees(base)
+
+    def _compile(self, operand, pieces, block, count, step, demand) -> _Read:
+        core = tuple((operand.values if operand.ids is None else operand.ids).shape[1:])
+        constant = operand.values
+        if constant is not None and block is not None and constant.shape[0] > 1:
+            constant = constant[block]
+        if not pieces:
+            if constant is not None:
+                constant = constant.unsqueeze(-1)
+            return _Read((count, *core), operand.dtype, constant)
+        ids = operand.ids if block is None else operand.ids[block]
+        per_block = ids[0].numel() if len(ids) else 1
+        size = count * per_block
+        gathers, placed = [], []
+        for p in pieces:
+            for gather, target in self._locate(p, size, demand):
+                gathers.append(gather)
+                placed.append(target)
+        if len(gathers) == 1 and placed[0] is None:
+            return self._shrunk(_Read((count, *core), operand.dtype, None, gathers), per_block)
+        rest = None
+        if sum(size if t is None else len(t) for t in placed) < size:
+            hole = (ids.reshape(-1) == 0).nonzero().squeeze(1)
+            rest = constant.expand(count, *core).reshape(-1)[hole].unsqueeze(-1)
+            placed.append(hole)
+        order = torch.empty(size, dtype=torch.int64)
+        order[torch.cat(placed)] = torch.arange(size)
+        in_place = bool((order == torch.arange(size)).all())
+        return _Read((count, *core), operand.dtype, rest, gathers, None if in_place else order)
+
+    def _shrunk(self, read: _Read, per_block: int) -> _Read:
+        """All blocks read the same numbers: read them once and let them broadcast."""
+        index = read.gathers[0].index
+        count = read.shape[0]
+        if index is None or count < 2 or index[0] != index[-per_block]:
+            return read
+        table = index.view(count, per_block)
+        if bool((table == table[0]).all()):
+            gather = read.gathers[0]
+            size = self._sizes.get(gather.buffer) or self._leaf_sizes[gather.buffer]
+            read.gathers = [_gather(gather.buffer, table[0].clone(), size)]
+            read.shape = (1, *read.shape[1:])
+        return read
+
+    def _locate(self, piece: _Piece, size: int, demand: Demand):
+        """Buffers and positions of a piece's numbers, and where they go in the read."""
+        base = len(self._leaf_sizes)
+        if piece.source == LEAVES:
+            slot, position = self._leaf_home(piece.row, piece.leaf)
+            target = piece.target
+            for s in slot.unique().tolist():
+                here = (slot == s).nonzero().squeeze(1)
+                if len(here) == len(slot):
+                    yield _gather(s, position, self._leaf_sizes[s]), target
+                else:
+                    yield (
+                        _gather(s, position[here], self._leaf_sizes[s]),
+                        here if target is None else target[here],
+                    )
+            return
+        width = demand.tape.steps[piece.source].width
+        positions = piece.request.positions
+        if width > 1:
+            n = len(piece.request.tokens)
+            positions = torch.arange(n) if positions is None else positions
+            positions = positions * width + piece.within
+        buffer = base + piece.source
+        yield (
+            _gather(buffer, positions, self._sizes[buffer]) if positions is not None
+            else _Gather(buffer)
+        ), piece.target
+
+    def _plan_frees(self, base: int) -> None:
+        last: dict[int, int] = {}
+        for n, line in enumerate(self.lines):
+            for read in line.reads:
+                last.update({g.buffer: n for g in read.gathers})
+        keep = {g.buffer for g in self.output.gathers}
+        for buffer, n in last.items():
+            if buffer >= base and buffer not in keep:
+                self.lines[n].free.append(buffer)
+
+    def __call__(self, leaves: list[Tensor]) -> Tensor:
+        buffers = dict(enumerate(leaves))
+        for line in self.lines:
+            out = line.rule([read(buffers) for read in line.reads])
+            if out.dtype != line.dtype:
+                out = out.to(line.dtype)
+            samples = out.shape[-1]
+            if out.shape[0] != line.count:
+                out = out.expand(line.count, *out.shape[1:])
+            buffers[line.buffer] = out.reshape(line.count * line.width, samples)
+            for buffer in line.free:
+                del buffers[buffer]
+        out = self.output(buffers)
+        samples = max((t.shape[1] for t in leaves), default=1)
+        return out.expand(self.num_outputs, samples)
+
+    def to(self, device: torch.device | None = None, dtype: torch.dtype | None = None):
+        """Constants and indices to a device; floating constants to a dtype."""
+
+        def move(t: Tensor | None) -> Tensor | None:
+            if t is None:
+                return None
+            return t.to(device=device, dtype=dtype if t.is_floating_point() else None)
+
+        def cast(old: torch.dtype) -> torch.dtype:
+            return dtype if dtype is not None and old.is_floating_point else old
+
+        for read in [r for line in self.lines for r in line.reads] + [self.output]:
+            read.constant, read.order, read.dtype = (
+                move(read.constant),
+                move(read.order),
+                cast(read.dtype),
+            )
+            for g in read.gathers:
+                g.index = move(g.index)
+        for line in self.lines:
+            line.dtype = cast(line.dtype)
+        return self

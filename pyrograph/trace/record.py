@@ -1,0 +1,369 @@
+"""Record a program's operations on latent numbers, element by element.
+
+While a :class:`Recorder` is active every ATen call passes through it. A storage that holds
+latent numbers has a *shadow*: the id of each of its elements (see ``tape.py``). A view needs
+no rule, since the shadow is viewed with the same strides; pure data movement runs the same
+operation on the shadow; only computing operations become steps. The rules are the table in
+``operations.py``; this file is the machinery they share.
+
+Python that reads a latent's value would silently lose its scope, so it raises: reads that
+dispatch (``.item()``, ``float``, ``if``) are refused by the table, those that do not
+(``.tolist()``, ``.numpy()``, ``torch.tensor([...])``) by :class:`PythonReads`.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pyro
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pyrograph.errors import (
+    ControlFlowError,
+    LatentMutationError,
+    LatentShapeError,
+    ScopeBudgetError,
+    UnsupportedOperation,
+)
+from pyrograph.trace.operations import handler_of
+from pyrograph.trace.tape import Operand, Rule, Step
+
+#: Ids one operation may read, all its blocks together; 2 GB of memory at the limit.
+MAX_READS = 128_000_000
+
+_LIBRARIES = (
+    os.path.dirname(torch.__file__),
+    os.path.dirname(pyro.__file__),
+    os.path.dirname(os.path.dirname(__file__)),
+)
+
+
+class Shadow:
+    """Ids of the elements of one storage; ``first`` when one step filled all of it in order."""
+
+    __slots__ = ("_ids", "device", "first", "item_bytes", "level", "mixed", "numel")
+
+    def __init__(self, t: Tensor, level: int, first: int | None = None):
+        self.item_bytes, self.device = t.element_size(), t.device
+        self.numel = t.untyped_storage().nbytes() // self.item_bytes
+        self.level, self.first = level, first
+        self.mixed = first is None
+        self._ids: Tensor | None = None
+
+    @property
+    def ids(self) -> Tensor:
+        if self._ids is None:
+            if self.first is None:
+                self._ids = torch.zeros(self.numel, dtype=torch.int64, device=self.device)
+            else:
+                step = -1 if self.first < 0 else 1
+                last = self.first + step * self.numel
+                self._ids = torch.arange(self.first, last, step, device=self.device)
+        return self._ids
+
+    def overwrite(self, view: Tensor, ids: Tensor | int) -> None:
+        """New ids under ``view``; copies first, since earlier steps keep the old ones."""
+        fresh = self.ids.clone()
+        target = fresh.as_strided(view.size(), view.stride(), view.storage_offset())
+        target.copy_(ids) if isinstance(ids, Tensor) else target.fill_(ids)
+        self._ids, self.first, self.mixed = fresh, None, True
+
+
+class Recorder(TorchDispatchMode):
+    """Collects :attr:`steps` from the operations on latent numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[Step] = []
+        self.leaf_sites: list[tuple[str, int, int]] = []  # (site, first leaf, number of leaves)
+        self.num_leaves = 0
+        self.paused = False  # set while the library itself looks at values
+        self.statement: str | None = None  # whose log density is being computed
+        self.last_statement: str | None = None
+        self._next_id = 1
+        self._shadows: dict[int, Shadow] = {}
+        self._alive: list[Tensor] = []  # a freed storage's address could be used again
+        self._leaves: dict[int, str] = {}
+
+    # ------------------------------------------------------------------ dispatch
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if self.paused:
+            return func(*args, **kwargs)
+        shadows = self._shadows
+        for a in args:
+            if isinstance(a, Tensor):
+                if a.untyped_storage()._cdata in shadows:
+                    break
+            elif isinstance(a, (list, tuple)) and any(
+                isinstance(b, Tensor) and b.untyped_storage()._cdata in shadows for b in a
+            ):
+                break
+        else:
+            if not any(isinstance(a, Tensor) and self.is_latent(a) for a in kwargs.values()):
+                return func(*args, **kwargs)
+        return handler_of(func)(self, func, args, kwargs)
+
+    # ------------------------------------------------------------------ shadows
+    def is_latent(self, t: object) -> bool:
+        return isinstance(t, Tensor) and t.untyped_storage()._cdata in self._shadows
+
+    def ids(self, t: Tensor) -> Tensor | None:
+        """Ids of a tensor's elements, in its shape (a view), or None when it is constant."""
+        shadow = self._shadows.get(t.untyped_storage()._cdata)
+        if shadow is None:
+            return None
+        if t.element_size() != shadow.item_bytes:
+            raise UnsupportedOperation(
+                f"{self.place()}: a latent is reinterpreted as {t.dtype}; convert with .to(dtype)."
+            )
+        return shadow.ids.as_strided(t.size(), t.stride(), t.storage_offset())
+
+    def ids_or_zero(self, t: Tensor) -> Tensor:
+        ids = self.ids(t)
+        return torch.zeros_like(t, dtype=torch.int64) if ids is None else ids
+
+    def _shadow_for(self, t: Tensor, level: int, first: int | None = None) -> Shadow:
+        shadow = Shadow(t, level, first)
+        self._shadows[t.untyped_storage()._cdata] = shadow
+        self._alive.append(t)
+        return shadow
+
+    def write(self, t: Tensor, ids: Tensor | int, level: int = 0) -> None:
+        """The elements of ``t`` now have these ids."""
+        shadow = self._shadows.get(t.untyped_storage()._cdata)
+        if shadow is None:
+            if isinstance(ids, int) and ids == 0:
+                return
+            shadow = self._shadow_for(t, level)
+        shadow.level = max(shadow.level, level)
+        shadow.overwrite(t, ids)
+
+    def level(self, t: Tensor) -> int:
+        shadow = self._shadows.get(t.untyped_storage()._cdata)
+        return 0 if shadow is None else shadow.level
+
+    def leaf(self, site: str, value: Tensor) -> Tensor:
+        """A tensor whose elements are leaves."""
+        value = value.detach().clone(memory_format=torch.contiguous_format)
+        if value.numel():
+            self._shadow_for(value, 0, first=-1 - self.num_leaves)
+            self._leaves[value.untyped_storage()._cdata] = site
+        self.leaf_sites.append((site, self.num_leaves, value.numel()))
+        self.num_leaves += value.numel()
+        return value
+
+    def forbid_leaf(self, t: Tensor, func: object) -> None:
+        site = self._leaves.get(t.untyped_storage()._cdata)
+        if site is not None:
+            raise LatentMutationError(
+                f'{self.place()}: latent site "{site}" is changed in place ({func}), which would '
+                f"erase the scope of its prior. Work on a copy: {site} = {site}.clone()."
+            )
+
+    # ------------------------------------------------------------------ steps
+    def operand(
+        self,
+        t: Tensor,
+        arrange: Callable[[Tensor], Tensor],
+        num_core: int = 0,
+        dtype: torch.dtype | None = None,
+    ) -> Operand:
+        """What the blocks read of ``t``; ``arrange`` gives ``[*blocks, *core]``. The tape is on CPU."""
+        ids = self.ids(t)
+        if ids is not None:
+            view = arrange(ids)
+            if view.numel() > MAX_READS:
+                raise ScopeBudgetError(
+                    f"{self.place()}: one operation reads {view.numel():,} latent numbers, over "
+                    f"the budget of {MAX_READS:,} (pyrograph.trace.record.MAX_READS). "
+                    f"Write the statement with sparse indices instead of dense matrices."
+                )
+            core = view.shape[view.dim() - num_core :]
+            ids = view.reshape(-1, *core).cpu()
+            if not self._shadows[t.untyped_storage()._cdata].mixed or not bool((ids == 0).any()):
+                return Operand(ids, None, dtype or t.dtype)
+        view = arrange(t.detach())
+        blocks = view.dim() - num_core
+        core = view.shape[blocks:]
+        if all(
+            n == 1 or s == 0
+            for n, s in zip(view.shape[:blocks], view.stride()[:blocks], strict=True)
+        ):
+            view = view[(slice(0, 1),) * blocks]
+        values = view.reshape(-1, *core)
+        if values.untyped_storage()._cdata == t.untyped_storage()._cdata:
+            values = values.clone()
+        values = values.cpu()
+        if dtype is not None:
+            values = values.to(dtype)
+        return Operand(ids, values, values.dtype)
+
+    def emit(
+        self,
+        rule: Rule,
+        count: int,
+        width: int,
+        operands: list[Operand],
+        dtype: torch.dtype,
+        sources: list[Tensor],
+    ) -> tuple[int, int]:
+        """Record a step; returns its first id and its level."""
+        level = 1 + max(self.level(t) for t in sources)
+        first = self._next_id
+        self.steps.append(Step(rule, first, count, width, tuple(operands), level, dtype))
+        self._next_id += count * width
+        return first, level
+
+    def mark(self, out: Tensor, first: int, level: int) -> Tensor:
+        """``out``'s elements, in row-major order, are ids ``first, first + 1, ...``"""
+        if out.numel() == 0:
+            return out
+        whole = out.untyped_storage().nbytes() == out.numel() * out.element_size()
+        if whole and out.is_contiguous():
+            self._shadow_for(out, level, first)
+        else:
+            ids = torch.arange(first, first + out.numel(), device=out.device).view(out.shape)
+            self.write(out, ids, level)
+        return out
+
+    # ------------------------------------------------------------------ messages
+    def place(self) -> str:
+        """Where in the program this is: the statement, and the line that is not a library's."""
+        if self.statement is not None:
+            where = f'statement "{self.statement}"'
+        elif self.last_statement is not None:
+            where = f'after statement "{self.last_statement}"'
+        else:
+            where = "before the first statement"
+        for frame in reversed(traceback.extract_stack()):
+            if not frame.filename.startswith(_LIBRARIES) and not frame.filename.startswith("<"):
+                line = f" `{frame.line.strip()}`" if frame.line else ""
+                return f"{where} ({os.path.basename(frame.filename)}:{frame.lineno}{line})"
+        return where
+
+    def sites_behind(self, t: Tensor) -> str:
+        """The latent sites a tensor was computed from, for messages."""
+        by_first = [s.first for s in self.steps]
+        starts = torch.tensor(by_first, dtype=torch.int64)
+        todo, seen, leaves = [self.ids_or_zero(t).reshape(-1).unique()], set(), set()
+        while todo:
+            ids = todo.pop()
+            leaves.update((-1 - ids[ids < 0]).tolist())
+            for k in (torch.searchsorted(starts, ids[ids > 0], right=True) - 1).unique().tolist():
+                if k not in seen:
+                    seen.add(k)
+                    todo += [
+                        o.ids.reshape(-1).unique()
+                        for o in self.steps[k].operands
+                        if o.ids is not None
+                    ]
+        names = [
+            site for site, lo, n in self.leaf_sites if any(lo <= leaf < lo + n for leaf in leaves)
+        ]
+        label = "latent site" if len(names) == 1 else "latent sites"
+        return f"{label} " + ", ".join(f'"{n}"' for n in names)
+
+    def control_flow(self, what: str, t: Tensor) -> ControlFlowError:
+        return ControlFlowError(
+            f"{self.place()}: the value of {self.sites_behind(t)} is read in Python ({what}). The "
+            f"graph must not depend on a latent's value: use torch.where for a choice, "
+            f"torch.stack for a list of tensors, tensor indexing for a lookup; or hold the site "
+            f'with fixed={{"site": value}}, or condition on it.'
+        )
+
+    def latent_shape(self, func: object, t: Tensor) -> LatentShapeError:
+        return LatentShapeError(
+            f"{self.place()}: the shape of {func}'s result depends on {self.sites_behind(t)}. "
+            f"Keep shapes fixed: use torch.where or a mask instead of selecting elements."
+        )
+
+
+_READS = {
+    Tensor.tolist: ".tolist()",
+    Tensor.numpy: ".numpy()",
+    Tensor.__array__: "numpy conversion",
+    Tensor.__deepcopy__: "copy.deepcopy",
+}
+_BUILDERS = {torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor}
+
+
+class PythonReads(TorchFunctionMode):
+    """Refuses reads that never reach the dispatcher; lets a 0-dim latent index a tensor."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if self.recorder.paused:
+            return func(*args, **(kwargs or {}))
+        if func is Tensor.__getitem__:
+            return self._getitem(*args)
+        if func in _READS and self.recorder.is_latent(args[0]):
+            raise self.recorder.control_flow(_READS[func], args[0])
+        if func in _BUILDERS:
+            latent = self._first_latent(args[1] if func is Tensor.new_tensor else args[0])
+            if latent is not None:
+                raise self.recorder.control_flow(f"{func.__name__}([...])", latent)
+        return func(*args, **(kwargs or {}))
+
+    def _first_latent(self, data: object) -> Tensor | None:
+        """A latent inside nested lists (a latent tensor itself is copied properly)."""
+        if isinstance(data, (list, tuple)):
+            for item in data:
+                if self.recorder.is_latent(item):
+                    return item
+                found = self._first_latent(item)
+                if found is not None:
+                    return found
+        return None
+
+    def _getitem(self, x: Tensor, index: object) -> Tensor:
+        """``x[z]``: indexing by a 0-dim tensor would read its value, so select by gathering."""
+        keys = index if isinstance(index, tuple) else (index,)
+        if not any(self._is_scalar_latent(k) for k in keys):
+            return Tensor.__getitem__(x, index)
+        consumed = sum(
+            (k.dim() if k.dtype is torch.bool else 1) if isinstance(k, Tensor) else 1
+            for k in keys
+            if k is not None and k is not Ellipsis
+        )
+        if Ellipsis in [k if k is Ellipsis else None for k in keys]:
+            at = next(i for i, k in enumerate(keys) if k is Ellipsis)
+            fill = (slice(None),) * (x.dim() - consumed)
+            keys = keys[:at] + fill + keys[at + 1 :]
+        dim, selected, rest = 0, [], []
+        for k in keys:
+            if self._is_scalar_latent(k):
+                selected.append((dim, k))
+            else:
+                rest.append(k)
+            if k is not None:
+                dim += k.dim() if isinstance(k, Tensor) and k.dtype is torch.bool else 1
+        for d, z in reversed(selected):
+            x = torch.ops.aten.index.Tensor(x, [None] * d + [z.long()])
+        return x[tuple(rest)] if rest else x
+
+    def _is_scalar_latent(self, key: object) -> bool:
+        return (
+            isinstance(key, Tensor)
+            and key.dim() == 0
+            and not key.dtype.is_floating_point
+            and key.dtype is not torch.bool
+            and self.recorder.is_latent(key)
+        )
+
+
+@contextmanager
+def recording() -> Iterator[Recorder]:
+    """Both modes, for the duration of a block; yields the recorder."""
+    recorder = Recorder()
+    with torch.no_grad(), PythonReads(recorder), recorder:
+        yield recorder

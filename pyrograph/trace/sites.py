@@ -1,0 +1,129 @@
+"""Latent sites: what a node of the graph is, and how a site's numbers lie in memory.
+
+A *node* is one batch element of a latent site; its event dimensions stay inside it. In an
+unconstrained graph the event is that of ``biject_to(support).inv``: a K-simplex is K - 1 numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from pyro.distributions import Delta
+from torch import Tensor
+from torch.distributions import biject_to, constraints
+
+from pyrograph.errors import UnsupportedSite
+
+
+@dataclass(frozen=True)
+class Site:
+    """A latent sample site.
+
+    Attributes:
+        name: of the ``pyro.sample`` statement.
+        batch_shape: one node per element.
+        event_shape: of a node in the graph's space (unconstrained if the graph is).
+        constrained_event_shape: of a node in the program's space.
+        support: the site's constraint; None when its bounds depend on latents.
+        enumeration: ``[c, *event]``, all values of a finite discrete site, else None.
+        plates: ``(name, dim, size)`` of the vectorised plates around the site.
+    """
+
+    name: str
+    batch_shape: tuple[int, ...]
+    event_shape: tuple[int, ...]
+    constrained_event_shape: tuple[int, ...]
+    support: constraints.Constraint | None
+    is_discrete: bool
+    enumeration: Tensor | None
+    dtype: torch.dtype
+    device: torch.device
+    plates: tuple[tuple[str, int, int], ...]
+    distribution: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the site's value in the program."""
+        return self.batch_shape + self.constrained_event_shape
+
+    @property
+    def num_nodes(self) -> int:
+        return math.prod(self.batch_shape)
+
+    @property
+    def width(self) -> int:
+        """Numbers per node."""
+        return math.prod(self.event_shape)
+
+    @property
+    def cardinality(self) -> int | None:
+        return None if self.enumeration is None else len(self.enumeration)
+
+    def describe(self) -> str:
+        kind = f", {self.cardinality} states" if self.cardinality else ""
+        return f'site "{self.name}" ({self.distribution}{kind})'
+
+
+def name_of(fn: object) -> str:
+    """The user's distribution under ``Independent``, ``expand`` and mask wrappers."""
+    while hasattr(fn, "base_dist") and type(fn).__name__ in (
+        "Independent",
+        "ExpandedDistribution",
+        "MaskedDistribution",
+    ):
+        fn = fn.base_dist
+    return type(fn).__name__
+
+
+def is_deterministic(msg: dict) -> bool:
+    """``pyro.deterministic``, and what reparameterisations leave of a site: no density of its own."""
+    fn = msg["fn"]
+    if msg["infer"] and msg["infer"].get("_deterministic"):
+        return True
+    while type(fn).__name__ in ("Independent", "MaskedDistribution"):
+        fn = fn.base_dist
+    return isinstance(fn, Delta) and (
+        msg["value"] is fn.v or (not msg["is_observed"] and msg["value"] is None)
+    )
+
+
+def draw(fn: object, name: str) -> Tensor:
+    """A point of the support: a draw, or a uniform one where the site cannot be sampled."""
+    try:
+        return fn.sample().detach()
+    except NotImplementedError:
+        pass
+    try:
+        transform = biject_to(fn.support)
+    except NotImplementedError as error:
+        raise UnsupportedSite(
+            f'site "{name}" ({name_of(fn)}) can neither be sampled nor mapped from the reals; '
+            f"condition on it, or give it a distribution with a `sample` method."
+        ) from error
+    shape = transform.inverse_shape(fn.batch_shape + fn.event_shape)
+    return transform(4 * torch.rand(shape) - 2).detach()
+
+
+def enumeration(fn: object) -> Tensor | None:
+    """All values of a finite discrete event, ``[c, *event]``."""
+    if not fn.has_enumerate_support:
+        return None
+    try:
+        values = fn.enumerate_support(expand=False)
+    except NotImplementedError:  # independent discrete coordinates, unequal counts
+        return None
+    return values.reshape(values.shape[:1] + fn.event_shape).detach().clone()
+
+
+def transform_of(support: constraints.Constraint, name: str, fn: object):
+    """The bijection from the reals, with an error that names the site."""
+    try:
+        return biject_to(support)
+    except NotImplementedError as error:
+        raise UnsupportedSite(
+            f'site "{name}" ({name_of(fn)}) has support {support}, for which no map from the reals '
+            f"is registered; use a distribution with a standard support, or register a transform "
+            f"with torch.distributions.biject_to.register."
+        ) from error

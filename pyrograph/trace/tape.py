@@ -1,0 +1,202 @@
+"""The tape: what a program computed from its latents, element by element.
+
+Every latent number has an *id*: ids -1, -2, ... are the leaves (elements of latent sites),
+ids 1, 2, ... are numbers computed from them, and 0 stands for a constant. A :class:`Step`
+is ``count`` like blocks of one operation; block ``b`` reads row ``b`` of every operand and
+yields ``width`` numbers with ids ``first + b * width + (0 .. width - 1)``.
+
+Operations are replayed on tensors laid out ``[count, *core, S]``: blocks first, then the
+block's own axes, then S independent evaluations, so that gathers copy contiguous rows.
+
+:func:`merge` batches steps of one kind that do not wait for each other, whichever
+statements they come from: a loop over 500 sites becomes a few steps of 500 blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Rule(NamedTuple):
+    """How to recompute a block: ``replay(func, static, operands)``. Hashable, so rules compare."""
+
+    replay: Callable[..., Tensor]
+    func: Any
+    static: tuple = ()
+
+    def __call__(self, operands: list[Tensor]) -> Tensor:
+        return self.replay(self.func, self.static, operands)
+
+
+class Operand(NamedTuple):
+    """What the blocks of a step read: ids where latent, values where constant.
+
+    Shapes:
+        ids: ``[count, *core]`` int64, 0 where constant; None when nothing is latent.
+        values: ``[count, *core]``, or ``[1, *core]`` when all blocks read the same; None when
+            everything is latent.
+        pool: the values are one table ``[1, size]`` that all blocks look up, and the next
+            operand holds positions in it.
+    """
+
+    ids: Tensor | None
+    values: Tensor | None
+    dtype: torch.dtype
+    pool: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """``count`` blocks of one operation; see the module's text."""
+
+    rule: Rule
+    first: int
+    count: int
+    width: int
+    operands: tuple[Operand, ...]
+    level: int
+    dtype: torch.dtype
+
+    def key(self) -> tuple:
+        """Steps of equal key can be stacked into one."""
+        cores = tuple(
+            (tuple((o.values if o.ids is None else o.ids).shape[1:]), o.dtype, o.pool)
+            for o in self.operands
+            if not o.pool
+        )
+        return (self.level, self.rule, self.width, self.dtype, cores)
+
+
+@dataclass(eq=False)
+class Tape:
+    """Steps in an order in which each reads only leaves and earlier steps."""
+
+    steps: list[Step]
+    starts: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._index()
+
+    def _index(self) -> None:
+        self.starts = torch.tensor([s.first for s in self.steps], dtype=torch.int64)
+
+    @property
+    def next_id(self) -> int:
+        if not self.steps:
+            return 1
+        last = self.steps[-1]
+        return last.first + last.count * last.width
+
+    def append(
+        self, rule: Rule, width: int, operands: tuple[Operand, ...], dtype: torch.dtype
+    ) -> Tensor:
+        """Add a step behind all others; returns the ids of its numbers, ``[count * width]``."""
+        count = max((o.values if o.ids is None else o.ids).shape[0] for o in operands)
+        first = self.next_id
+        level = 1 + max((s.level for s in self.steps), default=0)
+        self.steps.append(Step(rule, first, count, width, operands, level, dtype))
+        self._index()
+        return torch.arange(first, first + count * width)
+
+    def step_of(self, ids: Tensor) -> Tensor:
+        """Position of the step that yields each id (all ids positive)."""
+        return torch.searchsorted(self.starts, ids, right=True) - 1
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a is b or (a.shape == b.shape and torch.equal(a, b))
+
+
+def _stack(parts: list[Operand], counts: list[int]) -> tuple[Operand, Tensor | None]:
+    """One operand out of many; for pools also how far each part's positions move."""
+    head = parts[0]
+    if head.pool:
+        if all(_same(p.values, head.values) for p in parts[1:]):
+            return head, None
+        sizes = torch.tensor([p.values.shape[1] for p in parts])
+        pool = torch.cat([p.values for p in parts], 1)
+        return head._replace(values=pool), sizes.cumsum(0) - sizes
+    ids = values = None
+    shape = (head.values if head.ids is None else head.ids).shape[1:]
+    if any(p.ids is not None for p in parts):
+        ids = torch.cat(
+            [
+                torch.zeros(1, dtype=torch.int64).expand(n, *shape) if p.ids is None else p.ids
+                for p, n in zip(parts, counts, strict=True)
+            ]
+        )
+    if any(p.values is not None for p in parts):
+        if (
+            ids is None
+            and head.values.shape[0] == 1
+            and all(_same(p.values, head.values) for p in parts[1:])
+        ):
+            values = head.values
+        else:
+            blank = torch.zeros((), dtype=head.dtype)
+            values = torch.cat(
+                [
+                    (blank if p.values is None else p.values).expand(n, *shape)
+                    for p, n in zip(parts, counts, strict=True)
+                ]
+            )
+    return Operand(ids, values, head.dtype), None
+
+
+def merge(steps: list[Step]) -> tuple[Tape, Callable[[Tensor], Tensor]]:
+    """Stack steps of equal key; returns the tape and a map from old ids to new ones."""
+    groups: dict[tuple, list[int]] = {}
+    for k, step in enumerate(steps):
+        groups.setdefault(step.key(), []).append(k)
+    members = sorted(groups.values(), key=lambda ks: steps[ks[0]].level)
+
+    starts = torch.tensor([s.first for s in steps], dtype=torch.int64)
+    sizes = [s.count * s.width for s in steps]
+    new_first = [0] * len(steps)
+    free = 1
+    for ks in members:
+        for k in ks:
+            new_first[k] = free
+            free += sizes[k]
+    shift = torch.tensor(new_first, dtype=torch.int64) - starts
+    unmoved = not bool(shift.any())
+
+    def renumber(ids: Tensor) -> Tensor:
+        if unmoved or not steps:
+            return ids
+        owner = (torch.searchsorted(starts, ids, right=True) - 1).clamp_(min=0)
+        return torch.where(ids > 0, ids + shift[owner], ids)
+
+    merged = []
+    for ks in members:
+        group = [steps[k] for k in ks]
+        counts = [s.count for s in group]
+        operands: list[Operand] = []
+        move = None
+        for parts in zip(*(s.operands for s in group), strict=True):
+            operand, next_move = (parts[0], None) if len(ks) == 1 else _stack(parts, counts)
+            if move is not None:
+                move = torch.repeat_interleave(move, torch.tensor(counts))
+                operand = operand._replace(values=operand.values.expand(len(move)) + move)
+            if operand.ids is not None:
+                operand = operand._replace(ids=renumber(operand.ids))
+            operands.append(operand)
+            move = next_move
+        head = group[0]
+        merged.append(
+            Step(
+                head.rule,
+                new_first[ks[0]],
+                sum(counts),
+                head.width,
+                tuple(operands),
+                head.level,
+                head.dtype,
+            )
+        )
+    return Tape(merged), renumber
