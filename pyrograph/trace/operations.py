@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -195,7 +195,7 @@ def _pointwise(rec: Recorder, func, args, kwargs):
 
     def operand(t: Tensor) -> Operand:
         follow = t.dim() == 0 and t.is_floating_point() and not rec.is_latent(t)
-        return rec.operand(t, lambda v: v.expand(shape), dtype=float_type if follow else None)
+        return rec.scalar_operand(t, shape, float_type if follow else None)
 
     operands = [operand(t) for t in tensors]
     static = (
@@ -326,15 +326,22 @@ def replay_reduction(func: Any, static: tuple, operands: list[Tensor]) -> Tensor
     return out if output is None else out[output]
 
 
+@cache
+def _reduction_form(func: Any) -> tuple[list[str], Any, bool | None]:
+    """Argument names, the one-axis form, and whether its ``dim`` is a list (None: has none)."""
+    single = WHOLE.get(func, func)
+    dim = next((a.type for a in single._schema.arguments if a.name == "dim"), None)
+    names = [a.name for a in func._schema.arguments]
+    return names, single, None if dim is None else "List[int]" in str(dim)
+
+
 def _reduction(rec: Recorder, func, args, kwargs):
     x = args[0]
     out = func(*args, **kwargs)
-    schema = func._schema.arguments
-    given = dict(zip((a.name for a in schema), args, strict=False)) | kwargs
-    single = WHOLE.get(func, func)
-    dim_type = next((a.type for a in single._schema.arguments if a.name == "dim"), None)
-    if dim_type is None:
+    names, single, listed = _reduction_form(func)
+    if listed is None:
         return _dense(rec, func, args, kwargs)
+    given = dict(zip(names, args, strict=False)) | kwargs
     dims = given.pop("dim", None)
     dims = [dims] if isinstance(dims, int) else list(dims or ())
     dims = sorted({d % max(x.dim(), 1) for d in dims}) or list(range(x.dim()))
@@ -348,7 +355,6 @@ def _reduction(rec: Recorder, func, args, kwargs):
         return t.permute(keep + dims).reshape(count, core) if t.dim() else t.reshape(1, 1)
 
     options = tuple((k, _frozen(v)) for k, v in given.items() if k not in ("self", "keepdim"))
-    listed = "List[int]" in str(dim_type)
     operand = rec.operand(x, arrange, 1)
     outs = out if isinstance(out, tuple) else (out,)
     for j, result in enumerate(outs):
@@ -572,14 +578,18 @@ def _look_up(
     count = out.numel()
     if count == 0:
         return out
-    indices = [rec.operand(i, lambda t: t.expand(out.shape)) for i, _, _ in latent]
+    indices = [rec.scalar_operand(i, out.shape, None) for i, _, _ in latent]
     sources = [table, *(i for i, _, _ in latent)]
     if not rec.is_latent(table):
-        pool = rec.operand(table, lambda t: t.reshape(1, -1), 1)
-        pool = Operand(None, pool.values, table.dtype, pool=True)
+        pool = rec.table_operand(table)
         where = Operand(None, position.reshape(-1).cpu(), torch.int64)
         static = tuple((size, stride) for _, stride, size in latent)
         rule, operands = Rule(replay_pool, None, static), [pool, where, *indices]
+    elif count == 1 and (whole := rec.range_of(table)) is not None and table.dim() == 1:
+        # One latent vector, one index: all of it may be read.
+        candidates = Operand(torch.arange(whole.start, whole.stop, whole.step)[None], None, table.dtype)
+        rule = Rule(replay_choice, None, ((latent[0][2], 1),))
+        operands = [candidates, *indices]
     else:
         sizes = [size for _, _, size in latent]
         offsets = torch.zeros(1, dtype=torch.int64, device=table.device)
@@ -607,9 +617,13 @@ def _latent_index(rec: Recorder, func, args, kwargs):
         if x.dim() == 0:
             return x.expand(index.shape).clone()
         out = func(x, dim, index)
-        at = torch.arange(x.numel(), device=x.device).view(x.shape)
-        position = at.gather(dim, torch.zeros_like(index))
-        return _look_up(rec, x, out, position, [(index, at.stride(dim), x.shape[dim])])
+        key = (x.shape, dim, index.shape)
+        position = rec.positions.get(key)
+        if position is None:
+            at = torch.arange(x.numel(), device=x.device).view(x.shape)
+            position = rec.positions[key] = at.gather(dim, torch.zeros_like(index))
+        entry = (index, _row_major(x.shape)[dim], x.shape[dim])
+        return _look_up(rec, x, out, position, [entry])
     with rec:
         if func is aten.where.self:
             pass
@@ -641,17 +655,34 @@ def _latent_index(rec: Recorder, func, args, kwargs):
 
 def _index_by_latent(rec: Recorder, func, args):
     x, index = args
-    if any(i is not None and rec.is_latent(i) and i.dtype == torch.bool for i in index):
-        raise rec.latent_shape(func, next(i for i in index if i is not None and rec.is_latent(i)))
-    expanded: list[Tensor | None] = []
-    for i in index:  # constant masks become positions
-        expanded += list(i.nonzero().unbind(1)) if i is not None and i.dtype == torch.bool else [i]
-    index = expanded + [None] * (x.dim() - len(expanded))
-    out = func(x, index)
-    at = torch.arange(x.numel(), device=x.device).view(x.shape)
     latent = [i is not None and rec.is_latent(i) for i in index]
-    still = [torch.zeros_like(i) if dyn else i for i, dyn in zip(index, latent, strict=True)]
-    position = func(at, still)
+    if any(dyn and i.dtype == torch.bool for i, dyn in zip(index, latent, strict=True)):
+        raise rec.latent_shape(func, next(i for i in index if i is not None and rec.is_latent(i)))
+    out = func(x, index)
+    if any(i is not None and i.dtype == torch.bool for i in index):  # constant masks: positions
+        expanded: list[Tensor | None] = []
+        for i in index:
+            mask = i is not None and i.dtype == torch.bool
+            expanded += list(i.nonzero().unbind(1)) if mask else [i]
+        index = expanded
+        latent = [i is not None and rec.is_latent(i) for i in index]
+    key = (x.shape, tuple(None if i is None else i.shape for i in index))
+    cacheable = all(dyn or i is None for i, dyn in zip(index, latent, strict=True))
+    position = rec.positions.get(key) if cacheable else None
+    if position is None:
+        at = torch.arange(x.numel(), device=x.device).view(x.shape)
+        still = [torch.zeros_like(i) if dyn else i for i, dyn in zip(index, latent, strict=True)]
+        position = func(at, still)
+        if cacheable:
+            rec.positions[key] = position
+    strides = _row_major(x.shape)
+    if out.dim() == 0 or all(i is None or i.dim() == 0 for i in index):
+        entries = [
+            (i, strides[d], x.shape[d])
+            for d, (i, dyn) in enumerate(zip(index, latent, strict=True))
+            if dyn
+        ]
+        return _look_up(rec, x, out, position, entries)
     shape = torch.broadcast_shapes(*(i.shape for i in index if i is not None))
     places = [d for d, i in enumerate(index) if i is not None]
     adjacent = places == list(range(places[0], places[-1] + 1))
@@ -661,8 +692,15 @@ def _index_by_latent(rec: Recorder, func, args):
     for d, (i, dyn) in enumerate(zip(index, latent, strict=True)):
         if dyn:
             view = i.expand(shape).reshape((1,) * lead + tuple(shape) + (1,) * tail)
-            entries.append((view.expand(out.shape), at.stride(d), x.shape[d]))
+            entries.append((view.expand(out.shape), strides[d], x.shape[d]))
     return _look_up(rec, x, out, position, entries)
+
+
+def _row_major(shape: torch.Size) -> list[int]:
+    strides = [1] * len(shape)
+    for d in range(len(shape) - 2, -1, -1):
+        strides[d] = strides[d + 1] * shape[d + 1]
+    return strides
 
 
 # ---------------------------------------------------------------------- accumulation and writes
@@ -832,7 +870,7 @@ def _dense(rec: Recorder, func, args, kwargs):
     return out
 
 
-@lru_cache(maxsize=None)
+@cache
 def handler_of(func: Any) -> Handler:
     """The rule for an ATen operation."""
     tags = func.tags

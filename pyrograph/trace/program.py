@@ -221,18 +221,19 @@ class ProgramReader(Messenger):
 
     def _add_site(self, msg: dict, value: Tensor, event_shape: tuple[int, ...]) -> None:
         fn, rec = msg["fn"], self.recorder
-        latent_support = any(rec.is_latent(v) for v in vars(_innermost(fn.support)).values())
         rec.paused = True
         try:
+            support = fn.support
+            latent_support = any(rec.is_latent(v) for v in vars(_innermost(support)).values())
             self.sites.append(
                 Site(
                     name=msg["name"],
                     batch_shape=tuple(fn.batch_shape),
                     event_shape=event_shape,
                     constrained_event_shape=tuple(fn.event_shape),
-                    support=None if latent_support else fn.support,
-                    is_discrete=bool(fn.support.is_discrete),
-                    enumeration=enumeration(fn) if fn.support.is_discrete else None,
+                    support=None if latent_support else support,
+                    is_discrete=bool(support.is_discrete),
+                    enumeration=enumeration(fn) if support.is_discrete else None,
                     dtype=value.dtype,
                     device=value.device,
                     plates=tuple(

@@ -13,6 +13,7 @@ dispatch (``.item()``, ``float``, ``if``) are refused by the table, those that d
 
 from __future__ import annotations
 
+import gc
 import os
 import traceback
 from collections.abc import Callable, Iterator
@@ -36,6 +37,9 @@ from pyrograph.trace.tape import Operand, Rule, Step
 
 #: Ids one operation may read, all its blocks together; 2 GB of memory at the limit.
 MAX_READS = 128_000_000
+
+#: Dtypes whose numbers survive a round trip through Python.
+_EXACT = {torch.float64, torch.float32, torch.int64, torch.int32, torch.bool}
 
 _LIBRARIES = (
     os.path.dirname(torch.__file__),
@@ -90,8 +94,16 @@ class Recorder(TorchDispatchMode):
         self._shadows: dict[int, Shadow] = {}
         self._alive: list[Tensor] = []  # a freed storage's address could be used again
         self._leaves: dict[int, str] = {}
+        self._tables: dict[tuple, Tensor] = {}
+        self.positions: dict[tuple, Tensor] = {}  # of look-ups, by shapes
 
     # ------------------------------------------------------------------ dispatch
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False: PyTorch then does not wrap every dispatch in a compiler guard (a third of the
+        time on small tensors); nothing is compiled while a program is read."""
+        return False
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if self.paused:
@@ -205,6 +217,35 @@ class Recorder(TorchDispatchMode):
             values = values.to(dtype)
         return Operand(ids, values, values.dtype)
 
+    def scalar_operand(self, t: Tensor, shape: torch.Size, dtype: torch.dtype | None) -> Operand:
+        """What the elements of a pointwise result of this shape read of ``t``."""
+        ids = self.range_of(t)
+        if ids is not None and len(ids) == shape.numel():
+            return Operand(ids, None, dtype or t.dtype)
+        if ids is None and t.numel() == 1 and t.dtype in _EXACT and not self.is_latent(t):
+            return Operand(None, t.item(), dtype or t.dtype)
+        return self.operand(t, lambda v: v.expand(shape), 0, dtype)
+
+    def range_of(self, t: Tensor) -> range | None:
+        """A latent tensor's ids, where they are consecutive."""
+        shadow = self._shadows.get(t.untyped_storage()._cdata)
+        if shadow is None or shadow.first is None or shadow.numel != t.numel():
+            return None
+        if shadow.item_bytes != t.element_size() or not t.is_contiguous():
+            return None
+        step = -1 if shadow.first < 0 else 1
+        return range(shadow.first, shadow.first + step * shadow.numel, step)
+
+    def table_operand(self, t: Tensor) -> Operand:
+        """A constant table that blocks look up, ``[1, size]``; one copy however often it is read."""
+        key = (t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride(), t._version)
+        known = self._tables.get(key)
+        if known is None:
+            known = t.detach().reshape(1, -1).clone().cpu()
+            self._tables[key] = known
+            self._alive.append(t)
+        return Operand(None, known, t.dtype, pool=True)
+
     def emit(
         self,
         rule: Rule,
@@ -260,7 +301,7 @@ class Recorder(TorchDispatchMode):
                 if k not in seen:
                     seen.add(k)
                     todo += [
-                        o.ids.reshape(-1).unique()
+                        torch.as_tensor(o.ids).reshape(-1).unique()
                         for o in self.steps[k].operands
                         if o.ids is not None
                     ]
@@ -365,5 +406,11 @@ class PythonReads(TorchFunctionMode):
 def recording() -> Iterator[Recorder]:
     """Both modes, for the duration of a block; yields the recorder."""
     recorder = Recorder()
-    with torch.no_grad(), PythonReads(recorder), recorder:
-        yield recorder
+    collecting = gc.isenabled()
+    gc.disable()  # nothing recorded is garbage, and scanning it again and again is slow
+    try:
+        with torch.no_grad(), PythonReads(recorder), recorder:
+            yield recorder
+    finally:
+        if collecting:
+            gc.enable()

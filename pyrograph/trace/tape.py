@@ -42,12 +42,21 @@ class Operand(NamedTuple):
             everything is latent.
         pool: the values are one table ``[1, size]`` that all blocks look up, and the next
             operand holds positions in it.
+
+    While recording, ids in sequence may be a ``range`` and one number may stand for ``[1]``
+    values: a loop's many tiny steps then cost no tensor each. :func:`merge` makes tensors.
     """
 
-    ids: Tensor | None
-    values: Tensor | None
+    ids: Tensor | range | None
+    values: Tensor | float | None
     dtype: torch.dtype
     pool: bool = False
+
+    @property
+    def core(self) -> tuple[int, ...]:
+        """Shape of what one block reads."""
+        known = self.values if self.ids is None else self.ids
+        return tuple(known.shape[1:]) if isinstance(known, Tensor) else ()
 
 
 @dataclass(slots=True, eq=False)
@@ -64,11 +73,7 @@ class Step:
 
     def key(self) -> tuple:
         """Steps of equal key can be stacked into one."""
-        cores = tuple(
-            (tuple((o.values if o.ids is None else o.ids).shape[1:]), o.dtype, o.pool)
-            for o in self.operands
-            if not o.pool
-        )
+        cores = tuple((o.core, o.dtype, o.ids is None) for o in self.operands if not o.pool)
         return (self.level, self.rule, self.width, self.dtype, cores)
 
 
@@ -108,8 +113,55 @@ class Tape:
         return torch.searchsorted(self.starts, ids, right=True) - 1
 
 
-def _same(a: Tensor, b: Tensor) -> bool:
-    return a is b or (a.shape == b.shape and torch.equal(a, b))
+def _same(a: Tensor | float, b: Tensor | float) -> bool:
+    if a is b:
+        return True
+    if not isinstance(a, Tensor) or not isinstance(b, Tensor):
+        return not isinstance(a, Tensor) and not isinstance(b, Tensor) and a == b
+    return a.shape == b.shape and torch.equal(a, b)
+
+
+def _stack_ids(parts: list[Operand], counts: list[int]) -> Tensor:
+    """Ids of all parts, ``[sum(counts), *core]``."""
+    if all(isinstance(p.ids, range) for p in parts):
+        start = torch.tensor([p.ids.start for p in parts])
+        step = torch.tensor([p.ids.step for p in parts])
+        if len(counts) == sum(counts):
+            return start
+        count = torch.tensor(counts)
+        offset = torch.arange(int(count.sum())) - (count.cumsum(0) - count).repeat_interleave(count)
+        return start.repeat_interleave(count) + step.repeat_interleave(count) * offset
+    tensors = []
+    for p, n in zip(parts, counts, strict=True):
+        if isinstance(p.ids, range):
+            tensors.append(torch.arange(p.ids.start, p.ids.stop, p.ids.step))
+        else:
+            tensors.append(p.ids)
+    return torch.cat(tensors)
+
+
+def _stack_values(parts: list[Operand], counts: list[int]) -> Tensor | None:
+    """Values of all parts, or of one where all are the same and uniform."""
+    head = parts[0]
+    if all(p.values is None for p in parts):
+        return None
+    if all(p.values is not None and not isinstance(p.values, Tensor) for p in parts):
+        numbers = [p.values for p in parts]
+        if all(v == numbers[0] for v in numbers):
+            return torch.tensor(numbers[:1], dtype=head.dtype)
+        values = torch.tensor(numbers, dtype=head.dtype)
+        return values if len(counts) == sum(counts) else values.repeat_interleave(
+            torch.tensor(counts)
+        )
+    uniform = isinstance(head.values, Tensor) and head.values.shape[0] == 1 and head.ids is None
+    if uniform and all(_same(p.values, head.values) for p in parts[1:]):
+        return head.values
+    core = head.core
+    tensors = []
+    for p, n in zip(parts, counts, strict=True):
+        v = torch.zeros(()) if p.values is None else torch.as_tensor(p.values)
+        tensors.append(v.to(head.dtype).expand(n, *core))
+    return torch.cat(tensors)
 
 
 def _stack(parts: list[Operand], counts: list[int]) -> tuple[Operand, Tensor | None]:
@@ -121,31 +173,8 @@ def _stack(parts: list[Operand], counts: list[int]) -> tuple[Operand, Tensor | N
         sizes = torch.tensor([p.values.shape[1] for p in parts])
         pool = torch.cat([p.values for p in parts], 1)
         return head._replace(values=pool), sizes.cumsum(0) - sizes
-    ids = values = None
-    shape = (head.values if head.ids is None else head.ids).shape[1:]
-    if any(p.ids is not None for p in parts):
-        ids = torch.cat(
-            [
-                torch.zeros(1, dtype=torch.int64).expand(n, *shape) if p.ids is None else p.ids
-                for p, n in zip(parts, counts, strict=True)
-            ]
-        )
-    if any(p.values is not None for p in parts):
-        if (
-            ids is None
-            and head.values.shape[0] == 1
-            and all(_same(p.values, head.values) for p in parts[1:])
-        ):
-            values = head.values
-        else:
-            blank = torch.zeros((), dtype=head.dtype)
-            values = torch.cat(
-                [
-                    (blank if p.values is None else p.values).expand(n, *shape)
-                    for p, n in zip(parts, counts, strict=True)
-                ]
-            )
-    return Operand(ids, values, head.dtype), None
+    ids = None if head.ids is None else _stack_ids(parts, counts)
+    return Operand(ids, _stack_values(parts, counts), head.dtype), None
 
 
 def merge(steps: list[Step]) -> tuple[Tape, Callable[[Tensor], Tensor]]:
@@ -179,7 +208,7 @@ def merge(steps: list[Step]) -> tuple[Tape, Callable[[Tensor], Tensor]]:
         operands: list[Operand] = []
         move = None
         for parts in zip(*(s.operands for s in group), strict=True):
-            operand, next_move = (parts[0], None) if len(ks) == 1 else _stack(parts, counts)
+            operand, next_move = _stack(list(parts), counts)
             if move is not None:
                 move = torch.repeat_interleave(move, torch.tensor(counts))
                 operand = operand._replace(values=operand.values.expand(len(move)) + move)
