@@ -310,8 +310,9 @@ class FactorGraph:
     def _evaluate(self, buffers: list[Tensor]) -> Tensor:
         if "density" not in self._programs:
             self._programs["density"] = self._compile_shared(self._element_ids)
-        total = self._programs["density"](buffers).sum(0)
-        return total + self._element_constant
+        if not buffers:
+            return self.constant.reshape(1)
+        return self._programs["density"].total(buffers) + self._element_constant
 
     def log_prob(self, values: Mapping[str, Tensor]) -> Tensor:
         """Log density of the program, as Pyro's ``trace.log_prob_sum()``.

@@ -203,16 +203,18 @@ class _Read:
     def __call__(self, buffers: dict[int, Tensor]) -> Tensor:
         if not self.gathers:
             return self.constant
+        if len(self.gathers) == 1 and self.constant is None and self.order is None:
+            only = self.gathers[0](buffers)
+            if only.dtype is not self.dtype:
+                only = only.to(self.dtype)
+            return only if len(self.shape) == 1 else only.reshape(*self.shape, only.shape[1])
         parts = [g(buffers).to(self.dtype) for g in self.gathers]
         if self.constant is not None:
             parts.append(self.constant)
-        if len(parts) > 1:
-            samples = max(p.shape[1] for p in parts)
-            flat = torch.cat([p.expand(-1, samples) for p in parts])
-            flat = flat.index_select(0, self.order) if self.order is not None else flat
-        else:
-            flat = parts[0]
-        return flat.reshape(*self.shape, flat.shape[1])
+        samples = max(p.shape[1] for p in parts)
+        flat = torch.cat([p.expand(-1, samples) for p in parts])
+        flat = flat.index_select(0, self.order) if self.order is not None else flat
+        return flat.reshape(*self.shape, samples)
 
     def tensors(self) -> list[Tensor]:
         found = [g.index for g in self.gathers if g.index is not None]
@@ -355,20 +357,34 @@ class LocalProgram:
                 self.lines[n].free.append(buffer)
 
     def __call__(self, leaves: list[Tensor]) -> Tensor:
+        """The wanted numbers ``[len(ids), S]``."""
+        out = self.output(self._run(leaves))
+        samples = max((t.shape[1] for t in leaves), default=1)
+        return out.expand(self.num_outputs, samples)
+
+    def total(self, leaves: list[Tensor]) -> Tensor:
+        """Their sum ``[S]``, without gathering them first."""
+        buffers = self._run(leaves)
+        samples = max((t.shape[1] for t in leaves), default=1)
+        total = torch.zeros(samples, dtype=self.output.dtype, device=leaves[0].device)
+        for gather in self.output.gathers:
+            total = total + gather(buffers).sum(0)
+        return total
+
+    def _run(self, leaves: list[Tensor]) -> dict[int, Tensor]:
         buffers = dict(enumerate(leaves))
         for line in self.lines:
             out = line.rule([read(buffers) for read in line.reads])
             if out.dtype != line.dtype:
                 out = out.to(line.dtype)
-            samples = out.shape[-1]
             if out.shape[0] != line.count:
                 out = out.expand(line.count, *out.shape[1:])
-            buffers[line.buffer] = out.reshape(line.count * line.width, samples)
+            if out.dim() != 2:
+                out = out.reshape(line.count * line.width, out.shape[-1])
+            buffers[line.buffer] = out
             for buffer in line.free:
                 del buffers[buffer]
-        out = self.output(buffers)
-        samples = max((t.shape[1] for t in leaves), default=1)
-        return out.expand(self.num_outputs, samples)
+        return buffers
 
     def to(self, device: torch.device | None = None, dtype: torch.dtype | None = None):
         """Constants and indices to a device; floating constants to a dtype."""

@@ -22,6 +22,10 @@ import torch
 from torch import Tensor
 
 
+#: Steps of this many numbers stay alone: stacking would save little and copy much.
+LARGE_STEP = 2048
+
+
 class Rule(NamedTuple):
     """How to recompute a block: ``replay(func, static, operands)``. Hashable, so rules compare."""
 
@@ -181,7 +185,8 @@ def merge(steps: list[Step]) -> tuple[Tape, Callable[[Tensor], Tensor]]:
     """Stack steps of equal key; returns the tape and a map from old ids to new ones."""
     groups: dict[tuple, list[int]] = {}
     for k, step in enumerate(steps):
-        groups.setdefault(step.key(), []).append(k)
+        alone = step.count * step.width >= LARGE_STEP
+        groups.setdefault((k,) if alone else step.key(), []).append(k)
     members = sorted(groups.values(), key=lambda ks: steps[ks[0]].level)
 
     starts = torch.tensor([s.first for s in steps], dtype=torch.int64)
