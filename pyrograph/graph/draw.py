@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import networkx as nx
-
 if TYPE_CHECKING:
     from pyrograph.graph.factor_graph import FactorGraph
 
@@ -22,6 +20,7 @@ def draw(graph: FactorGraph, ax=None, positions: Mapping | None = None):
             it a spring layout is computed.
     """
     import matplotlib.pyplot as plt
+    import networkx as nx
 
     if ax is None:
         _, ax = plt.subplots(figsize=(7, 6), layout="constrained")

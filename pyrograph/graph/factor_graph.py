@@ -14,11 +14,11 @@ import itertools
 import re
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.distributions import biject_to
-from torch_geometric.data import Data, HeteroData
 
 from pyrograph.errors import ShapeMismatch, StructureError, UnsupportedSite, VerificationError
 from pyrograph.graph import draw, markov
@@ -27,6 +27,10 @@ from pyrograph.trace.localize import LocalProgram
 from pyrograph.trace.program import Point, Reading, plain_run, read_program
 from pyrograph.trace.sites import Site
 from pyrograph.trace.split import Terms, split
+
+if TYPE_CHECKING:
+    import networkx as nx
+    from torch_geometric.data import Data, HeteroData
 
 Label = tuple[str, tuple[int, ...]]
 
@@ -255,7 +259,7 @@ class FactorGraph:
         """Undirected graph of variables that share a factor, without self loops."""
         return markov.markov_graph(self)
 
-    def to_networkx(self):
+    def to_networkx(self) -> nx.Graph:
         """Bipartite ``networkx.Graph``: node labels and ``(statement, number)`` factors."""
         return markov.to_networkx(self)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import networkx as nx
 import torch
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData
 
+# torch-geometric and networkx take seconds to import; only these views need them.
 if TYPE_CHECKING:
+    import networkx as nx
+    from torch_geometric.data import Data, HeteroData
+
     from pyrograph.graph.factor_graph import FactorGraph
 
 #: Pairs of scope members handled at once.
@@ -45,6 +47,8 @@ def neighbors(
 def hetero_data(graph: FactorGraph) -> HeteroData:
     """Stores ``variable`` (site number, columns) and ``factor`` (group number, statement number),
     and edges ``("factor", "scope", "variable")`` with ``edge_index [2, nnz]`` and ``slot``."""
+    from torch_geometric.data import HeteroData
+
     data = HeteroData()
     data["variable"].num_nodes = graph.num_nodes
     data["variable"].site = graph._site_of_node.to(graph.device)
@@ -65,6 +69,8 @@ def hetero_data(graph: FactorGraph) -> HeteroData:
 
 def markov_graph(graph: FactorGraph) -> Data:
     """Undirected, without self loops; ``edge_index`` holds both directions."""
+    from torch_geometric.data import Data
+
     ptr, column = graph.neighbors
     row = torch.arange(graph.num_nodes, device=column.device).repeat_interleave(ptr.diff())
     return Data(edge_index=torch.stack([row, column]), num_nodes=graph.num_nodes)
@@ -72,6 +78,8 @@ def markov_graph(graph: FactorGraph) -> Data:
 
 def to_networkx(graph: FactorGraph) -> nx.Graph:
     """Bipartite graph of node labels and ``(statement, number)`` factors, attribute ``kind``."""
+    import networkx as nx
+
     out = nx.Graph()
     out.add_nodes_from(graph.nodes, kind="variable")
     for statement in dict.fromkeys(n for g in graph.factors for n in g.statements):

@@ -175,6 +175,8 @@ POINTWISE = {
 }
 
 
+#: Constant, whatever the tensor, if the number beside it is zero.
+ZERO_SCALAR = {aten.mul.Tensor, aten.mul.Scalar, aten.pow.Tensor_Scalar}
 #: Pointwise operations that do not broadcast.
 SAME_SHAPE = {aten.binary_cross_entropy_with_logits.default, aten.huber_loss.default}
 
@@ -197,6 +199,8 @@ def _pointwise(rec: Recorder, func, args, kwargs):
     result = out[0] if isinstance(out, tuple) else out
     if result.numel() == 0:
         return out
+    if func in ZERO_SCALAR and not isinstance(args[1], Tensor) and args[1] == 0:
+        return out
     shape = result.shape
     tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
     # PyTorch lets a 0-dim tensor follow the dtype of the others; on replay every operand has axes.
@@ -212,21 +216,19 @@ def _pointwise(rec: Recorder, func, args, kwargs):
         tuple((k, SLOT if isinstance(v, Tensor) else _frozen(v)) for k, v in kwargs.items()),
     )
     rule = Rule(replay_pointwise, func, static)
-    first, level = rec.emit(rule, result.numel(), 1, operands, result.dtype, tensors)
-    rec.mark(result, first, level)
-    if func is aten.mul.Tensor:
-        _forget_zero_products(rec, result, tensors, shape)
+    rec.emit(rule, 1, operands, result, tensors)
+    if func in (aten.mul.Tensor, aten.pow.Tensor_Tensor):
+        _forget_zeros(rec, result, tensors if func is aten.mul.Tensor else tensors[1:], shape)
     return out
 
 
-def _forget_zero_products(rec: Recorder, out: Tensor, factors: list[Tensor], shape) -> None:
-    """``0 * x`` is the constant 0: a zero in a constant matrix is no dependence."""
-    for t in factors:
+def _forget_zeros(rec: Recorder, out: Tensor, constants: list[Tensor], shape) -> None:
+    """``0 * x`` is the constant 0 and ``x ** 0`` the constant 1: no dependence."""
+    for t in constants:
         if not rec.is_latent(t):
             zero = t == 0
             if bool(zero.any()):
-                ids = rec.ids(out).masked_fill(zero.expand(shape), 0)
-                rec.write(out, ids)
+                rec.write(out, rec.ids_or_zero(out).masked_fill(zero.expand(shape), 0))
 
 
 def _cast(rec: Recorder, func, args, kwargs):
@@ -265,8 +267,7 @@ def _bmm(rec: Recorder, func, args, kwargs):
     left = rec.operand(a, lambda t: t.unsqueeze(2).expand(shape), 1)
     right = rec.operand(b, lambda t: t.transpose(1, 2).unsqueeze(1).expand(shape), 1)
     left, right = _drop_zeros(left, right), _drop_zeros(right, left)
-    first, level = rec.emit(DOT, batch * m * n, 1, [left, right], out.dtype, [a, b])
-    return rec.mark(out, first, level)
+    return rec.emit(DOT, 1, [left, right], out, [a, b])
 
 
 def _drop_zeros(operand: Operand, other: Operand) -> Operand:
@@ -379,8 +380,7 @@ def _reduction(rec: Recorder, func, args, kwargs):
     for j, result in enumerate(outs):
         static = (options, listed, j if isinstance(out, tuple) else None)
         rule = Rule(replay_reduction, single, static)
-        first, level = rec.emit(rule, count, 1, [operand], result.dtype, [x])
-        rec.mark(result, first, level)
+        rec.emit(rule, 1, [operand], result, [x])
     return out
 
 
@@ -423,8 +423,7 @@ def _prefix(rec: Recorder, func, args, kwargs):
         operand = Operand(operand.ids, blank, x.dtype)
     options = () if dtype is None else (("dtype", dtype),)
     rule = Rule(replay_reduction, single, (options, listed, None))
-    first, level = rec.emit(rule, x.numel(), 1, [operand], out.dtype, [x])
-    rec.mark(out.movedim(dim, -1), first, level)
+    rec.emit(rule, 1, [operand], out.movedim(dim, -1), [x])
     return out
 
 
@@ -480,8 +479,7 @@ def _row(rec: Recorder, func, args, kwargs):
         rule = Rule(replay_row, func, (options, j if isinstance(out, tuple) else None))
         rows = result.movedim(dim, -1) if result.dim() else result
         width = rows.shape[-1] if result.dim() else 1
-        first, level = rec.emit(rule, x.numel() // length, width, [operand], result.dtype, [x])
-        rec.mark(rows, first, level)
+        rec.emit(rule, width, [operand], rows, [x])
     return out
 
 
@@ -534,10 +532,7 @@ def _matrix(rec: Recorder, func, args, kwargs):
         width = math.prod(result.shape[result.dim() - rank :])
         static = (others, options, j if isinstance(out, tuple) else None, width)
         rule = Rule(replay_matrix, func, static)
-        first, level = rec.emit(
-            rule, math.prod(batch), width, operands, result.dtype, list(inputs)
-        )
-        rec.mark(result, first, level)
+        rec.emit(rule, width, operands, result, list(inputs))
     return out
 
 
@@ -559,9 +554,7 @@ def _solve_triangular(rec: Recorder, func, args, kwargs):
     if not left:
         options["upper"] = not options["upper"]
     rule = Rule(replay_matrix, func, ((), tuple(options.items()), None, n))
-    count = math.prod(batch) * apart
-    first, level = rec.emit(rule, count, n, [matrix, columns], out.dtype, [a, b])
-    rec.mark(out.mT if left else out, first, level)
+    rec.emit(rule, n, [matrix, columns], out.mT if left else out, [a, b])
     return out
 
 
@@ -624,8 +617,7 @@ def _look_up(
         strides = [math.prod(sizes[k + 1 :]) for k in range(len(sizes))]
         rule = Rule(replay_choice, None, tuple(zip(sizes, strides, strict=True)))
         operands = [candidates, *indices]
-    first, level = rec.emit(rule, count, 1, operands, table.dtype, sources)
-    return rec.mark(out, first, level)
+    return rec.emit(rule, 1, operands, out, sources)
 
 
 def _latent_index(rec: Recorder, func, args, kwargs):
@@ -884,8 +876,7 @@ def _dense(rec: Recorder, func, args, kwargs):
             continue
         output = j if isinstance(out, (tuple, list)) else None
         rule = Rule(replay_dense, func, (call, output))
-        first, level = rec.emit(rule, 1, result.numel(), operands, result.dtype, latent)
-        rec.mark(result, first, level)
+        rec.emit(rule, result.numel(), operands, result, latent)
     return out
 
 

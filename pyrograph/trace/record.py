@@ -249,30 +249,39 @@ class Recorder(TorchDispatchMode):
     def emit(
         self,
         rule: Rule,
-        count: int,
         width: int,
         operands: list[Operand],
-        dtype: torch.dtype,
+        out: Tensor,
         sources: list[Tensor],
-    ) -> tuple[int, int]:
-        """Record a step; returns its first id and its level."""
-        level = 1 + max(self.level(t) for t in sources)
-        first = self._next_id
-        self.steps.append(Step(rule, first, count, width, tuple(operands), level, dtype))
-        self._next_id += count * width
-        return first, level
-
-    def mark(self, out: Tensor, first: int, level: int) -> Tensor:
-        """``out``'s elements, in row-major order, are ids ``first, first + 1, ...``"""
+    ) -> Tensor:
+        """Record a step whose numbers are ``out``'s elements in row-major order; returns ``out``."""
         if out.numel() == 0:
             return out
+        level = 1 + max(self.level(t) for t in sources)
+        first, count = self._next_id, out.numel() // width
+        self.steps.append(Step(rule, first, count, width, tuple(operands), level, out.dtype))
+        self._next_id += out.numel()
+        constant = self._constant_blocks(operands, count)
         whole = out.untyped_storage().nbytes() == out.numel() * out.element_size()
-        if whole and out.is_contiguous():
+        if constant is None and whole and out.is_contiguous():
             self._shadow_for(out, level, first)
-        else:
-            ids = torch.arange(first, first + out.numel(), device=out.device).view(out.shape)
-            self.write(out, ids, level)
+            return out
+        ids = torch.arange(first, first + out.numel(), device=out.device)
+        if constant is not None:
+            ids = ids.masked_fill(constant.to(out.device).repeat_interleave(width), 0)
+        self.write(out, ids.view(out.shape), level)
         return out
+
+    @staticmethod
+    def _constant_blocks(operands: list[Operand], count: int) -> Tensor | None:
+        """``[count]``, True where a block reads no latent (parts of a tensor may be constant)."""
+        if any(o.values is None for o in operands):
+            return None
+        constant = torch.ones(count, dtype=torch.bool)
+        for o in operands:
+            if o.ids is not None:
+                constant &= (o.ids == 0).reshape(count, -1).all(1)
+        return constant if bool(constant.any()) else None
 
     # ------------------------------------------------------------------ messages
     def place(self) -> str:

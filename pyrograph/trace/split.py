@@ -235,6 +235,9 @@ class _Expander:
 
     def _times(self, rule: Rule, terms: _Children, other: Tensor, source: Tensor) -> _Children:
         """Every term times (or over) its partner."""
+        if rule is PRODUCT:  # 0 * t is no term
+            some = (terms.ids != 0) | (terms.coef != 0)
+            terms = _Children(terms.source[some], terms.coef[some], terms.ids[some])
         partner = other[terms.source]
         ids = torch.zeros_like(terms.ids)
         coef = terms.coef.clone()

@@ -114,7 +114,7 @@ class Tape:
 
     def step_of(self, ids: Tensor) -> Tensor:
         """Position of the step that yields each id (all ids positive)."""
-        return torch.searchsorted(self.starts, ids, right=True) - 1
+        return torch.searchsorted(self.starts, ids.contiguous(), right=True) - 1
 
 
 def _same(a: Tensor | float, b: Tensor | float) -> bool:
@@ -203,7 +203,7 @@ def merge(steps: list[Step]) -> tuple[Tape, Callable[[Tensor], Tensor]]:
     def renumber(ids: Tensor) -> Tensor:
         if unmoved or not steps:
             return ids
-        owner = (torch.searchsorted(starts, ids, right=True) - 1).clamp_(min=0)
+        owner = (torch.searchsorted(starts, ids.contiguous(), right=True) - 1).clamp_(min=0)
         return torch.where(ids > 0, ids + shift[owner], ids)
 
     merged = []
