@@ -297,6 +297,32 @@ def _dot(rec, func, args, kwargs):
     return torch.bmm(args[0].view(1, 1, -1), args[1].view(1, -1, 1)).view(())
 
 
+def _distances(rec, func, args, kwargs):
+    """``cdist``: entry (i, j) reads row i of one and row j of the other."""
+    a, b, p = args[:3]
+    return torch.linalg.vector_norm(a.unsqueeze(-2) - b.unsqueeze(-3), ord=p, dim=-1)
+
+
+def _pair_distances(rec, func, args, kwargs):
+    x = args[0]
+    i, j = torch.triu_indices(len(x), len(x), 1, device=x.device)
+    return torch.linalg.vector_norm(x[i] - x[j], ord=args[1] if len(args) > 1 else 2, dim=-1)
+
+
+def _median(rec, func, args, kwargs):
+    return args[0].reshape(-1).median(0).values
+
+
+def _solve_vector(rec, func, args, kwargs):
+    """A vector on the right-hand side is a matrix of one column."""
+    a, b = args
+    if b.dim() == a.dim():
+        return _matrix(rec, func, args, kwargs)
+    with rec:
+        x, *factors = func(a, b.unsqueeze(-1), **kwargs)
+        return (x.squeeze(-1), *factors)
+
+
 def _addmm(rec, func, args, kwargs):
     base, a, b = args
     beta, alpha = kwargs.get("beta", 1), kwargs.get("alpha", 1)
@@ -826,7 +852,8 @@ def _refuse_shape(rec: Recorder, func, args, kwargs):
 # ---------------------------------------------------------------------- fallbacks
 def _decompose(rec: Recorder, func, args, kwargs):
     with rec:
-        return decomposition_table[func](*args, **kwargs)
+        known = decomposition_table.get(func)
+        return known(*args, **kwargs) if known else func.decompose(*args, **kwargs)
 
 
 class _Call:
@@ -899,6 +926,10 @@ def handler_of(func: Any) -> Handler:
         aten.addmv.default: _rerun(_addmm),
         aten.baddbmm.default: _rerun(_addmm),
         aten.linalg_solve_triangular.default: _solve_triangular,
+        aten._linalg_solve_ex.default: _solve_vector,
+        aten._cdist_forward.default: _rerun(_distances),
+        aten._pdist_forward.default: _rerun(_pair_distances),
+        aten.median.default: _rerun(_median),
     }
     if func in special:
         return special[func]
@@ -928,6 +959,6 @@ def handler_of(func: Any) -> Handler:
         return _refuse_shape
     if torch.Tag.reduction in tags or func in WHOLE or func in TWO_OUTPUTS:
         return _reduction
-    if func in decomposition_table:
+    if func in decomposition_table or func._can_decompose():
         return _decompose
     return _dense

@@ -35,8 +35,8 @@ from pyrograph.errors import (
 from pyrograph.trace.operations import handler_of
 from pyrograph.trace.tape import Operand, Rule, Step
 
-#: Ids one operation may read, all its blocks together; 2 GB of memory at the limit.
-MAX_READS = 128_000_000
+#: Ids one operation may read, all its blocks together; 1 GB of memory at the limit.
+MAX_READS = 64_000_000
 
 #: Dtypes whose numbers survive a round trip through Python.
 _EXACT = {torch.float64, torch.float32, torch.int64, torch.int32, torch.bool}
@@ -356,6 +356,8 @@ class PythonReads(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         if func is Tensor.__getitem__:
             return self._getitem(*args)
+        if func is torch.nn.functional.one_hot and self.recorder.is_latent(args[0]):
+            return self._one_hot(*args, **(kwargs or {}))
         if func in _READS and self.recorder.is_latent(args[0]):
             raise self.recorder.control_flow(_READS[func], args[0])
         if func in _BUILDERS:
@@ -400,6 +402,13 @@ class PythonReads(TorchFunctionMode):
         for d, z in reversed(selected):
             x = torch.ops.aten.index.Tensor(x, [None] * d + [z.long()])
         return x[tuple(rest)] if rest else x
+
+    def _one_hot(self, labels: Tensor, num_classes: int = -1) -> Tensor:
+        """PyTorch's own checks the labels in Python."""
+        if num_classes < 0:
+            raise self.recorder.control_flow("one_hot without num_classes", labels)
+        with self:
+            return (labels.unsqueeze(-1) == torch.arange(num_classes, device=labels.device)).long()
 
     def _is_scalar_latent(self, key: object) -> bool:
         return (
