@@ -1,4 +1,4 @@
-"""Programs that several benchmarks time: grid, optical-flow-like grid, sensor network, HMM, regression."""
+"""Programs that several benchmarks time: grids, a sensor network, an HMM, regressions."""
 
 from __future__ import annotations
 

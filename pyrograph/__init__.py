@@ -1,9 +1,9 @@
 """pyrograph: graph-structured inference for Pyro programs.
 
-    import pyrograph as pg
+import pyrograph as pg
 
-    graph = pg.trace_graph(model, (data,))                       # element-level factor graph
-    posterior = pg.fit(model, (data,), infer=pg.GraphicalSVGD)   # inference on it
+graph = pg.trace_graph(model, (data,))                       # element-level factor graph
+posterior = pg.fit(model, (data,), infer=pg.GraphicalSVGD)   # inference on it
 """
 
 from pyrograph import datasets, diagnostics, errors, infer, kernels

@@ -180,7 +180,7 @@ class FactorGraph:
         ).to(self.device, self._cast)
 
     def _compile_shared(self, ids: Tensor) -> LocalProgram:
-        """All numbers ``ids`` at one assignment: leaf buffer k holds free site k, ``[numel, S]``."""
+        """The numbers ``ids`` at one assignment; leaf buffer k is free site k, ``[numel, S]``."""
         sizes = torch.tensor([s.num_nodes * s.width for s in self.free_sites], dtype=torch.int64)
         ends = sizes.cumsum(0)
 

@@ -107,8 +107,6 @@ class FactorGroup:
             for k, site in enumerate(self.slots):
                 code = torch.div(flat, math.prod(cards[k + 1 :]), rounding_mode="floor") % cards[k]
                 states_k = site.enumeration.to(device)[code]
-                values.append(
-                    states_k.unsqueeze(1).expand(-1, self.num_factors, *site.event_shape)
-                )
+                values.append(states_k.unsqueeze(1).expand(-1, self.num_factors, *site.event_shape))
             rows.append(self.log_prob(values))
         return torch.cat(rows).t().reshape(self.num_factors, *cards)

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 PAIR_CHUNK = 20_000_000
 
 
-def neighbors(
-    scopes: list[Tensor], num_nodes: int, device: torch.device
-) -> tuple[Tensor, Tensor]:
+def neighbors(scopes: list[Tensor], num_nodes: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Nodes that share a factor, as CSR ``(ptr [num_nodes + 1], nodes)``, ascending.
 
     Args:

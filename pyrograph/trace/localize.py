@@ -342,9 +342,13 @@ class LocalProgram:
             positions = positions * width + piece.within
         buffer = base + piece.source
         yield (
-            _gather(buffer, positions, self._sizes[buffer]) if positions is not None
-            else _Gather(buffer)
-        ), piece.target
+            (
+                _gather(buffer, positions, self._sizes[buffer])
+                if positions is not None
+                else _Gather(buffer)
+            ),
+            piece.target,
+        )
 
     def _plan_frees(self, base: int) -> None:
         last: dict[int, int] = {}

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 Handler = Callable[["Recorder", Any, tuple, dict], Any]
 
-#: Longest row whose prefix sums are taken directly (row length squared reads); longer ones in two levels.
+#: Longest row whose prefixes are taken directly (length squared reads); longer ones in two levels.
 DIRECT_PREFIX = 128
 
 
@@ -353,7 +353,13 @@ WHOLE = {
     aten.any.default: aten.any.dim,
     aten.all.default: aten.all.dim,
 }
-TWO_OUTPUTS = {aten.max.dim, aten.min.dim, aten.median.dim, aten.mode.default, aten.kthvalue.default}
+TWO_OUTPUTS = {
+    aten.max.dim,
+    aten.min.dim,
+    aten.median.dim,
+    aten.mode.default,
+    aten.kthvalue.default,
+}
 
 
 def _norm(x: Tensor, options: dict) -> Tensor:
@@ -609,7 +615,11 @@ def replay_choice(func: Any, static: tuple, operands: list[Tensor]) -> Tensor:
 
 
 def _look_up(
-    rec: Recorder, table: Tensor, out: Tensor, position: Tensor, latent: list[tuple[Tensor, int, int]]
+    rec: Recorder,
+    table: Tensor,
+    out: Tensor,
+    position: Tensor,
+    latent: list[tuple[Tensor, int, int]],
 ) -> Tensor:
     """``out[e] = table.flat[position[e] + sum_k stride_k * index_k[e]]``; index, stride, size."""
     count = out.numel()
@@ -624,18 +634,23 @@ def _look_up(
         rule, operands = Rule(replay_pool, None, static), [pool, where, *indices]
     elif count == 1 and (whole := rec.range_of(table)) is not None and table.dim() == 1:
         # One latent vector, one index: all of it may be read.
-        candidates = Operand(torch.arange(whole.start, whole.stop, whole.step)[None], None, table.dtype)
+        candidates = Operand(
+            torch.arange(whole.start, whole.stop, whole.step)[None], None, table.dtype
+        )
         rule = Rule(replay_choice, None, ((latent[0][2], 1),))
         operands = [candidates, *indices]
     else:
         sizes = [size for _, _, size in latent]
         offsets = torch.zeros(1, dtype=torch.int64, device=table.device)
         for _, stride, size in latent:
-            offsets = (offsets[:, None] + torch.arange(size, device=table.device) * stride).reshape(-1)
+            offsets = (offsets[:, None] + torch.arange(size, device=table.device) * stride).reshape(
+                -1
+            )
         if count * len(offsets) > 50_000_000:
             raise ScopeBudgetError(
                 f"{rec.place()}: a latent index chooses among {len(offsets):,} latent entries for "
-                f"each of {count:,} elements. Hold the index with fixed={{...}}, or shrink the table."
+                f"each of {count:,} elements. Hold the index with fixed={{...}}, or use a smaller "
+                f"table."
             )
         reach = position.reshape(-1, 1) + offsets
         candidates = rec.operand(table, lambda t: t.reshape(-1)[reach], 1)

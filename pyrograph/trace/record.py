@@ -187,7 +187,7 @@ class Recorder(TorchDispatchMode):
         num_core: int = 0,
         dtype: torch.dtype | None = None,
     ) -> Operand:
-        """What the blocks read of ``t``; ``arrange`` gives ``[*blocks, *core]``. The tape is on CPU."""
+        """What the blocks read of ``t``; ``arrange`` gives ``[*blocks, *core]``. Kept on the CPU."""
         ids = self.ids(t)
         if ids is not None:
             view = arrange(ids)
@@ -237,7 +237,7 @@ class Recorder(TorchDispatchMode):
         return range(shadow.first, shadow.first + step * shadow.numel, step)
 
     def table_operand(self, t: Tensor) -> Operand:
-        """A constant table that blocks look up, ``[1, size]``; one copy however often it is read."""
+        """A constant table that blocks look up, ``[1, size]``; one copy for all reads."""
         key = (t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride(), t._version)
         known = self._tables.get(key)
         if known is None:
@@ -254,7 +254,7 @@ class Recorder(TorchDispatchMode):
         out: Tensor,
         sources: list[Tensor],
     ) -> Tensor:
-        """Record a step whose numbers are ``out``'s elements in row-major order; returns ``out``."""
+        """Record a step whose numbers are ``out``'s elements, row-major; returns ``out``."""
         if out.numel() == 0:
             return out
         level = 1 + max(self.level(t) for t in sources)

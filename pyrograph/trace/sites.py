@@ -78,7 +78,7 @@ def name_of(fn: object) -> str:
 
 
 def is_deterministic(msg: dict) -> bool:
-    """``pyro.deterministic``, and what reparameterisations leave of a site: no density of its own."""
+    """``pyro.deterministic``, and what a reparameterisation leaves of a site: no own density."""
     fn = msg["fn"]
     if msg["infer"] and msg["infer"].get("_deterministic"):
         return True

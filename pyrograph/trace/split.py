@@ -224,9 +224,7 @@ class _Expander:
         neither = ~(expand_a | expand_b)
         if keep_others and bool(neither.any()):
             ids = self._emit(rule, a[neither], b[neither])
-            parts.append(
-                _Children(source[neither], torch.ones(len(ids), dtype=torch.float64), ids)
-            )
+            parts.append(_Children(source[neither], torch.ones(len(ids), dtype=torch.float64), ids))
         if bool(expand_a.any()):
             parts.append(self._times(rule, of_a, b, source))
         if bool(expand_b.any()):
@@ -261,7 +259,9 @@ class _Expander:
 
     def _emit_constant(self, rule: Rule, a: Tensor, b: Tensor) -> Tensor:
         dtype = self.tape.steps[int(self.tape.step_of(b.max().clamp(min=1)))].dtype
-        return self._append(rule, (Operand(None, a.to(dtype), dtype), Operand(b, None, dtype)), dtype)
+        return self._append(
+            rule, (Operand(None, a.to(dtype), dtype), Operand(b, None, dtype)), dtype
+        )
 
     def _append(self, rule: Rule, operands: tuple[Operand, ...], dtype: torch.dtype) -> Tensor:
         ids = self.tape.append(rule, 1, operands, dtype)
@@ -345,9 +345,7 @@ def _expand(tape: Tape, ids: Tensor, rows: Tensor) -> list[_Level]:
             branch = latent & many[found.source]
             if bool(branch.any()):
                 parent = pending[found.source[branch]]
-                following.append(
-                    _Level(level.row[parent], coef[branch], found.ids[branch], parent)
-                )
+                following.append(_Level(level.row[parent], coef[branch], found.ids[branch], parent))
             pending = pending[single]
         if not following:
             break

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-
 #: Steps of this many numbers stay alone: stacking would save little and copy much.
 LARGE_STEP = 2048
 
@@ -136,7 +135,7 @@ def _stack_ids(parts: list[Operand], counts: list[int]) -> Tensor:
         offset = torch.arange(int(count.sum())) - (count.cumsum(0) - count).repeat_interleave(count)
         return start.repeat_interleave(count) + step.repeat_interleave(count) * offset
     tensors = []
-    for p, n in zip(parts, counts, strict=True):
+    for p in parts:
         if isinstance(p.ids, range):
             tensors.append(torch.arange(p.ids.start, p.ids.stop, p.ids.step))
         else:
@@ -154,8 +153,8 @@ def _stack_values(parts: list[Operand], counts: list[int]) -> Tensor | None:
         if all(v == numbers[0] for v in numbers):
             return torch.tensor(numbers[:1], dtype=head.dtype)
         values = torch.tensor(numbers, dtype=head.dtype)
-        return values if len(counts) == sum(counts) else values.repeat_interleave(
-            torch.tensor(counts)
+        return (
+            values if len(counts) == sum(counts) else values.repeat_interleave(torch.tensor(counts))
         )
     uniform = isinstance(head.values, Tensor) and head.values.shape[0] == 1 and head.ids is None
     if uniform and all(_same(p.values, head.values) for p in parts[1:]):

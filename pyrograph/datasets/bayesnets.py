@@ -1,0 +1,198 @@
+"""Discrete Bayesian networks from files in the Bayesian Interchange Format (BIF 0.15).
+
+    p(x) = prod_i p(x_i | x_parents(i))
+
+Source of the format: Cozman (1998), "The Interchange Format for Bayesian Networks"; the
+dialect is the one that the bnlearn repository and pgmpy write.
+"""
+
+import os
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from pyrograph.datasets.bif import TokenStream
+from pyrograph.datasets.root import data_file
+
+# Printed probabilities are rounded, so a row sums to one only up to this.
+ROUNDING = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class BayesianNetwork:
+    """Variables, their states and their conditional probability tables.
+
+    Shapes:
+        names: the variables, parents before children.
+        states: names of the states of each variable; the k-th is the value k.
+        parents: parents of each variable, in the order of its table's axes.
+        tables: ``[*cardinalities of the parents, cardinality]`` for each variable, each row
+            summing to one, of the default dtype.
+
+    As a Pyro program::
+
+        value = {}
+        for name in network.names:
+            row = Vindex(network.tables[name])[tuple(value[p] for p in network.parents[name])]
+            value[name] = pyro.sample(name, dist.Categorical(row))
+    """
+
+    names: tuple[str, ...]
+    states: dict[str, tuple[str, ...]]
+    parents: dict[str, tuple[str, ...]]
+    tables: dict[str, Tensor]
+
+
+def bayesian_network(source: str | os.PathLike[str]) -> BayesianNetwork:
+    """Read a network: ``"asia"`` from the data root's folder ``bayesnets``, or any path.
+
+    A string without the suffix ``.bif`` is a name. Rows are scaled to sum to one, which
+    their printed digits do only nearly.
+
+    Raises:
+        DataNotFound: there is no network of that name.
+        DataFormatError: the file is not BIF, or its tables do not fit its variables.
+    """
+    if isinstance(source, str) and not source.endswith(".bif"):
+        source = data_file("bayesnets", f"{source}.bif")
+    path = Path(source)
+    return _Parser(TokenStream(path.read_text(), path.name)).network()
+
+
+class _Parser:
+    """Recursive descent: a method per kind of block."""
+
+    def __init__(self, tokens: TokenStream):
+        self.tokens = tokens
+        self.states: dict[str, tuple[str, ...]] = {}
+        self.parents: dict[str, tuple[str, ...]] = {}
+        self.tables: dict[str, Tensor] = {}
+
+    def network(self) -> BayesianNetwork:
+        blocks = {
+            "network": self.network_block,
+            "variable": self.variable_block,
+            "probability": self.probability_block,
+        }
+        while not self.tokens.at_end():
+            keyword = self.tokens.word()
+            if keyword not in blocks:
+                self.tokens.fail(f'a block starts with {" or ".join(blocks)}, not "{keyword}"')
+            blocks[keyword]()
+        missing = [name for name in self.states if name not in self.tables]
+        if missing:
+            self.tokens.fail(f"there is no probability block for {', '.join(missing)}")
+        try:
+            names = tuple(TopologicalSorter(self.parents).static_order())
+        except CycleError as error:
+            self.tokens.fail(f"the arcs run in a circle: {' -> '.join(error.args[1])}")
+        return BayesianNetwork(names, self.states, self.parents, self.tables)
+
+    def network_block(self) -> None:
+        """``network <name> { <properties> }``"""
+        self.tokens.word()
+        self.tokens.expect("{")
+        while not self.tokens.skip("}"):
+            self.property()
+
+    def variable_block(self) -> None:
+        """``variable <name> { type discrete [ <count> ] { <states> }; <properties> }``"""
+        tokens = self.tokens
+        name = tokens.word()
+        if name in self.states:
+            tokens.fail(f'variable "{name}" is declared twice')
+        tokens.expect("{")
+        while not tokens.skip("}"):
+            if not tokens.skip("type"):
+                self.property()
+                continue
+            for mark in ("discrete", "["):
+                tokens.expect(mark)
+            count = tokens.word()
+            for mark in ("]", "{"):
+                tokens.expect(mark)
+            states = tuple(tokens.words("}"))
+            tokens.expect(";")
+            if str(len(set(states))) != count or len(set(states)) != len(states):
+                tokens.fail(f'variable "{name}" has [ {count} ] states, but {", ".join(states)}')
+            self.states[name] = states
+        if name not in self.states:
+            tokens.fail(f'variable "{name}" has no "type discrete" line')
+
+    def probability_block(self) -> None:
+        """``probability ( <child> | <parents> ) { <rows, a table or a default row> }``"""
+        tokens = self.tokens
+        tokens.expect("(")
+        name = tokens.word()
+        parents: tuple[str, ...] = ()
+        if tokens.skip("|"):
+            parents = tuple(tokens.words(")"))
+        else:
+            tokens.expect(")")
+        for variable in (name, *parents):
+            if variable not in self.states:
+                tokens.fail(f'the table of "{name}" names "{variable}", which is not declared')
+        if name in self.tables:
+            tokens.fail(f'variable "{name}" has two probability blocks')
+        self.parents[name] = parents
+        self.tables[name] = self.table(name, parents)
+
+    def table(self, name: str, parents: tuple[str, ...]) -> Tensor:
+        tokens = self.tokens
+        shape = [len(self.states[variable]) for variable in (*parents, name)]
+        table = torch.full(shape, torch.nan, dtype=torch.float64)
+        default = torch.full(shape[-1:], torch.nan, dtype=torch.float64)
+        tokens.expect("{")
+        while not tokens.skip("}"):
+            if tokens.skip("table"):
+                # The last of (child, *parents) varies fastest.
+                values = self.numbers(table.numel(), f'the table of "{name}"')
+                table = values.view(shape[-1:] + shape[:-1]).movedim(0, -1)
+            elif tokens.skip("default"):
+                default = self.numbers(shape[-1], f'the default row of "{name}"')
+            elif tokens.skip("("):
+                row = self.row(name, parents)
+                table[row] = self.numbers(shape[-1], f'a row of "{name}"')
+            else:
+                self.property()
+        table = torch.where(table.isnan(), default, table)
+        total = table.sum(-1, keepdim=True)
+        proper = (table >= 0).all(-1) & ((total.squeeze(-1) - 1).abs() < ROUNDING)
+        for row in (~proper).nonzero().tolist():
+            given = ", ".join(f"{p}={self.states[p][k]}" for p, k in zip(parents, row))
+            values = table[tuple(row)]
+            found = "missing" if values.isnan().all() else f"{values.tolist()}, no distribution"
+            tokens.fail(f'the row of "{name}" for ({given}) is {found}')
+        return (table / total).to(torch.get_default_dtype())
+
+    def row(self, name: str, parents: tuple[str, ...]) -> tuple[int, ...]:
+        """The index of the row whose parents' states are listed next."""
+        given = self.tokens.words(")")
+        if len(given) != len(parents):
+            self.tokens.fail(
+                f'a row of "{name}" is for ({", ".join(given)}), '
+                f"but the parents are ({', '.join(parents)})"
+            )
+        for parent, state in zip(parents, given):
+            if state not in self.states[parent]:
+                self.tokens.fail(f'"{parent}" has no state "{state}" (in a row of "{name}")')
+        return tuple(self.states[p].index(state) for p, state in zip(parents, given))
+
+    def numbers(self, count: int, what: str) -> Tensor:
+        words = self.tokens.words(";")
+        try:
+            values = [float(word) for word in words]
+        except ValueError:
+            self.tokens.fail(f"{what} is not all numbers: {', '.join(words)}")
+        if len(values) != count:
+            self.tokens.fail(f"{what} has {len(values)} entries instead of {count}")
+        return torch.tensor(values, dtype=torch.float64)
+
+    def property(self) -> None:
+        """``property <anything> ;``, which says nothing about the distribution."""
+        self.tokens.expect("property")
+        while not self.tokens.skip(";"):
+            self.tokens.take()

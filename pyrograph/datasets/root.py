@@ -1,0 +1,40 @@
+"""Where the real data sets are: one folder, named by ``$PYROGRAPH_DATA``, one subfolder each."""
+
+import os
+from pathlib import Path
+
+from pyrograph.errors import DataNotFound
+
+VARIABLE = "PYROGRAPH_DATA"
+
+
+def data_root() -> Path:
+    """The folder that ``$PYROGRAPH_DATA`` names.
+
+    Raises:
+        DataNotFound: the variable is not set, or names no folder.
+    """
+    value = os.environ.get(VARIABLE)
+    if not value:
+        raise DataNotFound(
+            f"the real data sets are looked for in the folder that ${VARIABLE} names, and it is "
+            f"not set; set it to the folder that holds one subfolder per data set."
+        )
+    root = Path(value).expanduser()
+    if not root.is_dir():
+        raise DataNotFound(f"${VARIABLE} is {value!r}, which is not a folder; set it to one.")
+    return root
+
+
+def data_file(folder: str, name: str) -> Path:
+    """The path of ``<data root>/<folder>/<name>``.
+
+    Raises:
+        DataNotFound: there is no data root, or no such file in it.
+    """
+    path = data_root() / folder / name
+    if not path.is_file():
+        present = sorted(p.name for p in path.parent.glob("*")) if path.parent.is_dir() else []
+        found = f"it holds {', '.join(present)}" if present else "there is no such folder"
+        raise DataNotFound(f"no file {name!r} in {folder!r} under ${VARIABLE}: {found}.")
+    return path

@@ -1,0 +1,79 @@
+"""Graphical kernelized Stein discrepancy of particles against the density of a graph.
+
+    D^2 = sum_i E_{x,x'} [ s_i s'_i k_i + s_i d_{x'_i} k_i + s'_i d_{x_i} k_i
+                           + d_{x_i} d_{x'_i} k_i ],        s = grad log p
+
+with k_i on the closed Markov blanket of i. Zero exactly when every conditional p(x_i | blanket)
+is matched, if the kernels are integrally strictly positive definite; it needs no normaliser
+and no samples of p. O(n^2 sum_i |C_i|) time, chunked memory.
+
+Source: Wang, Zeng & Liu (2018), Theorem 2 and eq (10).
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from pyrograph.diagnostics.score import value_and_score
+from pyrograph.errors import ShapeMismatch
+from pyrograph.kernels import Kernel, Layout, Locality, SteinOperator
+from pyrograph.kernels.stein import check_statistic
+
+
+def graphical_ksd(
+    graph,
+    x,
+    kernel: Kernel | None = None,
+    locality: Locality | str = "blanket",
+    statistic: str = "V",
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Squared discrepancy, summed over coordinates.
+
+    Args:
+        graph: a FactorGraph of continuous sites, usually ``engine.graph``.
+        x: ``[n, dim]`` flat particles in the graph's space, ``{site: [n, *site shape]}`` in
+            constrained space, or a posterior with ``particles``. Weights are not used.
+        kernel: default ``RBF()``; its bandwidth rule is applied to these particles.
+        locality: ``"blanket"``, ``"global"`` or any locality.
+        statistic: ``"V"`` (1/n^2, never negative) or ``"U"`` (1/(n(n-1)), unbiased).
+        generator: what a random locality draws from; default, torch's global one.
+
+    Shapes:
+        output: ``[]``; differentiable in ``x`` if ``x`` is a tensor that requires grad (the
+            bandwidth is held constant).
+
+    Raises:
+        NonFiniteDensity: the score is not finite at a particle.
+        ShapeMismatch: ``x`` does not fit the graph.
+        OptionError: unknown statistic, kernel or locality.
+    """
+    x = flat_particles(graph, x)
+    check_statistic(statistic, len(x))
+    operator = SteinOperator(Layout.of(graph), kernel, locality, x.device, generator)
+    differentiable = x.requires_grad and torch.is_grad_enabled()
+    _, score = value_and_score(graph, x, differentiable=differentiable)
+    with torch.set_grad_enabled(differentiable):
+        return operator(x, score).discrepancy(statistic).to(x.dtype)
+
+
+def flat_particles(graph, x) -> Tensor:
+    """``[n, dim]`` in the graph's space from a tensor, a dict of sites or a posterior.
+
+    Raises:
+        ShapeMismatch: sites are missing, or the number of columns is wrong.
+    """
+    if not isinstance(x, Tensor):
+        values = x if isinstance(x, Mapping) else x.particles
+        missing = [name for name in graph.sites if name not in values]
+        if missing:
+            raise ShapeMismatch(f'no particles given for site "{missing[0]}"')
+        values = {name: torch.as_tensor(values[name]) for name in graph.sites}
+        x = graph.flatten(graph.unconstrain(values) if graph.unconstrained else values)
+    if x.dim() != 2 or x.shape[1] != graph.dim or len(x) == 0:
+        raise ShapeMismatch(
+            f"particles have shape {tuple(x.shape)}, expected [n, {graph.dim}]: one row per "
+            "particle, columns in node order"
+        )
+    return x.to(dtype=graph.dtype, device=graph.device)

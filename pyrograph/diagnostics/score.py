@@ -1,0 +1,44 @@
+"""Log density and score of a graph at particles, with a check that both are finite."""
+
+import torch
+from torch import Tensor
+
+from pyrograph.errors import NonFiniteDensity
+
+
+def value_and_score(graph, x: Tensor, *, differentiable: bool = False) -> tuple[Tensor, Tensor]:
+    """log p(x) and its gradient at every particle.
+
+    Args:
+        graph: a FactorGraph (of continuous sites).
+        x: ``[n, dim]`` flat particles in the graph's space.
+        differentiable: keep the graph of derivatives, to differentiate the score itself.
+
+    Shapes:
+        output: ``[n]`` and ``[n, dim]``.
+
+    Raises:
+        NonFiniteDensity: NaN or infinity in either, naming the first factor and particle.
+    """
+    with torch.enable_grad():
+        point = x if differentiable and x.requires_grad else x.detach().requires_grad_()
+        log_p = graph.density(point)
+        (score,) = torch.autograd.grad(log_p.sum(), point, create_graph=differentiable)
+    if not differentiable:
+        log_p = log_p.detach()
+    # one number to look at; only a sum that overflows is looked at again
+    all_finite = torch.isfinite(log_p.detach().sum() + score.detach().sum())
+    if not all_finite and not (log_p.isfinite().all() and score.isfinite().all()):
+        raise NonFiniteDensity(_describe(graph, x.detach(), log_p.detach(), score.detach()))
+    return log_p, score
+
+
+def _describe(graph, x: Tensor, log_p: Tensor, score: Tensor) -> str:
+    finite = torch.isfinite(log_p) & torch.isfinite(score).all(1)
+    particle = int((~finite).nonzero()[0])
+    where = graph.blame(x) or f"the log density is {float(log_p[particle])} at particle {particle}"
+    return (
+        f"{where}. Look at that statement at these values: a step too long, a start outside the "
+        "region where the model makes sense, or a scale that can reach 0 are the usual causes. "
+        "Try a smaller step, another init=, or dtype=torch.float64."
+    )

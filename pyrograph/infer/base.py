@@ -1,0 +1,267 @@
+"""The base of every engine: options, tracing, the loop, stopping, history and checkpoints.
+
+An engine says what it asks of a program (``requires``), how to start (``allocate``), what one
+iteration is (``advance``), what it carries (``carried``, ``restore``) and what it hands back
+(``posterior``). All state lives on the object: two engines on one model share nothing.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from pyrograph.errors import ConvergenceWarning, InferenceError, ShapeMismatch
+from pyrograph.graph import FactorGraph, trace_graph
+from pyrograph.infer.options import count, floating, positive, refuse_unknown
+from pyrograph.infer.requires import Requirement, check_program
+from pyrograph.posterior import Posterior
+
+
+class Engine:
+    """Inference by iteration on a factor graph.
+
+    Args:
+        model: a Pyro program.
+        num_steps: iterations in total, also over resumed runs.
+        tol: stop when the monitored quantity is at most this; None runs all steps.
+        progress: show a bar.
+        dtype, device: of the computation; default those of the model.
+
+    Raises:
+        OptionError: an option is unknown or out of range.
+    """
+
+    requires: ClassVar[Requirement]
+    unconstrained: ClassVar[bool] = False
+    monitor: ClassVar[str] = "objective"
+
+    def __init__(
+        self,
+        model: Callable,
+        *,
+        num_steps: int = 1000,
+        tol: float | None = None,
+        progress: bool = True,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        **unknown: Any,
+    ):
+        refuse_unknown(type(self), unknown)
+        self.model = model
+        self.num_steps = count("num_steps", num_steps, least=0)
+        self.tol = None if tol is None else positive("tol", tol)
+        self.progress = progress
+        self.dtype = floating("dtype", dtype)
+        self.device = None if device is None else torch.device(device)
+        self._graph: FactorGraph | None = None
+        self._arguments: tuple[tuple, dict] = ((), {})
+        self._history: dict[str, list[float]] = {}
+        self._pending: Mapping[str, Any] | None = None
+
+    # What a subclass gives.
+
+    def allocate(self) -> None:
+        """Create the starting state; ``graph`` and ``generator`` are ready."""
+        raise NotImplementedError
+
+    def advance(self) -> dict[str, Tensor]:
+        """One iteration: named scalars, ``"objective"`` among them.
+
+        If it raises, the state must be the one before.
+        """
+        raise NotImplementedError
+
+    def carried(self) -> dict[str, Any]:
+        """The state as (nested) dicts of tensors and numbers, for ``state_dict``."""
+        raise NotImplementedError
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what :meth:`carried` returned."""
+        raise NotImplementedError
+
+    def posterior(self) -> Posterior:
+        """The approximation as it stands."""
+        raise NotImplementedError
+
+    # What every engine does.
+
+    @property
+    def graph(self) -> FactorGraph:
+        """The factor graph of the program.
+
+        Raises:
+            InferenceError: the engine is not set up.
+        """
+        if self._graph is None:
+            raise InferenceError(
+                f"{type(self).__name__} is not set up: call setup(), step() or run() with the "
+                "model's arguments first"
+            )
+        return self._graph
+
+    @property
+    def num_done(self) -> int:
+        """Iterations so far."""
+        return len(self._history.get("objective", ()))
+
+    @property
+    def history(self) -> dict[str, Tensor]:
+        """Every measured quantity, one number per iteration."""
+        return {k: torch.tensor(v, dtype=torch.float64) for k, v in self._history.items()}
+
+    def setup(self, *args, **kwargs) -> "Engine":
+        """Check the program, trace it for these arguments, and start afresh.
+
+        Raises:
+            UnsupportedSite: a site does not fit the engine.
+            StructureError: the structure cannot be read.
+        """
+        check_program(self.requires, type(self).__name__, self.model, args, kwargs)
+        # the engine's own stream, seeded from the global one: pyro.set_rng_seed governs it
+        seed = int(torch.randint(2**62, ()))
+        graph = trace_graph(self.model, args, kwargs, unconstrained=self.unconstrained)
+        if graph.num_nodes == 0:
+            raise InferenceError("the program has no latent site: there is nothing to infer")
+        self._graph = graph.to(self.device, self.dtype) if self.device or self.dtype else graph
+        self._arguments = (args, kwargs)
+        self._history = {}
+        self.generator = torch.Generator().manual_seed(seed)
+        self.allocate()
+        if self._pending is not None:
+            state, self._pending = self._pending, None
+            self.load_state_dict(state)
+        return self
+
+    def step(self, *args, **kwargs) -> float:
+        """One iteration, after setting up on the first call; returns the objective.
+
+        Raises:
+            NonFiniteDensity: a number broke down; the state is the one before this step.
+            InferenceError: set up for other arguments.
+        """
+        self._prepare(args, kwargs)
+        return self._iterate()
+
+    def run(self, *args, **kwargs) -> Posterior:
+        """Iterate until ``num_steps`` in total are done or the criterion is met.
+
+        Raises:
+            NonFiniteDensity: a number broke down; ``posterior()`` still gives the last good state.
+            InferenceError: set up for other arguments.
+        """
+        self._prepare(args, kwargs)
+        remaining = self.num_steps - self.num_done
+        with tqdm(total=max(0, remaining), disable=not self.progress, leave=True) as bar:
+            bar.set_description(type(self).__name__)
+            while self.num_done < self.num_steps and not self.converged:
+                self._iterate()
+                bar.update()
+                bar.set_postfix({k: f"{v[-1]:.4g}" for k, v in self._history.items()}, False)
+        if self.tol is not None and not self.converged:
+            warnings.warn(self.status, ConvergenceWarning, stacklevel=2)
+        return self.posterior()
+
+    @property
+    def converged(self) -> bool:
+        """Whether ``tol`` was given and met."""
+        measured = self._history.get(self.monitor)
+        return self.tol is not None and bool(measured) and measured[-1] <= self.tol
+
+    @property
+    def status(self) -> str:
+        """``"converged"``, or what happened and what to do."""
+        if self.converged:
+            return "converged"
+        measured = self._history.get(self.monitor)
+        value = f", now {measured[-1]:.4g}" if measured else ""
+        if self.tol is None:
+            return (
+                f"ran {self.num_done} steps; without a stopping rule (tol=None) convergence was "
+                f'not tested. Look at history["objective"], or give tol= for the {self.monitor}'
+                f"{value}."
+            )
+        return (
+            f"not converged: after {self.num_done} steps the {self.monitor} is above "
+            f"tol={self.tol:.4g}{value}. {self.remedy()}"
+        )
+
+    def remedy(self) -> str:
+        """What to do when ``tol`` was not met."""
+        return "Raise num_steps or tol."
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on, as tensors and numbers in dicts: it can be saved by
+        ``torch.save`` and loaded with ``weights_only=True``.
+
+        Raises:
+            InferenceError: the engine is not set up.
+        """
+        sites = self.graph.sites.values()
+        return {
+            "sites": {s.name: torch.tensor(s.batch_shape + s.event_shape) for s in sites},
+            "history": self.history,
+            **self.carried(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from ``state``, at once or, before ``setup``, when the graph is there.
+
+        Raises:
+            ShapeMismatch: the state belongs to another graph or to other options.
+        """
+        if self._graph is None:
+            self._pending = state
+            return
+        self._check_sites(state["sites"])
+        self.restore(state)
+        self._history = {k: v.tolist() for k, v in state["history"].items()}
+
+    def _check_sites(self, saved: Mapping[str, Tensor]) -> None:
+        ours = {s.name: list(s.batch_shape + s.event_shape) for s in self.graph.sites.values()}
+        theirs = {name: [int(k) for k in shape] for name, shape in saved.items()}
+        for name in ours | theirs:
+            if ours.get(name) != theirs.get(name):
+                raise ShapeMismatch(
+                    f'the state belongs to another graph: site "{name}" has shape '
+                    f"{theirs.get(name, 'none')} there and {ours.get(name, 'none')} here. Set the "
+                    "engine up with the model and arguments of the saved run."
+                )
+
+    def _prepare(self, args: tuple, kwargs: dict) -> None:
+        if self._graph is None:
+            self.setup(*args, **kwargs)
+        elif (args or kwargs) and not _same((args, kwargs), self._arguments):
+            raise InferenceError(
+                f"this {type(self).__name__} is set up for other model arguments, and its graph "
+                "holds them as constants. Call setup(...) with the new ones, or make a new engine."
+            )
+
+    def _iterate(self) -> float:
+        measured = self.advance()
+        names = list(measured)
+        values = torch.stack([measured[k].double() for k in names]).tolist()
+        for name, value in zip(names, values, strict=True):
+            self._history.setdefault(name, []).append(value)
+        return self._history["objective"][-1]
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two (nested) arguments are equal, tensors by value."""
+    if a is b:
+        return True
+    if isinstance(a, Tensor) or isinstance(b, Tensor):
+        alike = isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape == b.shape
+        return alike and a.dtype == b.dtype and bool((a.cpu() == b.cpu()).all())
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_same(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
+    try:
+        return bool(a == b)
+    except (RuntimeError, TypeError, ValueError):
+        return False

@@ -1,0 +1,130 @@
+"""Where particles start."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from pyro import poutine
+from torch import Tensor
+from torch.nn import Module
+
+from pyrograph.errors import OptionError, ShapeMismatch
+from pyrograph.posterior import Posterior
+
+Init = Mapping[str, Tensor] | Tensor | Posterior | Callable
+
+
+def starting_particles(
+    init: Init, num_particles: int, graph, args: tuple = (), kwargs: dict | None = None
+) -> Tensor:
+    """Flat particles from whatever the user gave.
+
+    Args:
+        init: one of
+            a dict ``{site: [n, *site shape]}`` in the program's space, every latent site in it;
+            a tensor ``[n, dim]`` of flat particles in the graph's space;
+            a posterior: its particles, or draws from it if their number differs;
+            a Pyro guide, called n times with the model's arguments;
+            a function of ``num_particles`` and/or ``graph`` (by these names), or of nothing, or
+            of the model's arguments, that returns such a dict or tensor.
+        num_particles: n.
+        graph: the factor graph.
+        args, kwargs: the model's arguments, for guides.
+
+    Shapes:
+        output: ``[n, dim]``.
+
+    Raises:
+        ShapeMismatch: a site is missing, unknown, or has another shape; the text names it.
+        OptionError: a value is outside its site's support, or ``init`` is none of these.
+    """
+    if isinstance(init, Posterior):
+        particles = getattr(init, "particles", None)
+        enough = particles is not None and len(next(iter(particles.values()))) == num_particles
+        init = particles if enough else init.sample(num_particles)
+    elif callable(init) and not isinstance(init, Tensor | Mapping):
+        init = _call(init, num_particles, graph, args, kwargs or {})
+    if isinstance(init, Tensor):
+        return _check_flat(init, num_particles, graph)
+    if isinstance(init, Mapping):
+        return _flatten(init, num_particles, graph)
+    raise OptionError(
+        f"init={init!r} is not a dict of particles, a [n, dim] tensor, a posterior, a Pyro guide "
+        "or a function returning particles"
+    )
+
+
+def normal(num_particles: int, graph, generator: torch.Generator) -> Tensor:
+    """N(0, 1) in the graph's space, drawn column by column in node order: ``[n, dim]``."""
+    draw = torch.randn(graph.dim, num_particles, generator=generator, dtype=torch.float64)
+    return draw.t().to(graph.device, graph.dtype).contiguous()
+
+
+def uniform(num_particles: int, graph, generator: torch.Generator, reach: float) -> Tensor:
+    """U(-reach, reach), as :func:`normal`."""
+    draw = torch.rand(graph.dim, num_particles, generator=generator, dtype=torch.float64)
+    return ((2 * draw - 1) * reach).t().to(graph.device, graph.dtype).contiguous()
+
+
+def _call(init: Callable, num_particles: int, graph, args: tuple, kwargs: dict) -> Any:
+    """Particles from a function or a guide."""
+    given = {"num_particles": num_particles, "graph": graph}
+    names = () if isinstance(init, Module) else tuple(inspect.signature(init).parameters)
+    if names and set(names) <= set(given):
+        return init(**{name: given[name] for name in names})
+    call_args, call_kwargs = (args, kwargs) if names or isinstance(init, Module) else ((), {})
+    draws = []
+    for _ in range(num_particles):
+        with torch.no_grad():
+            trace = poutine.trace(init).get_trace(*call_args, **call_kwargs)
+        sites = {
+            name: node["value"]
+            for name, node in trace.nodes.items()
+            if node["type"] == "sample" and name in graph.sites
+        }
+        returned = trace.nodes["_RETURN"]["value"]
+        if not sites and isinstance(returned, Tensor | Mapping):
+            return returned
+        draws.append(sites)
+    missing = [name for name in graph.sites if name not in draws[0]]
+    if missing:
+        raise ShapeMismatch(f'init: the guide does not draw site "{missing[0]}"')
+    return {name: torch.stack([draw[name] for draw in draws]) for name in graph.sites}
+
+
+def _check_flat(x: Tensor, num_particles: int, graph) -> Tensor:
+    if x.shape != (num_particles, graph.dim):
+        raise ShapeMismatch(
+            f"init has shape {list(x.shape)}; expected [num_particles, dim] = "
+            f"[{num_particles}, {graph.dim}], in the graph's space"
+        )
+    return x.detach().to(graph.device, graph.dtype).clone()
+
+
+def _flatten(values: Mapping[str, Any], num_particles: int, graph) -> Tensor:
+    for name in values:
+        if name not in graph.sites:
+            known = ", ".join(graph.sites)
+            raise ShapeMismatch(f'init names "{name}", which is not a latent site ({known})')
+    checked = {}
+    for site in graph.sites.values():
+        if site.name not in values:
+            raise ShapeMismatch(f'init misses site "{site.name}"')
+        value = torch.as_tensor(values[site.name]).detach()
+        expected = (num_particles, *site.shape)
+        if value.shape != expected:
+            raise ShapeMismatch(
+                f'init for site "{site.name}" has shape {list(value.shape)}; expected '
+                f"[num_particles, *site shape] = {list(expected)}"
+            )
+        checked[site.name] = value.to(graph.device, graph.dtype)
+    free = graph.unconstrain(checked)
+    for name, value in free.items():
+        finite = value.reshape(num_particles, -1).isfinite().all(1)
+        if not finite.all():
+            raise OptionError(
+                f'init for site "{name}" is outside its support or on its edge at particle '
+                f"{int((~finite).nonzero()[0])} (support: {graph.sites[name].support})"
+            )
+    return graph.flatten(free).contiguous()

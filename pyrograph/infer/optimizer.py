@@ -1,0 +1,109 @@
+"""Step rules: how far particles move along a direction.
+
+    AdaGrad   G <- G + g^2                     x <- x + lr g / (sqrt(G) + eps)
+    RMSProp   G <- d G + (1 - d) g^2           x <- x + lr g / sqrt(G + eps)
+    Adam      m, v running means of g, g^2     x <- x + lr m^ / (sqrt(v^) + eps)
+
+coordinate by coordinate, for each particle. A rule is a value without state; what it remembers
+is a dict of tensors that the caller keeps, replaced and never changed in place.
+
+Source: Duchi, Hazan & Singer (2011); Kingma & Ba (2015); RMSProp with lr 5e-3, d 0.9, eps 1e-6
+is the schedule released with Wang, Zeng & Liu (2018).
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from pyrograph.infer.options import fraction, positive
+
+Memory = dict[str, Tensor]
+
+
+class Optimizer(Protocol):
+    """A step rule."""
+
+    def start(self, x: Tensor) -> Memory:
+        """What the rule remembers before the first step at ``x``."""
+        ...
+
+    def step(self, x: Tensor, direction: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """Particles and memory after one step along ``direction``."""
+        ...
+
+
+@dataclass(frozen=True)
+class AdaGrad:
+    """Steps shrink with the accumulated direction, so ``lr`` is about the first step's length
+    and needs no tuning to the scale of the density."""
+
+    lr: float = 1.0
+    eps: float = 1e-10
+
+    def __post_init__(self):
+        positive("AdaGrad: lr", self.lr)
+        positive("AdaGrad: eps", self.eps)
+
+    def start(self, x: Tensor) -> Memory:
+        return {"accumulated": torch.zeros_like(x)}
+
+    def step(self, x: Tensor, direction: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        accumulated = memory["accumulated"] + direction.square()
+        return x + self.lr * direction / (accumulated.sqrt() + self.eps), {
+            "accumulated": accumulated
+        }
+
+
+@dataclass(frozen=True)
+class RMSProp:
+    """Steps of nearly constant length ``lr``; does not settle closer than that."""
+
+    lr: float = 5e-3
+    decay: float = 0.9
+    eps: float = 1e-6
+
+    def __post_init__(self):
+        positive("RMSProp: lr", self.lr)
+        fraction("RMSProp: decay", self.decay)
+        positive("RMSProp: eps", self.eps)
+
+    def start(self, x: Tensor) -> Memory:
+        return {"average": torch.zeros_like(x)}
+
+    def step(self, x: Tensor, direction: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        average = self.decay * memory["average"] + (1 - self.decay) * direction.square()
+        return x + self.lr * direction / (average + self.eps).sqrt(), {"average": average}
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Running means of direction and square, corrected for their start at zero."""
+
+    lr: float = 0.1
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+
+    def __post_init__(self):
+        positive("Adam: lr", self.lr)
+        for beta in self.betas:
+            fraction("Adam: betas", beta)
+        positive("Adam: eps", self.eps)
+
+    def start(self, x: Tensor) -> Memory:
+        return {
+            "mean": torch.zeros_like(x),
+            "square": torch.zeros_like(x),
+            "count": torch.zeros((), dtype=torch.float64),
+        }
+
+    def step(self, x: Tensor, direction: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        first, second = self.betas
+        count = memory["count"] + 1
+        mean = first * memory["mean"] + (1 - first) * direction
+        square = second * memory["square"] + (1 - second) * direction.square()
+        k = float(count)
+        scale = (square / (1 - second**k)).sqrt() + self.eps
+        x = x + self.lr * (mean / (1 - first**k)) / scale
+        return x, {"mean": mean, "square": square, "count": count}

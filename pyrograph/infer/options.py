@@ -1,0 +1,78 @@
+"""Checks of engine options; the texts name the option and what it may be."""
+
+import difflib
+import inspect
+import math
+
+import torch
+
+from pyrograph.errors import OptionError
+
+
+def positive(name: str, value: float) -> float:
+    """A finite number above 0.
+
+    Raises:
+        OptionError: it is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise OptionError(f"{name}={value!r} is not a number")
+    if not (math.isfinite(value) and value > 0):
+        raise OptionError(f"{name}={value!r} must be finite and above 0")
+    return float(value)
+
+
+def count(name: str, value: int, least: int = 1) -> int:
+    """A whole number, at least ``least``.
+
+    Raises:
+        OptionError: it is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise OptionError(f"{name}={value!r} must be a whole number, at least {least}")
+    return value
+
+
+def fraction(name: str, value: float) -> float:
+    """A number in [0, 1).
+
+    Raises:
+        OptionError: it is not.
+    """
+    if not isinstance(value, int | float) or not 0 <= value < 1:
+        raise OptionError(f"{name}={value!r} must lie in [0, 1)")
+    return float(value)
+
+
+def floating(name: str, value: torch.dtype | None) -> torch.dtype | None:
+    """A floating dtype, or None.
+
+    Raises:
+        OptionError: it is neither.
+    """
+    if value is not None and not (isinstance(value, torch.dtype) and value.is_floating_point):
+        raise OptionError(f"{name}={value!r} must be a floating dtype such as torch.float64")
+    return value
+
+
+def refuse_unknown(engine: type, unknown: dict) -> None:
+    """Raise for keyword arguments that no class of the engine's line takes.
+
+    Raises:
+        OptionError: listing the valid options and the nearest to the first unknown one.
+    """
+    if not unknown:
+        return
+    valid = dict.fromkeys(
+        name
+        for cls in engine.__mro__
+        if "__init__" in vars(cls)
+        for name, p in inspect.signature(cls.__init__).parameters.items()
+        if p.kind is inspect.Parameter.KEYWORD_ONLY
+    )
+    name = next(iter(unknown))
+    near = difflib.get_close_matches(name, valid, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise OptionError(
+        f"{engine.__name__} has no option {name!r}.{hint} Its options: {', '.join(valid)}."
+    )

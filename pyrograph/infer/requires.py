@@ -1,0 +1,65 @@
+"""What an engine asks of a program, checked on one plain run before anything is traced."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.util import site_is_subsample
+
+from pyrograph.errors import UnsupportedSite
+from pyrograph.trace.sites import draw, enumeration, is_deterministic, name_of
+
+
+class Requirement(Protocol):
+    """Declared by an engine as ``requires``."""
+
+    def check(self, msg: dict, engine: str) -> None:
+        """Raise ``UnsupportedSite`` if ``engine`` cannot handle the latent site ``msg``."""
+        ...
+
+
+@dataclass(frozen=True)
+class Continuous:
+    """Every latent site is continuous."""
+
+    def check(self, msg: dict, engine: str) -> None:
+        name, fn = msg["name"], msg["fn"]
+        if not fn.support.is_discrete:
+            return
+        values = enumeration(fn)
+        states = "" if values is None else f", {len(values)} states"
+        raise UnsupportedSite(
+            f'site "{name}" ({name_of(fn)}{states}) is discrete; {engine} moves particles along '
+            "gradients and needs continuous sites. Use an engine for discrete sites (pg.BP, "
+            f'pg.DPVI), or sum "{name}" out in the model.'
+        )
+
+
+class _Inspector(Messenger):
+    """Shows every latent site to a requirement; the first one refused ends the run."""
+
+    def __init__(self, requirement: Requirement, engine: str):
+        super().__init__()
+        self.requirement, self.engine = requirement, engine
+
+    def _pyro_sample(self, msg: dict) -> None:
+        if msg["is_observed"] or msg["value"] is not None or site_is_subsample(msg):
+            return
+        if is_deterministic(msg):
+            return
+        self.requirement.check(msg, self.engine)
+        msg["value"], msg["done"] = draw(msg["fn"], msg["name"]), True
+
+
+def check_program(
+    requirement: Requirement, engine: str, model: Callable, args: tuple, kwargs: dict
+) -> None:
+    """Run the program once, showing its latent sites to the requirement.
+
+    Raises:
+        UnsupportedSite: a site does not fit the engine.
+    """
+    with torch.no_grad(), _Inspector(requirement, engine):
+        model(*args, **kwargs)

@@ -1,0 +1,51 @@
+"""What the Stein direction asks of a kernel, and what it hands to one.
+
+A kernel sees a *block*: B nodes whose scopes have equally many columns. It returns, for every
+node of the block and summed over ordered pairs (l, m) of the n particles,
+
+    phi(x_m)  = (1/n) sum_l [ k(x_l, x_m) s(x_l) + d/dx_l k(x_l, x_m) ]
+    total     = sum_lm u(x_l, x_m),        diagonal = sum_l u(x_l, x_l)
+
+where u is the Stein kernel of the node's own coordinates (Theorem 2 of the paper) and s the
+score. ``total / n^2`` and ``(total - diagonal) / (n (n - 1))`` are the node's share of the
+squared discrepancy as V- and U-statistic.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Block:
+    """Nodes that a kernel handles at once.
+
+    Shapes:
+        scope: ``[B, c, n]`` particles on the columns of each node's scope, every column shifted
+            by its mean over the particles; padding rows are zero.
+        own: ``[B, w, n]`` the node's own columns, shifted alike.
+        score: ``[B, w, n]`` gradient of the log density on the own columns.
+    """
+
+    scope: Tensor
+    own: Tensor
+    score: Tensor
+
+
+@dataclass(frozen=True)
+class SteinSums:
+    """A kernel's answer. ``direction`` ``[B, w, n]``; ``total`` and ``diagonal`` ``[B]``
+    (None when no discrepancy was asked for)."""
+
+    direction: Tensor
+    total: Tensor | None
+    diagonal: Tensor | None
+
+
+class Kernel(Protocol):
+    """Anything with this method is a kernel: radial or not, shift invariant or not."""
+
+    def stein(self, block: Block, *, discrepancy: bool = True) -> SteinSums:
+        """Direction and, if asked, discrepancy of every node of ``block``."""
+        ...

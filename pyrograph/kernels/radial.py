@@ -1,0 +1,116 @@
+"""Radial kernels k(x, y) = f(t), t = ||x - y||^2 / h: values, gradients and mixed derivatives.
+
+With delta = x - y on one coordinate,
+
+    d k / dx        =  (2 / h) f'(t) delta
+    d^2 k / dx dy   = -(2 / h) f'(t) - (4 / h^2) f''(t) delta^2
+
+so a kernel is its profile (f, f', f''). Everything a Stein operator needs over all pairs of
+particles is then a few products of an ``[n, n]`` profile matrix with ``[rows, n]`` blocks:
+no difference of particles is ever formed.
+
+Source: Wang, Zeng & Liu (2018), eq (8) and Theorem 2; Gorham & Mackey (2017) for the IMQ.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pyrograph.kernels.bandwidth import Bandwidth, bandwidth, check_bandwidth
+from pyrograph.kernels.protocol import Block, SteinSums
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Sums over l of profile(l, m) times a row. ``[B, w, n]`` but for the last two.
+
+    ``curvature`` ``[B]`` is sum_lm f''(t_lm) ||x_l - x_m||^2 over the own coordinates.
+    """
+
+    value_score: Tensor
+    slope_own: Tensor
+    slope: Tensor
+    curvature: Tensor | None
+
+
+class Radial:
+    """Base of the radial kernels; a subclass gives :meth:`profile` with f(0) = 1.
+
+    Args:
+        bandwidth: ``"median"``, ``"fast"`` or h itself, see :mod:`.bandwidth`.
+    """
+
+    def __init__(self, bandwidth: Bandwidth = "median"):
+        self.bandwidth = check_bandwidth(bandwidth)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(bandwidth={self.bandwidth!r})"
+
+    @property
+    def slope_at_zero(self) -> float:
+        """f'(0)."""
+        raise NotImplementedError
+
+    def profile(self, t: Tensor, *, second: bool = True) -> tuple[Tensor, Tensor, Tensor | None]:
+        """f, f' and, if asked, f'' at ``t`` >= 0, which may be overwritten."""
+        raise NotImplementedError
+
+    def gram(self, x: Tensor, y: Tensor, h: Tensor | float) -> Tensor:
+        """k(x_l, y_m) for points ``[n, d]`` and ``[m, d]``: ``[n, m]``."""
+        center = y.mean(0).detach()
+        x, y = x - center, y - center
+        norms = x.square().sum(1)[:, None] + y.square().sum(1)
+        squared = (norms - 2 * x @ y.t()).clamp_min_(0)
+        return self.profile(squared.div_(h), second=False)[0]
+
+    def moments(self, squared: Tensor, h: Tensor, block: Block, discrepancy: bool) -> Moments:
+        """The sums of :class:`Moments` for squared distances ``[B, n, n]`` and h ``[B, 1, 1]``.
+
+        ``squared`` is overwritten: at this size a pass over fresh memory costs several in place.
+        """
+        f, slope, curvature = self.profile(squared.div_(h), second=discrepancy)
+        own = block.own
+        rows = torch.cat([own, torch.ones_like(own[:, :1])], 1)
+        slopes = rows @ slope
+        return Moments(
+            value_score=block.score @ f,
+            slope_own=slopes[:, :-1],
+            slope=slopes[:, -1:],
+            curvature=_spread(own, rows @ curvature) if discrepancy else None,
+        )
+
+    def stein(self, block: Block, *, discrepancy: bool = True) -> SteinSums:
+        """Direction and discrepancy of the nodes of a block, see :class:`.protocol.Kernel`."""
+        n = block.own.shape[-1]
+        squared = pairwise_squared(block.scope)
+        h = bandwidth(self.bandwidth, squared)[:, None, None]
+        sums = self.moments(squared, h, block, discrepancy)
+        repulsion = (2 / h) * (sums.slope_own - block.own * sums.slope)
+        direction = (sums.value_score + repulsion) / n
+        if not discrepancy:
+            return SteinSums(direction, None, None)
+        one = h[:, 0, 0]
+        width = block.own.shape[1]
+        mixed = -(2 * width / one) * sums.slope.sum((1, 2)) - 4 * (sums.curvature / one) / one
+        attraction = (block.score * (sums.value_score + 2 * repulsion)).sum((1, 2))
+        diagonal = block.score.square().sum((1, 2)) - (2 * width * n * self.slope_at_zero) / one
+        return SteinSums(direction, attraction + mixed, diagonal)
+
+
+def pairwise_squared(z: Tensor) -> Tensor:
+    """Squared distances between the columns of ``z`` ``[B, c, n]``: ``[B, n, n]``.
+
+    One batched product of augmented rows, |z_l|^2 + |z_m|^2 - 2 z_l z_m. ``z`` must be centred,
+    else the difference cancels in float32 when particles sit far from the origin.
+    """
+    norm = z.square().sum(1, keepdim=True)
+    one = torch.ones_like(norm)
+    left = torch.cat([z, norm, one], 1)
+    right = torch.cat([-2 * z, one, norm], 1)
+    return left.transpose(1, 2) @ right
+
+
+def _spread(own: Tensor, sums: Tensor) -> Tensor:
+    """sum_lm w_lm (x_l - x_m)^2 from sums = [x w; 1 w], w symmetric: ``[B]``."""
+    return 2 * (own.square() * sums[:, -1:] - own * sums[:, :-1]).sum((1, 2))

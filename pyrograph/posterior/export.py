@@ -1,0 +1,48 @@
+"""Draws as ``arviz.InferenceData``: dimensions (chain = 1, draw = n, plates or site dims)."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+
+def inference_data(sites: Iterable, draws: Mapping[str, Tensor], stats: Mapping[str, Tensor]):
+    """InferenceData of draws ``{site: [n, *site shape]}`` and per-draw statistics ``[n]``.
+
+    A batch dimension is called after its plate, any other dimension ``<site>_dim_<k>``.
+
+    Raises:
+        ImportError: arviz is not installed.
+    """
+    try:
+        import arviz
+    except ImportError as error:
+        raise ImportError("to_arviz needs arviz: pip install pyrograph[arviz]") from error
+    sites = list(sites)
+    names = {site.name for site in sites}
+    dims = {site.name: dimension_names(site, names) for site in sites}
+    posterior = {site.name: _chain(draws[site.name]) for site in sites}
+    sample_stats = {name: _chain(value) for name, value in stats.items()}
+    if hasattr(arviz, "InferenceData"):
+        return arviz.from_dict(posterior=posterior, sample_stats=sample_stats or None, dims=dims)
+    # arviz >= 1 takes groups in one mapping and returns an xarray tree
+    groups: dict[str, Any] = {"posterior": posterior}
+    if sample_stats:
+        groups["sample_stats"] = sample_stats
+    return arviz.from_dict(groups, dims=dims)
+
+
+def dimension_names(site, taken: set[str]) -> list[str]:
+    """Names of a site's batch and event dimensions; a plate named like a site is told apart."""
+    plates = {dim: name for name, dim, _ in site.plates}
+    batch = len(site.batch_shape)
+    names = []
+    for k in range(len(site.shape)):
+        plate = plates.get(k - batch) if k < batch else None
+        name = plate or f"{site.name}_dim_{k}"
+        names.append(f"{name}_dim" if name in taken else name)
+    return names
+
+
+def _chain(value: Tensor):
+    return value.detach().cpu().numpy()[None]

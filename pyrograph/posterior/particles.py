@@ -1,0 +1,76 @@
+"""A posterior made of weighted particles."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+import torch
+from pyro.distributions import Empirical
+from torch import Tensor
+
+from pyrograph.errors import OptionError
+from pyrograph.posterior.export import inference_data
+from pyrograph.posterior.guide import ParticleGuide, describe_site
+from pyrograph.posterior.posterior import Posterior, draw_indices
+
+
+class ParticlePosterior(Posterior):
+    """Particles ``x_l`` with weights ``w_l``: p is approximated by sum_l w_l delta(x_l).
+
+    Args:
+        graph: the factor graph.
+        x: ``[n, dim]`` flat particles in the graph's space.
+        weights: ``[n]``, summing to 1; default equal.
+        run: ``converged``, ``status``, ``history`` and evidence, see :class:`Posterior`.
+    """
+
+    def __init__(self, graph, x: Tensor, weights: Tensor | None = None, **run):
+        super().__init__(graph, **run)
+        self.x = x.detach().clone()
+        self.weights = x.new_full((len(x),), 1 / len(x)) if weights is None else weights.detach()
+
+    @cached_property
+    def particles(self) -> Mapping[str, Tensor]:
+        """``{site: [n, *site shape]}`` in the program's space."""
+        with torch.no_grad():
+            return self.graph.constrain(self.graph.unflatten(self.x))
+
+    def marginal(self, site: str) -> Empirical:
+        """Weighted empirical distribution of a site.
+
+        Raises:
+            OptionError: no such site.
+        """
+        self._site(site)
+        return Empirical(self.particles[site], self.weights.log())
+
+    def sample(self, num_samples: int) -> dict[str, Tensor]:
+        """Joint draws by systematic resampling, in random order."""
+        index = draw_indices(self.weights, num_samples)
+        return {name: value[index] for name, value in self.particles.items()}
+
+    def guide(self, sites: Sequence[str] | None = None) -> ParticleGuide:
+        """Smoothed mixture on the particles, or on their marginal of the given sites.
+
+        Raises:
+            OptionError: no such site, or an empty list.
+            UnsupportedSite: a site's support depends on latents.
+        """
+        names = list(self.graph.sites if sites is None else sites)
+        if not names:
+            raise OptionError("guide(sites=[]) has no site to draw")
+        chosen = [self._site(name) for name in names]
+        free = self.graph.unflatten(self.x)
+        x = torch.cat([free[name].reshape(len(self.x), -1) for name in names], 1)
+        return ParticleGuide.from_particles([describe_site(s) for s in chosen], x, self.weights)
+
+    def to_arviz(self, num_samples: int | None = None):
+        """``arviz.InferenceData``: one chain whose draws are the particles, their weights in
+        ``sample_stats``; or ``num_samples`` unweighted draws.
+
+        Raises:
+            ImportError: arviz is not installed.
+        """
+        if num_samples is not None:
+            return super().to_arviz(num_samples)
+        stats = {"weights": self.weights}
+        return inference_data(self.graph.sites.values(), self.particles, stats)

@@ -1,0 +1,95 @@
+"""What an engine hands back: marginals, samples, evidence, and how the run went.
+
+Engines construct posteriors; posteriors know no engine. A subclass brings its beliefs and says
+how to take a marginal, draw samples and make a guide.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from pyrograph.errors import OptionError
+from pyrograph.posterior.export import inference_data
+
+EvidenceKind = Literal["exact", "lower bound", "upper bound", "estimate"] | None
+
+
+class Posterior:
+    """An approximation of p(latents | data).
+
+    Attributes:
+        graph: the factor graph it approximates.
+        converged: whether the run met its criterion.
+        status: ``"converged"``, or what happened and what to do.
+        history: ``{name: [num_steps]}``; ``"objective"`` is what the engine climbs or monitors.
+        log_evidence: log p(data) or a bound or estimate of it, ``[]``; None if not available.
+        evidence_kind: ``"exact"``, ``"lower bound"``, ``"upper bound"``, ``"estimate"``, None.
+    """
+
+    def __init__(
+        self,
+        graph,
+        *,
+        converged: bool,
+        status: str,
+        history: Mapping[str, Tensor],
+        log_evidence: Tensor | None = None,
+        evidence_kind: EvidenceKind = None,
+    ):
+        self.graph = graph
+        self.converged = bool(converged)
+        self.status = status
+        self.history = dict(history)
+        self.log_evidence = log_evidence
+        self.evidence_kind = evidence_kind
+
+    def marginal(self, site: str) -> Distribution:
+        """The marginal of a site; its ``mean`` and ``variance`` have the site's shape."""
+        raise NotImplementedError
+
+    def sample(self, num_samples: int) -> dict[str, Tensor]:
+        """Joint draws ``{site: [num_samples, *site shape]}`` in the program's space."""
+        raise NotImplementedError
+
+    def guide(self, sites: Sequence[str] | None = None):
+        """A Pyro guide with a proper density over the given sites, default all."""
+        raise NotImplementedError
+
+    def to_arviz(self, num_samples: int = 1000):
+        """``arviz.InferenceData`` with one chain of ``num_samples`` draws.
+
+        Raises:
+            ImportError: arviz is not installed.
+        """
+        return inference_data(self.graph.sites.values(), self.sample(num_samples), {})
+
+    def _site(self, name: str):
+        """The site of this name.
+
+        Raises:
+            OptionError: there is none.
+        """
+        if name not in self.graph.sites:
+            known = ", ".join(self.graph.sites)
+            raise OptionError(f'no latent site "{name}"; the latent sites are: {known}')
+        return self.graph.sites[name]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(sites={list(self.graph.sites)}, status={self.status!r})"
+
+
+def draw_indices(weights: Tensor, num_samples: int) -> Tensor:
+    """Indices drawn with the given weights, in random order: ``[num_samples]``.
+
+    Systematic resampling: index k comes floor or ceil(num_samples * w_k) times, so equal weights
+    and as many draws as particles give every particle once. Each draw alone has the
+    distribution ``weights``; randomness comes from torch's global generator.
+    """
+    offset = torch.rand((), dtype=torch.float64)
+    ticks = (torch.arange(num_samples, dtype=torch.float64) + offset) / num_samples
+    ends = weights.detach().double().cpu().cumsum(0)
+    index = torch.searchsorted(ends / ends[-1], ticks, right=True).clamp_max(len(weights) - 1)
+    return index[torch.randperm(num_samples)].to(weights.device)

@@ -1,0 +1,171 @@
+"""The graphical KSD against double loops, closed forms and what theory says it is."""
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from torch.testing import assert_close
+
+import pyrograph as pg
+from pyrograph.diagnostics import graphical_ksd
+from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch
+from pyrograph.kernels import IMQ, RBF, Layout, SteinOperator
+from tests.kernels.reference import double_loop, drawn_scopes
+
+
+def gaussian(precision, mean=None):
+    """A program with density N(mean, precision^-1), one factor per non-zero pair."""
+    d = len(precision)
+    mean = torch.zeros(d) if mean is None else mean
+    first, second = torch.triu_indices(d, d, 1)
+    keep = precision[first, second] != 0
+    first, second = first[keep], second[keep]
+
+    def model():
+        with pyro.plate("nodes", d):
+            x = pyro.sample("x", dist.Normal(mean, precision.diagonal().rsqrt()))
+        z = x - mean
+        if len(first) == 0:
+            return
+        with pyro.plate("edges", len(first)):
+            pyro.factor("pair", -precision[first, second] * z[first] * z[second])
+
+    return model
+
+
+def chain():
+    off = torch.full((3,), -0.8)
+    return 2 * torch.eye(4) + torch.diag(off, 1) + torch.diag(off, -1)
+
+
+@pytest.fixture
+def graph():
+    return pg.trace_graph(gaussian(chain()), unconstrained=True)
+
+
+@pytest.mark.parametrize("locality", ["blanket", "global"])
+@pytest.mark.parametrize("kernel", [RBF(), IMQ(), RBF(2.0)], ids=repr)
+def test_both_statistics_equal_a_double_loop(graph, kernel, locality):
+    n = 5
+    x = torch.randn(n, 4)
+    scopes = drawn_scopes(SteinOperator(Layout.of(graph), kernel, locality))
+    truth = double_loop(x, -x @ chain(), kernel, scopes)
+    v = graphical_ksd(graph, x, kernel, locality, "V")
+    u = graphical_ksd(graph, x, kernel, locality, "U")
+    assert float(v) == pytest.approx(truth.total / n**2, abs=1e-10)
+    assert float(u) == pytest.approx((truth.total - truth.diagonal) / (n * (n - 1)), abs=1e-10)
+
+
+def test_it_is_the_kernel_form_of_score_differences():
+    # D^2 = sum_i E_{x,x'~q} d_i(x) d_i(x') k_i with d_i = d_i log p - d_i log q (T1), q Gaussian:
+    # for q = N(0, v), p = N(0, 1) in one dimension d = (1/v - 1) x, and with k = exp(-u^2 / h)
+    # E[x x' exp(-(x - x')^2 / h)] = 2 v^2 / h (1 + 4 v / h)^(-3/2), by Gaussian integrals.
+    model = gaussian(torch.ones(1, 1))
+    graph = pg.trace_graph(model, unconstrained=True)
+    v, h, n = 0.5, 2.0, 4000
+    # quantiles instead of draws: the V-statistic is then a quadrature rule
+    x = dist.Normal(0.0, v**0.5).icdf((torch.arange(n) + 0.5) / n)[:, None]
+    closed = (1 / v - 1) ** 2 * 2 * v**2 / h * (1 + 4 * v / h) ** -1.5
+    assert float(graphical_ksd(graph, x, RBF(h))) == pytest.approx(closed, rel=2e-3)
+
+
+def test_the_local_kernel_is_blind_to_correlation_that_the_blankets_do_not_show():
+    # T3: p = N(0, I) has empty blankets; q with correlation .7 has its conditionals on them right
+    graph = pg.trace_graph(gaussian(torch.eye(2)), unconstrained=True)
+    q = dist.MultivariateNormal(torch.zeros(2), torch.tensor([[1.0, 0.7], [0.7, 1.0]]))
+    x = q.sample((3000,))
+    local = float(graphical_ksd(graph, x, statistic="U"))
+    everything = float(graphical_ksd(graph, x, locality="global", statistic="U"))
+    assert abs(local) < 5e-3
+    assert everything == pytest.approx(0.16, abs=0.02)
+
+
+@pytest.mark.parametrize("locality", ["blanket", "global"])
+def test_kl_falls_along_the_direction_at_the_rate_of_the_discrepancy(locality):
+    # d/de KL(q_e || p) = -D^2 at e = 0. KL = -H(q_e) - E log p; H changes by E div phi and
+    # E log p by E phi . s, both plain means of the particle direction over q, so on a sample the
+    # identity holds exactly for the V-statistic: mean_m [phi(x_m) . s(x_m) + div phi(x_m)].
+    graph = pg.trace_graph(gaussian(chain()), unconstrained=True)
+    x, h = torch.randn(6, 4), 2.0
+    operator = SteinOperator(Layout.of(graph), RBF(h), locality)
+    score = -x @ chain()
+    step = 1e-5
+    divergence = 0.0
+    for m in range(6):
+        for column in range(4):
+            # move an extra, weightless particle: differentiate the field, not the sample
+            values = []
+            for sign in (1, -1):
+                probe = x[m].clone()
+                probe[column] += sign * step
+                values.append(field_at(operator, x, score, probe, h)[column])
+            divergence += float(values[0] - values[1]) / (2 * step)
+    phi = operator(x, score).direction
+    rate = float((phi * score).sum() + divergence) / 6
+    assert rate == pytest.approx(float(graphical_ksd(graph, x, RBF(h), locality)), rel=1e-6)
+
+
+def field_at(operator, x, score, probe, h):
+    """phi at any point, by the definition."""
+    ((_, scopes),) = drawn_scopes(operator)
+    out = torch.zeros_like(probe)
+    for column, scope in enumerate(scopes):
+        k = torch.exp(-(x[:, scope] - probe[scope]).square().sum(1) / h)
+        slope = -2 / h * (x[:, column] - probe[column]) * k
+        out[column] = (k * score[:, column] + slope).mean()
+    return out
+
+
+def test_it_falls_as_particles_become_draws_of_p(graph):
+    p = dist.MultivariateNormal(torch.zeros(4), precision_matrix=chain())
+    good, wide, shifted = p.sample((300,)), 1.7 * p.sample((300,)), p.sample((300,)) + 0.7
+    ksd = [float(graphical_ksd(graph, x)) for x in (good, wide, shifted)]
+    assert ksd[0] < 0.2 * min(ksd[1:])
+    # the U-statistic of true draws is zero up to noise
+    assert abs(float(graphical_ksd(graph, good, statistic="U"))) < 0.02
+
+
+def test_dicts_posteriors_and_tensors_are_the_same_particles():
+    def model():
+        pyro.sample("s", dist.LogNormal(0.0, 1.0))
+        pyro.sample("w", dist.Dirichlet(torch.ones(3)))
+
+    graph = pg.trace_graph(model, unconstrained=True)
+    x = torch.randn(8, graph.dim)
+    particles = graph.constrain(graph.unflatten(x))
+    assert_close(graphical_ksd(graph, particles), graphical_ksd(graph, x))
+
+    class Holder:
+        pass
+
+    holder = Holder()
+    holder.particles = particles
+    assert_close(graphical_ksd(graph, holder), graphical_ksd(graph, x))
+
+
+@pytest.mark.parametrize("kernel", [RBF(2.0), IMQ(2.0)], ids=repr)
+def test_it_is_differentiable_in_the_particles(graph, kernel):
+    x = torch.randn(5, 4, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda z: graphical_ksd(graph, z, kernel), x)
+    assert not graphical_ksd(graph, x.detach()).requires_grad
+
+
+def test_wrong_shapes_and_options_are_refused(graph):
+    with pytest.raises(ShapeMismatch, match=r"expected \[n, 4\]"):
+        graphical_ksd(graph, torch.zeros(3, 5))
+    with pytest.raises(ShapeMismatch, match='site "x"'):
+        graphical_ksd(graph, {"y": torch.zeros(3, 4)})
+    with pytest.raises(OptionError, match="statistic"):
+        graphical_ksd(graph, torch.zeros(3, 4), statistic="W")
+    with pytest.raises(OptionError, match="two particles"):
+        graphical_ksd(graph, torch.zeros(1, 4), statistic="U")
+
+
+def test_a_non_finite_score_names_factor_and_particle():
+    def model():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        pyro.factor("edge", -torch.exp(100 * x))  # overflows for x > 7.1
+
+    graph = pg.trace_graph(model, unconstrained=True)
+    with pytest.raises(NonFiniteDensity, match=r'"edge".*particle 1'):
+        graphical_ksd(graph, torch.tensor([[3.0], [8.0], [4.0]]))

@@ -1,0 +1,369 @@
+"""What every particle engine promises: options, seeds, checkpoints, stopping, errors."""
+
+import io
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from torch.testing import assert_close
+
+import pyrograph as pg
+from pyrograph.errors import (
+    ConvergenceWarning,
+    InferenceError,
+    NonFiniteDensity,
+    OptionError,
+    ShapeMismatch,
+    UnsupportedSite,
+)
+from pyrograph.infer import AdaGrad, Adam, GraphicalSVGD, Langevin, RMSProp, fit
+from pyrograph.kernels import RandomNeighbors
+
+from .programs import gaussian_chain, overflowing, positive_and_simplex
+
+ENGINES = {
+    "svgd": lambda model, **o: GraphicalSVGD(model, **o),
+    "svgd adam": lambda model, **o: GraphicalSVGD(model, optim=Adam(), **o),
+    "svgd rmsprop": lambda model, **o: GraphicalSVGD(model, optim=RMSProp(), **o),
+    "svgd random": lambda model, **o: GraphicalSVGD(model, locality=RandomNeighbors(1), **o),
+    "langevin": lambda model, **o: Langevin(model, step_size=0.01, **o),
+}
+every_engine = pytest.mark.parametrize("make", ENGINES.values(), ids=ENGINES)
+
+
+def run(make, seed=0, **options):
+    model, y = gaussian_chain()
+    pyro.set_rng_seed(seed)
+    return make(model, progress=False, num_particles=7, **options).run(y)
+
+
+@every_engine
+def test_runs_follow_the_seed(make):
+    first, second, other = (run(make, seed, num_steps=5).x for seed in (1, 1, 2))
+    assert torch.equal(first, second)
+    assert not torch.equal(first, other)
+
+
+def saved_and_loaded(state):
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("set_up_first", [False, True])
+@every_engine
+def test_a_resumed_run_equals_an_unbroken_one_bit_for_bit(make, set_up_first, dtype):
+    options = {"dtype": dtype, "progress": False, "num_particles": 7}
+    model, y = gaussian_chain()
+    pyro.set_rng_seed(1)
+    unbroken = make(model, num_steps=12, **options).run(y)
+    pyro.set_rng_seed(1)
+    half = make(model, num_steps=5, **options)
+    half.run(y)
+    state = saved_and_loaded(half.state_dict())
+    pyro.set_rng_seed(99)
+    rest = make(model, num_steps=12, **options)
+    if set_up_first:
+        rest.setup(y)
+    rest.load_state_dict(state)
+    resumed = rest.run(y)
+    assert resumed.x.dtype == dtype
+    assert torch.equal(resumed.x, unbroken.x)
+    for name in unbroken.history:
+        assert torch.equal(resumed.history[name], unbroken.history[name]), name
+
+
+@every_engine
+def test_a_loaded_engine_stands_where_the_saved_one_stood(make):
+    model, y = gaussian_chain()
+    engine = make(model, progress=False, num_particles=7, num_steps=3)
+    engine.run(y)
+    other = make(model, progress=False, num_particles=7).setup(y)
+    other.load_state_dict(engine.state_dict())
+    assert torch.equal(other.x, engine.x)
+    assert other.num_done == 3
+    if isinstance(engine, GraphicalSVGD):
+        probe = torch.randn(4, 5)
+        assert torch.equal(other.direction(probe), engine.direction(probe))
+
+
+def test_a_state_is_not_changed_by_going_on():
+    model, y = gaussian_chain()
+    engine = GraphicalSVGD(model, progress=False).setup(y)
+    engine.step()
+    state = engine.state_dict()
+    kept = state["particles"].clone()
+    engine.step()
+    assert torch.equal(state["particles"], kept)
+
+
+def test_a_state_of_another_graph_or_of_other_options_is_refused():
+    model, y = gaussian_chain()
+    state = GraphicalSVGD(model, progress=False, num_particles=7).setup(y).state_dict()
+
+    def load(program, args, **options):
+        engine = GraphicalSVGD(program, progress=False, **options)
+        engine.load_state_dict(state)
+        engine.setup(*args)
+
+    with pytest.raises(ShapeMismatch, match='another graph: site "x5"'):
+        load(gaussian_chain(6)[0], (torch.zeros(6),), num_particles=7)
+    with pytest.raises(ShapeMismatch, match="num_particles="):
+        load(model, (y,), num_particles=8)
+    with pytest.raises(ShapeMismatch, match="dtype="):
+        load(model, (y,), num_particles=7, dtype=torch.float32)
+    with pytest.raises(ShapeMismatch, match="optim="):
+        load(model, (y,), num_particles=7, optim=Adam())
+
+
+def test_run_goes_on_to_num_steps_in_total():
+    model, y = gaussian_chain()
+    engine = GraphicalSVGD(model, num_steps=4, progress=False)
+    for _ in range(3):
+        engine.step(y)
+    assert len(engine.run(y).history["objective"]) == 4
+    assert len(engine.run().history["objective"]) == 4
+
+
+def test_two_engines_on_one_model_share_nothing():
+    model, y = gaussian_chain()
+    pyro.set_rng_seed(1)
+    alone = GraphicalSVGD(model, num_steps=6, progress=False).run(y).x
+    pyro.set_rng_seed(1)
+    first = GraphicalSVGD(model, num_steps=6, progress=False).setup(y)
+    second = GraphicalSVGD(model, num_steps=6, progress=False).setup(y)
+    for _ in range(6):
+        second.step()
+        first.step()
+    assert torch.equal(first.x, alone)
+    assert not torch.equal(first.x, second.x)
+
+
+def test_new_arguments_need_a_new_setup():
+    model, y = gaussian_chain()
+    engine = GraphicalSVGD(model, num_steps=1, progress=False)
+    engine.run(y)
+    engine.run(y.clone())  # equal values are the same arguments
+    with pytest.raises(InferenceError, match="other model arguments"):
+        engine.step(y + 1)
+    engine.setup(y + 1)
+    assert engine.num_done == 0
+
+
+def test_fit_is_the_engines_run():
+    model, y = gaussian_chain()
+    pyro.set_rng_seed(1)
+    ours = fit(model, (y,), num_steps=5, progress=False)
+    pyro.set_rng_seed(1)
+    theirs = GraphicalSVGD(model, num_steps=5, progress=False).run(y)
+    assert torch.equal(ours.x, theirs.x)
+    chains = fit(model, model_kwargs={"y": y}, infer=Langevin, num_steps=2, progress=False)
+    assert set(chains.history) == {"objective"}
+
+
+def test_fit_takes_anything_with_run():
+    class Recorder:
+        def __init__(self, model, **options):
+            self.model, self.options = model, options
+
+        def run(self, *args, **kwargs):
+            return self.model, self.options, args, kwargs
+
+    result = fit("model", (1,), {"k": 2}, infer=Recorder, depth=3)
+    assert result == ("model", {"depth": 3}, (1,), {"k": 2})
+
+
+# Stopping.
+
+
+def test_a_met_criterion_stops_the_run():
+    model, y = gaussian_chain()
+    posterior = GraphicalSVGD(model, tol=0.05, progress=False).run(y)
+    assert posterior.converged is True
+    assert posterior.status == "converged"
+    assert float(posterior.history["ksd"][-1]) <= 0.05
+    assert (posterior.history["ksd"][:-1] > 0.05).all()
+
+
+def test_an_unmet_criterion_warns_and_says_what_to_do():
+    model, y = gaussian_chain()
+    engine = GraphicalSVGD(model, tol=1e-9, num_steps=5, progress=False)
+    with pytest.warns(ConvergenceWarning, match="num_steps"):
+        posterior = engine.run(y)
+    assert posterior.converged is False
+    assert "tol=1e-09" in posterior.status and "num_particles" in posterior.status
+
+
+def test_without_a_criterion_all_steps_are_run_and_the_status_says_so():
+    posterior = run(GraphicalSVGD, num_steps=5)
+    assert posterior.converged is False
+    assert "not tested" in posterior.status and "tol=" in posterior.status
+
+
+# Errors.
+
+
+@pytest.mark.parametrize("engine", [GraphicalSVGD, Langevin])
+def test_a_discrete_site_is_refused_with_two_ways_out(engine):
+    def model():
+        p = pyro.sample("p", dist.Dirichlet(torch.ones(3)))
+        with pyro.plate("data", 4):
+            pyro.sample("z", dist.Categorical(p), infer={"enumerate": "parallel"})
+
+    text = (
+        rf'site "z" \(Categorical, 3 states\) is discrete; {engine.__name__} moves particles along '
+        r"gradients and needs continuous sites\. Use an engine for discrete sites \(pg\.BP, "
+        r'pg\.DPVI\), or sum "z" out in the model\.'
+    )
+    with pytest.raises(UnsupportedSite, match=text):
+        fit(model, infer=engine)
+
+
+def test_the_discrete_site_is_found_before_the_program_is_traced(monkeypatch):
+    def model():
+        pyro.sample("k", dist.Poisson(3.0))
+
+    monkeypatch.setattr("pyrograph.infer.base.trace_graph", None)
+    with pytest.raises(UnsupportedSite, match=r'site "k" \(Poisson\) is discrete'):
+        fit(model)
+
+
+def test_observed_discrete_sites_and_subsample_indices_are_fine():
+    def model():
+        p = pyro.sample("p", dist.Beta(1.0, 1.0))
+        with pyro.plate("data", 3):
+            pyro.sample("y", dist.Bernoulli(p), obs=torch.tensor([0.0, 1.0, 1.0]))
+
+    assert fit(model, num_steps=2, progress=False).particles["p"].shape == (50,)
+
+
+def test_a_program_without_latents_is_refused():
+    with pytest.raises(InferenceError, match="no latent site"):
+        fit(lambda: pyro.sample("y", dist.Normal(0.0, 1.0), obs=torch.tensor(0.0)))
+
+
+def test_a_number_that_breaks_down_names_factor_and_particle_and_keeps_the_state():
+    start = torch.zeros(4, 3)
+    start[2, 1] = 6.9  # the wall stands at 7.1 for node 1; one long step crosses it
+
+    def model():
+        overflowing()
+        with pyro.plate("q", 3):
+            pyro.factor("push", torch.zeros(3))
+
+    engine = Langevin(model, init=start, num_particles=4, step_size=1e-3, progress=False)
+    with pytest.raises(NonFiniteDensity, match=r'factor "wall".*x\[1\].*at particle 2'):
+        engine.setup()
+
+
+@pytest.mark.parametrize("make", [ENGINES["svgd adam"], ENGINES["langevin"]])
+def test_a_broken_step_is_undone(make, monkeypatch):
+    model, y = gaussian_chain()
+    engine = make(model, num_particles=4, num_steps=10, progress=False).setup(y)
+    for _ in range(3):
+        engine.step()
+    before = saved_and_loaded(engine.state_dict())
+    posterior = engine.posterior()
+    move = type(engine).move
+
+    def leap(self, x, score):
+        x = move(self, x, score)
+        return x * torch.tensor([1.0, 1.0, torch.nan, 1.0, 1.0])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(engine), "move", leap)
+        with pytest.raises(NonFiniteDensity, match=r"x2.* at particle 0"):
+            engine.run()
+    after = engine.state_dict()
+    assert torch.equal(engine.posterior().x, posterior.x)
+    assert engine.num_done == 3
+    assert torch.equal(after["generator"], before["generator"])
+    for name, value in before["memory"].items():
+        assert torch.equal(after["memory"][name], value)
+    # and goes on as if nothing had happened
+    assert len(engine.run().history["objective"]) == 10
+
+
+def test_an_engine_that_is_not_set_up_says_so():
+    engine = GraphicalSVGD(positive_and_simplex)
+    for call in (lambda: engine.graph, engine.posterior, engine.state_dict):
+        with pytest.raises(InferenceError, match="not set up"):
+            call()
+
+
+BAD_OPTIONS = {
+    "unknown": ({"num_particle": 3}, "Did you mean 'num_particles'.*num_steps.*tol"),
+    "steps": ({"num_steps": 2.5}, "num_steps=2.5"),
+    "negative steps": ({"num_steps": -1}, "num_steps=-1"),
+    "no particles": ({"num_particles": 0}, "num_particles=0"),
+    "tol": ({"tol": 0.0}, "tol=0.0"),
+    "dtype": ({"dtype": torch.int64}, "dtype=torch.int64"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_OPTIONS)
+@pytest.mark.parametrize("engine", [GraphicalSVGD, Langevin])
+def test_options_are_checked(engine, name):
+    options, text = BAD_OPTIONS[name]
+    with pytest.raises(OptionError, match=text):
+        engine(positive_and_simplex, **options)
+
+
+# dtype and device.
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_dtype_follows_the_model_unless_given(dtype):
+    model, y = gaussian_chain()
+    y = y.to(dtype)
+    options = {"num_steps": 2, "progress": False}
+    assert GraphicalSVGD(model, **options).run(y).x.dtype == dtype
+    other = torch.float32 if dtype == torch.float64 else torch.float64
+    posterior = GraphicalSVGD(model, dtype=other, **options).run(y)
+    assert posterior.x.dtype == posterior.particles["x0"].dtype == other
+
+
+def test_float32_and_float64_start_alike_and_stay_close():
+    runs = [run(ENGINES["svgd"], num_steps=10, dtype=d).x for d in (torch.float32, torch.float64)]
+    assert_close(runs[0].double(), runs[1], rtol=0, atol=1e-3)
+
+
+@pytest.mark.gpu
+@every_engine
+def test_a_gpu_gives_the_same_run(make):
+    model, y = gaussian_chain()
+    options = {"progress": False, "num_particles": 7, "num_steps": 5, "dtype": torch.float64}
+    pyro.set_rng_seed(1)
+    here = make(model, **options).run(y)
+    for args, device in (((y,), "cuda"), ((y.cuda(),), None), ((y.cuda(),), "cpu")):
+        pyro.set_rng_seed(1)
+        there = make(model, device=device, **options).run(*args)
+        assert there.x.device.type == ("cpu" if device == "cpu" else "cuda")
+        assert_close(there.x.cpu(), here.x, rtol=0, atol=1e-9)
+
+
+@pytest.mark.gpu
+def test_a_state_of_the_cpu_goes_on_on_a_gpu():
+    model, y = gaussian_chain()
+    engine = GraphicalSVGD(model, num_steps=3, progress=False)
+    engine.run(y)
+    other = GraphicalSVGD(model, num_steps=6, progress=False, device="cuda")
+    other.load_state_dict(engine.state_dict())
+    assert len(other.run(y).history["ksd"]) == 6
+
+
+def test_the_progress_bar_can_be_shown(capsys):
+    model, y = gaussian_chain()
+    GraphicalSVGD(model, num_steps=3, optim=AdaGrad(0.1)).run(y)
+    shown = capsys.readouterr().err
+    assert "GraphicalSVGD" in shown and "3/3" in shown
+    GraphicalSVGD(model, num_steps=3, progress=False).run(y)
+    assert capsys.readouterr().err == ""
+
+
+def test_the_public_names_are_exported():
+    for name in ("GraphicalSVGD", "Langevin", "fit"):
+        assert hasattr(pg, name)

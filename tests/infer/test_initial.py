@@ -1,0 +1,142 @@
+"""Every way to start the particles, and what is refused."""
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro.infer.autoguide import AutoNormal
+from torch.testing import assert_close
+
+from pyrograph.errors import OptionError, ShapeMismatch
+from pyrograph.infer import GraphicalSVGD
+
+from .programs import gaussian_chain, positive_and_simplex
+
+N = 6
+
+
+def start(init, model=positive_and_simplex, args=(), n=N):
+    engine = GraphicalSVGD(model, init=init, num_particles=n, num_steps=0, progress=False)
+    return engine.setup(*args)
+
+
+def particles(n=N):
+    w = torch.distributions.Dirichlet(torch.ones(3)).sample((n,))
+    return {"s": torch.rand(n) + 0.1, "w": w, "u": 2 * torch.rand(n, 2) - 1}
+
+
+def check(engine, expected):
+    held = engine.posterior().particles
+    for name, value in expected.items():
+        assert_close(held[name], value.to(held[name]))
+
+
+def test_the_default_is_standard_normal_in_unconstrained_space():
+    engine = start(None, n=3000)
+    assert_close(engine.x.mean(0), torch.zeros(engine.graph.dim), rtol=0, atol=0.1)
+    assert_close(engine.x.var(0), torch.ones(engine.graph.dim), rtol=0, atol=0.12)
+
+
+def test_a_dict_of_particles_in_the_programs_space():
+    values = particles()
+    check(start(values), values)
+    check(start({k: v.float() for k, v in values.items()}), {"s": values["s"].float()})
+    check(start({k: v.numpy() for k, v in values.items()}), values)
+
+
+def test_a_flat_tensor():
+    x = torch.randn(N, 5)
+    assert_close(start(x).x, x)
+
+
+def test_a_posterior_and_one_of_another_size():
+    first = start(particles()).posterior()
+    check(start(first), first.particles)
+    more = start(first, n=15).posterior().particles["s"]
+    assert set(more.tolist()) <= {pytest.approx(v) for v in first.particles["s"].tolist()}
+    assert len(more) == 15
+
+
+def test_a_guide_function_and_an_autoguide():
+    def guide():
+        pyro.sample("s", dist.Delta(torch.tensor(0.7)))
+        pyro.sample("w", dist.Dirichlet(torch.ones(3)))
+        with pyro.plate("p", 2):
+            pyro.sample("u", dist.Uniform(-0.1, 0.1))
+
+    engine = start(guide)
+    held = engine.posterior().particles
+    assert_close(held["s"], torch.full((N,), 0.7))
+    assert (held["u"].abs() < 0.1).all() and held["u"].unique().numel() == 2 * N
+
+    auto = AutoNormal(positive_and_simplex)
+    auto()
+    assert start(auto).posterior().particles["w"].shape == (N, 3)
+
+
+def test_a_guide_is_called_with_the_models_arguments():
+    model, y = gaussian_chain(3)
+
+    def guide(data):
+        for t in range(3):
+            pyro.sample(f"x{t}", dist.Delta(data[t]))
+
+    assert_close(start(guide, model, (y,)).x, y.expand(N, 3))
+
+
+@pytest.mark.parametrize("returns", ["dict", "flat"])
+def test_functions_that_return_particles(returns):
+    values = particles()
+    engine = start(values)
+    result = values if returns == "dict" else engine.x
+
+    def of_nothing():
+        return result
+
+    def of_number(num_particles):
+        assert num_particles == N
+        return result
+
+    def of_both(num_particles, graph):
+        assert graph.dim == 5
+        return result
+
+    for init in (of_nothing, of_number, of_both):
+        check(start(init), values)
+
+
+def test_a_guides_draws_follow_the_seed():
+    def guide():
+        pyro.sample("s", dist.Gamma(1.0, 1.0))
+        pyro.sample("w", dist.Dirichlet(torch.ones(3)))
+        pyro.sample("u", dist.Uniform(-1.0, 1.0).expand([2]))
+
+    runs = []
+    for _ in range(2):
+        pyro.set_rng_seed(3)
+        runs.append(start(guide).x)
+    assert torch.equal(*runs)
+
+
+BAD = {
+    "shape of s": (lambda v: v | {"s": torch.rand(N, 1)}, ShapeMismatch, 'site "s".*[6, 1]'),
+    "number of u": (lambda v: v | {"u": torch.rand(N + 1, 2)}, ShapeMismatch, 'site "u"'),
+    "missing w": (lambda v: {k: v[k] for k in "su"}, ShapeMismatch, 'misses site "w"'),
+    "unknown z": (lambda v: v | {"z": torch.rand(N)}, ShapeMismatch, '"z", which is not'),
+    "negative s": (lambda v: v | {"s": -v["s"]}, OptionError, 'site "s" is outside.*particle 0'),
+    "nan in u": (lambda v: v | {"u": v["u"] * torch.nan}, OptionError, 'site "u"'),
+    "flat": (lambda v: torch.randn(N, 4), ShapeMismatch, r"\[num_particles, dim\] = \[6, 5\]"),
+    "nonsense": (lambda v: "warm", OptionError, "init='warm'"),
+    "guide without w": (
+        lambda v: lambda: pyro.sample("s", dist.Gamma(1.0, 1.0)),
+        ShapeMismatch,
+        'does not draw site "w"',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_wrong_starts_name_the_site(name):
+    make, error, text = BAD[name]
+    with pytest.raises(error, match=text):
+        start(make(particles()))

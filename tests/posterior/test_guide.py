@@ -1,0 +1,226 @@
+"""The guide is a proper density in every Pyro tool that takes one."""
+
+import io
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro import poutine
+from pyro.infer import SVI, Importance, Predictive, Trace_ELBO
+from pyro.infer.autoguide import AutoGuideList, AutoNormal
+from pyro.infer.importance import vectorized_importance_weights
+from pyro.optim import Adam
+from torch.distributions import biject_to
+from torch.testing import assert_close
+
+import pyrograph as pg
+from pyrograph.errors import UnsupportedSite
+from pyrograph.posterior import ParticleGuide, ParticlePosterior
+
+from .models import (
+    conjugate,
+    conjugate_truth,
+    posterior_of,
+    two_sites,
+    two_sites_draws,
+    two_sites_evidence,
+)
+
+
+def conjugate_posterior(n=40):
+    y = torch.tensor([0.3, 1.2, -0.4, 0.8])
+    mean, variance, log_evidence = conjugate_truth(y)
+    x = mean + variance.sqrt() * torch.randn(n, 1)
+    return posterior_of(conjugate, (y,), x), y, log_evidence
+
+
+def two_sites_posterior(n=60):
+    y = torch.randn(7)
+    return posterior_of(two_sites, (y,), two_sites_draws(y, n)), y
+
+
+def test_its_trace_has_the_density_of_what_it_drew():
+    p, y = two_sites_posterior()
+    guide = p.guide()
+    trace = poutine.trace(guide).get_trace(y)
+    a, b = trace.nodes["a"]["value"], trace.nodes["b"]["value"]
+    assert a.shape == () and b.shape == (3, 2)
+    z = torch.cat([a.log().reshape(1), b.reshape(-1)])
+    # density of the unconstrained point, less log |da / dz| = log a
+    truth = guide.distribution().log_prob(z) - a.log()
+    assert_close(trace.log_prob_sum(), truth)
+
+
+def test_importance_recovers_the_closed_form_evidence():
+    p, y, log_evidence = conjugate_posterior()
+    guide = p.guide()
+    run = Importance(conjugate, guide, num_samples=500).run(y)
+    assert float(run.get_log_normalizer()) == pytest.approx(log_evidence, abs=0.05)
+    assert float(run.get_ESS()) > 250
+
+
+def test_importance_recovers_it_with_plates_and_jacobians():
+    p, y = two_sites_posterior()
+    with torch.no_grad():
+        log_weights, _, _ = vectorized_importance_weights(
+            two_sites, p.guide(), y, num_samples=5000, max_plate_nesting=2
+        )
+    estimate = float(log_weights.logsumexp(0) - torch.tensor(5000.0).log())
+    assert estimate == pytest.approx(two_sites_evidence(y), abs=0.15)
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_predictive_draws_from_it(parallel):
+    p, y = two_sites_posterior()
+    draws = Predictive(two_sites, guide=p.guide(), num_samples=8, parallel=parallel)(y)
+    assert draws["z"].shape[0] == 8 and draws["z"].shape[-2:] == (3, 2)
+
+
+@pytest.mark.parametrize(("vectorize", "num_particles"), [(False, 1), (True, 4)])
+def test_svi_improves_it(vectorize, num_particles):
+    p, y = two_sites_posterior(n=5)
+    guide = p.guide()
+    before = {name: value.detach().clone() for name, value in guide.named_parameters()}
+    evaluate = Trace_ELBO(num_particles=2000, vectorize_particles=True, max_plate_nesting=2)
+    start = -evaluate.loss(two_sites, guide, y)
+    elbo = Trace_ELBO(num_particles, vectorize_particles=vectorize, max_plate_nesting=2)
+    svi = SVI(two_sites, guide, Adam({"lr": 0.03}), elbo)
+    for _ in range(120):
+        svi.step(y)
+    end = -evaluate.loss(two_sites, guide, y)
+    assert start + 0.1 < end < two_sites_evidence(y) + 0.05
+    for name, value in guide.named_parameters():
+        assert not torch.equal(value, before[name]), name
+
+
+def test_it_stands_beside_other_guides_in_a_list():
+    p, y = two_sites_posterior()
+    model = two_sites
+    guides = AutoGuideList(model)
+    guides.append(p.guide(["a"]))
+    guides.append(p.guide(["b"]))
+    trace = poutine.trace(guides).get_trace(y)
+    assert {"a", "b"} <= set(trace.nodes)
+
+    mixed = AutoGuideList(model)
+    mixed.append(p.guide(["a"]))
+    mixed.append(AutoNormal(poutine.block(model, hide=["a"])))
+    elbo = Trace_ELBO(num_particles=2, vectorize_particles=True, max_plate_nesting=2)
+    svi = SVI(model, mixed, Adam({"lr": 0.01}), elbo)
+    assert torch.isfinite(torch.tensor(svi.step(y)))
+
+
+def test_two_guides_share_nothing():
+    p, y = two_sites_posterior()
+    q, _ = two_sites_posterior(n=9)
+    first, second = p.guide(), q.guide()
+    first(y), second(y)  # both registered in Pyro's global store
+    assert len(second.locs) == 10
+    assert len(first.locs) == 61
+
+
+def test_a_marginal_guide_draws_only_its_sites():
+    p, _ = two_sites_posterior()
+    guide = p.guide(["b"])
+    assert set(guide()) == {"b"}
+    q = guide.distribution()
+    assert_close(q.mean, p.x[:, 1:].mean(0))
+    assert_close(q.variance, p.x[:, 1:].var(0, unbiased=False))
+
+
+def test_median_and_quantiles_are_in_the_programs_space():
+    p, _ = two_sites_posterior(n=400)
+    guide = p.guide()
+    median, quantiles = guide.median(), guide.quantiles([0.1, 0.5, 0.9])
+    assert median["a"].shape == () and quantiles["b"].shape == (3, 3, 2)
+    assert_close(quantiles["a"][1], median["a"])
+    assert float(median["a"]) == pytest.approx(float(p.particles["a"].median()), rel=0.1)
+    assert (quantiles["b"].diff(dim=0) > 0).all()
+
+
+def reload(guide):
+    buffer = io.BytesIO()
+    torch.save(guide.state_dict(), buffer)
+    buffer.seek(0)
+    return ParticleGuide.from_state_dict(torch.load(buffer, weights_only=True))
+
+
+def test_a_saved_guide_comes_back_without_data_or_model():
+    p, _ = two_sites_posterior()
+    guide = p.guide()
+    again = reload(guide)
+    value = torch.randn(4, 7)
+    assert_close(again.distribution().log_prob(value), guide.distribution().log_prob(value))
+    pyro.set_rng_seed(1)
+    first = guide()
+    pyro.set_rng_seed(1)
+    second = again()
+    assert_close(first["b"], second["b"])
+    assert_close(first["a"], second["a"])
+
+
+def test_a_trained_guide_keeps_its_training_when_saved():
+    p, y = two_sites_posterior(n=5)
+    guide = p.guide()
+    svi = SVI(two_sites, guide, Adam({"lr": 0.05}), Trace_ELBO())
+    for _ in range(3):
+        svi.step(y)
+    again = reload(guide)
+    assert_close(again.locs, guide.locs)
+    assert_close(again.scales, guide.scales)
+    assert not torch.equal(again.locs, p.guide().locs)
+
+
+def test_state_loads_into_a_fresh_guide_of_another_posterior():
+    p, _ = two_sites_posterior()
+    q, _ = two_sites_posterior()
+    guide, other = p.guide(), q.guide()
+    other.load_state_dict(guide.state_dict())
+    assert_close(other.locs, guide.locs)
+
+
+SUPPORTS = {
+    "simplex": lambda: dist.Dirichlet(torch.ones(4)),
+    "vectors": lambda: dist.MultivariateNormal(torch.zeros(2), torch.eye(2)),
+    "interval": lambda: dist.Uniform(torch.tensor([-1.0, 0.0]), torch.tensor([2.0, 5.0])).to_event(1),
+    "correlations": lambda: dist.LKJCholesky(3, 1.0),
+    "scale": lambda: dist.HalfCauchy(1.0),
+    "half line": lambda: dist.Pareto(2.0, 3.0),
+}
+
+
+@pytest.mark.parametrize("name", SUPPORTS)
+def test_every_support_is_drawn_scored_and_reloaded(name):
+    def model():
+        with pyro.plate("p", 3):
+            pyro.sample("x", SUPPORTS[name]().expand([3]))
+
+    graph = pg.trace_graph(model, unconstrained=True)
+    x = torch.randn(30, graph.dim)
+    p = ParticlePosterior(graph, x, converged=True, status="converged", history={})
+    for guide in (p.guide(), reload(p.guide())):
+        trace = poutine.trace(guide).get_trace()
+        value, fn = trace.nodes["x"]["value"], SUPPORTS[name]()
+        assert fn.support.check(value).all()
+        transform = biject_to(fn.support)
+        free = transform.inv(value)
+        jacobian = transform.log_abs_det_jacobian(free, value).sum()
+        truth = guide.distribution().log_prob(free.reshape(-1)) - jacobian
+        assert_close(trace.log_prob_sum(), truth)
+        # the model scores it under its own plate: shapes fit
+        replayed = poutine.trace(poutine.replay(model, trace=trace)).get_trace()
+        assert torch.isfinite(replayed.log_prob_sum())
+
+
+def test_a_support_that_depends_on_latents_is_refused_by_name():
+    def model():
+        top = pyro.sample("top", dist.Uniform(1.0, 2.0))
+        pyro.sample("x", dist.Uniform(0.0, top))
+
+    graph = pg.trace_graph(model, unconstrained=True)
+    x = torch.randn(5, 2)
+    p = ParticlePosterior(graph, x, converged=True, status="converged", history={})
+    with pytest.raises(UnsupportedSite, match='site "x"'):
+        p.guide()
+    assert set(p.guide(["top"])()) == {"top"}

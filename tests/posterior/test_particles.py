@@ -1,0 +1,151 @@
+"""Particle posteriors: moments, weights, samples, export."""
+
+import importlib.util
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro.infer import Predictive
+from torch.testing import assert_close
+
+import pyrograph as pg
+from pyrograph.errors import OptionError
+from pyrograph.posterior import ParticlePosterior, Posterior
+from pyrograph.posterior.export import dimension_names
+from pyrograph.posterior.posterior import draw_indices
+
+from .models import posterior_of, two_sites
+
+
+def posterior(n=6, weights=None):
+    y = torch.randn(7)
+    return posterior_of(two_sites, (y,), torch.randn(n, 7), weights), y
+
+
+def test_marginals_have_the_weighted_moments_in_the_sites_shape():
+    weights = torch.tensor([0.1, 0.2, 0.3, 0.2, 0.15, 0.05])
+    p, _ = posterior(weights=weights)
+    for site, shape in (("a", ()), ("b", (3, 2))):
+        value = p.particles[site]
+        assert value.shape == (6, *shape)
+        w = weights.reshape(-1, *[1] * len(shape))
+        mean = (w * value).sum(0)
+        marginal = p.marginal(site)
+        assert_close(marginal.mean, mean)
+        assert_close(marginal.variance, (w * (value - mean).square()).sum(0))
+        assert marginal.mean.shape == marginal.variance.shape == shape
+
+
+def test_particles_are_in_the_programs_space():
+    p, _ = posterior()
+    assert_close(p.particles["a"], p.x[:, 0].exp())
+    assert_close(p.particles["b"], p.x[:, 1:].reshape(-1, 3, 2))
+
+
+def test_default_weights_are_equal():
+    p, _ = posterior()
+    assert_close(p.weights, torch.full((6,), 1 / 6))
+
+
+def test_as_many_samples_as_particles_give_each_once_and_sites_stay_together():
+    p, _ = posterior()
+    draws = p.sample(6)
+    order = draws["a"].argsort()
+    truth = p.particles["a"].argsort()
+    assert_close(draws["a"][order], p.particles["a"][truth])
+    assert_close(draws["b"][order], p.particles["b"][truth])
+
+
+def test_resampling_follows_the_weights():
+    weights = torch.tensor([0.05, 0.45, 0.0, 0.5])
+    counts = torch.bincount(draw_indices(weights, 1000), minlength=4)
+    assert ((counts - 1000 * weights).abs() <= 1).all()
+    single = torch.stack([draw_indices(weights, 1)[0] for _ in range(2000)])
+    share = torch.bincount(single, minlength=4) / 2000
+    assert_close(share, weights, rtol=0, atol=0.05)  # 4.5 sd
+
+
+def test_samples_feed_predictive():
+    p, y = posterior()
+    draws = Predictive(two_sites, posterior_samples=p.sample(9), return_sites=("y", "z"))(y)
+    assert draws["z"].shape == (9, 3, 2)
+
+
+def test_samples_follow_the_global_seed():
+    p, _ = posterior()
+    draws = []
+    for _ in range(2):
+        pyro.set_rng_seed(5)
+        draws.append(p.sample(20)["a"])
+    assert torch.equal(*draws)
+
+
+def test_unknown_sites_are_named():
+    p, _ = posterior()
+    for call in (lambda: p.marginal("c"), lambda: p.guide(["a", "c"])):
+        with pytest.raises(OptionError, match='"c".*a, b'):
+            call()
+    with pytest.raises(OptionError, match="no site"):
+        p.guide([])
+
+
+def test_contract_attributes():
+    p, _ = posterior()
+    assert isinstance(p, Posterior)
+    assert p.converged is True
+    assert p.status == "converged"
+    assert p.log_evidence is None and p.evidence_kind is None
+    assert "a" in repr(p)
+
+
+def test_without_arviz_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "arviz", None)
+    p, _ = posterior()
+    with pytest.raises(ImportError, match=r"pip install pyrograph\[arviz\]"):
+        p.to_arviz()
+
+
+def test_what_arviz_is_given(monkeypatch):
+    given = {}
+    fake = ModuleType("arviz")
+    fake.InferenceData = object
+    fake.from_dict = lambda **groups: given.update(groups)
+    monkeypatch.setitem(sys.modules, "arviz", fake)
+    p, _ = posterior()
+    p.to_arviz()
+    assert given["posterior"]["b"].shape == (1, 6, 3, 2)
+    assert given["sample_stats"]["weights"].shape == (1, 6)
+    assert given["dims"] == {"a": [], "b": ["inner", "outer"]}
+    p.to_arviz(num_samples=4)
+    assert given["posterior"]["a"].shape == (1, 4)
+    assert given["sample_stats"] is None
+
+
+def test_dimension_names_of_plates_events_and_clashes():
+    site = SimpleNamespace(name="x", batch_shape=(4, 2), shape=(4, 2, 3), plates=(("p", -1, 2),))
+    assert dimension_names(site, {"x"}) == ["x_dim_0", "p", "x_dim_2"]
+    assert dimension_names(site, {"x", "p"}) == ["x_dim_0", "p_dim", "x_dim_2"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("arviz") is None, reason="needs arviz")
+@pytest.mark.filterwarnings("ignore")
+def test_arviz_reads_it():
+    p, _ = posterior()
+    data = p.to_arviz()
+    assert dict(data.posterior["b"].sizes) == {"chain": 1, "draw": 6, "inner": 3, "outer": 2}
+    assert_close(torch.tensor(data.sample_stats["weights"].values[0]), p.weights)
+
+
+@pytest.mark.gpu
+def test_a_posterior_on_a_gpu():
+    def model():
+        pyro.sample("a", dist.Gamma(2.0, 1.0))
+
+    graph = pg.trace_graph(model, unconstrained=True).to("cuda")
+    x = torch.randn(5, 1, device="cuda")
+    p = ParticlePosterior(graph, x, converged=True, status="converged", history={})
+    assert p.sample(3)["a"].device.type == "cuda"
+    assert p.guide()()["a"].device.type == "cuda"

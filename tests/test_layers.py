@@ -1,0 +1,49 @@
+"""Imports inside the package flow one way."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "pyrograph"
+#: Each layer may import the layers before it, and its siblings.
+LAYERS = [
+    {"errors"},
+    {"trace"},
+    {"graph"},
+    {"beliefs", "kernels", "quadrature", "distributions"},
+    {"posterior", "diagnostics"},
+    {"circuits"},
+    {"infer"},
+]
+RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+ALLOWED_BY_DATASETS = {"datasets", "errors"}
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def imported_layers(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names = [node.module]
+            if node.module == "pyrograph":
+                names = [f"pyrograph.{alias.name}" for alias in node.names]
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "pyrograph" and len(parts) > 1:
+                yield parts[1]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_a_module_imports_only_its_own_and_earlier_layers(path):
+    own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    for other in imported_layers(path):
+        if own == "__init__":
+            continue
+        if own == "datasets":
+            assert other in ALLOWED_BY_DATASETS
+        else:
+            assert RANK[other] <= RANK[own], f"{own} imports {other}"
