@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -20,13 +19,15 @@ import torch
 from torch import Tensor
 from torch.distributions import biject_to
 
-from pyrograph.errors import ShapeMismatch, StructureError, UnsupportedSite, VerificationError
+from pyrograph.errors import ShapeMismatch, UnsupportedSite
 from pyrograph.graph import draw, markov
+from pyrograph.graph.blame import first_non_finite
 from pyrograph.graph.factor_group import FactorGroup
+from pyrograph.graph.grouping import group_factors
 from pyrograph.trace.localize import LocalProgram
-from pyrograph.trace.program import Point, Reading, plain_run, read_program
+from pyrograph.trace.program import Reading
 from pyrograph.trace.sites import Site
-from pyrograph.trace.split import Terms, split
+from pyrograph.trace.split import split
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -34,12 +35,9 @@ if TYPE_CHECKING:
 
 Label = tuple[str, tuple[int, ...]]
 
-#: A loop's statements (names alike but for numbers) share groups from this many on.
-LOOP_STATEMENTS = 8
-
 
 class FactorGraph:
-    """Nodes, factors and the program's log density. Made by :func:`trace_graph`.
+    """Nodes, factors and the program's log density. Made by :func:`pyrograph.trace_graph`.
 
     Attributes:
         sites: latent sites by name, in program order.
@@ -103,29 +101,6 @@ class FactorGraph:
         ends = torch.tensor([len(at) for at in latent], dtype=torch.int64).cumsum(0)
         self._statement_of_factor = torch.searchsorted(ends, terms.row, right=True)
         self._statement_names = [s.name for s in statements]
-        self.factors = self._group(terms)
-
-    def _value_dtype(self) -> torch.dtype:
-        floats = [s.values.dtype for s in self._reading.statements]
-        return next((d for d in floats if d.is_floating_point), torch.get_default_dtype())
-
-    def _families(self) -> list[int]:
-        """Statements that share groups: those of one loop; all others stand alone."""
-        pattern = [re.sub(r"\d+", "#", name) for name in self._statement_names]
-        size = {p: pattern.count(p) for p in set(pattern)} if len(pattern) < 64 else {}
-        if not size:
-            for p in pattern:
-                size[p] = size.get(p, 0) + 1
-        first: dict[str, int] = {}
-        family = []
-        for k, p in enumerate(pattern):
-            alone = size[p] < LOOP_STATEMENTS
-            family.append(first.setdefault(self._statement_names[k] if alone else f"#{p}", k))
-        return family
-
-    def _group(self, terms: Terms) -> tuple[FactorGroup, ...]:
-        arity = terms.ptr.diff()
-        family = torch.tensor(self._families(), dtype=torch.int64)[self._statement_of_factor]
         kinds: dict[tuple, int] = {}
         kind_of_site = torch.tensor(
             [
@@ -134,18 +109,19 @@ class FactorGraph:
             ],
             dtype=torch.int64,
         )
-        groups: list[FactorGroup] = []
-        for a in arity.unique().tolist():
-            which = (arity == a).nonzero().squeeze(1)
-            scope = terms.nodes[terms.ptr[which].unsqueeze(1) + torch.arange(a)]
-            kind = kind_of_site[self._site_of_node[scope]]
-            key = torch.cat([family[which].unsqueeze(1), kind], 1)
-            _, member = _unique_rows(key)
-            for g in range(int(member.max()) + 1):
-                here = (member == g).nonzero().squeeze(1)
-                groups.append(self._make_group(which[here], scope[here]))
-        groups.sort(key=lambda g: (int(self._statement_of_factor[g.index[0]]), g.arity))
-        return tuple(groups)
+        self.factors = tuple(
+            self._make_group(index, scope)
+            for index, scope in group_factors(
+                terms,
+                self._statement_of_factor,
+                self._statement_names,
+                kind_of_site[self._site_of_node],
+            )
+        )
+
+    def _value_dtype(self) -> torch.dtype:
+        floats = [s.values.dtype for s in self._reading.statements]
+        return next((d for d in floats if d.is_floating_point), torch.get_default_dtype())
 
     def _make_group(self, index: Tensor, scope: Tensor) -> FactorGroup:
         numbers = self._statement_of_factor[index].unique().tolist()
@@ -409,34 +385,7 @@ class FactorGraph:
 
     def blame(self, x: Tensor) -> str | None:
         """Name the first factor and particle with a non-finite log density or gradient."""
-        for group in self.factors:
-            values = []
-            for k, site in enumerate(group.slots):
-                start = self.columns[group.scope[:, k]].unsqueeze(1)
-                at = start + torch.arange(site.width, device=start.device)
-                shape = (len(x), group.num_factors, *site.event_shape)
-                value = x[:, at].reshape(shape).detach()
-                values.append(value.to(site.dtype) if site.is_discrete else value.requires_grad_())
-            with torch.enable_grad():
-                log_prob = group.log_prob(values)
-                wanted = [v for v in values if v.requires_grad]
-                grads = (
-                    torch.autograd.grad(log_prob.sum(), wanted, allow_unused=True)
-                    if log_prob.requires_grad
-                    else []
-                )
-            quantities = [("log density", log_prob)] + [
-                ("gradient", g.reshape(*log_prob.shape, -1).sum(-1)) for g in grads if g is not None
-            ]
-            for what, q in quantities:
-                bad = (~q.isfinite()).nonzero()
-                if len(bad):
-                    particle, e = bad[0].tolist()
-                    return (
-                        f"{what} of {self.factor_name(group, e)} is {q[particle, e].item()} at "
-                        f"particle {particle}"
-                    )
-        return None
+        return first_non_finite(self, x)
 
     def factor_name(self, group: FactorGroup, e: int) -> str:
         """``factor "r"[12] (scope x[3], x[7])`` for factor e of a group."""
@@ -446,6 +395,16 @@ class FactorGraph:
         labels = [self.nodes[v] for v in group.scope[e].tolist()]
         names = ", ".join(s + (str(list(i)) if i else "") for s, i in labels)
         return f'factor "{self._statement_names[k]}"[{f - first}] (scope {names})'
+
+    def local_values(self, group: FactorGroup, x: Tensor) -> list[Tensor]:
+        """What a group's factors read at flat particles ``[n, dim]``, ``[n, E, *event]`` a slot."""
+        values = []
+        for k, site in enumerate(group.slots):
+            start = self.columns[group.scope[:, k]].unsqueeze(1)
+            at = start + torch.arange(site.width, device=start.device)
+            value = x[:, at].reshape(len(x), group.num_factors, *site.event_shape)
+            values.append(value.to(site.dtype) if site.is_discrete else value)
+        return values
 
     # ------------------------------------------------------------------ moves
     def to(
@@ -479,75 +438,4 @@ class FactorGraph:
         return (
             f"FactorGraph({self.num_nodes} nodes, {self.num_factors} factors in "
             f"{len(self.factors)} groups; sites: {sites})"
-        )
-
-
-def _unique_rows(key: Tensor) -> tuple[Tensor, Tensor]:
-    """Distinct rows and which one each row is."""
-    code = torch.zeros(len(key), dtype=torch.int64)
-    for column in key.unbind(1):
-        code = code * (int(column.max()) + 1) + column
-        code = code.unique(return_inverse=True)[1]
-    return code.unique(), code
-
-
-def trace_graph(
-    model: Callable,
-    model_args: tuple = (),
-    model_kwargs: dict | None = None,
-    *,
-    unconstrained: bool = False,
-    fixed: Mapping[str, Tensor] | None = None,
-    verify: bool = True,
-) -> FactorGraph:
-    """Read the element-level factor graph of a Pyro program.
-
-    Args:
-        model: any Pyro program (conditioned, reparameterised, ... ones too).
-        unconstrained: map continuous sites to unconstrained space, with log Jacobians as factors.
-        fixed: ``{site: value}`` held while the structure is read; their values may then index.
-        verify: compare the graph with Pyro's own log density at a second point.
-
-    Raises:
-        StructureError: (a subclass) the structure cannot be read; the text says what to write.
-        VerificationError: graph and program disagree at the second point.
-    """
-    kwargs = dict(model_kwargs or {})
-    held = {name: torch.as_tensor(value) for name, value in (fixed or {}).items()}
-    point = plain_run(model, tuple(model_args), kwargs, held, unconstrained)
-    reading = read_program(model, tuple(model_args), kwargs, held, unconstrained)
-    names = [s.name for s in reading.sites]
-    if set(names) != set(point.values):
-        differ = ", ".join(sorted(set(names) ^ set(point.values)))
-        raise StructureError(
-            f"two runs of the program had different latent sites ({differ}): which sites exist "
-            f"must not depend on random values."
-        )
-    graph = FactorGraph(reading, unconstrained=unconstrained)
-    if graph.device.type != "cpu":
-        graph = graph.to(graph.device)
-    if verify:
-        _verify(graph, point)
-    return graph
-
-
-def _verify(graph: FactorGraph, point: Point) -> None:
-    """A wrong rule, or Python state that followed a latent's value, shows at another point."""
-    ours = graph.log_prob({s.name: point.unconstrained[s.name] for s in graph.free_sites})
-    theirs = point.log_prob + point.log_jacobian
-    scale = 1.0 + float(theirs.abs()) if bool(theirs.isfinite()) else 1.0
-    tolerance = 1e-4 if ours.dtype in (torch.float32, torch.float16) else 1e-8
-    same = torch.allclose(
-        ours.double().cpu(),
-        theirs.double().cpu(),
-        rtol=0.0,
-        atol=tolerance * scale * max(1.0, graph.num_factors**0.5 / 100),
-        equal_nan=True,
-    )
-    if not same:
-        raise VerificationError(
-            f"the traced graph gives log density {float(ours):.10g} at a second point, Pyro gives "
-            f"{float(theirs):.10g}. The program is not a fixed function of its latents: it draws "
-            f"random numbers outside pyro.sample, keeps state between runs, or reads a latent's "
-            f"value in a way that was not caught. Please remove that (or report it)."
         )

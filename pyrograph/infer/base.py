@@ -201,7 +201,10 @@ class Engine:
         """
         sites = self.graph.sites.values()
         return {
-            "sites": {s.name: torch.tensor(s.batch_shape + s.event_shape) for s in sites},
+            "sites": {
+                s.name: torch.tensor(s.batch_shape + s.event_shape, dtype=torch.int64)
+                for s in sites
+            },
             "history": self.history,
             **self.carried(),
         }

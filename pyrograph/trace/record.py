@@ -22,7 +22,6 @@ from contextlib import contextmanager
 import pyro
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pyrograph.errors import (
@@ -33,6 +32,7 @@ from pyrograph.errors import (
     UnsupportedOperation,
 )
 from pyrograph.trace.operations import handler_of
+from pyrograph.trace.python_reads import PythonReads
 from pyrograph.trace.tape import Operand, Rule, Step
 
 #: Ids one operation may read, all its blocks together; 1 GB of memory at the limit.
@@ -187,7 +187,7 @@ class Recorder(TorchDispatchMode):
         num_core: int = 0,
         dtype: torch.dtype | None = None,
     ) -> Operand:
-        """What the blocks read of ``t``; ``arrange`` gives ``[*blocks, *core]``. Kept on the CPU."""
+        """What the blocks read of ``t``, on the CPU; ``arrange`` gives ``[*blocks, *core]``."""
         ids = self.ids(t)
         if ids is not None:
             view = arrange(ids)
@@ -332,91 +332,6 @@ class Recorder(TorchDispatchMode):
         return LatentShapeError(
             f"{self.place()}: the shape of {func}'s result depends on {self.sites_behind(t)}. "
             f"Keep shapes fixed: use torch.where or a mask instead of selecting elements."
-        )
-
-
-_READS = {
-    Tensor.tolist: ".tolist()",
-    Tensor.numpy: ".numpy()",
-    Tensor.__array__: "numpy conversion",
-    Tensor.__deepcopy__: "copy.deepcopy",
-}
-_BUILDERS = {torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor}
-
-
-class PythonReads(TorchFunctionMode):
-    """Refuses reads that never reach the dispatcher; lets a 0-dim latent index a tensor."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
-        self.recorder = recorder
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        if self.recorder.paused:
-            return func(*args, **(kwargs or {}))
-        if func is Tensor.__getitem__:
-            return self._getitem(*args)
-        if func is torch.nn.functional.one_hot and self.recorder.is_latent(args[0]):
-            return self._one_hot(*args, **(kwargs or {}))
-        if func in _READS and self.recorder.is_latent(args[0]):
-            raise self.recorder.control_flow(_READS[func], args[0])
-        if func in _BUILDERS:
-            latent = self._first_latent(args[1] if func is Tensor.new_tensor else args[0])
-            if latent is not None:
-                raise self.recorder.control_flow(f"{func.__name__}([...])", latent)
-        return func(*args, **(kwargs or {}))
-
-    def _first_latent(self, data: object) -> Tensor | None:
-        """A latent inside nested lists (a latent tensor itself is copied properly)."""
-        if isinstance(data, (list, tuple)):
-            for item in data:
-                if self.recorder.is_latent(item):
-                    return item
-                found = self._first_latent(item)
-                if found is not None:
-                    return found
-        return None
-
-    def _getitem(self, x: Tensor, index: object) -> Tensor:
-        """``x[z]``: indexing by a 0-dim tensor would read its value, so select by gathering."""
-        keys = index if isinstance(index, tuple) else (index,)
-        if not any(self._is_scalar_latent(k) for k in keys):
-            return Tensor.__getitem__(x, index)
-        consumed = sum(
-            (k.dim() if k.dtype is torch.bool else 1) if isinstance(k, Tensor) else 1
-            for k in keys
-            if k is not None and k is not Ellipsis
-        )
-        if Ellipsis in [k if k is Ellipsis else None for k in keys]:
-            at = next(i for i, k in enumerate(keys) if k is Ellipsis)
-            fill = (slice(None),) * (x.dim() - consumed)
-            keys = keys[:at] + fill + keys[at + 1 :]
-        dim, selected, rest = 0, [], []
-        for k in keys:
-            if self._is_scalar_latent(k):
-                selected.append((dim, k))
-            else:
-                rest.append(k)
-            if k is not None:
-                dim += k.dim() if isinstance(k, Tensor) and k.dtype is torch.bool else 1
-        for d, z in reversed(selected):
-            x = torch.ops.aten.index.Tensor(x, [None] * d + [z.long()])
-        return x[tuple(rest)] if rest else x
-
-    def _one_hot(self, labels: Tensor, num_classes: int = -1) -> Tensor:
-        """PyTorch's own checks the labels in Python."""
-        if num_classes < 0:
-            raise self.recorder.control_flow("one_hot without num_classes", labels)
-        with self:
-            return (labels.unsqueeze(-1) == torch.arange(num_classes, device=labels.device)).long()
-
-    def _is_scalar_latent(self, key: object) -> bool:
-        return (
-            isinstance(key, Tensor)
-            and key.dim() == 0
-            and not key.dtype.is_floating_point
-            and key.dtype is not torch.bool
-            and self.recorder.is_latent(key)
         )
 
 

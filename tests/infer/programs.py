@@ -12,9 +12,10 @@ def gaussian_chain(num_nodes: int = 5):
     """A first-order chain of unit-scale increments, each node observed: (program, y)."""
 
     def model(y: Tensor):
+        scale = torch.ones((), dtype=y.dtype, device=y.device)
+        x = torch.zeros_like(scale)
         for t in pyro.markov(range(num_nodes)):
-            scale = torch.ones((), dtype=y.dtype, device=y.device)
-            x = pyro.sample(f"x{t}", dist.Normal(x if t else 0 * scale, scale))
+            x = pyro.sample(f"x{t}", dist.Normal(x, scale))
             pyro.sample(f"y{t}", dist.Normal(x, scale), obs=y[t])
 
     return model, torch.linspace(-2.0, 3.0, num_nodes)

@@ -245,18 +245,24 @@ def test_a_program_without_latents_is_refused():
         fit(lambda: pyro.sample("y", dist.Normal(0.0, 1.0), obs=torch.tensor(0.0)))
 
 
-def test_a_number_that_breaks_down_names_factor_and_particle_and_keeps_the_state():
+def test_a_start_where_the_density_breaks_down_names_factor_and_particle():
     start = torch.zeros(4, 3)
-    start[2, 1] = 6.9  # the wall stands at 7.1 for node 1; one long step crosses it
-
-    def model():
-        overflowing()
-        with pyro.plate("q", 3):
-            pyro.factor("push", torch.zeros(3))
-
-    engine = Langevin(model, init=start, num_particles=4, step_size=1e-3, progress=False)
+    start[2, 1] = 8.0  # beyond the wall of node 1
+    engine = Langevin(overflowing, init=start, num_particles=4, progress=False)
     with pytest.raises(NonFiniteDensity, match=r'factor "wall".*x\[1\].*at particle 2'):
         engine.setup()
+
+
+def test_a_run_that_breaks_down_keeps_the_last_good_state():
+    # every step of size 1 moves the chains by sqrt(2) noise, until one of them hits the wall
+    pyro.set_rng_seed(0)
+    engine = Langevin(overflowing, num_particles=50, step_size=1.0, progress=False)
+    with pytest.raises(NonFiniteDensity, match=r'factor "(wall|x)"\[1\].*at particle \d+'):
+        engine.run()
+    posterior = engine.posterior()
+    assert torch.isfinite(engine.graph.density(posterior.x)).all()
+    assert len(posterior.history["objective"]) == engine.num_done
+    assert torch.isfinite(posterior.history["objective"]).all()
 
 
 @pytest.mark.parametrize("make", [ENGINES["svgd adam"], ENGINES["langevin"]])

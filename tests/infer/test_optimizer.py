@@ -33,7 +33,9 @@ def problem():
 def test_adagrad_and_adam_are_torchs():
     start, directions = problem()
     ours = trajectory(AdaGrad(lr=0.7, eps=1e-10), start, directions)
-    theirs = torch_trajectory(lambda p: torch.optim.Adagrad(p, lr=0.7, eps=1e-10), start, directions)
+    theirs = torch_trajectory(
+        lambda p: torch.optim.Adagrad(p, lr=0.7, eps=1e-10), start, directions
+    )
     assert_close(ours, theirs)
     ours = trajectory(Adam(lr=0.2), start, directions)
     theirs = torch_trajectory(lambda p: torch.optim.Adam(p, lr=0.2, eps=1e-8), start, directions)

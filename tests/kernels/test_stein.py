@@ -99,7 +99,9 @@ def test_a_node_outside_the_blanket_leaves_the_direction_unchanged():
     after = operator(x, score).direction
     unaffected = columns_of(layout, {0, 1})  # node 3 is in the blankets of 2, 3 and 4 alone
     assert_close(after[:, unaffected], before[:, unaffected], rtol=0, atol=1e-14)
-    assert (after[:, columns_of(layout, {2, 3, 4})] != before[:, columns_of(layout, {2, 3, 4})]).all()
+    assert (
+        after[:, columns_of(layout, {2, 3, 4})] != before[:, columns_of(layout, {2, 3, 4})]
+    ).all()
 
 
 def test_chunks_do_not_change_the_result(monkeypatch):

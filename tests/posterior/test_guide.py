@@ -183,7 +183,9 @@ def test_state_loads_into_a_fresh_guide_of_another_posterior():
 SUPPORTS = {
     "simplex": lambda: dist.Dirichlet(torch.ones(4)),
     "vectors": lambda: dist.MultivariateNormal(torch.zeros(2), torch.eye(2)),
-    "interval": lambda: dist.Uniform(torch.tensor([-1.0, 0.0]), torch.tensor([2.0, 5.0])).to_event(1),
+    "interval": lambda: dist.Uniform(torch.tensor([-1.0, 0.0]), torch.tensor([2.0, 5.0])).to_event(
+        1
+    ),
     "correlations": lambda: dist.LKJCholesky(3, 1.0),
     "scale": lambda: dist.HalfCauchy(1.0),
     "half line": lambda: dist.Pareto(2.0, 3.0),

@@ -86,7 +86,7 @@ def test_samples_follow_the_global_seed():
 def test_unknown_sites_are_named():
     p, _ = posterior()
     for call in (lambda: p.marginal("c"), lambda: p.guide(["a", "c"])):
-        with pytest.raises(OptionError, match='"c".*a, b'):
+        with pytest.raises(OptionError, match=r'"c".*a, b'):
             call()
     with pytest.raises(OptionError, match="no site"):
         p.guide([])
@@ -108,20 +108,37 @@ def test_without_arviz_the_error_says_what_to_install(monkeypatch):
         p.to_arviz()
 
 
-def test_what_arviz_is_given(monkeypatch):
-    given = {}
+def fake_arviz(monkeypatch, **attributes):
+    """Records what ``from_dict`` is called with."""
+    calls = []
     fake = ModuleType("arviz")
-    fake.InferenceData = object
-    fake.from_dict = lambda **groups: given.update(groups)
+    fake.from_dict = lambda *args, **kwargs: calls.append((args, kwargs))
+    vars(fake).update(attributes)
     monkeypatch.setitem(sys.modules, "arviz", fake)
+    return calls
+
+
+def test_what_arviz_is_given(monkeypatch):
+    calls = fake_arviz(monkeypatch, InferenceData=object)
     p, _ = posterior()
     p.to_arviz()
-    assert given["posterior"]["b"].shape == (1, 6, 3, 2)
-    assert given["sample_stats"]["weights"].shape == (1, 6)
-    assert given["dims"] == {"a": [], "b": ["inner", "outer"]}
     p.to_arviz(num_samples=4)
-    assert given["posterior"]["a"].shape == (1, 4)
-    assert given["sample_stats"] is None
+    (_, whole), (_, drawn) = calls
+    assert whole["posterior"]["b"].shape == (1, 6, 3, 2)
+    assert whole["sample_stats"]["weights"].shape == (1, 6)
+    assert whole["dims"] == {"a": [], "b": ["inner", "outer"]}
+    assert drawn["posterior"]["a"].shape == (1, 4)
+    assert drawn["sample_stats"] is None
+
+
+def test_what_arviz_1_is_given(monkeypatch):
+    calls = fake_arviz(monkeypatch)  # has no InferenceData; groups come in one mapping
+    p, _ = posterior()
+    p.to_arviz()
+    p.to_arviz(num_samples=4)
+    ((whole,), options), ((drawn,), _) = calls
+    assert set(whole) == {"posterior", "sample_stats"} and set(drawn) == {"posterior"}
+    assert options["dims"]["b"] == ["inner", "outer"]
 
 
 def test_dimension_names_of_plates_events_and_clashes():

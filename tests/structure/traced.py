@@ -1,7 +1,7 @@
 """Traced graphs of the catalogue, each made once, and what several tests read off them."""
 
 import re
-from functools import lru_cache
+from functools import cache
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ every_model = pytest.mark.parametrize(
 )
 
 
-@lru_cache(maxsize=None)
+@cache
 def traced(name: str, unconstrained: bool) -> tuple[Case, FactorGraph]:
     case = build(name)
     graph = trace_graph(

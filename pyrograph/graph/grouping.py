@@ -1,0 +1,59 @@
+"""Sort factors into groups that can be evaluated together.
+
+A group's factors belong to one statement (or to the statements of one loop), have the same number
+of nodes, and nodes of the same kinds slot by slot.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import torch
+from torch import Tensor
+
+from pyrograph.trace.split import Terms
+
+#: A loop's statements (names alike but for numbers) share groups from this many on.
+LOOP_STATEMENTS = 8
+
+
+def families(names: list[str]) -> list[int]:
+    """For every statement the first of those it shares groups with."""
+    patterns = [re.sub(r"\d+", "#", name) for name in names]
+    size = Counter(patterns)
+    first: dict[tuple, int] = {}
+    return [
+        first.setdefault((p,) if size[p] >= LOOP_STATEMENTS else (p, k), k)
+        for k, p in enumerate(patterns)
+    ]
+
+
+def group_factors(
+    terms: Terms, statement: Tensor, names: list[str], kind_of_node: Tensor
+) -> list[tuple[Tensor, Tensor]]:
+    """Factor numbers ``[E]`` and scopes ``[E, arity]`` of every group, in order of statements.
+
+    Args:
+        statement: ``[F]``, of each factor.
+        kind_of_node: ``[num_nodes]``; nodes of one kind have like events and states.
+    """
+    arity = terms.ptr.diff()
+    family = torch.tensor(families(names), dtype=torch.int64)[statement]
+    groups = []
+    for a in arity.unique().tolist():
+        which = (arity == a).nonzero().squeeze(1)
+        scope = terms.nodes[terms.ptr[which].unsqueeze(1) + torch.arange(a)]
+        member = _row_numbers(torch.cat([family[which].unsqueeze(1), kind_of_node[scope]], 1))
+        order = member.argsort(stable=True)
+        for part in order.split(torch.bincount(member).tolist()):
+            groups.append((which[part], scope[part]))
+    return sorted(groups, key=lambda g: (int(statement[g[0][0]]), g[1].shape[1]))
+
+
+def _row_numbers(rows: Tensor) -> Tensor:
+    """Equal rows get equal numbers, from 0 on."""
+    number = torch.zeros(len(rows), dtype=torch.int64)
+    for column in rows.unbind(1):
+        number = (number * (int(column.max()) + 1) + column).unique(return_inverse=True)[1]
+    return number

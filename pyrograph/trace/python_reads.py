@@ -1,0 +1,101 @@
+"""Reads of a latent's value that never reach the dispatcher.
+
+``.tolist()``, ``.numpy()`` and ``torch.tensor([...])`` copy numbers out behind its back and would
+silently lose the scope: refused. Indexing by a 0-dim latent and ``one_hot`` read the value only
+to do what a gather or a comparison does as well: those are done instead.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+if TYPE_CHECKING:
+    from pyrograph.trace.record import Recorder
+
+_READS = {
+    Tensor.tolist: ".tolist()",
+    Tensor.numpy: ".numpy()",
+    Tensor.__array__: "numpy conversion",
+    Tensor.__deepcopy__: "copy.deepcopy",
+}
+_BUILDERS = {torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor}
+
+
+class PythonReads(TorchFunctionMode):
+    """Refuses reads that never reach the dispatcher; lets a 0-dim latent index a tensor."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if self.recorder.paused:
+            return func(*args, **(kwargs or {}))
+        if func is Tensor.__getitem__:
+            return self._getitem(*args)
+        if func is torch.nn.functional.one_hot and self.recorder.is_latent(args[0]):
+            return self._one_hot(*args, **(kwargs or {}))
+        if func in _READS and self.recorder.is_latent(args[0]):
+            raise self.recorder.control_flow(_READS[func], args[0])
+        if func in _BUILDERS:
+            latent = self._first_latent(args[1] if func is Tensor.new_tensor else args[0])
+            if latent is not None:
+                raise self.recorder.control_flow(f"{func.__name__}([...])", latent)
+        return func(*args, **(kwargs or {}))
+
+    def _first_latent(self, data: object) -> Tensor | None:
+        """A latent inside nested lists (a latent tensor itself is copied properly)."""
+        if isinstance(data, (list, tuple)):
+            for item in data:
+                if self.recorder.is_latent(item):
+                    return item
+                found = self._first_latent(item)
+                if found is not None:
+                    return found
+        return None
+
+    def _getitem(self, x: Tensor, index: object) -> Tensor:
+        """``x[z]``: indexing by a 0-dim tensor would read its value, so select by gathering."""
+        keys = index if isinstance(index, tuple) else (index,)
+        if not any(self._is_scalar_latent(k) for k in keys):
+            return Tensor.__getitem__(x, index)
+        consumed = sum(
+            (k.dim() if k.dtype is torch.bool else 1) if isinstance(k, Tensor) else 1
+            for k in keys
+            if k is not None and k is not Ellipsis
+        )
+        if Ellipsis in [k if k is Ellipsis else None for k in keys]:
+            at = next(i for i, k in enumerate(keys) if k is Ellipsis)
+            fill = (slice(None),) * (x.dim() - consumed)
+            keys = keys[:at] + fill + keys[at + 1 :]
+        dim, selected, rest = 0, [], []
+        for k in keys:
+            if self._is_scalar_latent(k):
+                selected.append((dim, k))
+            else:
+                rest.append(k)
+            if k is not None:
+                dim += k.dim() if isinstance(k, Tensor) and k.dtype is torch.bool else 1
+        for d, z in reversed(selected):
+            x = torch.ops.aten.index.Tensor(x, [None] * d + [z.long()])
+        return x[tuple(rest)] if rest else x
+
+    def _one_hot(self, labels: Tensor, num_classes: int = -1) -> Tensor:
+        """PyTorch's own checks the labels in Python."""
+        if num_classes < 0:
+            raise self.recorder.control_flow("one_hot without num_classes", labels)
+        with self:
+            return (labels.unsqueeze(-1) == torch.arange(num_classes, device=labels.device)).long()
+
+    def _is_scalar_latent(self, key: object) -> bool:
+        return (
+            isinstance(key, Tensor)
+            and key.dim() == 0
+            and not key.dtype.is_floating_point
+            and key.dtype is not torch.bool
+            and self.recorder.is_latent(key)
+        )

@@ -1,0 +1,74 @@
+"""Operations without a rule: PyTorch's own decomposition, else one dense block (warned)."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch._decomp import decomposition_table
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from pyrograph.errors import DenseScopeWarning
+from pyrograph.trace.rules.slots import SLOT
+from pyrograph.trace.tape import Rule
+
+if TYPE_CHECKING:
+    from pyrograph.trace.record import Recorder
+
+
+def decompose(rec: Recorder, func, args, kwargs):
+    with rec:
+        known = decomposition_table.get(func)
+        return known(*args, **kwargs) if known else func.decompose(*args, **kwargs)
+
+
+class _Call:
+    """An argument list compared by identity: dense blocks are never merged."""
+
+    def __init__(self, leaves: list, spec: Any) -> None:
+        self.leaves, self.spec = leaves, spec
+
+
+def replay_dense(func: Any, static: tuple, operands: list[Tensor]) -> Tensor:
+    call, output = static
+
+    def one(*tensors: Tensor) -> Tensor:
+        queue = iter(tensors)
+        args, kwargs = tree_unflatten(
+            [next(queue) if a is SLOT else a for a in call.leaves], call.spec
+        )
+        out = func(*args, **kwargs)
+        return (out if output is None else out[output]).reshape(-1)
+
+    samples = max(t.shape[-1] for t in operands)
+    count = max(t.shape[0] for t in operands)
+    stacked = [
+        t.movedim(-1, 0).expand(samples, count, *t.shape[1:-1]).flatten(0, 1) for t in operands
+    ]
+    out = torch.func.vmap(one)(*stacked)
+    return out.reshape(samples, count, -1).movedim(0, -1)
+
+
+def dense(rec: Recorder, func, args, kwargs):
+    """No rule: one block in which every output element reads every latent input element."""
+    out = func(*args, **kwargs)
+    warnings.warn(
+        f"{rec.place()}: no dependence rule for {func}; its result is taken to depend on all of "
+        f"its inputs.",
+        DenseScopeWarning,
+        stacklevel=2,
+    )
+    leaves, spec = tree_flatten((args, kwargs))
+    latent = [t for t in leaves if isinstance(t, Tensor) and rec.is_latent(t)]
+    operands = [rec.operand(t, lambda v: v.unsqueeze(0), t.dim()) for t in latent]
+    call = _Call([SLOT if rec.is_latent(t) else t for t in leaves], spec)
+    outs = out if isinstance(out, (tuple, list)) else (out,)
+    for j, result in enumerate(outs):
+        if not isinstance(result, Tensor) or result.numel() == 0:
+            continue
+        output = j if isinstance(out, (tuple, list)) else None
+        rule = Rule(replay_dense, func, (call, output))
+        rec.emit(rule, result.numel(), operands, result, latent)
+    return out

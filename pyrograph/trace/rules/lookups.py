@@ -1,0 +1,188 @@
+"""Look-ups by a latent index: the result depends on the index and on every entry it may name.
+
+    out[e] = table.flat[position[e] + sum_k stride_k * index_k[e]]
+
+A constant table is one pool that all elements look up; of a table with latent entries every
+element holds its own candidates.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from pyrograph.errors import ScopeBudgetError, UnsupportedOperation
+from pyrograph.trace.rules.pointwise import pointwise
+from pyrograph.trace.tape import Operand, Rule
+
+if TYPE_CHECKING:
+    from pyrograph.trace.record import Recorder
+
+aten = torch.ops.aten
+
+
+def _offset(static: tuple, indices: list[Tensor]) -> Tensor:
+    """Position of an entry relative to the first one, wrapped as PyTorch wraps."""
+    return sum(
+        torch.remainder(i.long(), size) * stride
+        for i, (size, stride) in zip(indices, static, strict=True)
+    )
+
+
+def replay_pool(func: Any, static: tuple, operands: list[Tensor]) -> Tensor:
+    """A constant table: ``table[position + offset of the latent indices]``."""
+    table, position, *indices = operands
+    return table.reshape(-1)[position + _offset(static, indices)]
+
+
+def replay_choice(func: Any, static: tuple, operands: list[Tensor]) -> Tensor:
+    """A table with latent entries: every block holds its own candidates."""
+    candidates, *indices = operands
+    at = _offset(static, indices).unsqueeze(1)
+    count = max(candidates.shape[0], at.shape[0])
+    samples = max(candidates.shape[-1], at.shape[-1])
+    candidates = candidates.expand(count, -1, samples)
+    return candidates.gather(1, at.expand(count, 1, samples)).squeeze(1)
+
+
+def _look_up(
+    rec: Recorder,
+    table: Tensor,
+    out: Tensor,
+    position: Tensor,
+    latent: list[tuple[Tensor, int, int]],
+) -> Tensor:
+    """``out[e] = table.flat[position[e] + sum_k stride_k * index_k[e]]``; index, stride, size."""
+    count = out.numel()
+    if count == 0:
+        return out
+    indices = [rec.scalar_operand(i, out.shape, None) for i, _, _ in latent]
+    sources = [table, *(i for i, _, _ in latent)]
+    if not rec.is_latent(table):
+        pool = rec.table_operand(table)
+        where = Operand(None, position.reshape(-1).cpu(), torch.int64)
+        static = tuple((size, stride) for _, stride, size in latent)
+        rule, operands = Rule(replay_pool, None, static), [pool, where, *indices]
+    elif count == 1 and (whole := rec.range_of(table)) is not None and table.dim() == 1:
+        # One latent vector, one index: all of it may be read.
+        candidates = Operand(
+            torch.arange(whole.start, whole.stop, whole.step)[None], None, table.dtype
+        )
+        rule = Rule(replay_choice, None, ((latent[0][2], 1),))
+        operands = [candidates, *indices]
+    else:
+        sizes = [size for _, _, size in latent]
+        offsets = torch.zeros(1, dtype=torch.int64, device=table.device)
+        for _, stride, size in latent:
+            offsets = (offsets[:, None] + torch.arange(size, device=table.device) * stride).reshape(
+                -1
+            )
+        if count * len(offsets) > 50_000_000:
+            raise ScopeBudgetError(
+                f"{rec.place()}: a latent index chooses among {len(offsets):,} latent entries for "
+                f"each of {count:,} elements. Hold the index with fixed={{...}}, or use a smaller "
+                f"table."
+            )
+        reach = position.reshape(-1, 1) + offsets
+        candidates = rec.operand(table, lambda t: t.reshape(-1)[reach], 1)
+        strides = [math.prod(sizes[k + 1 :]) for k in range(len(sizes))]
+        rule = Rule(replay_choice, None, tuple(zip(sizes, strides, strict=True)))
+        operands = [candidates, *indices]
+    return rec.emit(rule, 1, operands, out, sources)
+
+
+def latent_index(rec: Recorder, func, args, kwargs, indices: list[Tensor]):
+    if func in (aten.index.Tensor, aten._unsafe_index.Tensor):
+        return _index_by_latent(rec, func, args)
+    if func is aten.gather.default:
+        x, dim, index = args[:3]
+        if x.dim() == 0:
+            return x.expand(index.shape).clone()
+        out = func(x, dim, index)
+        key = (x.shape, dim, index.shape)
+        position = rec.positions.get(key)
+        if position is None:
+            at = torch.arange(x.numel(), device=x.device).view(x.shape)
+            position = rec.positions[key] = at.gather(dim, torch.zeros_like(index))
+        entry = (index, _row_major(x.shape)[dim], x.shape[dim])
+        return _look_up(rec, x, out, position, [entry])
+    with rec:
+        if func is aten.where.self:
+            pass
+        elif func is aten.index_select.default:
+            x, dim, index = args
+            return x[(slice(None),) * (dim % x.dim()) + (index,)]
+        elif func is aten.embedding.default:
+            return args[0][args[1]]
+        elif func is aten.take.default:
+            return args[0].reshape(-1)[args[1]]
+        elif func is aten.masked_fill.Scalar:
+            value = torch.full((), args[2], dtype=args[0].dtype, device=args[0].device)
+            return torch.where(args[1], value, args[0])
+        elif func is aten.index_put.default:
+            x, index, value = args[:3]
+            if len(index) == 1 and index[0].dtype == torch.bool and value.numel() == 1:
+                mask = index[0].reshape(index[0].shape + (1,) * (x.dim() - index[0].dim()))
+                return torch.where(mask, value.reshape(()), x)
+    if func is aten.where.self:
+        return pointwise(rec, func, args, kwargs)
+    if func is aten.masked_select.default:
+        raise rec.latent_shape(func, args[1])
+    latent = next(i for i in indices if rec.is_latent(i))
+    raise UnsupportedOperation(
+        f"{rec.place()}: {func} writes to a position given by {rec.sites_behind(latent)}. Read "
+        f"instead of writing: build the result with torch.where or a one-hot product."
+    )
+
+
+def _index_by_latent(rec: Recorder, func, args):
+    x, index = args
+    latent = [i is not None and rec.is_latent(i) for i in index]
+    if any(dyn and i.dtype == torch.bool for i, dyn in zip(index, latent, strict=True)):
+        raise rec.latent_shape(func, next(i for i in index if i is not None and rec.is_latent(i)))
+    out = func(x, index)
+    if any(i is not None and i.dtype == torch.bool for i in index):  # constant masks: positions
+        expanded: list[Tensor | None] = []
+        for i in index:
+            mask = i is not None and i.dtype == torch.bool
+            expanded += list(i.nonzero().unbind(1)) if mask else [i]
+        index = expanded
+        latent = [i is not None and rec.is_latent(i) for i in index]
+    key = (x.shape, tuple(None if i is None else i.shape for i in index))
+    cacheable = all(dyn or i is None for i, dyn in zip(index, latent, strict=True))
+    position = rec.positions.get(key) if cacheable else None
+    if position is None:
+        at = torch.arange(x.numel(), device=x.device).view(x.shape)
+        still = [torch.zeros_like(i) if dyn else i for i, dyn in zip(index, latent, strict=True)]
+        position = func(at, still)
+        if cacheable:
+            rec.positions[key] = position
+    strides = _row_major(x.shape)
+    if out.dim() == 0 or all(i is None or i.dim() == 0 for i in index):
+        entries = [
+            (i, strides[d], x.shape[d])
+            for d, (i, dyn) in enumerate(zip(index, latent, strict=True))
+            if dyn
+        ]
+        return _look_up(rec, x, out, position, entries)
+    shape = torch.broadcast_shapes(*(i.shape for i in index if i is not None))
+    places = [d for d, i in enumerate(index) if i is not None]
+    adjacent = places == list(range(places[0], places[-1] + 1))
+    lead = places[0] if adjacent else 0
+    tail = out.dim() - lead - len(shape)
+    entries = []
+    for d, (i, dyn) in enumerate(zip(index, latent, strict=True)):
+        if dyn:
+            view = i.expand(shape).reshape((1,) * lead + tuple(shape) + (1,) * tail)
+            entries.append((view.expand(out.shape), strides[d], x.shape[d]))
+    return _look_up(rec, x, out, position, entries)
+
+
+def _row_major(shape: torch.Size) -> list[int]:
+    strides = [1] * len(shape)
+    for d in range(len(shape) - 2, -1, -1):
+        strides[d] = strides[d + 1] * shape[d + 1]
+    return strides

@@ -1,0 +1,134 @@
+"""Reductions (one block per kept position) and operations on whole rows (softmax, sort)."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from pyrograph.trace.rules.fallback import dense
+from pyrograph.trace.rules.slots import frozen
+from pyrograph.trace.tape import Rule
+
+if TYPE_CHECKING:
+    from pyrograph.trace.record import Recorder
+
+aten = torch.ops.aten
+
+
+#: Whole-tensor forms and the one-axis form that replays them.
+WHOLE = {
+    aten.sum.default: aten.sum.dim_IntList,
+    aten.mean.default: aten.mean.dim,
+    aten.prod.default: aten.prod.dim_int,
+    aten.max.default: aten.amax.default,
+    aten.min.default: aten.amin.default,
+    aten.any.default: aten.any.dim,
+    aten.all.default: aten.all.dim,
+}
+
+
+TWO_OUTPUTS = {
+    aten.max.dim,
+    aten.min.dim,
+    aten.median.dim,
+    aten.mode.default,
+    aten.kthvalue.default,
+}
+
+
+def _norm(x: Tensor, options: dict) -> Tensor:
+    """``linalg.vector_norm(x, dim=1)``: an order of magnitude slower unless that axis is dense."""
+    rows = x.movedim(1, -1)
+    rows = rows if rows.stride(-1) == 1 else rows.contiguous()
+    return torch.linalg.vector_norm(rows, **{**options, "dim": -1})
+
+
+def replay_reduction(func: Any, static: tuple, operands: list[Tensor]) -> Tensor:
+    options, listed, output = static
+    if func is aten.linalg_vector_norm.default:
+        return _norm(operands[0], dict(options))
+    out = func(operands[0], **{"dim": [1] if listed else 1, **dict(options)})
+    return out if output is None else out[output]
+
+
+@cache
+def _reduction_form(func: Any) -> tuple[list[str], Any, bool | None]:
+    """Argument names, the one-axis form, and whether its ``dim`` is a list (None: has none)."""
+    single = WHOLE.get(func, func)
+    dim = next((a.type for a in single._schema.arguments if a.name == "dim"), None)
+    names = [a.name for a in func._schema.arguments]
+    return names, single, None if dim is None else "List[int]" in str(dim)
+
+
+def reduction(rec: Recorder, func, args, kwargs):
+    x = args[0]
+    out = func(*args, **kwargs)
+    names, single, listed = _reduction_form(func)
+    if listed is None:
+        return dense(rec, func, args, kwargs)
+    given = dict(zip(names, args, strict=False)) | kwargs
+    dims = given.pop("dim", None)
+    dims = [dims] if isinstance(dims, int) else list(dims or ())
+    dims = sorted({d % max(x.dim(), 1) for d in dims}) or list(range(x.dim()))
+    keep = [d for d in range(x.dim()) if d not in dims]
+    core = math.prod(x.shape[d] for d in dims) if x.dim() else 1
+    count = x.numel() // max(core, 1)
+    if x.numel() == 0:
+        return out
+
+    def arrange(t: Tensor) -> Tensor:
+        return t.permute(keep + dims).reshape(count, core) if t.dim() else t.reshape(1, 1)
+
+    options = tuple((k, frozen(v)) for k, v in given.items() if k not in ("self", "keepdim"))
+    operand = rec.operand(x, arrange, 1)
+    outs = out if isinstance(out, tuple) else (out,)
+    for j, result in enumerate(outs):
+        static = (options, listed, j if isinstance(out, tuple) else None)
+        rule = Rule(replay_reduction, single, static)
+        rec.emit(rule, 1, [operand], result, [x])
+    return out
+
+
+ROWS = {
+    aten._softmax.default,
+    aten._log_softmax.default,
+    aten.sort.default,
+    aten.sort.stable,
+    aten.cummax.default,
+    aten.cummin.default,
+    aten.topk.default,
+}
+
+
+def replay_row(func: Any, static: tuple, operands: list[Tensor]) -> Tensor:
+    options, output = static
+    out = func(operands[0], **{**dict(options), "dim": 1})
+    return out if output is None else out[output]
+
+
+def row(rec: Recorder, func, args, kwargs):
+    x = args[0]
+    out = func(*args, **kwargs)
+    if x.numel() == 0:
+        return out
+    names = [a.name for a in func._schema.arguments]
+    given = dict(zip(names, args, strict=False)) | kwargs
+    dim = given.pop("dim", -1)
+    options = tuple((k, v) for k, v in given.items() if k != "self")
+    length = x.shape[dim] if x.dim() else 1
+
+    def arrange(t: Tensor) -> Tensor:
+        return (t.movedim(dim, -1) if t.dim() else t).reshape(-1, length)
+
+    operand = rec.operand(x, arrange, 1)
+    outs = out if isinstance(out, tuple) else (out,)
+    for j, result in enumerate(outs):
+        rule = Rule(replay_row, func, (options, j if isinstance(out, tuple) else None))
+        rows = result.movedim(dim, -1) if result.dim() else result
+        width = rows.shape[-1] if result.dim() else 1
+        rec.emit(rule, width, [operand], rows, [x])
+    return out

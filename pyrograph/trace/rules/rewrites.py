@@ -1,0 +1,58 @@
+"""Operations written with other operations, each recorded by its own rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from pyrograph.trace.record import Recorder
+
+
+def rerun(rewrite: Callable) -> Callable:
+    """The rewriting uses recorded operations itself."""
+
+    def handler(rec: Recorder, func, args, kwargs):
+        with rec:
+            return rewrite(rec, func, args, kwargs)
+
+    return handler
+
+
+def mm(rec, func, args, kwargs):
+    return torch.bmm(args[0].unsqueeze(0), args[1].unsqueeze(0)).squeeze(0)
+
+
+def mv(rec, func, args, kwargs):
+    return torch.bmm(args[0].unsqueeze(0), args[1].view(1, -1, 1)).view(-1)
+
+
+def dot(rec, func, args, kwargs):
+    return torch.bmm(args[0].view(1, 1, -1), args[1].view(1, -1, 1)).view(())
+
+
+def addmm(rec, func, args, kwargs):
+    base, a, b = args
+    beta, alpha = kwargs.get("beta", 1), kwargs.get("alpha", 1)
+    product = a @ b
+    if alpha != 1:
+        product = product * alpha
+    return product + (base if beta == 1 else base * beta)
+
+
+def distances(rec, func, args, kwargs):
+    """``cdist``: entry (i, j) reads row i of one and row j of the other."""
+    a, b, p = args[:3]
+    return torch.linalg.vector_norm(a.unsqueeze(-2) - b.unsqueeze(-3), ord=p, dim=-1)
+
+
+def pair_distances(rec, func, args, kwargs):
+    x = args[0]
+    i, j = torch.triu_indices(len(x), len(x), 1, device=x.device)
+    return torch.linalg.vector_norm(x[i] - x[j], ord=args[1] if len(args) > 1 else 2, dim=-1)
+
+
+def median(rec, func, args, kwargs):
+    return args[0].reshape(-1).median(0).values

@@ -1,0 +1,95 @@
+"""In-place operations, and accumulation: writes to the ids of a storage."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from pyrograph.errors import UnsupportedOperation
+
+if TYPE_CHECKING:
+    from pyrograph.trace.record import Recorder
+
+aten = torch.ops.aten
+
+
+ACCUMULATE = {aten.index_add.default, aten.scatter_add.default}
+
+
+def accumulate(rec: Recorder, func, args, kwargs):
+    """``index_add`` and its kin as a padded gather and a sum."""
+    x = args[0]
+    where = args[2] if func in ACCUMULATE else None
+    if where is not None and rec.is_latent(where):
+        raise UnsupportedOperation(
+            f"{rec.place()}: {func} adds at a position given by {rec.sites_behind(where)}. Use a "
+            f"product with a one-hot vector instead."
+        )
+    at = torch.arange(x.numel(), device=x.device).view(x.shape)
+    if func is aten.index_put.default:
+        target = at[tuple(slice(None) if i is None else i for i in args[1])]
+        source = args[2].expand(target.shape)
+    elif func is aten.index_add.default:
+        target, source = at.index_select(args[1], args[2]), args[3]
+    else:
+        index = args[2]
+        box = tuple(slice(n) for n in index.shape)
+        source = args[3][box]
+        grid = torch.meshgrid(
+            *(torch.arange(n, device=x.device) for n in index.shape), indexing="ij"
+        )
+        target = at[tuple(index if d == args[1] % x.dim() else g for d, g in enumerate(grid))]
+    target = target.reshape(-1)
+    order = target.argsort(stable=True)
+    count = torch.bincount(target, minlength=x.numel())
+    rank = torch.arange(len(order), device=x.device) - (count.cumsum(0) - count)[target[order]]
+    slots = torch.full((x.numel(), max(int(count.max()), 1)), len(target), device=x.device)
+    slots[target[order], rank] = order
+    with rec:
+        padded = torch.nn.functional.pad(source.reshape(-1), (0, 1))
+        added = padded[slots].sum(-1).view(x.shape)
+        return x + added * kwargs["alpha"] if "alpha" in kwargs else x + added
+
+
+def copy(rec: Recorder, func, args, kwargs):
+    target, source = args[0], args[1]
+    rec.forbid_leaf(target, func)
+    if rec.is_latent(source) and source.dtype != target.dtype:
+        with rec:
+            source = source.to(target.dtype)
+    out = func(target, source)
+    rec.write(target, rec.ids_or_zero(source).expand(target.shape), rec.level(source))
+    return out
+
+
+def fill(rec: Recorder, func, args, kwargs):
+    rec.forbid_leaf(args[0], func)
+    out = func(*args, **kwargs)
+    value = args[1] if len(args) > 1 else None
+    ids = rec.ids(value) if isinstance(value, Tensor) else None
+    rec.write(args[0], 0 if ids is None else ids.expand(args[0].shape))
+    return out
+
+
+def in_place(rec: Recorder, func, args, kwargs):
+    name = func._schema.name.split("::")[1].rstrip("_")
+    packet = getattr(aten, name, None)
+    twin = getattr(packet, func._overloadname, None)
+    target = args[0]
+    if "out" in kwargs:
+        target, kwargs = kwargs["out"], {k: v for k, v in kwargs.items() if k != "out"}
+        twin = getattr(packet, "Tensor" if func._overloadname == "out" else "default", None)
+        twin = twin or getattr(packet, "default", None)
+    if twin is None or not isinstance(target, Tensor):
+        raise UnsupportedOperation(
+            f"{rec.place()}: no rule for the in-place operation {func} on latents; use the form "
+            f"that returns a new tensor."
+        )
+    rec.forbid_leaf(target, func)
+    with rec:
+        result = twin(*args, **kwargs)
+    target.copy_(result)
+    rec.write(target, rec.ids_or_zero(result).expand(target.shape), rec.level(result))
+    return target
