@@ -129,10 +129,14 @@ class Engine:
         self._arguments = (args, kwargs)
         self._history = {}
         self.generator = torch.Generator().manual_seed(seed)
-        self.allocate()
-        if self._pending is not None:
-            state, self._pending = self._pending, None
-            self.load_state_dict(state)
+        try:
+            self.allocate()
+            if self._pending is not None:
+                state, self._pending = self._pending, None
+                self.load_state_dict(state)
+        except Exception:
+            self._graph = None
+            raise
         return self
 
     def step(self, *args, **kwargs) -> float:

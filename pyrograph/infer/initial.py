@@ -55,6 +55,15 @@ def starting_particles(
     )
 
 
+def number_of(init: Init | None) -> int | None:
+    """How many particles ``init`` holds; None where that shows only when it is called."""
+    if isinstance(init, Posterior):
+        return number_of(getattr(init, "particles", None))
+    if isinstance(init, Mapping):
+        init = next((torch.as_tensor(value) for value in init.values()), None)
+    return len(init) if isinstance(init, Tensor) and init.dim() else None
+
+
 def normal(num_particles: int, graph, generator: torch.Generator) -> Tensor:
     """N(0, 1) in the graph's space, drawn column by column in node order: ``[n, dim]``."""
     draw = torch.randn(graph.dim, num_particles, generator=generator, dtype=torch.float64)

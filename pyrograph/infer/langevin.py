@@ -25,7 +25,7 @@ class Langevin(ParticleEngine):
     Args:
         model: a Pyro program whose latent sites are all continuous.
         step_size: eps above, in unconstrained units.
-        num_particles: number of chains n.
+        num_particles: number of chains n, default 50 or as many as ``init`` holds.
         options: see :class:`ParticleEngine`; the KSD costs extra and is computed only for
             ``tol``.
 

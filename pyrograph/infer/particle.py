@@ -20,13 +20,15 @@ from pyrograph.infer.requires import Continuous
 from pyrograph.kernels import Layout, SteinOperator
 from pyrograph.posterior import ParticlePosterior
 
+DEFAULT_PARTICLES = 50
+
 
 class ParticleEngine(Engine):
     """Particles in the unconstrained space of a program's latents.
 
     Args:
         model: a Pyro program whose latent sites are all continuous.
-        num_particles: n.
+        num_particles: n; default as many as ``init`` holds, else 50.
         init: None (N(0, 1) in unconstrained space), or see
             :func:`pyrograph.infer.initial.starting_particles`.
         options: see :class:`Engine`; ``tol`` is compared with the graphical KSD (squared,
@@ -48,11 +50,13 @@ class ParticleEngine(Engine):
         self,
         model: Callable,
         *,
-        num_particles: int = 50,
+        num_particles: int | None = None,
         init: initial.Init | None = None,
         **options: Any,
     ):
         super().__init__(model, **options)
+        if num_particles is None:
+            num_particles = initial.number_of(init) or DEFAULT_PARTICLES
         self.num_particles = count("num_particles", num_particles)
         self.init = init
 

@@ -9,7 +9,7 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 
 from pyrograph.errors import UnsupportedSite
-from pyrograph.trace.sites import draw, enumeration, is_deterministic, name_of
+from pyrograph.trace.sites import draw, enumeration, is_latent, name_of
 
 
 class Requirement(Protocol):
@@ -45,9 +45,7 @@ class _Inspector(Messenger):
         self.requirement, self.engine = requirement, engine
 
     def _pyro_sample(self, msg: dict) -> None:
-        if msg["is_observed"] or msg["value"] is not None or site_is_subsample(msg):
-            return
-        if is_deterministic(msg):
+        if site_is_subsample(msg) or not is_latent(msg):
             return
         self.requirement.check(msg, self.engine)
         msg["value"], msg["done"] = draw(msg["fn"], msg["name"]), True

@@ -43,7 +43,8 @@ class GraphicalSVGD(ParticleEngine):
         locality: ``"blanket"``, ``"global"`` (textbook SVGD), ``RandomNeighbors(k)``,
             ``Mixed(a, b, weight)``.
         optim: a step rule, default ``AdaGrad(lr=1.0)``.
-        num_particles: n; with one particle this is gradient ascent.
+        num_particles: n, default 50 or as many as ``init`` holds; with one particle this is
+            gradient ascent.
         init: default N(0, 1) in unconstrained space.
         options: see :class:`ParticleEngine` and :class:`Engine`.
 

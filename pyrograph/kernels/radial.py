@@ -77,7 +77,7 @@ class Radial:
             value_score=block.score @ f,
             slope_own=slopes[:, :-1],
             slope=slopes[:, -1:],
-            curvature=_spread(own, rows @ curvature) if discrepancy else None,
+            curvature=spread(own, rows @ curvature) if discrepancy else None,
         )
 
     def stein(self, block: Block, *, discrepancy: bool = True) -> SteinSums:
@@ -111,6 +111,6 @@ def pairwise_squared(z: Tensor) -> Tensor:
     return left.transpose(1, 2) @ right
 
 
-def _spread(own: Tensor, sums: Tensor) -> Tensor:
+def spread(own: Tensor, sums: Tensor) -> Tensor:
     """sum_lm w_lm (x_l - x_m)^2 from sums = [x w; 1 w], w symmetric: ``[B]``."""
     return 2 * (own.square() * sums[:, -1:] - own * sums[:, :-1]).sum((1, 2))

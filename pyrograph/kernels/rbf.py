@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.kernels.protocol import Block
-from pyrograph.kernels.radial import Moments, Radial, _spread
+from pyrograph.kernels.radial import Moments, Radial, spread
 
 
 class RBF(Radial):
@@ -37,5 +37,5 @@ class RBF(Radial):
             value_score=sums[:, width + 1 :],
             slope_own=-sums[:, :width],
             slope=-sums[:, width : width + 1],
-            curvature=_spread(own, sums[:, : width + 1]) if discrepancy else None,
+            curvature=spread(own, sums[:, : width + 1]) if discrepancy else None,
         )

@@ -24,7 +24,7 @@ from pyrograph.kernels.rbf import RBF
 from pyrograph.kernels.scopes import Bucket, Layout
 
 MAX_NODES = 256
-"""Nodes per chunk; measured flat between 64 and 512 on a CPU."""
+"""Nodes per chunk; measured flat between 128 and 512 on a CPU."""
 MAX_ELEMENTS = 2**20
 """Elements of a chunk's largest matrix, which keeps many particles or wide scopes in cache."""
 

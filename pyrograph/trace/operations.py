@@ -38,9 +38,16 @@ from pyrograph.trace.rules.movement import MOVEMENT, movement
 from pyrograph.trace.rules.pointwise import POINTWISE, cast, pointwise
 from pyrograph.trace.rules.products import bmm
 from pyrograph.trace.rules.reductions import ROWS, TWO_OUTPUTS, WHOLE, reduction, row
-from pyrograph.trace.rules.refusals import CONTROL, refuse_control_flow, refuse_random, refuse_shape
+from pyrograph.trace.rules.refusals import (
+    CONTROL,
+    refuse_control_flow,
+    refuse_random,
+    refuse_reinterpretation,
+    refuse_shape,
+)
 from pyrograph.trace.rules.rewrites import (
     addmm,
+    bucketize,
     distances,
     dot,
     median,
@@ -102,6 +109,8 @@ def handler_of(func: Any) -> Handler:
         aten._cdist_forward.default: rerun(distances),
         aten._pdist_forward.default: rerun(pair_distances),
         aten.median.default: rerun(median),
+        aten.bucketize.Tensor: rerun(bucketize),
+        aten.view.dtype: refuse_reinterpretation,
     }
     if func in special:
         return special[func]

@@ -25,7 +25,16 @@ from torch import Tensor
 
 from pyrograph.errors import OptionError, ShapeMismatch, StructureError, SubsampleError
 from pyrograph.trace.record import Recorder, recording
-from pyrograph.trace.sites import Site, draw, enumeration, is_deterministic, name_of, transform_of
+from pyrograph.trace.sites import (
+    Site,
+    delta_density,
+    draw,
+    enumeration,
+    is_delta,
+    is_latent,
+    name_of,
+    transform_of,
+)
 from pyrograph.trace.tape import Tape, merge
 
 
@@ -84,6 +93,21 @@ def _refuse_subsampling(msg: dict) -> None:
 
 
 @contextmanager
+def _validation_off() -> Iterator[None]:
+    """Distributions made meanwhile do not validate, even if the program asks them to."""
+    original = torch.distributions.Distribution.__init__
+
+    def without_validation(self, *args, **kwargs):
+        original(self, *args[:2], **{**kwargs, "validate_args": False})
+
+    torch.distributions.Distribution.__init__ = without_validation
+    try:
+        yield
+    finally:
+        torch.distributions.Distribution.__init__ = original
+
+
+@contextmanager
 def _unvalidated(fn: object) -> Iterator[None]:
     """Validation would read latents in Python; the plain run has validated already."""
     chain, d = [], fn
@@ -112,10 +136,13 @@ class _Draw(Messenger):
         if _is_subsample(msg):
             return
         _refuse_subsampling(msg)
-        if msg["is_observed"] or msg["value"] is not None or is_deterministic(msg):
+        if not is_latent(msg):
             return
         name = msg["name"]
-        msg["value"] = self.fixed[name] if name in self.fixed else draw(msg["fn"], name)
+        if name in self.fixed:
+            msg["value"] = _check_fixed(name, self.fixed[name], msg["fn"])
+        else:
+            msg["value"] = draw(msg["fn"], name)
         msg["done"] = True
 
 
@@ -140,7 +167,7 @@ def plain_run(
         for name, site in trace.nodes.items():
             if site["type"] != "sample" or site["is_observed"] or _is_subsample(site):
                 continue
-            if is_deterministic(site):
+            if is_delta(site["fn"]):
                 continue
             values[name] = site["value"]
             if unconstrained and not site["fn"].support.is_discrete and name not in fixed:
@@ -175,7 +202,7 @@ class ProgramReader(Messenger):
         if _is_subsample(msg):
             return
         _refuse_subsampling(msg)
-        if msg["is_observed"] or msg["value"] is not None or is_deterministic(msg):
+        if not is_latent(msg):
             return
         name, fn, rec = msg["name"], msg["fn"], self.recorder
         if name in self.fixed:
@@ -247,11 +274,13 @@ class ProgramReader(Messenger):
 
     def _pyro_post_sample(self, msg: dict) -> None:
         name, rec = msg["name"], self.recorder
-        if _is_subsample(msg) or is_deterministic(msg) or msg["mask"] is False:
+        if _is_subsample(msg) or msg["mask"] is False or msg["infer"].get("_deterministic"):
             return
         rec.statement = name
-        with _unvalidated(msg["fn"]):
-            log_prob = msg["fn"].log_prob(msg["value"], *msg["args"], **msg["kwargs"])
+        log_prob = delta_density(msg)
+        if log_prob is None:
+            with _unvalidated(msg["fn"]):
+                log_prob = msg["fn"].log_prob(msg["value"], *msg["args"], **msg["kwargs"])
         log_prob = scale_and_mask(log_prob, msg["scale"], msg["mask"])
         self.statements.append((name, log_prob))
         rec.statement, rec.last_statement = None, name
@@ -271,7 +300,7 @@ def read_program(
     Raises:
         StructureError: (a subclass) where the structure cannot be read.
     """
-    with pyro.validation_enabled(False), recording() as recorder:
+    with pyro.validation_enabled(False), _validation_off(), recording() as recorder:
         reader = ProgramReader(recorder, fixed, unconstrained)
         with reader:
             model(*args, **kwargs)
@@ -281,22 +310,16 @@ def read_program(
             if name in names:
                 raise StructureError(f'two statements are called "{name}"; names must differ.')
             names.add(name)
-            statements.append((name, recorder.ids(log_prob), log_prob.detach()))
-        constrained = {n: recorder.ids_or_zero(v) for n, v in reader.constrained.items()}
+            ids = recorder.ids_or_zero(log_prob).reshape(-1).cpu()
+            statements.append((name, ids, log_prob.detach().reshape(-1).cpu()))
+        constrained = {n: recorder.ids_or_zero(v).cpu() for n, v in reader.constrained.items()}
     tape, renumber = merge(recorder.steps)
     return Reading(
         sites=tuple(reader.sites),
         fixed=reader.held,
         tape=tape,
         statements=tuple(
-            Statement(
-                name,
-                renumber(
-                    torch.zeros(v.numel(), dtype=torch.int64) if ids is None else ids.reshape(-1)
-                ),
-                v.reshape(-1).clone(),
-            )
-            for name, ids, v in statements
+            Statement(name, renumber(ids), values.clone()) for name, ids, values in statements
         ),
         leaves=reader.leaves,
         constrained={n: renumber(ids) for n, ids in constrained.items()},

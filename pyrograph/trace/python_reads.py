@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from pyrograph.errors import UnsupportedOperation
+
 if TYPE_CHECKING:
     from pyrograph.trace.record import Recorder
 
@@ -21,7 +23,12 @@ _READS = {
     Tensor.numpy: ".numpy()",
     Tensor.__array__: "numpy conversion",
     Tensor.__deepcopy__: "copy.deepcopy",
+    Tensor.__float__: "float() or a legacy constructor",
+    Tensor.__int__: "int()",
+    Tensor.__index__: "an index, range() or a legacy constructor",
 }
+#: Printing a latent while debugging a program does no harm.
+_PRINTING = {Tensor.__repr__, Tensor.__format__}
 _BUILDERS = {torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor}
 
 
@@ -37,6 +44,10 @@ class PythonReads(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         if func is Tensor.__getitem__:
             return self._getitem(*args)
+        if func in _PRINTING:
+            return self._unrecorded(func, args)
+        if func is Tensor.__setitem__:
+            return self._setitem(*args)
         if func is torch.nn.functional.one_hot and self.recorder.is_latent(args[0]):
             return self._one_hot(*args, **(kwargs or {}))
         if func in _READS and self.recorder.is_latent(args[0]):
@@ -46,6 +57,13 @@ class PythonReads(TorchFunctionMode):
             if latent is not None:
                 raise self.recorder.control_flow(f"{func.__name__}([...])", latent)
         return func(*args, **(kwargs or {}))
+
+    def _unrecorded(self, func, args: tuple):
+        self.recorder.paused = True
+        try:
+            return func(*args)
+        finally:
+            self.recorder.paused = False
 
     def _first_latent(self, data: object) -> Tensor | None:
         """A latent inside nested lists (a latent tensor itself is copied properly)."""
@@ -83,6 +101,29 @@ class PythonReads(TorchFunctionMode):
         for d, z in reversed(selected):
             x = torch.ops.aten.index.Tensor(x, [None] * d + [z.long()])
         return x[tuple(rest)] if rest else x
+
+    def _setitem(self, x: Tensor, index: object, value: object) -> None:
+        """``x[z] = v`` writes where a latent says: refused; ``x[condition] = v`` is a choice."""
+        keys = index if isinstance(index, tuple) else (index,)
+        for key in keys:
+            if self._is_scalar_latent(key):
+                raise UnsupportedOperation(
+                    f"{self.recorder.place()}: an assignment writes to a position given by "
+                    f"{self.recorder.sites_behind(key)}. Read instead of writing: build the result "
+                    f"with torch.where or a one-hot product."
+                )
+        only = keys[0]
+        if (
+            len(keys) == 1
+            and isinstance(only, Tensor)
+            and only.dim() == 0
+            and only.dtype is torch.bool
+            and self.recorder.is_latent(only)
+        ):
+            with self, self.recorder:
+                x.copy_(torch.where(only, torch.as_tensor(value, dtype=x.dtype), x))
+            return
+        Tensor.__setitem__(x, index, value)
 
     def _one_hot(self, labels: Tensor, num_classes: int = -1) -> Tensor:
         """PyTorch's own checks the labels in Python."""

@@ -77,16 +77,31 @@ def name_of(fn: object) -> str:
     return type(fn).__name__
 
 
-def is_deterministic(msg: dict) -> bool:
-    """``pyro.deterministic``, and what a reparameterisation leaves of a site: no own density."""
-    fn = msg["fn"]
-    if msg["infer"] and msg["infer"].get("_deterministic"):
-        return True
+def is_delta(fn: object) -> bool:
+    """Whether a site is a point mass, whatever wraps it."""
+    return isinstance(_unwrapped(fn), Delta)
+
+
+def _unwrapped(fn: object) -> object:
     while type(fn).__name__ in ("Independent", "MaskedDistribution"):
         fn = fn.base_dist
-    return isinstance(fn, Delta) and (
-        msg["value"] is fn.v or (not msg["is_observed"] and msg["value"] is None)
-    )
+    return fn
+
+
+def is_latent(msg: dict) -> bool:
+    """A site the program would draw, and not just pass on."""
+    return not msg["is_observed"] and msg["value"] is None and not is_delta(msg["fn"])
+
+
+def delta_density(msg: dict) -> Tensor | None:
+    """Log density of a point mass at its own value, as reparameterisations leave behind.
+
+    The comparison of the value with itself would read latents for nothing. None for other sites.
+    """
+    fn = msg["fn"]
+    if type(fn) is not Delta or msg["value"].data_ptr() != fn.v.data_ptr():
+        return None
+    return fn.log_density.expand(fn.batch_shape)
 
 
 def draw(fn: object, name: str) -> Tensor:

@@ -240,6 +240,15 @@ def test_observed_discrete_sites_and_subsample_indices_are_fine():
     assert fit(model, num_steps=2, progress=False).particles["p"].shape == (50,)
 
 
+def test_a_site_whose_bounds_depend_on_another_is_sampled_within_them():
+    def model():
+        top = pyro.sample("top", dist.Uniform(1.0, 2.0))
+        pyro.sample("x", dist.Uniform(0.0, top))
+
+    particles = fit(model, num_steps=50, progress=False).particles
+    assert (particles["x"] > 0).all() and (particles["x"] < particles["top"]).all()
+
+
 def test_a_program_without_latents_is_refused():
     with pytest.raises(InferenceError, match="no latent site"):
         fit(lambda: pyro.sample("y", dist.Normal(0.0, 1.0), obs=torch.tensor(0.0)))
@@ -251,6 +260,8 @@ def test_a_start_where_the_density_breaks_down_names_factor_and_particle():
     engine = Langevin(overflowing, init=start, num_particles=4, progress=False)
     with pytest.raises(NonFiniteDensity, match=r'factor "wall".*x\[1\].*at particle 2'):
         engine.setup()
+    with pytest.raises(InferenceError, match="not set up"):
+        engine.posterior()
 
 
 def test_a_run_that_breaks_down_keeps_the_last_good_state():

@@ -86,6 +86,16 @@ def test_a_guide_is_called_with_the_models_arguments():
     assert_close(start(guide, model, (y,)).x, y.expand(N, 3))
 
 
+def test_the_number_of_particles_is_that_of_the_start_unless_given():
+    values = particles()
+    posterior = start(values).posterior()
+    for init in (values, posterior, posterior.x):
+        engine = GraphicalSVGD(positive_and_simplex, init=init, progress=False)
+        assert engine.num_particles == N
+    assert GraphicalSVGD(positive_and_simplex).num_particles == 50
+    assert GraphicalSVGD(positive_and_simplex, init=lambda graph: None).num_particles == 50
+
+
 @pytest.mark.parametrize("returns", ["dict", "flat"])
 def test_functions_that_return_particles(returns):
     values = particles()

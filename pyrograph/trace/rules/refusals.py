@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.utils._pytree import tree_flatten
 
-from pyrograph.errors import RandomDrawError
+from pyrograph.errors import RandomDrawError, UnsupportedOperation
 
 if TYPE_CHECKING:
     from pyrograph.trace.record import Recorder
@@ -36,6 +36,13 @@ def refuse_random(rec: Recorder, func, args, kwargs):
     raise RandomDrawError(
         f"{rec.place()}: {func} draws random numbers that depend on {rec.sites_behind(latent)}. "
         f"Draw them with pyro.sample, so that they are a site of the model."
+    )
+
+
+def refuse_reinterpretation(rec: Recorder, func, args, kwargs):
+    raise UnsupportedOperation(
+        f"{rec.place()}: the bits of {rec.sites_behind(args[0])} are reinterpreted as another "
+        f"dtype; convert with .to(dtype)."
     )
 
 

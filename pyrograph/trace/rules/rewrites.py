@@ -54,5 +54,12 @@ def pair_distances(rec, func, args, kwargs):
     return torch.linalg.vector_norm(x[i] - x[j], ord=args[1] if len(args) > 1 else 2, dim=-1)
 
 
+def bucketize(rec, func, args, kwargs):
+    """The number of boundaries below each value."""
+    x, boundaries = args[0].unsqueeze(-1), args[1]
+    below = x >= boundaries if kwargs.get("right") else x > boundaries
+    return below.sum(-1, dtype=torch.int32 if kwargs.get("out_int32") else torch.int64)
+
+
 def median(rec, func, args, kwargs):
     return args[0].reshape(-1).median(0).values
