@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.distributions import biject_to
+from torch.distributions import Transform, biject_to
 
 from pyrograph.errors import ShapeMismatch, UnsupportedSite
 from pyrograph.graph import draw, markov
@@ -26,7 +26,7 @@ from pyrograph.graph.factor_group import FactorGroup
 from pyrograph.graph.grouping import group_factors
 from pyrograph.trace.localize import LocalProgram
 from pyrograph.trace.program import Reading
-from pyrograph.trace.sites import Site
+from pyrograph.trace.sites import Site, support_on
 from pyrograph.trace.split import split
 
 if TYPE_CHECKING:
@@ -347,9 +347,12 @@ class FactorGraph:
         if any(s.support is None for s in self.free_sites):
             return self._constrain_by_replay(values)
         return {
-            s.name: values[s.name] if s.is_discrete else biject_to(s.support)(values[s.name])
+            s.name: values[s.name] if s.is_discrete else self._transform(s)(values[s.name])
             for s in self.free_sites
         }
+
+    def _transform(self, site: Site) -> Transform:
+        return biject_to(support_on(site.support, self.device))
 
     def _constrain_by_replay(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Supports that depend on latents: replay what the program did."""
@@ -379,7 +382,7 @@ class FactorGraph:
                     f"unconstrained space, or write the site with a fixed support."
                 )
         return {
-            s.name: values[s.name] if s.is_discrete else biject_to(s.support).inv(values[s.name])
+            s.name: values[s.name] if s.is_discrete else self._transform(s).inv(values[s.name])
             for s in self.free_sites
         }
 

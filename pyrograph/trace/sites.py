@@ -6,6 +6,7 @@ unconstrained graph the event is that of ``biject_to(support).inv``: a K-simplex
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
 
@@ -130,6 +131,17 @@ def enumeration(fn: object) -> Tensor | None:
     except NotImplementedError:  # independent discrete coordinates, unequal counts
         return None
     return values.reshape(values.shape[:1] + fn.event_shape).detach().clone()
+
+
+def support_on(support: constraints.Constraint, device: torch.device) -> constraints.Constraint:
+    """The same constraint with its bounds on another device."""
+    moved = copy.copy(support)
+    for name, value in vars(support).items():
+        if isinstance(value, Tensor):
+            object.__setattr__(moved, name, value.to(device))
+        elif isinstance(value, constraints.Constraint):
+            object.__setattr__(moved, name, support_on(value, device))
+    return moved
 
 
 def transform_of(support: constraints.Constraint, name: str, fn: object):
