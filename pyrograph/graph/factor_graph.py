@@ -10,9 +10,9 @@ log density, its scope exactly the nodes it depends on. Particles are rows of a 
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 from collections.abc import Mapping
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -94,7 +94,9 @@ class FactorGraph:
         )
         constant = sum(float(s.values[s.ids == 0].double().sum()) for s in statements)
         self._element_constant = constant
-        terms = split(self._reading.tape, self._element_ids, self._node_of_leaf)
+        terms = split(
+            self._reading.tape, self._element_ids, self._node_of_leaf, self._value_dtype()
+        )
         self.constant = torch.tensor(constant + terms.constant, dtype=self._value_dtype())
         self.num_factors = len(terms.ids)
         self._terms = terms
@@ -120,8 +122,8 @@ class FactorGraph:
         )
 
     def _value_dtype(self) -> torch.dtype:
-        floats = [s.values.dtype for s in self._reading.statements]
-        return next((d for d in floats if d.is_floating_point), torch.get_default_dtype())
+        floats = [s.values.dtype for s in self._reading.statements if s.values.is_floating_point()]
+        return functools.reduce(torch.promote_types, floats or [torch.get_default_dtype()])
 
     def _make_group(self, index: Tensor, scope: Tensor) -> FactorGroup:
         numbers = self._statement_of_factor[index].unique().tolist()
@@ -173,7 +175,7 @@ class FactorGraph:
         ).to(self.device, self._cast)
 
     # ------------------------------------------------------------------ labels
-    @cached_property
+    @functools.cached_property
     def nodes(self) -> tuple[Label, ...]:
         """``(site, index)`` labels, in site order then row-major order."""
         return tuple(
@@ -215,7 +217,7 @@ class FactorGraph:
         ]
 
     # ------------------------------------------------------------------ views
-    @cached_property
+    @functools.cached_property
     def neighbors(self) -> tuple[Tensor, Tensor]:
         """Open Markov blankets as CSR ``(ptr [num_nodes + 1], node ids)``, ascending."""
         return markov.neighbors([g.scope for g in self.factors], self.num_nodes, self.device)
@@ -226,7 +228,7 @@ class FactorGraph:
         v = self.node_id(site, *index)
         return frozenset(self.nodes[u] for u in nodes[ptr[v] : ptr[v + 1]].tolist())
 
-    @cached_property
+    @functools.cached_property
     def data(self) -> HeteroData:
         """Bipartite torch-geometric view: ``variable``, ``factor`` and ``scope`` edges."""
         return markov.hetero_data(self)
@@ -310,6 +312,17 @@ class FactorGraph:
         buffers, batched = self._leaves(values)
         out = self._evaluate(buffers)
         return out if batched else out[0]
+
+    @property
+    def is_split(self) -> bool:
+        """Whether some log-density element was split into several factors."""
+        return self.num_factors != len(self._element_ids)
+
+    def sum_of_factors(self, values: Mapping[str, Tensor]) -> Tensor:
+        """:attr:`constant` plus all factors: what :meth:`log_prob` gives, by the split terms."""
+        buffers, batched = self._leaves(values)
+        total = self._compile_shared(self._terms.ids).total(buffers) + self.constant
+        return total if batched else total[0]
 
     def density(self, x: Tensor) -> Tensor:
         """Log density at flat particles ``[n, dim]``, as ``[n]``; differentiable."""

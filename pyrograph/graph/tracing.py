@@ -54,20 +54,22 @@ def trace_graph(
 
 def _verify(graph: FactorGraph, point: Point) -> None:
     """A wrong rule, or Python state that followed a latent's value, shows at another point."""
-    ours = graph.log_prob({s.name: point.unconstrained[s.name] for s in graph.free_sites})
+    values = {s.name: point.unconstrained[s.name] for s in graph.free_sites}
     theirs = point.log_prob + point.log_jacobian
+    _compare(graph, graph.log_prob(values), theirs, "the traced graph gives log density")
+    if graph.is_split:
+        _compare(graph, graph.sum_of_factors(values), theirs, "the graph's factors sum up to")
+
+
+def _compare(graph: FactorGraph, ours: Tensor, theirs: Tensor, what: str) -> None:
+    """Equal but for rounding, which grows with the number of terms; both infinite or NaN alike."""
+    ours, theirs = ours.double().cpu(), theirs.double().cpu()
+    precision = 1e-4 if graph.dtype is not torch.float64 else 1e-8
     scale = 1.0 + float(theirs.abs()) if bool(theirs.isfinite()) else 1.0
-    tolerance = 1e-4 if ours.dtype in (torch.float32, torch.float16) else 1e-8
-    same = torch.allclose(
-        ours.double().cpu(),
-        theirs.double().cpu(),
-        rtol=0.0,
-        atol=tolerance * scale * max(1.0, graph.num_factors**0.5 / 100),
-        equal_nan=True,
-    )
-    if not same:
+    tolerance = precision * scale * max(1.0, graph.num_factors**0.5 / 100)
+    if not torch.allclose(ours, theirs, rtol=0.0, atol=tolerance, equal_nan=True):
         raise VerificationError(
-            f"the traced graph gives log density {float(ours):.10g} at a second point, Pyro gives "
+            f"{what} {float(ours):.10g} at a second point, Pyro gives "
             f"{float(theirs):.10g}. The program is not a fixed function of its latents: it draws "
             f"random numbers outside pyro.sample, keeps state between runs, or reads a latent's "
             f"value in a way that was not caught. Please remove that (or report it)."

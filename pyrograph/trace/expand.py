@@ -54,8 +54,8 @@ class Children:
 class Expander:
     """One step down: a number as a linear combination of earlier numbers."""
 
-    def __init__(self, tape: Tape) -> None:
-        self.tape = tape
+    def __init__(self, tape: Tape, dtype: torch.dtype) -> None:
+        self.tape, self.dtype = tape, dtype
         self._can_branch: dict[int, bool] = {}
         for k in range(len(tape.steps)):
             self._can_branch[k] = self._step_can_branch(tape.steps[k])
@@ -230,20 +230,14 @@ class Expander:
         return Children(source[terms.source], coef, ids)
 
     def _emit(self, rule: Rule, a: Tensor, b: Tensor) -> Tensor:
-        dtype = torch.float64
-        for k in self.tape.step_of(torch.stack([a.max(), b.max()]).clamp_(min=1)).tolist():
-            if self.tape.steps:
-                dtype = self.tape.steps[k].dtype
-        return self._append(rule, (Operand(a, None, dtype), Operand(b, None, dtype)), dtype)
+        return self._append(rule, Operand(a, None, self.dtype), Operand(b, None, self.dtype))
 
     def _emit_constant(self, rule: Rule, a: Tensor, b: Tensor) -> Tensor:
-        dtype = self.tape.steps[int(self.tape.step_of(b.max().clamp(min=1)))].dtype
-        return self._append(
-            rule, (Operand(None, a.to(dtype), dtype), Operand(b, None, dtype)), dtype
-        )
+        constant = Operand(None, a.to(self.dtype), self.dtype)
+        return self._append(rule, constant, Operand(b, None, self.dtype))
 
-    def _append(self, rule: Rule, operands: tuple[Operand, ...], dtype: torch.dtype) -> Tensor:
-        ids = self.tape.append(rule, 1, operands, dtype)
+    def _append(self, rule: Rule, *operands: Operand) -> Tensor:
+        ids = self.tape.append(rule, 1, operands, self.dtype)
         k = len(self.tape.steps) - 1
         self._can_branch[k] = self._step_can_branch(self.tape.steps[k])
         return ids

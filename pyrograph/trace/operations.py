@@ -34,10 +34,10 @@ from torch._decomp import decomposition_table
 
 from pyrograph.trace.rules.fallback import decompose, dense
 from pyrograph.trace.rules.matrices import MATRIX, matrix, solve_triangular, solve_vector
-from pyrograph.trace.rules.movement import MOVEMENT, movement
+from pyrograph.trace.rules.movement import MOVEMENT, movement, view
 from pyrograph.trace.rules.pointwise import POINTWISE, cast, pointwise
 from pyrograph.trace.rules.products import bmm
-from pyrograph.trace.rules.reductions import ROWS, TWO_OUTPUTS, WHOLE, reduction, row
+from pyrograph.trace.rules.reductions import ONE_AXIS, ROWS, WHOLE, has_dim, reduction, row
 from pyrograph.trace.rules.refusals import (
     CONTROL,
     refuse_control_flow,
@@ -120,8 +120,10 @@ def handler_of(func: Any) -> Handler:
         return refuse_random
     if name in ("aten::set_", "aten::resize_", "aten::resize"):
         return refuse_shape
-    if func.is_view or func in CONSTANTS or torch.Tag.inplace_view in tags:
+    if func in CONSTANTS or torch.Tag.inplace_view in tags:
         return _run
+    if func.is_view:
+        return view
     if func._schema.is_mutable:
         return in_place
     if func in ACCUMULATE:
@@ -138,7 +140,7 @@ def handler_of(func: Any) -> Handler:
         return pointwise
     if torch.Tag.dynamic_output_shape in tags:
         return refuse_shape
-    if torch.Tag.reduction in tags or func in WHOLE or func in TWO_OUTPUTS:
+    if (torch.Tag.reduction in tags or func in WHOLE or func in ONE_AXIS) and has_dim(func):
         return reduction
     if func in decomposition_table or func._can_decompose():
         return decompose

@@ -60,22 +60,22 @@ class Terms:
     constant: float
 
 
-def split(tape: Tape, ids: Tensor, node_of_leaf: Tensor) -> Terms:
-    """Factors of the latent elements ``ids``; see the module's text."""
+def split(tape: Tape, ids: Tensor, node_of_leaf: Tensor, dtype: torch.dtype) -> Terms:
+    """Factors of the latent elements ``ids``, of this dtype; see the module's text."""
     ptr, nodes = scopes(tape, ids, node_of_leaf)
     arity = ptr.diff()
     rows = (arity > 1).nonzero().squeeze(1)
-    levels = _expand(tape, ids, rows)
+    levels = _expand(tape, ids, rows, dtype)
     if len(levels) == 1:
         return Terms(ids, torch.arange(len(ids)), ptr, nodes, 0.0)
     num_nodes = int(node_of_leaf.max()) + 1
     final = _collapse(tape, levels, node_of_leaf, num_nodes)
-    return _gather_terms(tape, ids, ptr, nodes, final, num_nodes)
+    return _gather_terms(tape, ids, ptr, nodes, final, num_nodes, dtype)
 
 
-def _expand(tape: Tape, ids: Tensor, rows: Tensor) -> list[_Level]:
+def _expand(tape: Tape, ids: Tensor, rows: Tensor, dtype: torch.dtype) -> list[_Level]:
     """The expansion tree, breadth first; chains of single children are followed in place."""
-    expander = Expander(tape)
+    expander = Expander(tape, dtype)
     keep = expander.branches(ids[rows])
     rows = rows[keep]
     level = _Level(rows, torch.ones(len(rows), dtype=torch.float64), ids[rows], rows)
@@ -198,7 +198,13 @@ def _collapse(tape: Tape, levels: list[_Level], node_of_leaf: Tensor, num_nodes:
 
 
 def _gather_terms(
-    tape: Tape, ids: Tensor, ptr: Tensor, nodes: Tensor, final: _Final, num_nodes: int
+    tape: Tape,
+    ids: Tensor,
+    ptr: Tensor,
+    nodes: Tensor,
+    final: _Final,
+    num_nodes: int,
+    dtype: torch.dtype,
 ) -> Terms:
     """Add up terms of equal scope within an element; keep elements that stayed whole."""
     split_rows = final.row[~final.is_root].unique()
@@ -233,7 +239,6 @@ def _gather_terms(
         factor_ids[which[plain]] = part_ids[at[plain, 0]]
         summed = (~plain).nonzero().squeeze(1)
         if len(summed):
-            dtype = tape.steps[-1].dtype
             weights = Operand(None, c[summed].to(dtype), dtype)
             terms = Operand(part_ids[at[summed]], None, dtype)
             factor_ids[which[summed]] = tape.append(DOT, 1, (terms, weights), dtype)

@@ -69,7 +69,7 @@ def mixed_differences(graph, points, pairs):
 
 @every_model
 def test_nodes_interact_numerically_exactly_where_they_are_neighbours(name, unconstrained):
-    """f(u', v') - f(u', v) - f(u, v') + f(u, v) vanishes for all points iff u, v share no factor."""
+    """f(u', v') - f(u', v) - f(u, v') + f(u, v) is 0 everywhere iff u, v share no factor."""
     case, graph = traced(name, unconstrained)
     free = [label for label in graph.nodes if label[0] not in (case.fixed or {})]
     pairs = list(combinations(free, 2))

@@ -6,6 +6,7 @@ inputs whose change moves it: found by changing one input at a time, at many ran
 
 import importlib
 import pkgutil
+import warnings
 
 import pyro
 import pyro.distributions as dist
@@ -15,12 +16,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import pyrograph.trace.rules as rules
 from pyrograph import trace_graph
+from pyrograph.errors import DenseScopeWarning
 
-from .catalogue import FAMILIES, LOOKUPS
+from .catalogue import FALLBACK, FAMILIES, LOOKUPS
 
 CASES = [(family, name) for family, functions in FAMILIES.items() for name in functions]
 #: Rules that give a sound but wider scope than brute force finds, and why.
 WIDER = {
+    "pointwise/heaviside": "the second input counts at zero only",
     "matrices/solve_triangular": "the whole system of a column",
     "matrices/solve_triangular from the right": "the whole system of a row",
     "matrices/columns of a constant triangle": "the whole system of a column",
@@ -36,7 +39,16 @@ WIDER = {
     "scans/cummin": "the whole row",
 }
 LOOKUPS_WIDER = {
-    "one latent index beside a slice": "",
+    "pointwise/heaviside": "the second input counts at zero only",
+    "latent table": "all six entries, though the index has three states",
+    "latent table, shifted": "all six entries, though the index has three states",
+    "index of a negative": "all six entries, though the index has three states",
+    "index_select": "all six entries, though the index has three states",
+    "take": "all six entries, though the index takes three values",
+    "cumsum as an index": "all six entries, though early sums are small",
+    "nested look-up": "all six entries, though the inner table names three",
+    "look-up of a look-up": "all entries of both tables",
+    "comparison": "a number is compared with itself",
 }
 
 
@@ -118,7 +130,7 @@ def test_a_function_of_reals_depends_on_what_moves_it(family, name):
     assert listed.tolist() == found[depends].tolist()
 
     points = torch.randn(5, 6)
-    expected = torch.stack([f(p).reshape(-1) for p in points])
+    expected = torch.stack([f(p.clone()).reshape(-1) for p in points])
     ours = values_of_factors(graph, {"x": points})
     torch.testing.assert_close(ours, expected[:, depends], equal_nan=True, rtol=1e-9, atol=1e-9)
     prior = dist.Normal(0.0, 1.0).log_prob(points).sum(1)
@@ -140,13 +152,34 @@ def test_gradients_of_the_replay_are_those_of_the_function(family, name):
     theirs, ours = points.clone().requires_grad_(), points.clone().requires_grad_()
     prior = dist.Normal(0.0, 1.0).log_prob(theirs).sum()
     try:
-        expected = torch.autograd.grad(prior + sum(f(p).sum() for p in theirs), theirs)[0]
+        expected = torch.autograd.grad(prior + sum(f(p.clone()).sum() for p in theirs), theirs)[0]
     except RuntimeError as error:
         pytest.skip(f"PyTorch has no gradient here: {error}")
     if name == "detach":
         pytest.skip("the replay differentiates through detach")
     found = torch.autograd.grad(graph.density(ours).sum(), ours)[0]
     torch.testing.assert_close(found, expected, equal_nan=True, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", FALLBACK)
+def test_a_function_without_a_rule_keeps_every_dependence(name):
+    f = wrapped(FALLBACK[name])
+
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.zeros(6), 1.0))
+        pyro.factor("f", f(x))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DenseScopeWarning)
+        graph = trace_graph(model)
+    found = sum(moved(f, (torch.randn(6),), real_changes) for _ in range(20)) > 0
+    listed = scopes_as_matrix(graph, [("x", (k,)) for k in range(6)])
+    assert len(listed) == len(found)
+    assert (listed | ~found).all()
+    points = torch.randn(5, 6)
+    expected = dist.Normal(0.0, 1.0).log_prob(points).sum(1)
+    expected = expected + torch.stack([f(p.clone()).sum() for p in points])
+    torch.testing.assert_close(graph.density(points), expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", LOOKUPS)

@@ -39,7 +39,10 @@ def replay_matrix(func: Any, static: tuple, operands: list[Tensor]) -> Tensor:
     others, options, output, core = static
     batch_first = [t.movedim(-1, 0) for t in operands]  # [S or 1, count or 1, *core]
     lead = torch.broadcast_shapes(*(t.shape[:2] for t in batch_first))
-    out = func(*(t.expand(*lead, *t.shape[2:]) for t in batch_first), *others, **dict(options))
+    inputs = [t.expand(*lead, *t.shape[2:]) for t in batch_first]
+    if func is aten.linalg_matrix_exp.default:  # refuses strided batches
+        inputs = [t.contiguous() for t in inputs]
+    out = func(*inputs, *others, **dict(options))
     out = out if output is None else out[output]
     return out.reshape(*lead, core).movedim(0, -1)
 

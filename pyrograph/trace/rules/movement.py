@@ -30,6 +30,7 @@ MOVEMENT: dict[Any, tuple[int, ...]] = {
     aten.embedding.default: (1,),
     aten.masked_select.default: (1,),
     aten.where.self: (0,),
+    torch.ops.prims.where.default: (0,),
     aten.masked_fill.Scalar: (1,),
     aten.masked_scatter.default: (1,),
     aten.scatter.src: (2,),
@@ -96,4 +97,15 @@ def movement(rec: Recorder, func, args, kwargs):
         id_args = (*id_args[: FILL[func]], 0)
     id_kwargs = {k: v for k, v in id_kwargs.items() if k not in ("dtype", "memory_format", "value")}
     rec.write(out, func(*id_args, **id_kwargs), max(rec.level(t) for t in sources))
+    return out
+
+
+def view(rec: Recorder, func, args, kwargs):
+    """A view shares its storage's shadow; one that had to copy (``reshape``) moves the ids too."""
+    out = func(*args, **kwargs)
+    outs = out if isinstance(out, (list, tuple)) else [out]
+    if not all(rec.is_latent(t) or t.numel() == 0 for t in outs):
+        ids = func(rec.ids(args[0]), *args[1:], **kwargs)
+        for t, t_ids in zip(outs, ids if isinstance(ids, (list, tuple)) else [ids], strict=True):
+            rec.write(t, t_ids, rec.level(args[0]))
     return out

@@ -47,6 +47,14 @@ def replay_pointwise(func: Any, static: tuple, operands: list[Tensor]) -> Tensor
     return out[0] if isinstance(out, tuple) else out
 
 
+def replay_further_output(func: Any, static: tuple, operands: list[Tensor]) -> Tensor:
+    """Output j of a function with several, such as ``frexp``."""
+    template, options, j = static
+    queue = iter(operands)
+    args = [next(queue) if a is SLOT else a for a in template]
+    return func(*args, **{k: next(queue) if v is SLOT else v for k, v in options})[j]
+
+
 def pointwise(rec: Recorder, func, args, kwargs):
     out = func(*args, **kwargs)
     result = out[0] if isinstance(out, tuple) else out
@@ -68,8 +76,11 @@ def pointwise(rec: Recorder, func, args, kwargs):
         tuple(SLOT if isinstance(a, Tensor) else frozen(a) for a in args),
         tuple((k, SLOT if isinstance(v, Tensor) else frozen(v)) for k, v in kwargs.items()),
     )
-    rule = Rule(replay_pointwise, func, static)
-    rec.emit(rule, 1, operands, result, tensors)
+    rec.emit(Rule(replay_pointwise, func, static), 1, operands, result, tensors)
+    for j, further in enumerate(out[1:] if isinstance(out, tuple) else (), start=1):
+        if further.shape == shape:
+            rule = Rule(replay_further_output, func, (*static, j))
+            rec.emit(rule, 1, operands, further, tensors)
     if func in (aten.mul.Tensor, aten.pow.Tensor_Tensor):
         _forget_zeros(rec, result, tensors if func is aten.mul.Tensor else tensors[1:], shape)
     return out

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from pyrograph.trace.rules.fallback import dense
 from pyrograph.trace.rules.slots import frozen
 from pyrograph.trace.tape import Rule
 
@@ -31,13 +30,8 @@ WHOLE = {
 }
 
 
-TWO_OUTPUTS = {
-    aten.max.dim,
-    aten.min.dim,
-    aten.median.dim,
-    aten.mode.default,
-    aten.kthvalue.default,
-}
+#: Reductions that carry no such tag.
+ONE_AXIS = {aten.median.dim, aten.nanmedian.dim, aten.mode.default, aten.kthvalue.default}
 
 
 def _norm(x: Tensor, options: dict) -> Tensor:
@@ -64,12 +58,15 @@ def _reduction_form(func: Any) -> tuple[list[str], Any, bool | None]:
     return names, single, None if dim is None else "List[int]" in str(dim)
 
 
+def has_dim(func: Any) -> bool:
+    """Whether a reduction has a form along one axis."""
+    return _reduction_form(func)[2] is not None
+
+
 def reduction(rec: Recorder, func, args, kwargs):
     x = args[0]
     out = func(*args, **kwargs)
     names, single, listed = _reduction_form(func)
-    if listed is None:
-        return dense(rec, func, args, kwargs)
     given = dict(zip(names, args, strict=False)) | kwargs
     dims = given.pop("dim", None)
     dims = [dims] if isinstance(dims, int) else list(dims or ())

@@ -48,18 +48,16 @@ def prefix(rec: Recorder, func, args, kwargs):
             return _two_level_prefix(func, x if dtype is None else x.to(dtype), dim)
     out = func(*args, **kwargs)
     single, listed, neutral = PREFIX[func]
-    later = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
 
     def arrange(t: Tensor) -> Tensor:
-        rows = t.movedim(dim, -1).reshape(-1, 1, length).expand(-1, length, length)
-        if t.dtype == torch.int64 and t is not x:
-            return rows.masked_fill(later, 0)
-        return rows.masked_fill(later, neutral)
+        return t.movedim(dim, -1).reshape(-1, 1, length).expand(-1, length, length)
 
     operand = rec.operand(x, arrange, 1)
-    if operand.values is None:
-        blank = torch.full((1, 1), neutral, dtype=x.dtype).expand(operand.ids.shape)
-        operand = Operand(operand.ids, blank, x.dtype)
+    count = len(operand.ids)
+    later = torch.ones(length, length, dtype=torch.bool).triu(1).repeat(count // length, 1)
+    values = torch.zeros((), dtype=x.dtype) if operand.values is None else operand.values
+    values = values.expand(count, length).masked_fill(later, neutral)
+    operand = Operand(operand.ids.masked_fill(later, 0), values, x.dtype)
     options = () if dtype is None else (("dtype", dtype),)
     rule = Rule(replay_reduction, single, (options, listed, None))
     rec.emit(rule, 1, [operand], out.movedim(dim, -1), [x])
