@@ -7,8 +7,8 @@ WORKERS ?= 2
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-# Several workers share the cores; more threads than cores slows PyTorch down badly.
-test: export OMP_NUM_THREADS = 1
+# Small tensors gain nothing from threads, and threads that outnumber free cores cost dearly.
+export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test format clean
 

@@ -121,6 +121,12 @@ class FactorGraph:
             )
         )
 
+    @property
+    def lowest_precision(self) -> torch.dtype:
+        """The narrowest floating dtype the program computes in."""
+        dtypes = {s.dtype for s in self._reading.tape.steps if s.dtype.is_floating_point}
+        return min(dtypes or {self._value_dtype()}, key=lambda d: torch.finfo(d).bits)
+
     def _value_dtype(self) -> torch.dtype:
         floats = [s.values.dtype for s in self._reading.statements if s.values.is_floating_point()]
         return functools.reduce(torch.promote_types, floats or [torch.get_default_dtype()])

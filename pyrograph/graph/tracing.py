@@ -64,7 +64,7 @@ def _verify(graph: FactorGraph, point: Point) -> None:
 def _compare(graph: FactorGraph, ours: Tensor, theirs: Tensor, what: str) -> None:
     """Equal but for rounding, which grows with the number of terms; both infinite or NaN alike."""
     ours, theirs = ours.double().cpu(), theirs.double().cpu()
-    precision = 1e-4 if graph.dtype is not torch.float64 else 1e-8
+    precision = 1e-8 if graph.lowest_precision is torch.float64 else 1e-4
     scale = 1.0 + float(theirs.abs()) if bool(theirs.isfinite()) else 1.0
     tolerance = precision * scale * max(1.0, graph.num_factors**0.5 / 100)
     if not torch.allclose(ours, theirs, rtol=0.0, atol=tolerance, equal_nan=True):

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._decomp import decomposition_table
 
-from pyrograph.trace.rules.fallback import decompose, dense
+from pyrograph.trace.rules.fallback import decompose, dense, undo_prim
 from pyrograph.trace.rules.matrices import MATRIX, matrix, solve_triangular, solve_vector
 from pyrograph.trace.rules.movement import MOVEMENT, movement, view
 from pyrograph.trace.rules.pointwise import POINTWISE, cast, pointwise
@@ -46,10 +46,13 @@ from pyrograph.trace.rules.refusals import (
     refuse_shape,
 )
 from pyrograph.trace.rules.rewrites import (
+    addcdiv,
+    addcmul,
     addmm,
     bucketize,
     distances,
     dot,
+    lerp,
     median,
     mm,
     mv,
@@ -109,9 +112,15 @@ def handler_of(func: Any) -> Handler:
         aten._cdist_forward.default: rerun(distances),
         aten._pdist_forward.default: rerun(pair_distances),
         aten.median.default: rerun(median),
+        aten.addcmul.default: rerun(addcmul),
+        aten.addcdiv.default: rerun(addcdiv),
+        aten.lerp.Tensor: rerun(lerp),
+        aten.lerp.Scalar: rerun(lerp),
         aten.bucketize.Tensor: rerun(bucketize),
         aten.view.dtype: refuse_reinterpretation,
     }
+    if func.namespace == "prims":
+        return undo_prim
     if func in special:
         return special[func]
     if func in CONTROL or torch.Tag.data_dependent_output in tags:

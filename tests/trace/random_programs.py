@@ -78,7 +78,6 @@ STEPS: list[Callable] = [
     _written,
     _accumulated,
     _masked,
-    lambda rng, x, pool: x.float().double(),
     lambda rng, x, pool: torch.einsum("i,j->ij", x, x).diagonal(1) if len(x) > 1 else x,
     lambda rng, x, pool: torch.addmm(
         torch.ones(1, 1), x[None], _partner(rng, x, pool)[:, None], beta=0.5, alpha=2.0

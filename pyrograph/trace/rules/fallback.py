@@ -20,8 +20,15 @@ if TYPE_CHECKING:
 
 def decompose(rec: Recorder, func, args, kwargs):
     with rec:
-        known = decomposition_table.get(func)
-        return known(*args, **kwargs) if known else func.decompose(*args, **kwargs)
+        if func._can_decompose():  # into operations with gradients; the table's may be ``prims``
+            return func.decompose(*args, **kwargs)
+        return decomposition_table[func](*args, **kwargs)
+
+
+def undo_prim(rec: Recorder, func, args, kwargs):
+    """Decompositions may end in ``prims``, which have no gradients: use what they stand for."""
+    with rec:
+        return func.impl_aten(*args, **kwargs)
 
 
 class _Call:

@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 
-#: A choice between two tensors; pointwise if the condition is latent.
-WHERE = {aten.where.self, torch.ops.prims.where.default}
-
-
 def _offset(static: tuple, indices: list[Tensor]) -> Tensor:
     """Position of an entry relative to the first one, wrapped as PyTorch wraps."""
     return sum(
@@ -114,7 +110,7 @@ def latent_index(rec: Recorder, func, args, kwargs, indices: list[Tensor]):
         entry = (index, _row_major(x.shape)[dim], x.shape[dim])
         return _look_up(rec, x, out, position, [entry])
     with rec:
-        if func in WHERE:
+        if func is aten.where.self:
             pass
         elif func is aten.index_select.default:
             x, dim, index = args
@@ -131,7 +127,7 @@ def latent_index(rec: Recorder, func, args, kwargs, indices: list[Tensor]):
             if len(index) == 1 and index[0].dtype == torch.bool and value.numel() == 1:
                 mask = index[0].reshape(index[0].shape + (1,) * (x.dim() - index[0].dim()))
                 return torch.where(mask, value.reshape(()), x)
-    if func in WHERE:
+    if func is aten.where.self:
         return pointwise(rec, func, args, kwargs)
     if func is aten.masked_select.default:
         raise rec.latent_shape(func, args[1])

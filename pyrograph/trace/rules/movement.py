@@ -30,7 +30,6 @@ MOVEMENT: dict[Any, tuple[int, ...]] = {
     aten.embedding.default: (1,),
     aten.masked_select.default: (1,),
     aten.where.self: (0,),
-    torch.ops.prims.where.default: (0,),
     aten.masked_fill.Scalar: (1,),
     aten.masked_scatter.default: (1,),
     aten.scatter.src: (2,),

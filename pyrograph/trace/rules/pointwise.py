@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from pyrograph.trace.rules.fallback import decompose
 from pyrograph.trace.rules.slots import SLOT, frozen
 from pyrograph.trace.tape import Operand, Rule
 
@@ -60,6 +61,8 @@ def pointwise(rec: Recorder, func, args, kwargs):
     result = out[0] if isinstance(out, tuple) else out
     if result.numel() == 0:
         return out
+    if result.dim() == 0 and any(isinstance(a, Tensor) and a.dim() for a in args):
+        return decompose(rec, func, args, kwargs)  # a loss that averages
     if func in ZERO_SCALAR and not isinstance(args[1], Tensor) and args[1] == 0:
         return out
     shape = result.shape

@@ -42,6 +42,23 @@ def addmm(rec, func, args, kwargs):
     return product + (base if beta == 1 else base * beta)
 
 
+def addcmul(rec, func, args, kwargs):
+    a, b, c = args
+    product = b * c
+    return a + (product if kwargs.get("value", 1) == 1 else product * kwargs["value"])
+
+
+def addcdiv(rec, func, args, kwargs):
+    a, b, c = args
+    quotient = b / c
+    return a + (quotient if kwargs.get("value", 1) == 1 else quotient * kwargs["value"])
+
+
+def lerp(rec, func, args, kwargs):
+    a, b, weight = args
+    return a + (b - a) * weight
+
+
 def distances(rec, func, args, kwargs):
     """``cdist``: entry (i, j) reads row i of one and row j of the other."""
     a, b, p = args[:3]
