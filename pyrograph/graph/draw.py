@@ -65,7 +65,8 @@ def draw(graph: FactorGraph, ax=None, positions: Mapping | None = None):
     if len(variables) <= MAX_LABELS:
         labels = {v: v[0] + ("" if not v[1] else str(list(v[1]))) for v in variables}
         nx.draw_networkx_labels(net, layout, labels, font_size=7, ax=ax)
-    ax.legend(loc="best", fontsize=8, frameon=False)
+    if variables:
+        ax.legend(loc="best", fontsize=8, frameon=False)
     ax.set_axis_off()
     if positions is not None:
         ax.set_aspect("equal")

@@ -105,10 +105,7 @@ class FactorGraph:
         self._statement_names = [s.name for s in statements]
         kinds: dict[tuple, int] = {}
         kind_of_site = torch.tensor(
-            [
-                kinds.setdefault((s.event_shape, s.is_discrete, s.cardinality), len(kinds))
-                for s in self._reading.sites
-            ],
+            [kinds.setdefault(s.kind, len(kinds)) for s in self._reading.sites],
             dtype=torch.int64,
         )
         self.factors = tuple(
@@ -285,7 +282,7 @@ class FactorGraph:
                     f"either every value has one more leading dimension than its site, or none."
                 )
             lead = mine
-            flat = value.reshape(1 if mine is None else mine, -1)
+            flat = value.reshape(1 if mine is None else mine, site.num_nodes * site.width)
             buffers.append(flat.t().contiguous() if mine != 1 else flat.t())
         for name, held in self.fixed.items():
             if name in values and not bool((values[name] == held.to(values[name])).all()):
@@ -456,7 +453,10 @@ class FactorGraph:
         return moved
 
     def __repr__(self) -> str:
-        sites = ", ".join(f"{s.name}{list(s.batch_shape)}" for s in self.sites.values())
+        sites = [f"{s.name}{list(s.batch_shape)}" for s in self.sites.values()]
+        if len(sites) > 8:
+            sites = [*sites[:4], f"... {len(sites)} sites"]
+        sites = ", ".join(sites)
         return (
             f"FactorGraph({self.num_nodes} nodes, {self.num_factors} factors in "
             f"{len(self.factors)} groups; sites: {sites})"

@@ -80,7 +80,9 @@ class FactorGroup:
                 )
         if self._program is None:
             self._program = self._compile()
-        return self._program([v.reshape(samples, -1).t() for v in values]).t()
+        widths = [self.num_factors * site.width for site in self.slots]
+        leaves = [v.reshape(samples, w).t() for v, w in zip(values, widths, strict=True)]
+        return self._program(leaves).t()
 
     def table(self) -> Tensor:
         """All values of discrete factors.

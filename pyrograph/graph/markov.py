@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from scipy import sparse
 from torch import Tensor
 
 # torch-geometric and networkx take seconds to import; only these views need them.
@@ -14,32 +16,53 @@ if TYPE_CHECKING:
 
     from pyrograph.graph.factor_graph import FactorGraph
 
-#: Pairs of scope members handled at once.
-PAIR_CHUNK = 20_000_000
+#: From this many nodes on, factors of equal scope are looked for before they are paired.
+WIDE = 4
 
 
 def neighbors(scopes: list[Tensor], num_nodes: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Nodes that share a factor, as CSR ``(ptr [num_nodes + 1], nodes)``, ascending.
 
+    The pattern of ``B^T B`` for the incidence matrix B of factors and nodes; factors of one scope
+    count once, so a thousand observations of the same weights cost as one.
+
     Args:
         scopes: ``[E, arity]`` node ids per group.
     """
-    found = [torch.zeros(0, dtype=torch.int64, device=device)]
+    rows, columns, first = [], [], 0
     for scope in scopes:
         arity = scope.shape[1]
         if arity < 2:
             continue
-        for part in scope.to(device).split(max(1, PAIR_CHUNK // arity**2)):
-            keys = (part.unsqueeze(2) * num_nodes + part.unsqueeze(1)).reshape(-1)
-            found.append(keys.unique())
-    keys = torch.cat(found).unique()
-    row = torch.div(keys, num_nodes, rounding_mode="floor") if num_nodes else keys
-    column = keys - row * num_nodes
-    apart = row != column
-    row, column = row[apart], column[apart]
-    ptr = torch.zeros(num_nodes + 1, dtype=torch.int64, device=device)
-    ptr[1:] = torch.bincount(row, minlength=num_nodes).cumsum(0)
-    return ptr, column
+        scope = scope.cpu().numpy()
+        if arity >= WIDE:
+            scope = _distinct(scope, num_nodes)
+        rows.append(np.arange(first, first + len(scope)).repeat(arity))
+        columns.append(scope.reshape(-1))
+        first += len(scope)
+    if not rows:
+        empty = torch.zeros(num_nodes + 1, dtype=torch.int64, device=device)
+        return empty, empty[:0]
+    row, column = np.concatenate(rows), np.concatenate(columns)
+    incidence = sparse.csr_array(
+        (np.ones(len(row), dtype=bool), (row, column)), shape=(first, num_nodes)
+    )
+    pairs = (incidence.T @ incidence).tocsr()
+    pairs.sort_indices()
+    ptr = torch.from_numpy(pairs.indptr.astype(np.int64))
+    column = torch.from_numpy(pairs.indices.astype(np.int64))
+    owner = torch.arange(num_nodes).repeat_interleave(ptr.diff())
+    apart = owner != column
+    degree = torch.bincount(owner[apart], minlength=num_nodes)
+    ptr = torch.zeros(num_nodes + 1, dtype=torch.int64)
+    ptr[1:] = degree.cumsum(0)
+    return ptr.to(device), column[apart].to(device)
+
+
+def _distinct(scope: np.ndarray, num_nodes: int) -> np.ndarray:
+    """Distinct rows, told apart by sums of random 62-bit labels."""
+    label = np.random.default_rng(0).integers(0, 1 << 62, num_nodes)
+    return scope[np.unique(label[scope].sum(1), return_index=True)[1]]
 
 
 def hetero_data(graph: FactorGraph) -> HeteroData:

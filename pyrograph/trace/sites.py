@@ -62,6 +62,12 @@ class Site:
     def cardinality(self) -> int | None:
         return None if self.enumeration is None else len(self.enumeration)
 
+    @property
+    def kind(self) -> tuple:
+        """Equal for sites whose nodes can stand in for each other: like events, like states."""
+        states = None if self.enumeration is None else tuple(self.enumeration.flatten().tolist())
+        return (self.event_shape, self.dtype, self.is_discrete, states)
+
     def describe(self) -> str:
         kind = f", {self.cardinality} states" if self.cardinality else ""
         return f'site "{self.name}" ({self.distribution}{kind})'

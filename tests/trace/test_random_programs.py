@@ -1,5 +1,6 @@
 """Random programs: the split density is the density, and interacting nodes share a factor."""
 
+import random
 from itertools import combinations
 
 import pyro
@@ -127,8 +128,6 @@ def test_random_index_patterns_join_exactly_the_indexed_nodes(shape, seed, dims)
 @settings(max_examples=20)
 @given(seed=st.integers(0, 10**6), length=st.integers(2, 8), rows=st.integers(1, 3))
 def test_sparse_matrices_in_a_likelihood_join_the_columns_of_their_rows(seed, length, rows):
-    import random
-
     a = sparse(random.Random(seed), rows, length)
 
     def model():
