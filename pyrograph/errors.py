@@ -42,6 +42,10 @@ class UnsupportedOperation(StructureError):
     """An operation on latents for which no dependence rule is known or possible."""
 
 
+class InvalidProgram(StructureError, ValueError):
+    """The program fails at every one of several draws from its prior."""
+
+
 class VerificationError(StructureError):
     """The traced graph and the Pyro program disagree at a second point."""
 

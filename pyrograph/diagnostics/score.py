@@ -23,7 +23,10 @@ def value_and_score(graph, x: Tensor, *, differentiable: bool = False) -> tuple[
     with torch.enable_grad():
         point = x if differentiable and x.requires_grad else x.detach().requires_grad_()
         log_p = graph.density(point)
-        (score,) = torch.autograd.grad(log_p.sum(), point, create_graph=differentiable)
+        if log_p.requires_grad:
+            (score,) = torch.autograd.grad(log_p.sum(), point, create_graph=differentiable)
+        else:  # a flat density
+            score = torch.zeros_like(point)
     if not differentiable:
         log_p = log_p.detach()
     # one number to look at; only a sum that overflows is looked at again

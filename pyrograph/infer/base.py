@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from pyrograph.errors import ConvergenceWarning, InferenceError, ShapeMismatch
+from pyrograph.errors import ConvergenceWarning, InferenceError, OptionError, ShapeMismatch
 from pyrograph.graph import FactorGraph, trace_graph
 from pyrograph.infer.options import count, floating, positive, refuse_unknown
 from pyrograph.infer.requires import Requirement, check_program
@@ -55,7 +55,7 @@ class Engine:
         self.tol = None if tol is None else positive("tol", tol)
         self.progress = progress
         self.dtype = floating("dtype", dtype)
-        self.device = None if device is None else torch.device(device)
+        self.device = None if device is None else _device(device)
         self._graph: FactorGraph | None = None
         self._arguments: tuple[tuple, dict] = ((), {})
         self._history: dict[str, list[float]] = {}
@@ -222,6 +222,12 @@ class Engine:
         if self._graph is None:
             self._pending = state
             return
+        missing = {"sites", "history", *self.carried()} - set(state)
+        if missing:
+            raise ShapeMismatch(
+                f"the state has no {', '.join(sorted(missing))}: it is not a state_dict of "
+                f"{type(self).__name__}"
+            )
         self._check_sites(state["sites"])
         self.restore(state)
         self._history = {k: v.tolist() for k, v in state["history"].items()}
@@ -253,6 +259,13 @@ class Engine:
         for name, value in zip(names, values, strict=True):
             self._history.setdefault(name, []).append(value)
         return self._history["objective"][-1]
+
+
+def _device(device: torch.device | str) -> torch.device:
+    try:
+        return torch.device(device)
+    except RuntimeError as error:
+        raise OptionError(f"device={device!r} is no device: {error}") from error
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -83,6 +83,14 @@ def _call(init: Callable, num_particles: int, graph, args: tuple, kwargs: dict) 
     if names and set(names) <= set(given):
         return init(**{name: given[name] for name in names})
     call_args, call_kwargs = (args, kwargs) if names or isinstance(init, Module) else ((), {})
+    if names and not _takes(init, call_args, call_kwargs):
+        if not _takes(init, (num_particles,), {}):
+            raise OptionError(
+                f"init={init!r} takes neither the model's arguments, as a guide does, nor "
+                "num_particles and/or graph (by these names), nor one argument, the number of "
+                "particles"
+            )
+        return init(num_particles)
     draws = []
     for _ in range(num_particles):
         with torch.no_grad():
@@ -100,6 +108,14 @@ def _call(init: Callable, num_particles: int, graph, args: tuple, kwargs: dict) 
     if missing:
         raise ShapeMismatch(f'init: the guide does not draw site "{missing[0]}"')
     return {name: torch.stack([draw[name] for draw in draws]) for name in graph.sites}
+
+
+def _takes(function: Callable, args: tuple, kwargs: dict) -> bool:
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
 
 
 def _check_flat(x: Tensor, num_particles: int, graph) -> Tensor:

@@ -9,6 +9,7 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 
 from pyrograph.errors import UnsupportedSite
+from pyrograph.trace.program import retried
 from pyrograph.trace.sites import draw, enumeration, is_latent, name_of
 
 
@@ -33,7 +34,7 @@ class Continuous:
         raise UnsupportedSite(
             f'site "{name}" ({name_of(fn)}{states}) is discrete; {engine} moves particles along '
             "gradients and needs continuous sites. Use an engine for discrete sites (pg.BP, "
-            f'pg.DPVI), or sum "{name}" out in the model.'
+            f'pg.DPVI; not in this release yet), or sum "{name}" out in the model.'
         )
 
 
@@ -43,6 +44,10 @@ class _Inspector(Messenger):
     def __init__(self, requirement: Requirement, engine: str):
         super().__init__()
         self.requirement, self.engine = requirement, engine
+        self.last: str | None = None
+
+    def _pyro_post_sample(self, msg: dict) -> None:
+        self.last = msg["name"]
 
     def _pyro_sample(self, msg: dict) -> None:
         if site_is_subsample(msg) or not is_latent(msg):
@@ -58,6 +63,12 @@ def check_program(
 
     Raises:
         UnsupportedSite: a site does not fit the engine.
+        InvalidProgram: the program fails at every draw.
     """
-    with torch.no_grad(), _Inspector(requirement, engine):
-        model(*args, **kwargs)
+    inspector = _Inspector(requirement, engine)
+
+    def run() -> None:
+        with torch.no_grad(), inspector:
+            model(*args, **kwargs)
+
+    retried(run, lambda: inspector.last)

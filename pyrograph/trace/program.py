@@ -23,7 +23,14 @@ from pyro.distributions.util import scale_and_mask, sum_rightmost
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
-from pyrograph.errors import OptionError, ShapeMismatch, StructureError, SubsampleError
+from pyrograph.errors import (
+    InvalidProgram,
+    OptionError,
+    PyrographError,
+    ShapeMismatch,
+    StructureError,
+    SubsampleError,
+)
 from pyrograph.trace.record import Recorder, recording
 from pyrograph.trace.sites import (
     Site,
@@ -36,6 +43,9 @@ from pyrograph.trace.sites import (
     transform_of,
 )
 from pyrograph.trace.tape import Tape, merge
+
+#: Draws from the prior that are tried before a program is given up.
+PRIOR_DRAWS = 20
 
 
 @dataclass(frozen=True)
@@ -131,6 +141,10 @@ class _Draw(Messenger):
     def __init__(self, fixed: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.fixed = fixed
+        self.last: str | None = None
+
+    def _pyro_post_sample(self, msg: dict) -> None:
+        self.last = msg["name"]
 
     def _pyro_sample(self, msg: dict) -> None:
         if _is_subsample(msg):
@@ -156,11 +170,45 @@ def _check_fixed(name: str, value: object, fn: Any) -> Tensor:
     return value
 
 
+def retried(run: Callable[[], Any], last_statement: Callable[[], str | None]) -> Any:
+    """``run`` at the first draw from the prior where the program makes sense.
+
+    A log of a difference, a matrix that is not always positive definite: programs may fail at
+    some draws and be sound where the posterior lies.
+
+    Raises:
+        InvalidProgram: it fails at all of them.
+    """
+    for _ in range(PRIOR_DRAWS):
+        try:
+            return run()
+        except (ValueError, torch.linalg.LinAlgError) as error:
+            if isinstance(error, PyrographError):
+                raise
+            failure = error
+    after = last_statement()
+    where = "before its first statement" if after is None else f'after statement "{after}"'
+    raise InvalidProgram(
+        f"the program fails {where} at each of {PRIOR_DRAWS} draws from its prior: {failure} "
+        f"Mend the statement that follows, or give the prior less room where it makes no sense."
+    ) from failure
+
+
 def plain_run(
     model: Callable, args: tuple, kwargs: dict, fixed: Mapping[str, Tensor], unconstrained: bool
 ) -> Point:
     """A point and Pyro's log density there (plus log Jacobians), by Pyro's own code."""
-    with torch.no_grad(), _Draw(fixed):
+    drawing = _Draw(fixed)
+    return retried(
+        lambda: _plain_run(model, args, kwargs, drawing, unconstrained), lambda: drawing.last
+    )
+
+
+def _plain_run(
+    model: Callable, args: tuple, kwargs: dict, drawing: _Draw, unconstrained: bool
+) -> Point:
+    fixed = drawing.fixed
+    with torch.no_grad(), drawing:
         trace = poutine.trace(model).get_trace(*args, **kwargs)
         log_prob = torch.as_tensor(trace.log_prob_sum())
         values, log_jacobian, free = {}, torch.zeros(()), {}
@@ -295,15 +343,33 @@ def _innermost(support: Any) -> Any:
 def read_program(
     model: Callable, args: tuple, kwargs: dict, fixed: Mapping[str, Tensor], unconstrained: bool
 ) -> Reading:
-    """Record the program at a fresh point; see the module's text.
+    """Record the program at a fresh point; see the module's text."""
+    last: list[str | None] = [None]
+    return retried(
+        lambda: _read_program(model, args, kwargs, fixed, unconstrained, last), lambda: last[0]
+    )
+
+
+def _read_program(
+    model: Callable,
+    args: tuple,
+    kwargs: dict,
+    fixed: Mapping[str, Tensor],
+    unconstrained: bool,
+    last: list[str | None],
+) -> Reading:
+    """One attempt; ``last[0]`` is left at the last statement that was read.
 
     Raises:
         StructureError: (a subclass) where the structure cannot be read.
     """
     with pyro.validation_enabled(False), _validation_off(), recording() as recorder:
         reader = ProgramReader(recorder, fixed, unconstrained)
-        with reader:
-            model(*args, **kwargs)
+        try:
+            with reader:
+                model(*args, **kwargs)
+        finally:
+            last[0] = recorder.last_statement
         statements = []
         names = set()
         for name, log_prob in reader.statements:
