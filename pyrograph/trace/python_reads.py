@@ -30,6 +30,14 @@ _READS = {
 #: Printing a latent while debugging a program does no harm.
 _PRINTING = {Tensor.__repr__, Tensor.__format__}
 _BUILDERS = {torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor}
+_WATCHED = {
+    Tensor.__getitem__,
+    Tensor.__setitem__,
+    torch.nn.functional.one_hot,
+    *_READS,
+    *_PRINTING,
+    *_BUILDERS,
+}
 
 
 class PythonReads(TorchFunctionMode):
@@ -40,23 +48,24 @@ class PythonReads(TorchFunctionMode):
         self.recorder = recorder
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        if self.recorder.paused:
-            return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if func not in _WATCHED or self.recorder.paused:
+            return func(*args, **kwargs)
         if func is Tensor.__getitem__:
             return self._getitem(*args)
-        if func in _PRINTING:
-            return self._unrecorded(func, args)
         if func is Tensor.__setitem__:
             return self._setitem(*args)
+        if func in _PRINTING:
+            return self._unrecorded(func, args)
         if func is torch.nn.functional.one_hot and self.recorder.is_latent(args[0]):
-            return self._one_hot(*args, **(kwargs or {}))
+            return self._one_hot(*args, **kwargs)
         if func in _READS and self.recorder.is_latent(args[0]):
             raise self.recorder.control_flow(_READS[func], args[0])
         if func in _BUILDERS:
             latent = self._first_latent(args[1] if func is Tensor.new_tensor else args[0])
             if latent is not None:
                 raise self.recorder.control_flow(f"{func.__name__}([...])", latent)
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
 
     def _unrecorded(self, func, args: tuple):
         self.recorder.paused = True

@@ -49,13 +49,15 @@ _LIBRARIES = (
 
 
 class Shadow:
-    """Ids of the elements of one storage; ``first`` when one step filled all of it in order."""
+    """Ids of the elements of one storage; ``first`` when one step filled all of it in order.
 
-    __slots__ = ("_ids", "device", "first", "item_bytes", "level", "mixed", "numel")
+    Keeps the tensor alive: a freed storage's address could be used again.
+    """
 
-    def __init__(self, t: Tensor, level: int, first: int | None = None):
-        self.item_bytes, self.device = t.element_size(), t.device
-        self.numel = t.untyped_storage().nbytes() // self.item_bytes
+    __slots__ = ("_ids", "first", "item_bytes", "level", "mixed", "numel", "tensor")
+
+    def __init__(self, t: Tensor, level: int, numel: int, first: int | None = None):
+        self.tensor, self.item_bytes, self.numel = t, t.element_size(), numel
         self.level, self.first = level, first
         self.mixed = first is None
         self._ids: Tensor | None = None
@@ -64,11 +66,11 @@ class Shadow:
     def ids(self) -> Tensor:
         if self._ids is None:
             if self.first is None:
-                self._ids = torch.zeros(self.numel, dtype=torch.int64, device=self.device)
+                self._ids = torch.zeros(self.numel, dtype=torch.int64, device=self.tensor.device)
             else:
                 step = -1 if self.first < 0 else 1
                 last = self.first + step * self.numel
-                self._ids = torch.arange(self.first, last, step, device=self.device)
+                self._ids = torch.arange(self.first, last, step, device=self.tensor.device)
         return self._ids
 
     def overwrite(self, view: Tensor, ids: Tensor | int) -> None:
@@ -92,9 +94,8 @@ class Recorder(TorchDispatchMode):
         self.last_statement: str | None = None
         self._next_id = 1
         self._shadows: dict[int, Shadow] = {}
-        self._alive: list[Tensor] = []  # a freed storage's address could be used again
         self._leaves: dict[int, str] = {}
-        self._tables: dict[tuple, Tensor] = {}
+        self._tables: dict[tuple, tuple[Tensor, Tensor]] = {}  # the table and our copy
         self.positions: dict[tuple, Tensor] = {}  # of look-ups, by shapes
 
     # ------------------------------------------------------------------ dispatch
@@ -141,19 +142,14 @@ class Recorder(TorchDispatchMode):
         ids = self.ids(t)
         return torch.zeros_like(t, dtype=torch.int64) if ids is None else ids
 
-    def _shadow_for(self, t: Tensor, level: int, first: int | None = None) -> Shadow:
-        shadow = Shadow(t, level, first)
-        self._shadows[t.untyped_storage()._cdata] = shadow
-        self._alive.append(t)
-        return shadow
-
     def write(self, t: Tensor, ids: Tensor | int, level: int = 0) -> None:
         """The elements of ``t`` now have these ids."""
         shadow = self._shadows.get(t.untyped_storage()._cdata)
         if shadow is None:
             if isinstance(ids, int) and ids == 0:
                 return
-            shadow = self._shadow_for(t, level)
+            numel = t.untyped_storage().nbytes() // t.element_size()
+            shadow = self._shadows[t.untyped_storage()._cdata] = Shadow(t, level, numel)
         shadow.level = max(shadow.level, level)
         shadow.overwrite(t, ids)
 
@@ -165,8 +161,9 @@ class Recorder(TorchDispatchMode):
         """A tensor whose elements are leaves."""
         value = value.detach().clone(memory_format=torch.contiguous_format)
         if value.numel():
-            self._shadow_for(value, 0, first=-1 - self.num_leaves)
-            self._leaves[value.untyped_storage()._cdata] = site
+            address = value.untyped_storage()._cdata
+            self._shadows[address] = Shadow(value, 0, value.numel(), -1 - self.num_leaves)
+            self._leaves[address] = site
         self.leaf_sites.append((site, self.num_leaves, value.numel()))
         self.num_leaves += value.numel()
         return value
@@ -241,10 +238,8 @@ class Recorder(TorchDispatchMode):
         key = (t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride(), t._version)
         known = self._tables.get(key)
         if known is None:
-            known = t.detach().reshape(1, -1).clone().cpu()
-            self._tables[key] = known
-            self._alive.append(t)
-        return Operand(None, known, t.dtype, pool=True)
+            known = self._tables[key] = (t, t.detach().reshape(1, -1).clone().cpu())
+        return Operand(None, known[1], t.dtype, pool=True)
 
     def emit(
         self,
@@ -255,18 +250,20 @@ class Recorder(TorchDispatchMode):
         sources: list[Tensor],
     ) -> Tensor:
         """Record a step whose numbers are ``out``'s elements, row-major; returns ``out``."""
-        if out.numel() == 0:
+        numel = out.numel()
+        if numel == 0:
             return out
         level = 1 + max(self.level(t) for t in sources)
-        first, count = self._next_id, out.numel() // width
+        first, count = self._next_id, numel // width
         self.steps.append(Step(rule, first, count, width, tuple(operands), level, out.dtype))
-        self._next_id += out.numel()
+        self._next_id += numel
         constant = self._constant_blocks(operands, count)
-        whole = out.untyped_storage().nbytes() == out.numel() * out.element_size()
+        storage = out.untyped_storage()
+        whole = storage.nbytes() == numel * out.element_size()
         if constant is None and whole and out.is_contiguous():
-            self._shadow_for(out, level, first)
+            self._shadows[storage._cdata] = Shadow(out, level, numel, first)
             return out
-        ids = torch.arange(first, first + out.numel(), device=out.device)
+        ids = torch.arange(first, first + numel, device=out.device)
         if constant is not None:
             ids = ids.masked_fill(constant.to(out.device).repeat_interleave(width), 0)
         self.write(out, ids.view(out.shape), level)

@@ -294,7 +294,7 @@ def test_reads_over_the_budget_are_refused(monkeypatch):
 def test_a_latent_index_into_a_huge_latent_table_is_refused():
     def model(n, k):
         table = pyro.sample("table", dist.Normal(torch.zeros(k), 1.0))
-        z = pyro.sample("z", dist.Categorical(torch.ones(n, k)))
+        z = pyro.sample("z", dist.Categorical(torch.ones(k)).expand([n]))
         pyro.factor("f", table[z])
 
     error(ScopeBudgetError, ["fixed="], model, 7200, 7200)
@@ -410,6 +410,14 @@ def test_reinterpreting_bits_of_a_latent_is_refused():
         pyro.factor("f", x.view(torch.int64).double())
 
     error(UnsupportedOperation, ["reinterpreted"], model)
+
+
+def test_complex_numbers_are_refused():
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.zeros(2), 1.0))
+        pyro.factor("f", (torch.complex(x, x) * 2j).abs())
+
+    error(UnsupportedOperation, ["complex"], model)
 
 
 def test_errors_of_the_program_itself_pass_unchanged():

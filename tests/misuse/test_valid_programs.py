@@ -21,6 +21,7 @@ from pyro.nn import PyroModule, PyroParam, PyroSample, pyro_method
 from pyro.ops.indexing import Vindex, vindex
 from torch import nn
 
+from pyrograph import trace_graph
 from pyrograph.errors import DenseScopeWarning
 from tests.structure.case import Case
 
@@ -655,6 +656,210 @@ def test_a_delta_of_a_latent():
         x = pyro.sample("x", dist.Normal(0.0, 1.0))
         pyro.sample("d", dist.Delta(x * 2), obs=x * 2)
         pyro.sample("e", dist.Delta(torch.tensor(1.0), log_density=x), obs=torch.tensor(1.0))
+
+    ok(model)
+
+
+def test_a_point_mass_that_is_not_observed_is_deterministic():
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.zeros(2), 1.0))
+        d = pyro.sample("d", dist.Delta(2 * x))
+        pyro.factor("f", -d.abs())
+
+    graph = trace_graph(model)
+    assert set(graph.sites) == {"x"}
+    assert graph.scopes("f") == [(("x", (0,)),), (("x", (1,)),)]
+    x = torch.tensor([0.5, -2.0])
+    expected = dist.Normal(0.0, 1.0).log_prob(x).sum() - (2 * x).abs().sum()
+    torch.testing.assert_close(graph.log_prob({"x": x}), expected)
+
+
+def test_data_computed_from_latents():
+    """A change of variables written by hand: what is observed is itself a function."""
+
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.zeros(3), 1.0))
+        y = pyro.sample("y", dist.Normal(0.0, 1.0))
+        pyro.sample("warped", dist.Gamma(2.0, 1.0).expand([3]), obs=x.exp() * (1 + y**2))
+        pyro.sample("itself", dist.Laplace(y, 1.0), obs=y)
+
+    graph = ok(model)
+    assert graph.scopes("warped") == [(("x", (i,)), ("y", ())) for i in range(3)]
+    assert graph.scopes("itself") == [(("y", ()),)]
+
+
+def test_a_scale_that_depends_on_a_latent():
+    def model():
+        w = pyro.sample("w", dist.LogNormal(0.0, 0.3))
+        with poutine.scale(scale=w):
+            x = pyro.sample("x", dist.Normal(torch.zeros(2), 1.0))
+        pyro.factor("f", x * w)
+
+    graph = ok(model)
+    assert graph.blanket("x", 0) == {("w", ())}
+
+
+def test_a_mask_of_a_distribution_that_depends_on_a_latent():
+    def model():
+        on = pyro.sample("on", dist.Bernoulli(0.5 * torch.ones(3)))
+        x = pyro.sample("x", dist.Normal(torch.zeros(3), 1.0))
+        pyro.sample("y", dist.Normal(x, 1.0).mask(on.bool()), obs=torch.ones(3))
+
+    graph = ok(model)
+    assert graph.blanket("on", 1) == {("x", (1,))}
+
+
+def test_gradients_taken_inside_the_program():
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.zeros(3), 1.0))
+        score = torch.func.grad(lambda v: (v**3).sum() + v[0] * v[1])(x)
+        pyro.factor("f", -score.abs())
+
+    graph = ok(model)
+    assert graph.scopes("f")[2] == (("x", (2,)),)
+
+
+def test_a_step_by_step_integration():
+    def model():
+        x = y = pyro.sample("x", dist.Normal(0.0, 1.0))
+        for _ in range(30):
+            y = y + 0.1 * torch.sin(y)
+        pyro.sample("y", dist.Normal(y, 0.1), obs=torch.tensor(1.0))
+        pyro.factor("start", -(x**2))
+
+    ok(model)
+
+
+def test_a_latent_is_printed_and_formatted(capsys):
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.zeros(2), 1.0))
+        print(x, f"{x[0]}", repr(x), str(x.shape))
+        pyro.factor("f", -x.abs())
+
+    ok(model)
+    assert "tensor" in capsys.readouterr().out
+
+
+def test_a_site_held_at_a_value_in_both_spaces():
+    def model():
+        s = pyro.sample("s", dist.LogNormal(0.0, 1.0))
+        x = pyro.sample("x", dist.Normal(torch.zeros(3), s))
+        pyro.factor("f", -((x * x.roll(1)).exp()))
+
+    for unconstrained in (False, True):
+        graph = ok(model, fixed={"s": torch.tensor(1.7)}, unconstrained=unconstrained)
+        assert graph.num_nodes == 4 and graph.dim == 3
+        assert graph.blanket("s") == frozenset()
+        assert graph.scopes("x") == [(("x", (i,)),) for i in range(3)]
+
+
+RECURRENT = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_recurrent_networks(name):
+    torch.manual_seed(0)
+    net = RECURRENT[name](2, 3).double()
+
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.zeros(4, 2), 1.0))
+        pyro.factor("f", net(x)[0].sum(-1).sin())
+
+    graph = ok(model)
+    # Step t reads steps 0..t of both inputs.
+    assert [len(scope) for scope in graph.scopes("f")] == [2, 4, 6, 8]
+
+
+def test_attention():
+    torch.manual_seed(0)
+    net = nn.MultiheadAttention(4, 2).double()
+
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.zeros(3, 4), 1.0))
+        pyro.factor("f", net(x, x, x)[0].sum(-1).sin())
+
+    ok(model)
+
+
+def test_a_normalising_flow_as_a_prior():
+    torch.manual_seed(0)
+    flow = dist.transforms.affine_autoregressive(3, hidden_dims=[5]).double()
+
+    def model():
+        pyro.module("flow", flow)
+        base = dist.Normal(torch.zeros(3), 1.0).to_event(1)
+        x = pyro.sample("x", dist.TransformedDistribution(base, [flow]))
+        pyro.factor("f", -x.abs().sum())
+
+    assert ok(model).nodes == (("x", ()),)
+
+
+PYRO_FAMILIES = {
+    "discrete hmm": lambda x: dist.DiscreteHMM(
+        torch.zeros(2), torch.zeros(2, 2), dist.Normal(x[:2], 1.0), duration=4
+    ),
+    "multivariate t": lambda x: dist.MultivariateStudentT(3.0, x[:4], torch.eye(4)),
+    "masked mixture": lambda x: dist.MaskedMixture(
+        torch.tensor([True, False, True, False]), dist.Normal(x[:4], 1.0), dist.Laplace(x[:4], 2.0)
+    ),
+    "nan-masked normal": lambda x: dist.NanMaskedNormal(x[:4], 1.0),
+    "low rank": lambda x: dist.LowRankMultivariateNormal(x[:4], torch.ones(4, 1), x[:4].exp()),
+    "skew logistic": lambda x: dist.SkewLogistic(0.0, 1.0, x[:4].exp()),
+    "affine beta": lambda x: dist.AffineBeta(x[:4].exp(), 1.0, 0.0, 2.0),
+    "student event": lambda x: dist.StudentT(3.0, x[:4], 1.0).to_event(1),
+    "mixture of diagonal normals": lambda x: dist.MixtureOfDiagNormals(
+        x[:8].view(2, 4), torch.ones(2, 4), torch.zeros(2)
+    ),
+    "categorical": lambda x: dist.Categorical(logits=x.view(4, 2)),
+    "projected normal": lambda x: dist.ProjectedNormal(x[:4].view(2, 2)).to_event(0),
+}
+
+
+@pytest.mark.parametrize("name", PYRO_FAMILIES)
+def test_families_of_pyro_as_likelihoods(name):
+    data = torch.tensor([0.5, 0.5, 0.5, 0.5])
+    if name == "categorical":
+        data = torch.tensor([0, 1, 1, 0])
+    elif name == "projected normal":
+        data = torch.tensor([[1.0, 0.0], [0.6, 0.8]])
+
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.zeros(8), 1.0))
+        pyro.sample("y", PYRO_FAMILIES[name](x), obs=data)
+
+    ok(model, tolerance=1e-9)
+
+
+SPARSE = torch.tensor([[2.0, -1.0, 0.0, 0.0], [-1.0, 2.0, -1.0, 0.0], [0.0, 0.0, -1.0, 2.0]])
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR:UserWarning")
+@pytest.mark.parametrize("layout", ["dense", "coo", "csr"])
+def test_sparse_matrices_are_dependences_at_their_entries_only(layout):
+    matrix = {
+        "dense": lambda m: m,
+        "coo": lambda m: m.to_sparse(),
+        "csr": lambda m: m.to_sparse_csr(),
+    }[layout](SPARSE.double())
+
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.zeros(4), 1.0))
+        pyro.factor("f", torch.tanh(matrix @ x))
+
+    graph = trace_graph(model)
+    assert graph.scopes("f") == [
+        (("x", (0,)), ("x", (1,))),
+        (("x", (0,)), ("x", (1,)), ("x", (2,))),
+        (("x", (2,)), ("x", (3,))),
+    ]
+
+
+def test_batch_normalisation_in_evaluation_mode():
+    net = nn.BatchNorm1d(3).double().eval()
+
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.zeros(4, 3), 1.0))
+        pyro.factor("f", net(x).sin().sum(-1))
 
     ok(model)
 

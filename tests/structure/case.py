@@ -84,18 +84,18 @@ class Case:
 
 
 class Hold(Messenger):
-    """Puts values at latent sites, mapped from unconstrained space where asked."""
+    """Puts values at latent sites, mapped from the reals for the sites named in ``free``."""
 
-    def __init__(self, values: dict[str, Tensor], unconstrained: bool = False) -> None:
+    def __init__(self, values: dict[str, Tensor], free: Iterable[str] = ()) -> None:
         super().__init__()
-        self.values, self.unconstrained = values, unconstrained
+        self.values, self.free = values, set(free)
         self.log_jacobian = torch.zeros(())
 
     def _pyro_sample(self, msg: dict) -> None:
         if msg["name"] not in self.values:
             return
         value, support = self.values[msg["name"]], msg["fn"].support
-        if self.unconstrained and not support.is_discrete:
+        if msg["name"] in self.free and not support.is_discrete:
             transform = biject_to(support)
             free, value = value, transform(value)
             self.log_jacobian = (
@@ -150,7 +150,8 @@ def at(points: dict[str, Tensor], k: int) -> dict[str, Tensor]:
 
 def pyro_trace(case: Case, values: dict[str, Tensor], unconstrained: bool):
     """Pyro's trace at given values, and the log Jacobian of the map there."""
-    with Hold(values, unconstrained) as hold:
+    free = set(values) - set(case.fixed or {}) if unconstrained else ()
+    with Hold(values, free) as hold:
         trace = poutine.trace(case.model).get_trace(*case.args, **case.kwargs)
     trace.compute_log_prob()
     return trace, hold.log_jacobian

@@ -27,14 +27,14 @@ def test_a_random_model_has_pyros_density_and_misses_no_dependence(seed, unconst
     if not points:
         assert graph.num_nodes == 0
         return
-    theirs = torch.stack(
-        [pyro_log_prob(case, at(points, k), unconstrained) for k in range(POINTS)]
-    )
+    theirs = torch.stack([pyro_log_prob(case, at(points, k), unconstrained) for k in range(POINTS)])
     assert_close(graph.log_prob(points), theirs, 1e-9)
     total = graph.constant + sum(v.sum(1) for v in factor_values(graph, points).values())
     assert_close(total.expand(POINTS), theirs, 1e-9)
 
-    apart = [p for p in combinations(graph.nodes, 2) if p[1] not in graph.blanket(p[0][0], *p[0][1])]
+    apart = [
+        p for p in combinations(graph.nodes, 2) if p[1] not in graph.blanket(p[0][0], *p[0][1])
+    ]
     for _ in range(3 if apart else 0):
         strength = mixed_differences(graph, draw_points(case, unconstrained, 2), apart)
         pair = apart[int(strength.argmax())]

@@ -248,6 +248,7 @@ REDUCTIONS = {
     "argmin of all": lambda x: x.argmin().to(x).view(1),
     "indices of max": lambda x: x.view(2, 3).max(1).indices.to(x),
     "median": lambda x: x.view(2, 3).median(1).values,
+    "nanmedian": lambda x: x.view(2, 3).nanmedian(1).values,
     "median of all": lambda x: x.median().view(1),
     "mode": lambda x: x.round().view(2, 3).mode(1).values,
     "kthvalue": lambda x: x.view(2, 3).kthvalue(2, 1).values,
