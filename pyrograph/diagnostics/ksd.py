@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.diagnostics.score import value_and_score
-from pyrograph.errors import ShapeMismatch
+from pyrograph.errors import ShapeMismatch, UnsupportedSite
 from pyrograph.kernels import Kernel, Layout, Locality, SteinOperator
 from pyrograph.kernels.stein import check_statistic
 
@@ -45,10 +45,17 @@ def graphical_ksd(
             bandwidth is held constant).
 
     Raises:
+        UnsupportedSite: a site is discrete.
         NonFiniteDensity: the score is not finite at a particle.
         ShapeMismatch: ``x`` does not fit the graph.
         OptionError: unknown statistic, kernel or locality.
     """
+    for site in graph.sites.values():
+        if site.is_discrete:
+            raise UnsupportedSite(
+                f"{site.describe()} is discrete; the Stein discrepancy needs gradients at "
+                "to every site. Sum it out in the model, or condition on it."
+            )
     x = flat_particles(graph, x)
     check_statistic(statistic, len(x))
     operator = SteinOperator(Layout.of(graph), kernel, locality, x.device, generator)

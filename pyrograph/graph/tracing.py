@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
-from pyrograph.errors import StructureError, VerificationError
+from pyrograph.errors import RandomDrawError, StructureError, VerificationError
 from pyrograph.graph.factor_graph import FactorGraph
-from pyrograph.trace.program import Point, plain_run, read_program
+from pyrograph.trace.plain_run import Point, plain_run
+from pyrograph.trace.program import read_program
 
 
 def trace_graph(
@@ -29,6 +31,8 @@ def trace_graph(
         fixed: ``{site: value}`` held while the structure is read; their values may then index.
         verify: compare the graph with Pyro's own log density at a second point.
 
+    ``.detach()`` inside the program is not seen: gradients are those of the plain function.
+
     Raises:
         StructureError: (a subclass) the structure cannot be read; the text says what to write.
         VerificationError: graph and program disagree at the second point.
@@ -37,40 +41,57 @@ def trace_graph(
     held = {name: torch.as_tensor(value) for name, value in (fixed or {}).items()}
     point = plain_run(model, tuple(model_args), kwargs, held, unconstrained)
     reading = read_program(model, tuple(model_args), kwargs, held, unconstrained)
-    names = [s.name for s in reading.sites]
-    if set(names) != set(point.values):
-        differ = ", ".join(sorted(set(names) ^ set(point.values)))
-        raise StructureError(
-            f"two runs of the program had different latent sites ({differ}): which sites exist "
-            f"must not depend on random values."
-        )
+    _same_sites({s.name: s.shape for s in reading.sites}, point)
     graph = FactorGraph(reading, unconstrained=unconstrained)
     if graph.device.type != "cpu":
         graph = graph.to(graph.device)
     if verify:
-        _verify(graph, point)
+        _verify(graph, point, reading.random_draws)
     return graph
 
 
-def _verify(graph: FactorGraph, point: Point) -> None:
-    """A wrong rule, or Python state that followed a latent's value, shows at another point."""
-    values = {s.name: point.unconstrained[s.name] for s in graph.free_sites}
-    theirs = point.log_prob + point.log_jacobian
-    _compare(graph, graph.log_prob(values), theirs, "the traced graph gives log density")
-    if graph.is_split:
-        _compare(graph, graph.sum_of_factors(values), theirs, "the graph's factors sum up to")
-
-
-def _compare(graph: FactorGraph, ours: Tensor, theirs: Tensor, what: str) -> None:
-    """Equal but for rounding, which grows with the number of terms; both infinite or NaN alike."""
-    ours, theirs = ours.double().cpu(), theirs.double().cpu()
-    precision = 1e-8 if graph.lowest_precision is torch.float64 else 1e-4
-    scale = 1.0 + float(theirs.abs()) if bool(theirs.isfinite()) else 1.0
-    tolerance = precision * scale * max(1.0, graph.num_factors**0.5 / 100)
-    if not torch.allclose(ours, theirs, rtol=0.0, atol=tolerance, equal_nan=True):
-        raise VerificationError(
-            f"{what} {float(ours):.10g} at a second point, Pyro gives "
-            f"{float(theirs):.10g}. The program is not a fixed function of its latents: it draws "
-            f"random numbers outside pyro.sample, keeps state between runs, or reads a latent's "
-            f"value in a way that was not caught. Please remove that (or report it)."
+def _same_sites(shapes: dict[str, tuple[int, ...]], point: Point) -> None:
+    others = {name: tuple(value.shape) for name, value in point.values.items()}
+    differ = [n for n in shapes.keys() | others.keys() if shapes.get(n) != others.get(n)]
+    if differ:
+        raise StructureError(
+            f"two runs of the program had different latent sites ({', '.join(sorted(differ))}): "
+            f"which sites exist, and their shapes, must not depend on random values."
         )
+
+
+def _verify(graph: FactorGraph, point: Point, random_draws: tuple[str, ...]) -> None:
+    """A wrong rule, or Python state that followed a latent's value, shows at another point."""
+    values = {s.name: point.free[s.name] for s in graph.free_sites}
+    theirs = float(point.log_prob)
+    ours = {"the traced graph gives log density": float(graph.log_prob(values))}
+    if graph.is_split:
+        ours["the graph's factors sum up to"] = float(graph.sum_of_factors(values))
+    for what, value in ours.items():
+        if not _agree(graph, value, theirs):
+            blamed = [
+                f'"{name}"'
+                for name, (mine, constant) in graph.log_prob_by_statement(values).items()
+                if not _agree(graph, mine + constant, float(point.log_probs.get(name, 0.0)))
+            ]
+            where = f" They differ in statement {', '.join(blamed)}." if blamed else ""
+            message = f"{what} {value:.10g} at a second point, Pyro gives {theirs:.10g}.{where} "
+            if random_draws:
+                raise RandomDrawError(
+                    f"{message}The program draws random numbers outside pyro.sample: "
+                    f"{'; '.join(random_draws)}. Draw them with pyro.sample, or pass them in."
+                )
+            raise VerificationError(
+                f"{message}The program is not a fixed function of its latents: it draws random "
+                f"numbers outside pyro.sample, keeps state between runs, or reads a latent's "
+                f"value in a way that was not caught. Please remove that (or report it)."
+            )
+
+
+def _agree(graph: FactorGraph, ours: float, theirs: float) -> bool:
+    """Equal but for rounding, which grows with the number of terms; both infinite or NaN alike."""
+    if not (math.isfinite(ours) and math.isfinite(theirs)):
+        return ours == theirs or (math.isnan(ours) and math.isnan(theirs))
+    precision = 1e-8 if graph.lowest_precision is torch.float64 else 1e-4
+    growth = max(1.0, graph.num_factors**0.5 / 100)
+    return abs(ours - theirs) <= precision * (1.0 + abs(theirs)) * growth

@@ -9,7 +9,7 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 
 from pyrograph.errors import UnsupportedSite
-from pyrograph.trace.program import retried
+from pyrograph.trace.plain_run import retried
 from pyrograph.trace.sites import draw, enumeration, is_latent, name_of
 
 

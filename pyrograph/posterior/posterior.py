@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyrograph.errors import OptionError
+from pyrograph.errors import InferenceError, OptionError
 from pyrograph.posterior.export import inference_data
 
 EvidenceKind = Literal["exact", "lower bound", "upper bound", "estimate"] | None
@@ -53,6 +53,17 @@ class Posterior:
     def sample(self, num_samples: int) -> dict[str, Tensor]:
         """Joint draws ``{site: [num_samples, *site shape]}`` in the program's space."""
         raise NotImplementedError
+
+    def factor_marginal(self, statement: str):
+        """Beliefs over the scopes of a statement's factors, of engines that keep such beliefs.
+
+        Raises:
+            InferenceError: this posterior has none.
+        """
+        raise InferenceError(
+            f"{type(self).__name__} has no factor marginals; engines with factor beliefs do. "
+            f"Sample the sites of {statement!r} instead."
+        )
 
     def guide(self, sites: Sequence[str] | None = None):
         """A Pyro guide with a proper density over the given sites, default all."""

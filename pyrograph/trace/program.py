@@ -5,8 +5,7 @@ reparameterised programs are read as Pyro sees them: it puts tracked leaves at t
 (mapped from unconstrained space where asked, with the log Jacobian as a statement of its own)
 and takes every statement's un-summed log density after scale and mask.
 
-The program runs twice: once plainly, validated, which yields a point and Pyro's own log density
-there for the check of the finished graph; once under the recorder, at another point.
+It runs once plainly before, at another point (``plain_run.py``): the check of the finished graph.
 """
 
 from __future__ import annotations
@@ -18,34 +17,25 @@ from typing import Any
 
 import pyro
 import torch
-from pyro import poutine
 from pyro.distributions.util import scale_and_mask, sum_rightmost
 from pyro.poutine.messenger import Messenger
+from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from pyrograph.errors import (
-    InvalidProgram,
-    OptionError,
-    PyrographError,
-    ShapeMismatch,
-    StructureError,
-    SubsampleError,
-)
+from pyrograph.errors import StructureError
+from pyrograph.trace.plain_run import check_fixed, refuse_unscored, retried
 from pyrograph.trace.record import Recorder, recording
 from pyrograph.trace.sites import (
     Site,
     delta_density,
     draw,
     enumeration,
-    is_delta,
     is_latent,
     name_of,
+    support_of,
     transform_of,
 )
 from pyrograph.trace.tape import Tape, merge
-
-#: Draws from the prior that are tried before a program is given up.
-PRIOR_DRAWS = 20
 
 
 @dataclass(frozen=True)
@@ -68,6 +58,7 @@ class Reading:
         statements: in program order; Jacobians follow their site.
         leaves: first leaf of every free site.
         constrained: ids of every free site's value in the program's space.
+        random_draws: where the program drew constants outside ``pyro.sample``.
     """
 
     sites: tuple[Site, ...]
@@ -76,30 +67,7 @@ class Reading:
     statements: tuple[Statement, ...]
     leaves: dict[str, int]
     constrained: dict[str, Tensor]
-
-
-@dataclass(frozen=True)
-class Point:
-    """A plain run of the program: its latent values and Pyro's log density there."""
-
-    values: dict[str, Tensor]
-    log_prob: Tensor
-    log_jacobian: Tensor
-    unconstrained: dict[str, Tensor]
-
-
-def _is_subsample(msg: dict) -> bool:
-    return type(msg["fn"]).__name__ == "_Subsample"
-
-
-def _refuse_subsampling(msg: dict) -> None:
-    for frame in msg["cond_indep_stack"]:
-        if frame.full_size is not None and frame.full_size != frame.size:
-            raise SubsampleError(
-                f'statement "{msg["name"]}": plate "{frame.name}" is subsampled ({frame.size} of '
-                f"{frame.full_size}), so its structure is that of one minibatch. Trace the full "
-                f'plate: pyro.plate("{frame.name}", {frame.full_size}) without subsample_size.'
-            )
+    random_draws: tuple[str, ...]
 
 
 @contextmanager
@@ -135,103 +103,6 @@ def _unvalidated(fn: object) -> Iterator[None]:
                 d._validate_args = old
 
 
-class _Draw(Messenger):
-    """Fills latent sites that have no ``sample`` method, and holds the fixed ones."""
-
-    def __init__(self, fixed: Mapping[str, Tensor]) -> None:
-        super().__init__()
-        self.fixed = fixed
-        self.last: str | None = None
-
-    def _pyro_post_sample(self, msg: dict) -> None:
-        self.last = msg["name"]
-
-    def _pyro_sample(self, msg: dict) -> None:
-        if _is_subsample(msg):
-            return
-        _refuse_subsampling(msg)
-        if not is_latent(msg):
-            return
-        name = msg["name"]
-        if name in self.fixed:
-            msg["value"] = _check_fixed(name, self.fixed[name], msg["fn"])
-        else:
-            msg["value"] = draw(msg["fn"], name)
-        msg["done"] = True
-
-
-def _check_fixed(name: str, value: object, fn: Any) -> Tensor:
-    value = torch.as_tensor(value)
-    shape = fn.batch_shape + fn.event_shape
-    if value.shape != shape:
-        raise ShapeMismatch(
-            f'fixed["{name}"] has shape {tuple(value.shape)}; the site has shape {tuple(shape)}.'
-        )
-    return value
-
-
-def retried(run: Callable[[], Any], last_statement: Callable[[], str | None]) -> Any:
-    """``run`` at the first draw from the prior where the program makes sense.
-
-    A log of a difference, a matrix that is not always positive definite: programs may fail at
-    some draws and be sound where the posterior lies.
-
-    Raises:
-        InvalidProgram: it fails at all of them.
-    """
-    for _ in range(PRIOR_DRAWS):
-        try:
-            return run()
-        except (ValueError, torch.linalg.LinAlgError) as error:
-            if isinstance(error, PyrographError):
-                raise
-            failure = error
-    after = last_statement()
-    where = "before its first statement" if after is None else f'after statement "{after}"'
-    raise InvalidProgram(
-        f"the program fails {where} at each of {PRIOR_DRAWS} draws from its prior: {failure} "
-        f"Mend the statement that follows, or give the prior less room where it makes no sense."
-    ) from failure
-
-
-def plain_run(
-    model: Callable, args: tuple, kwargs: dict, fixed: Mapping[str, Tensor], unconstrained: bool
-) -> Point:
-    """A point and Pyro's log density there (plus log Jacobians), by Pyro's own code."""
-    drawing = _Draw(fixed)
-    return retried(
-        lambda: _plain_run(model, args, kwargs, drawing, unconstrained), lambda: drawing.last
-    )
-
-
-def _plain_run(
-    model: Callable, args: tuple, kwargs: dict, drawing: _Draw, unconstrained: bool
-) -> Point:
-    fixed = drawing.fixed
-    with torch.no_grad(), drawing:
-        trace = poutine.trace(model).get_trace(*args, **kwargs)
-        log_prob = torch.as_tensor(trace.log_prob_sum())
-        values, log_jacobian, free = {}, torch.zeros(()), {}
-        for name, site in trace.nodes.items():
-            if site["type"] != "sample" or site["is_observed"] or _is_subsample(site):
-                continue
-            if is_delta(site["fn"]):
-                continue
-            values[name] = site["value"]
-            if unconstrained and not site["fn"].support.is_discrete and name not in fixed:
-                transform = transform_of(site["fn"].support, name, site["fn"])
-                free[name] = transform.inv(site["value"])
-                jacobian = transform.log_abs_det_jacobian(free[name], transform(free[name]))
-                log_jacobian = log_jacobian + jacobian.sum()
-        for name in fixed:
-            if name not in values:
-                raise OptionError(
-                    f'fixed names "{name}", which is not a latent site of the program; its latent '
-                    f"sites are {', '.join(values) or 'none'}."
-                )
-    return Point(values, log_prob, log_jacobian, values | free)
-
-
 class ProgramReader(Messenger):
     """Puts leaves at latent sites and collects the statements' log densities."""
 
@@ -247,14 +118,14 @@ class ProgramReader(Messenger):
         self.constrained: dict[str, Tensor] = {}
 
     def _pyro_sample(self, msg: dict) -> None:
-        if _is_subsample(msg):
+        if site_is_subsample(msg):
             return
-        _refuse_subsampling(msg)
+        refuse_unscored(msg)
         if not is_latent(msg):
             return
         name, fn, rec = msg["name"], msg["fn"], self.recorder
         if name in self.fixed:
-            value = _check_fixed(name, self.fixed[name], fn)
+            value = check_fixed(name, self.fixed[name], fn)
             self.held[name] = value
             self._add_site(msg, value, tuple(fn.event_shape))
         else:
@@ -276,7 +147,7 @@ class ProgramReader(Messenger):
     def _free_leaf(self, msg: dict, value: Tensor) -> Tensor:
         """A leaf in unconstrained space, its image, and the log Jacobian as a statement."""
         name, fn, rec = msg["name"], msg["fn"], self.recorder
-        transform = transform_of(fn.support, name, fn)
+        transform = transform_of(support_of(fn), name, fn)
         rec.paused = True
         try:
             free = transform.inv(value)
@@ -298,7 +169,7 @@ class ProgramReader(Messenger):
         fn, rec = msg["fn"], self.recorder
         rec.paused = True
         try:
-            support = fn.support
+            support = support_of(fn)
             latent_support = any(rec.is_latent(v) for v in vars(_innermost(support)).values())
             self.sites.append(
                 Site(
@@ -322,7 +193,7 @@ class ProgramReader(Messenger):
 
     def _pyro_post_sample(self, msg: dict) -> None:
         name, rec = msg["name"], self.recorder
-        if _is_subsample(msg) or msg["mask"] is False or msg["infer"].get("_deterministic"):
+        if site_is_subsample(msg) or msg["mask"] is False or msg["infer"].get("_deterministic"):
             return
         rec.statement = name
         log_prob = delta_density(msg)
@@ -389,4 +260,5 @@ def _read_program(
         ),
         leaves=reader.leaves,
         constrained={n: renumber(ids) for n, ids in constrained.items()},
+        random_draws=tuple(recorder.random_draws[:3]),
     )

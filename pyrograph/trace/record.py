@@ -18,6 +18,7 @@ import os
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import pyro
 import torch
@@ -46,6 +47,11 @@ _LIBRARIES = (
     os.path.dirname(pyro.__file__),
     os.path.dirname(os.path.dirname(__file__)),
 )
+
+
+@cache
+def _is_random(func: object) -> bool:
+    return torch.Tag.nondeterministic_seeded in func.tags
 
 
 class Shadow:
@@ -92,6 +98,7 @@ class Recorder(TorchDispatchMode):
         self.paused = False  # set while the library itself looks at values
         self.statement: str | None = None  # whose log density is being computed
         self.last_statement: str | None = None
+        self.random_draws: list[str] = []  # where constants were drawn, in case they matter
         self._next_id = 1
         self._shadows: dict[int, Shadow] = {}
         self._leaves: dict[int, str] = {}
@@ -112,6 +119,8 @@ class Recorder(TorchDispatchMode):
         shadows = self._shadows
         for a in args:
             if isinstance(a, Tensor):
+                if a.layout is not torch.strided:
+                    return self._sparse(func, args, kwargs)
                 if a.untyped_storage()._cdata in shadows:
                     break
             elif isinstance(a, (list, tuple)) and any(
@@ -120,18 +129,38 @@ class Recorder(TorchDispatchMode):
                 break
         else:
             if not any(isinstance(a, Tensor) and self.is_latent(a) for a in kwargs.values()):
+                if _is_random(func):
+                    self.random_draws.append(f"{func} {self.place()}")
                 return func(*args, **kwargs)
         return handler_of(func)(self, func, args, kwargs)
 
+    def _sparse(self, func, args, kwargs):
+        """Operations among sparse constants pass; with latents they have no rules."""
+        if any(self.is_latent(a) for a in (*args, *kwargs.values())):
+            raise UnsupportedOperation(
+                f"{self.place()}: {func} combines a sparse constant with a latent. Use "
+                f".to_dense(), whose zeros are no dependence, or index with its non-zeros and sum."
+            )
+        return func(*args, **kwargs)
+
     # ------------------------------------------------------------------ shadows
     def is_latent(self, t: object) -> bool:
-        return isinstance(t, Tensor) and t.untyped_storage()._cdata in self._shadows
+        return (
+            isinstance(t, Tensor)
+            and t.layout is torch.strided
+            and t.untyped_storage()._cdata in self._shadows
+        )
 
     def ids(self, t: Tensor) -> Tensor | None:
         """Ids of a tensor's elements, in its shape (a view), or None when it is constant."""
         shadow = self._shadows.get(t.untyped_storage()._cdata)
         if shadow is None:
             return None
+        if t.is_complex():
+            raise UnsupportedOperation(
+                f"{self.place()}: complex numbers that depend on latents are not supported; write "
+                f"their real and imaginary parts."
+            )
         if t.element_size() != shadow.item_bytes:
             raise UnsupportedOperation(
                 f"{self.place()}: a latent is reinterpreted as {t.dtype}; convert with .to(dtype)."

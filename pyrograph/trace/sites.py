@@ -118,7 +118,7 @@ def draw(fn: object, name: str) -> Tensor:
     except NotImplementedError:
         pass
     try:
-        transform = biject_to(fn.support)
+        transform = biject_to(support_of(fn))
     except NotImplementedError as error:
         raise UnsupportedSite(
             f'site "{name}" ({name_of(fn)}) can neither be sampled nor mapped from the reals; '
@@ -137,6 +137,14 @@ def enumeration(fn: object) -> Tensor | None:
     except NotImplementedError:  # independent discrete coordinates, unequal counts
         return None
     return values.reshape(values.shape[:1] + fn.event_shape).detach().clone()
+
+
+def support_of(fn: object) -> constraints.Constraint:
+    """A distribution's support; that of a mixture is its components'."""
+    support = fn.support
+    while type(support).__name__ == "MixtureSameFamilyConstraint":
+        support = support.base_constraint
+    return support
 
 
 def support_on(support: constraints.Constraint, device: torch.device) -> constraints.Constraint:

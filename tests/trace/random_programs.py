@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 SIZE = 6
+#: Where look-ups change: no value that sums of constants hit but for rounding.
+CUT = 0.3771
 
 
 def sparse(rng: random.Random, rows: int, columns: int) -> Tensor:
@@ -90,11 +92,11 @@ STEPS: list[Callable] = [
     lambda rng, x, pool: x.softmax(0),
     lambda rng, x, pool: x.sort().values,
     lambda rng, x, pool: x.max(0, keepdim=True).values + x,
-    lambda rng, x, pool: torch.where(x > 0, _partner(rng, x, pool), x),
-    lambda rng, x, pool: torch.tensor([1.0, -0.5, 2.0])[(x > 0).long() + (x > 1).long()],
-    lambda rng, x, pool: rng.choice(pool)[:1].repeat(2)[(x > 0).long()] + x,
-    lambda rng, x, pool: x[(x[:1] > 0).long() % len(x)],
-    lambda rng, x, pool: x[(x > 0).long().cumsum(0) % len(x)],
+    lambda rng, x, pool: torch.where(x > CUT, _partner(rng, x, pool), x),
+    lambda rng, x, pool: torch.tensor([1.0, -0.5, 2.0])[(x > CUT).long() + (x > CUT + 1).long()],
+    lambda rng, x, pool: rng.choice(pool)[:1].repeat(2)[(x > CUT).long()] + x,
+    lambda rng, x, pool: x[(x[:1] > CUT).long() % len(x)],
+    lambda rng, x, pool: x[(x > CUT).long().cumsum(0) % len(x)],
     lambda rng, x, pool: x.unfold(0, 2, 1).sum(1) if len(x) > 1 else x,
     lambda rng, x, pool: torch.outer(x, _partner(rng, x, pool)).tril().sum(0),
     lambda rng, x, pool: x.repeat(2).view(2, -1).T.reshape(-1)[: 2 * SIZE],

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch._decomp import decomposition_table
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from pyrograph.errors import DenseScopeWarning
+from pyrograph.errors import DenseScopeWarning, UnsupportedOperation
 from pyrograph.trace.rules.slots import SLOT
 from pyrograph.trace.tape import Rule
 
@@ -22,7 +22,9 @@ def decompose(rec: Recorder, func, args, kwargs):
     with rec:
         if func._can_decompose():  # into operations with gradients; the table's may be ``prims``
             return func.decompose(*args, **kwargs)
-        return decomposition_table[func](*args, **kwargs)
+        if func in decomposition_table:
+            return decomposition_table[func](*args, **kwargs)
+    raise UnsupportedOperation(f"{rec.place()}: no rule for {func} on latents.")
 
 
 def undo_prim(rec: Recorder, func, args, kwargs):

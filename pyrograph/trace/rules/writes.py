@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.errors import UnsupportedOperation
+from pyrograph.trace.rules.fallback import decompose
 
 if TYPE_CHECKING:
     from pyrograph.trace.record import Recorder
@@ -74,6 +75,9 @@ def fill(rec: Recorder, func, args, kwargs):
 
 
 def in_place(rec: Recorder, func, args, kwargs):
+    written = [i for i, a in enumerate(func._schema.arguments) if a.alias_info is not None]
+    if written != [0] and "out" not in kwargs:  # such as a batch norm's running mean
+        return decompose(rec, func, args, kwargs)
     name = func._schema.name.split("::")[1].rstrip("_")
     packet = getattr(aten, name, None)
     twin = getattr(packet, func._overloadname, None)

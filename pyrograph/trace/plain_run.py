@@ -1,0 +1,181 @@
+"""A plain run of the program: Pyro's own log density at a point, to check the graph against.
+
+The point is drawn from the prior; where the program makes no sense at a draw (a log of a negative
+difference, a matrix that is not positive definite) another one is tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pyro import poutine
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor
+
+from pyrograph.errors import (
+    InvalidProgram,
+    OptionError,
+    PyrographError,
+    RandomDrawError,
+    ShapeMismatch,
+    SubsampleError,
+)
+from pyrograph.trace.sites import draw, is_delta, is_latent, support_of, transform_of
+
+#: Draws from the prior that are tried before a program is given up.
+PRIOR_DRAWS = 20
+
+
+@dataclass(frozen=True)
+class Point:
+    """A plain run of the program, in the program's and in the graph's space.
+
+    Attributes:
+        values: of the latent sites, in the program's space.
+        free: the same in the graph's space.
+        log_probs: Pyro's log density of every statement (after scale and mask), and under
+            ``"<site>:jacobian"`` the log Jacobians.
+    """
+
+    values: dict[str, Tensor]
+    free: dict[str, Tensor]
+    log_probs: dict[str, Tensor]
+
+    @property
+    def log_prob(self) -> Tensor:
+        return sum(self.log_probs.values(), torch.zeros((), dtype=torch.float64))
+
+
+def refuse_unscored(msg: dict) -> None:
+    """Sites whose draw is only a part of the density, or none of it."""
+    if msg["infer"] and msg["infer"].get("_do_not_trace"):
+        raise RandomDrawError(
+            f'site "{msg["name"]}" is drawn but has no density in the program (as under '
+            f"ConjugateReparam), so the program is not a fixed function of its latents. Leave that "
+            f"reparameterisation out."
+        )
+    for frame in msg["cond_indep_stack"]:
+        if frame.full_size is not None and frame.full_size != frame.size:
+            raise SubsampleError(
+                f'statement "{msg["name"]}": plate "{frame.name}" is subsampled ({frame.size} of '
+                f"{frame.full_size}), so its structure is that of one minibatch. Trace the full "
+                f'plate: pyro.plate("{frame.name}", {frame.full_size}) without subsample_size.'
+            )
+
+
+class _Draw(Messenger):
+    """Draws the latent sites, holds the fixed ones, and remembers what it did.
+
+    Under ``unconstrained`` a draw is mapped to the reals and back, so that rounding at the edge of
+    a support (a sparse Dirichlet's zeros) is the same for Pyro and for the graph.
+    """
+
+    def __init__(self, fixed: Mapping[str, Tensor], unconstrained: bool) -> None:
+        super().__init__()
+        self.fixed, self.unconstrained = fixed, unconstrained
+        self.last: str | None = None
+        self.free: dict[str, Tensor] = {}
+        self.log_jacobians: dict[str, Tensor] = {}
+
+    def _pyro_post_sample(self, msg: dict) -> None:
+        self.last = msg["name"]
+
+    def _pyro_sample(self, msg: dict) -> None:
+        if site_is_subsample(msg):
+            return
+        refuse_unscored(msg)
+        if not is_latent(msg):
+            return
+        name, fn = msg["name"], msg["fn"]
+        if name in self.fixed:
+            value = self.free[name] = check_fixed(name, self.fixed[name], fn)
+        else:
+            value = self.free[name] = draw(fn, name)
+            if self.unconstrained and not fn.support.is_discrete:
+                transform = transform_of(support_of(fn), name, fn)
+                free = self.free[name] = transform.inv(value)
+                value = transform(free)
+                log_jacobian = transform.log_abs_det_jacobian(free, value)
+                self.log_jacobians[f"{name}:jacobian"] = log_jacobian.sum()
+        msg["value"] = value
+        msg["done"] = True
+
+
+def check_fixed(name: str, value: object, fn: Any) -> Tensor:
+    value = torch.as_tensor(value)
+    shape = fn.batch_shape + fn.event_shape
+    if value.shape != shape:
+        raise ShapeMismatch(
+            f'fixed["{name}"] has shape {tuple(value.shape)}; the site has shape {tuple(shape)}.'
+        )
+    return value
+
+
+def retried(run: Callable[[], Any], last_statement: Callable[[], str | None]) -> Any:
+    """``run`` at the first draw from the prior where the program makes sense.
+
+    A log of a difference, a matrix that is not always positive definite: programs may fail at
+    some draws and be sound where the posterior lies.
+
+    Raises:
+        InvalidProgram: it fails at all of them.
+    """
+    for _ in range(PRIOR_DRAWS):
+        try:
+            return run()
+        except (ValueError, torch.linalg.LinAlgError) as error:
+            if isinstance(error, PyrographError):
+                raise
+            failure = error
+    after = last_statement()
+    where = "before its first statement" if after is None else f'after statement "{after}"'
+    raise InvalidProgram(
+        f"the program fails {where} at each of {PRIOR_DRAWS} draws from its prior: {failure} "
+        f"Mend the statement that follows, or give the prior less room where it makes no sense."
+    ) from failure
+
+
+def plain_run(
+    model: Callable, args: tuple, kwargs: dict, fixed: Mapping[str, Tensor], unconstrained: bool
+) -> Point:
+    """A point and Pyro's log densities there, by Pyro's own code; finite ones if they are found.
+
+    Raises:
+        InvalidProgram: the program fails at every draw.
+        OptionError: ``fixed`` names a site that is not there.
+    """
+    drawing = _Draw(fixed, unconstrained)
+    for _ in range(PRIOR_DRAWS):
+        point = retried(lambda: _run_once(model, args, kwargs, drawing), lambda: drawing.last)
+        if bool(point.log_prob.isfinite()):
+            break
+    for name in fixed:
+        if name not in point.values:
+            raise OptionError(
+                f'fixed names "{name}", which is not a latent site of the program; its latent '
+                f"sites are {', '.join(point.values) or 'none'}."
+            )
+    return point
+
+
+def _run_once(model: Callable, args: tuple, kwargs: dict, drawing: _Draw) -> Point:
+    drawing.free, drawing.log_jacobians = {}, {}
+    with torch.no_grad(), drawing:
+        trace = poutine.trace(model).get_trace(*args, **kwargs)
+        trace.compute_log_prob()
+    sampled = {n: s for n, s in trace.nodes.items() if s["type"] == "sample"}
+    values = {
+        name: site["value"]
+        for name, site in sampled.items()
+        if not (site["is_observed"] or site_is_subsample(site) or is_delta(site["fn"]))
+    }
+    log_probs = {
+        name: torch.as_tensor(site["log_prob_sum"])
+        for name, site in sampled.items()
+        if not site_is_subsample(site)
+    }
+    return Point(values, drawing.free, log_probs | drawing.log_jacobians)
