@@ -34,7 +34,7 @@ class Continuous:
         raise UnsupportedSite(
             f'site "{name}" ({name_of(fn)}{states}) is discrete; {engine} moves particles along '
             "gradients and needs continuous sites. Use an engine for discrete sites (pg.BP, "
-            f'pg.DPVI; not in this release yet), or sum "{name}" out in the model.'
+            f'pg.DPVI), or sum "{name}" out in the model. Those engines come in a later release.'
         )
 
 

@@ -58,6 +58,7 @@ from pyrograph.trace.rules.rewrites import (
     mv,
     pair_distances,
     rerun,
+    sparse_product,
 )
 from pyrograph.trace.rules.scans import PREFIX, prefix
 from pyrograph.trace.rules.writes import ACCUMULATE, accumulate, copy, fill, in_place
@@ -67,6 +68,15 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 Handler = Callable[["Recorder", Any, tuple, dict], Any]
+
+#: Products that a constant sparse matrix may be a factor of.
+SPARSE_PRODUCTS = {
+    aten.mv.default,
+    aten.mm.default,
+    aten.addmm.default,
+    aten._sparse_mm.default,
+    aten._sparse_addmm.default,
+}
 
 #: Operations that read only shapes.
 CONSTANTS = {
@@ -154,3 +164,8 @@ def handler_of(func: Any) -> Handler:
     if func in decomposition_table or func._can_decompose():
         return decompose
     return dense
+
+
+def sparse_handler_of(func: Any) -> Handler | None:
+    """The rule for an operation that has a sparse constant among its arguments."""
+    return rerun(sparse_product) if func in SPARSE_PRODUCTS else None

@@ -32,7 +32,7 @@ from pyrograph.errors import (
     ScopeBudgetError,
     UnsupportedOperation,
 )
-from pyrograph.trace.operations import handler_of
+from pyrograph.trace.operations import handler_of, sparse_handler_of
 from pyrograph.trace.python_reads import PythonReads
 from pyrograph.trace.tape import Operand, Rule, Step
 
@@ -132,11 +132,16 @@ class Recorder(TorchDispatchMode):
                 if _is_random(func):
                     self.random_draws.append(f"{func} {self.place()}")
                 return func(*args, **kwargs)
+        if any(isinstance(a, Tensor) and a.layout is not torch.strided for a in args):
+            return self._sparse(func, args, kwargs)
         return handler_of(func)(self, func, args, kwargs)
 
     def _sparse(self, func, args, kwargs):
-        """Operations among sparse constants pass; with latents they have no rules."""
+        """Operations among sparse constants pass; of those with latents, products have a rule."""
         if any(self.is_latent(a) for a in (*args, *kwargs.values())):
+            handler = sparse_handler_of(func)
+            if handler is not None:
+                return handler(self, func, args, kwargs)
             raise UnsupportedOperation(
                 f"{self.place()}: {func} combines a sparse constant with a latent. Use "
                 f".to_dense(), whose zeros are no dependence, or index with its non-zeros and sum."

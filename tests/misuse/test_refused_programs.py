@@ -306,7 +306,7 @@ def test_random_numbers_outside_sample_are_found_by_the_check():
         x = pyro.sample("x", dist.Normal(0.0, 1.0))
         pyro.factor("f", x * torch.rand(()))
 
-    error(VerificationError, ["second point", "pyro.sample"], model)
+    error(RandomDrawError, ["second point", '"f"', "aten.rand", "pyro.sample"], model)
 
 
 def test_python_random_numbers_are_found_by_the_check():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map
 
 from pyrograph.trace.rules.lookups import latent_index
 from pyrograph.trace.rules.writes import accumulate
@@ -85,13 +85,14 @@ def movement(rec: Recorder, func, args, kwargs):
     out = func(*args, **kwargs)
     if out.untyped_storage()._cdata in rec._shadows:
         return out  # the operation turned out to be a view
-    known = {id(i) for i in indices}
-    leaves, spec = tree_flatten((args, kwargs))
-    sources = [t for t in leaves if isinstance(t, Tensor)]
-    ids = [
-        rec.ids_or_zero(t) if isinstance(t, Tensor) and id(t) not in known else t for t in leaves
-    ]
-    id_args, id_kwargs = tree_unflatten(ids, spec)
+    places = MOVEMENT[func]
+    sources = [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor)]
+
+    def to_ids(value: Any) -> Any:
+        return tree_map(lambda v: rec.ids_or_zero(v) if isinstance(v, Tensor) else v, value)
+
+    id_args = tuple(a if p in places else to_ids(a) for p, a in enumerate(args))
+    id_kwargs = to_ids(kwargs)
     if func in FILL and len(id_args) > FILL[func]:
         id_args = (*id_args[: FILL[func]], 0)
     id_kwargs = {k: v for k, v in id_kwargs.items() if k not in ("dtype", "memory_format", "value")}

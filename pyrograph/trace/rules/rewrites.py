@@ -42,6 +42,22 @@ def addmm(rec, func, args, kwargs):
     return product + (base if beta == 1 else base * beta)
 
 
+def sparse_product(rec, func, args, kwargs):
+    """A constant sparse matrix times a latent: gather by its columns, add up by its rows."""
+    if len(args) == 3:  # base + a @ x
+        base, *factors = args
+        product = sparse_product(rec, func, factors, {})
+        return kwargs.get("beta", 1) * base + kwargs.get("alpha", 1) * product
+    a, x = args
+    if a.layout is torch.strided:  # x @ a = (a^T @ x^T)^T
+        return sparse_product(rec, func, (x.t(), a.t()), kwargs).t()
+    entries = a.to_sparse_coo().coalesce()
+    row, column = entries.indices()
+    weights = entries.values().reshape(-1, *(1,) * (x.dim() - 1))
+    total = torch.zeros(a.shape[0], *x.shape[1:], dtype=x.dtype, device=x.device)
+    return total.index_add(0, row, weights * x[column])
+
+
 def addcmul(rec, func, args, kwargs):
     a, b, c = args
     product = b * c
