@@ -1,7 +1,7 @@
 """Sort factors into groups that can be evaluated together.
 
-A group's factors belong to one statement (or to the statements of one loop), have the same number
-of nodes, and nodes of the same kinds slot by slot.
+A group's factors belong to one statement (or to the statements of one loop, whose names are alike
+but for numbers), have the same number of nodes, and nodes of the same kinds slot by slot.
 """
 
 from __future__ import annotations
@@ -12,11 +12,8 @@ from collections import Counter
 import torch
 from torch import Tensor
 
+from pyrograph.trace.loops import LOOP_STATEMENTS
 from pyrograph.trace.split import Terms
-
-#: A loop's statements (names alike but for numbers) share groups from this many on.
-LOOP_STATEMENTS = 8
-
 
 def families(names: list[str]) -> list[int]:
     """For every statement the first of those it shares groups with."""

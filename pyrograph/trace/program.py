@@ -23,6 +23,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyrograph.errors import StructureError
+from pyrograph.trace.loops import LoopStatements
 from pyrograph.trace.plain_run import check_fixed, refuse_unscored, retried
 from pyrograph.trace.record import Recorder, recording
 from pyrograph.trace.sites import (
@@ -113,7 +114,8 @@ class ProgramReader(Messenger):
         self.recorder, self.fixed, self.unconstrained = recorder, fixed, unconstrained
         self.sites: list[Site] = []
         self.held: dict[str, Tensor] = {}
-        self.statements: list[tuple[str, Tensor]] = []
+        self.statements: list[tuple[str, Tensor | None]] = []  # None: among the loops
+        self.loops = LoopStatements()
         self.leaves: dict[str, int] = {}
         self.constrained: dict[str, Tensor] = {}
 
@@ -196,13 +198,21 @@ class ProgramReader(Messenger):
         if site_is_subsample(msg) or msg["mask"] is False or msg["infer"].get("_deterministic"):
             return
         rec.statement = name
-        log_prob = delta_density(msg)
-        if log_prob is None:
-            with _unvalidated(msg["fn"]):
-                log_prob = msg["fn"].log_prob(msg["value"], *msg["args"], **msg["kwargs"])
-        log_prob = scale_and_mask(log_prob, msg["scale"], msg["mask"])
+        if self.loops.take(len(self.statements), msg):
+            log_prob = None
+        else:
+            log_prob = delta_density(msg)
+            if log_prob is None:
+                with _unvalidated(msg["fn"]):
+                    log_prob = msg["fn"].log_prob(msg["value"], *msg["args"], **msg["kwargs"])
+            log_prob = scale_and_mask(log_prob, msg["scale"], msg["mask"])
         self.statements.append((name, log_prob))
         rec.statement, rec.last_statement = None, name
+
+    def finish(self) -> None:
+        """Fill in the log densities that waited for their likes."""
+        for k, log_prob in self.loops.log_probs():
+            self.statements[k] = (self.statements[k][0], log_prob)
 
 
 def _innermost(support: Any) -> Any:
@@ -239,6 +249,7 @@ def _read_program(
         try:
             with reader:
                 model(*args, **kwargs)
+            reader.finish()
         finally:
             last[0] = recorder.last_statement
         statements = []

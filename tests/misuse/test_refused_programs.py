@@ -10,6 +10,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro import poutine
+from pyro.infer.reparam import ConjugateReparam
 from torch import Tensor
 
 from pyrograph import trace_graph
@@ -314,7 +315,7 @@ def test_python_random_numbers_are_found_by_the_check():
         x = pyro.sample("x", dist.Normal(0.0, 1.0))
         pyro.factor("f", x * random.random())
 
-    error(VerificationError, ["second point"], model)
+    error(VerificationError, ["second point", '"f"'], model)
 
 
 def test_noise_of_a_reparameterised_draw_is_found_by_the_check():
@@ -410,6 +411,15 @@ def test_reinterpreting_bits_of_a_latent_is_refused():
         pyro.factor("f", x.view(torch.int64).double())
 
     error(UnsupportedOperation, ["reinterpreted"], model)
+
+
+def test_a_site_that_is_drawn_without_a_density_is_refused():
+    def model():
+        p = pyro.sample("p", dist.Beta(1.0, 1.0))
+        pyro.sample("y", dist.Binomial(3, p), obs=torch.tensor(1.0))
+
+    conjugate = poutine.reparam(model, config={"p": ConjugateReparam(dist.Beta(2.0, 3.0))})
+    error(RandomDrawError, ['"p_updated"', "ConjugateReparam"], conjugate)
 
 
 def test_complex_numbers_are_refused():

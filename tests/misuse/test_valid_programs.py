@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from pyro import poutine
+from pyro.contrib import gp
 from pyro.contrib.autoname import scope as name_scope
 from pyro.infer import config_enumerate
 from pyro.infer.reparam import (
@@ -852,6 +853,14 @@ def test_sparse_matrices_are_dependences_at_their_entries_only(layout):
         (("x", (0,)), ("x", (1,)), ("x", (2,))),
         (("x", (2,)), ("x", (3,))),
     ]
+
+
+def test_a_gaussian_process_of_pyros_own_library():
+    kernel = gp.kernels.RBF(1)
+    kernel.lengthscale = PyroSample(dist.LogNormal(torch.tensor(0.0), 1.0))
+    x, y = torch.linspace(0, 1, 5), torch.randn(5)
+    regression = gp.models.GPRegression(x, y, kernel, noise=torch.tensor(0.3))
+    assert ok(regression.model, tolerance=1e-9).nodes == (("kernel.lengthscale", ()),)
 
 
 def test_batch_normalisation_in_evaluation_mode():
