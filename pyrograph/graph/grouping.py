@@ -15,6 +15,7 @@ from torch import Tensor
 from pyrograph.trace.loops import LOOP_STATEMENTS
 from pyrograph.trace.split import Terms
 
+
 def families(names: list[str]) -> list[int]:
     """For every statement the first of those it shares groups with."""
     patterns = [re.sub(r"\d+", "#", name) for name in names]

@@ -37,6 +37,7 @@ WIDER = {
     "matrices/lu": "the whole matrix",
     "scans/cummax": "the whole row",
     "scans/cummin": "the whole row",
+    "reductions/max pooling": "the whole row, in some versions of PyTorch",
 }
 LOOKUPS_WIDER = {
     "pointwise/heaviside": "the second input counts at zero only",
