@@ -17,16 +17,17 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.distributions import Transform, biject_to
 
-from pyrograph.errors import ShapeMismatch, UnsupportedSite
+from pyrograph.errors import ShapeMismatch
 from pyrograph.graph import draw, markov
 from pyrograph.graph.blame import first_non_finite
 from pyrograph.graph.factor_group import FactorGroup
 from pyrograph.graph.grouping import group_factors
+from pyrograph.graph.programs import local_program, shared_program
+from pyrograph.graph.spaces import constrain, unconstrain
 from pyrograph.trace.localize import LocalProgram
 from pyrograph.trace.program import Reading
-from pyrograph.trace.sites import Site, support_on
+from pyrograph.trace.sites import Site
 from pyrograph.trace.split import split
 
 if TYPE_CHECKING:
@@ -58,19 +59,17 @@ class FactorGraph:
         self._programs: dict[str, LocalProgram] = {}
 
         self._first_node: dict[str, int] = {}
-        self._first_column: dict[str, int] = {}
-        node = column = 0
-        widths = []
+        node, widths = 0, []
         for site in reading.sites:
-            self._first_node[site.name], self._first_column[site.name] = node, column
+            self._first_node[site.name] = node
             width = 0 if site.name in reading.fixed else site.width
             widths.append(torch.full((site.num_nodes,), width))
             node += site.num_nodes
-            column += width * site.num_nodes
-        self.num_nodes, self.dim = node, column
+        self.num_nodes = node
         self.columns = torch.zeros(node + 1, dtype=torch.int64)
         if widths:
             self.columns[1:] = torch.cat(widths).cumsum(0)
+        self.dim = int(self.columns[-1])
         self._node_of_leaf = torch.cat(
             [
                 (self._first_node[s.name] + torch.arange(s.num_nodes)).repeat_interleave(s.width)
@@ -138,44 +137,16 @@ class FactorGraph:
         )
 
     def _compile_group(self, index: Tensor, scope: Tensor) -> LocalProgram:
-        """Local function of some factors: leaf buffer k holds slot k, ``[E * width, S]``."""
-        index, scope = index.cpu(), scope.cpu()
-        sizes = (self.columns[1:] - self.columns[:-1]).cpu()
-        first_leaf = self.columns[:-1].cpu()
-        width = sizes[scope[0]]
-        keys = (torch.arange(len(scope)).unsqueeze(1) * self.num_nodes + scope).reshape(-1)
-
-        def home(row: Tensor, leaf: Tensor) -> tuple[Tensor, Tensor]:
-            node = self._node_of_leaf[leaf]
-            slot = torch.searchsorted(keys, row * self.num_nodes + node) % scope.shape[1]
-            return slot, row * width[slot] + leaf - first_leaf[node]
-
-        ids = self._terms.ids[index]
-        return LocalProgram(
-            self._reading.tape,
-            ids,
-            torch.zeros(1, dtype=self._value_dtype()),
-            home,
-            (width * len(scope)).tolist(),
-            torch.arange(len(scope)),
-        ).to(self.device, self._cast)
+        ids = self._terms.ids[index.cpu()]
+        program = local_program(
+            self._reading.tape, ids, self._value_dtype(), scope.cpu(), self.columns.cpu()
+        )
+        return program.to(self.device, self._cast)
 
     def _compile_shared(self, ids: Tensor) -> LocalProgram:
-        """The numbers ``ids`` at one assignment; leaf buffer k is free site k, ``[numel, S]``."""
-        sizes = torch.tensor([s.num_nodes * s.width for s in self.free_sites], dtype=torch.int64)
-        ends = sizes.cumsum(0)
-
-        def home(row: Tensor, leaf: Tensor) -> tuple[Tensor, Tensor]:
-            site = torch.searchsorted(ends, leaf, right=True)
-            return site, leaf - (ends - sizes)[site]
-
-        return LocalProgram(
-            self._reading.tape,
-            ids,
-            torch.zeros(1, dtype=self._value_dtype()),
-            home,
-            sizes.tolist(),
-        ).to(self.device, self._cast)
+        sizes = [s.num_nodes * s.width for s in self.free_sites]
+        program = shared_program(self._reading.tape, ids, self._value_dtype(), sizes)
+        return program.to(self.device, self._cast)
 
     # ------------------------------------------------------------------ labels
     @functools.cached_property
@@ -371,19 +342,9 @@ class FactorGraph:
         """Values ``[n, *batch, *event]`` of the graph's space in the program's space."""
         if not self.unconstrained:
             return dict(values)
-        if any(s.support is None for s in self.free_sites):
-            return self._constrain_by_replay(values)
-        return {
-            s.name: values[s.name] if s.is_discrete else self._transform(s)(values[s.name])
-            for s in self.free_sites
-        }
-
-    def _transform(self, site: Site) -> Transform:
-        return biject_to(support_on(site.support, self.device))
-
-    def _constrain_by_replay(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Supports that depend on latents: replay what the program did."""
-        buffers, _ = self._leaves(values)
+        if all(s.support is not None for s in self.free_sites):
+            return constrain(self.free_sites, values, self.device)
+        buffers, _ = self._leaves(values)  # supports that depend on latents: replay the program
         out = {}
         for site in self.free_sites:
             key = f"constrain:{site.name}"
@@ -401,17 +362,7 @@ class FactorGraph:
         """
         if not self.unconstrained:
             return dict(values)
-        for site in self.free_sites:
-            if site.support is None:
-                raise UnsupportedSite(
-                    f"{site.describe()} has a support that depends on other latents, so its values "
-                    f"cannot be mapped to unconstrained space apart from them. Give values in "
-                    f"unconstrained space, or write the site with a fixed support."
-                )
-        return {
-            s.name: values[s.name] if s.is_discrete else self._transform(s).inv(values[s.name])
-            for s in self.free_sites
-        }
+        return unconstrain(self.free_sites, values, self.device)
 
     def blame(self, x: Tensor) -> str | None:
         """Name the first factor and particle with a non-finite log density or gradient."""

@@ -6,6 +6,7 @@ iteration is (``advance``), what it carries (``carried``, ``restore``) and what 
 """
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -20,7 +21,7 @@ from pyrograph.infer.requires import Requirement, check_program
 from pyrograph.posterior import Posterior
 
 
-class Engine:
+class Engine(ABC):
     """Inference by iteration on a factor graph.
 
     Args:
@@ -63,28 +64,28 @@ class Engine:
 
     # What a subclass gives.
 
+    @abstractmethod
     def allocate(self) -> None:
         """Create the starting state; ``graph`` and ``generator`` are ready."""
-        raise NotImplementedError
 
+    @abstractmethod
     def advance(self) -> dict[str, Tensor]:
         """One iteration: named scalars, ``"objective"`` among them.
 
         If it raises, the state must be the one before.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def carried(self) -> dict[str, Any]:
         """The state as (nested) dicts of tensors and numbers, for ``state_dict``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`carried` returned."""
-        raise NotImplementedError
 
+    @abstractmethod
     def posterior(self) -> Posterior:
         """The approximation as it stands."""
-        raise NotImplementedError
 
     # What every engine does.
 

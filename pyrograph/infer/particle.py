@@ -5,6 +5,7 @@ one of them is not finite the step is undone, so an engine never stands on a bro
 what history and status report belongs to the particles it holds.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -62,9 +63,9 @@ class ParticleEngine(Engine):
 
     # What a subclass gives.
 
+    @abstractmethod
     def move(self, x: Tensor, score: Tensor) -> Tensor:
         """New particles from old ones and their scores. May replace ``self.memory``."""
-        raise NotImplementedError
 
     def start_memory(self, x: Tensor) -> dict[str, Tensor]:
         """What is carried from step to step beside the particles."""

@@ -12,6 +12,7 @@ no difference of particles is ever formed.
 Source: Wang, Zeng & Liu (2018), eq (8) and Theorem 2; Gorham & Mackey (2017) for the IMQ.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
@@ -34,7 +35,7 @@ class Moments:
     curvature: Tensor | None
 
 
-class Radial:
+class Radial(ABC):
     """Base of the radial kernels; a subclass gives :meth:`profile` with f(0) = 1.
 
     Args:
@@ -48,13 +49,13 @@ class Radial:
         return f"{type(self).__name__}(bandwidth={self.bandwidth!r})"
 
     @property
+    @abstractmethod
     def slope_at_zero(self) -> float:
         """f'(0)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def profile(self, t: Tensor, *, second: bool = True) -> tuple[Tensor, Tensor, Tensor | None]:
         """f, f' and, if asked, f'' at ``t`` >= 0, which may be overwritten."""
-        raise NotImplementedError
 
     def gram(self, x: Tensor, y: Tensor, h: Tensor | float) -> Tensor:
         """k(x_l, y_m) for points ``[n, d]`` and ``[m, d]``: ``[n, m]``."""

@@ -4,6 +4,7 @@ Engines construct posteriors; posteriors know no engine. A subclass brings its b
 how to take a marginal, draw samples and make a guide.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -17,7 +18,7 @@ from pyrograph.posterior.export import inference_data
 EvidenceKind = Literal["exact", "lower bound", "upper bound", "estimate"] | None
 
 
-class Posterior:
+class Posterior(ABC):
     """An approximation of p(latents | data).
 
     Attributes:
@@ -46,13 +47,13 @@ class Posterior:
         self.log_evidence = log_evidence
         self.evidence_kind = evidence_kind
 
+    @abstractmethod
     def marginal(self, site: str) -> Distribution:
         """The marginal of a site; its ``mean`` and ``variance`` have the site's shape."""
-        raise NotImplementedError
 
+    @abstractmethod
     def sample(self, num_samples: int) -> dict[str, Tensor]:
         """Joint draws ``{site: [num_samples, *site shape]}`` in the program's space."""
-        raise NotImplementedError
 
     def factor_marginal(self, statement: str):
         """Beliefs over the scopes of a statement's factors, of engines that keep such beliefs.
@@ -65,9 +66,9 @@ class Posterior:
             f"Sample the sites of {statement!r} instead."
         )
 
+    @abstractmethod
     def guide(self, sites: Sequence[str] | None = None):
         """A Pyro guide with a proper density over the given sites, default all."""
-        raise NotImplementedError
 
     def to_arviz(self, num_samples: int = 1000):
         """``arviz.InferenceData`` with one chain of ``num_samples`` draws.
