@@ -60,7 +60,7 @@ def neighbors(scopes: list[Tensor], num_nodes: int, device: torch.device) -> tup
 
 
 def _distinct(scope: np.ndarray, num_nodes: int) -> np.ndarray:
-    """Distinct rows, told apart by sums of random 62-bit labels."""
+    """Distinct rows, told apart by sums of random labels (two are taken for one with 2^-62)."""
     label = np.random.default_rng(0).integers(0, 1 << 62, num_nodes)
     return scope[np.unique(label[scope].sum(1), return_index=True)[1]]
 

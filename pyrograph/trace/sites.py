@@ -18,7 +18,7 @@ from torch.distributions import biject_to, constraints
 from pyrograph.errors import UnsupportedSite
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Site:
     """A latent sample site.
 

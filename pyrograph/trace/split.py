@@ -116,7 +116,25 @@ def _expand(tape: Tape, ids: Tensor, rows: Tensor, dtype: torch.dtype) -> list[_
 
 
 @dataclass
+class _Reach:
+    """What the nodes of one level read.
+
+    Shapes:
+        owner, nodes: pairs of a tree node and a graph node that its subtree reads.
+        size: per tree node, how many graph nodes that is.
+        biggest: how many the widest single term in its subtree reads.
+    """
+
+    owner: Tensor
+    nodes: Tensor
+    size: Tensor
+    biggest: Tensor
+
+
+@dataclass
 class _Final:
+    """The terms that are left, with their scopes as CSR; ``is_root``: a whole element."""
+
     row: Tensor
     ids: Tensor
     coef: Tensor
@@ -126,75 +144,65 @@ class _Final:
     constant: float
 
 
-def _collapse(tape: Tape, levels: list[_Level], node_of_leaf: Tensor, num_nodes: int) -> _Final:
-    """Put sums back together wherever one of their terms reads as much as the whole."""
-    sizes: list[Tensor] = []
-    pairs: list[tuple[Tensor, Tensor]] = []
-    biggest: list[Tensor] = []
-    below: tuple[Tensor, Tensor, Tensor] | None = None
+def _reaches(
+    tape: Tape, levels: list[_Level], node_of_leaf: Tensor, num_nodes: int
+) -> list[_Reach]:
+    """From the innermost terms outwards: the scope of every tree node is its children's union."""
+    reaches: list[_Reach] = []
     for depth in range(len(levels) - 1, -1, -1):
         level = levels[depth]
         atoms = (~level.is_sum).nonzero().squeeze(1)
         ptr, nodes = scopes(tape, level.ids[atoms], node_of_leaf)
         owner = atoms.repeat_interleave(ptr.diff())
-        best = torch.zeros(len(level.ids), dtype=torch.int64)
-        best[atoms] = ptr.diff()
-        if below is not None:
-            child_owner, child_nodes, child_best = below
-            keys = torch.cat([owner * num_nodes + nodes, child_owner * num_nodes + child_nodes])
-            keys = keys.unique()
+        biggest = torch.zeros(len(level.ids), dtype=torch.int64)
+        biggest[atoms] = ptr.diff()
+        if reaches:
+            below, parent = reaches[0], levels[depth + 1].parent
+            keys = torch.cat(
+                [owner * num_nodes + nodes, parent[below.owner] * num_nodes + below.nodes]
+            ).unique()
             owner = torch.div(keys, num_nodes, rounding_mode="floor")
             nodes = keys - owner * num_nodes
-            best = torch.maximum(best, child_best)
+            biggest.scatter_reduce_(0, parent, below.biggest, "amax")
         size = torch.bincount(owner, minlength=len(level.ids))
-        sizes.insert(0, size)
-        pairs.insert(0, (owner, nodes))
-        biggest.insert(0, best)
-        if depth:
-            up = torch.zeros(len(levels[depth - 1].ids), dtype=torch.int64)
-            up.scatter_reduce_(0, level.parent, best, "amax")
-            below = (level.parent[owner], nodes, up)
+        reaches.insert(0, _Reach(owner, nodes, size, biggest))
+    return reaches
 
-    active = torch.ones(len(levels[0].ids), dtype=torch.bool)
-    out: list[tuple] = []
-    constant = 0.0
-    for depth, level in enumerate(levels):
-        whole = active & (~level.is_sum | (biggest[depth] == sizes[depth]))
-        if depth:
-            constant += float(level.chain_constant[active].sum())
-        open_ = active & ~whole
-        constant += float(level.sum_constant[open_].sum())
-        if depth == 0:
-            constant += float(level.chain_constant[open_].sum())
-        owner, nodes = pairs[depth]
-        chosen = whole.nonzero().squeeze(1)
-        mine = whole[owner]
+
+def _collapse(tape: Tape, levels: list[_Level], node_of_leaf: Tensor, num_nodes: int) -> _Final:
+    """Put sums back together wherever one of their terms reads as much as the whole."""
+    reaches = _reaches(tape, levels, node_of_leaf, num_nodes)
+    active = torch.ones(len(levels[0].ids), dtype=torch.bool)  # no ancestor was put together
+    chosen: list[Tensor] = []
+    owners: list[Tensor] = []
+    nodes: list[Tensor] = []
+    constant, num_terms = 0.0, 0
+    for depth, (level, reach) in enumerate(zip(levels, reaches, strict=True)):
+        whole = active & (~level.is_sum | (reach.biggest == reach.size))
+        is_open = active & ~whole
+        # A whole element keeps its constants; those of its parts are set free.
+        freed = active if depth else is_open
+        constant += float(level.chain_constant[freed].sum() + level.sum_constant[is_open].sum())
+        terms = whole.nonzero().squeeze(1)
         rank = torch.zeros(len(whole), dtype=torch.int64)
-        rank[chosen] = torch.arange(len(chosen))
-        out.append(
-            (
-                level.row[chosen],
-                level.ids[chosen],
-                level.coef[chosen],
-                torch.full((len(chosen),), depth == 0),
-                rank[owner[mine]],
-                nodes[mine],
-            )
-        )
+        rank[terms] = torch.arange(num_terms, num_terms + len(terms))
+        mine = whole[reach.owner]
+        chosen.append(terms)
+        owners.append(rank[reach.owner[mine]])
+        nodes.append(reach.nodes[mine])
+        num_terms += len(terms)
         if depth + 1 < len(levels):
-            active = open_[levels[depth + 1].parent]
-    start = 0
-    owners = []
-    for row, *_, owner, _nodes in out:
-        owners.append(owner + start)
-        start += len(row)
-    owner = torch.cat(owners)
-    nodes = torch.cat([o[5] for o in out])
-    order = torch.argsort(owner * num_nodes + nodes)
-    ptr = torch.zeros(start + 1, dtype=torch.int64)
-    ptr[1:] = torch.bincount(owner, minlength=start).cumsum(0)
-    row, ids, coef, is_root = (torch.cat([o[i] for o in out]) for i in range(4))
-    return _Final(row, ids, coef, is_root, ptr, nodes[order], constant)
+            active = is_open[levels[depth + 1].parent]
+    owner, node = torch.cat(owners), torch.cat(nodes)
+    order = torch.argsort(owner * num_nodes + node)
+    ptr = torch.zeros(num_terms + 1, dtype=torch.int64)
+    ptr[1:] = torch.bincount(owner, minlength=num_terms).cumsum(0)
+    is_root = torch.arange(num_terms) < len(chosen[0])
+    row, ids, coef = (
+        torch.cat([getattr(level, name)[t] for level, t in zip(levels, chosen, strict=True)])
+        for name in ("row", "ids", "coef")
+    )
+    return _Final(row, ids, coef, is_root, ptr, node[order], constant)
 
 
 def _gather_terms(
@@ -216,7 +224,7 @@ def _gather_terms(
     row, part_ids, coef = final.row[part], final.ids[part], final.coef[part]
     length = final.ptr.diff()[part]
     start = final.ptr[:-1][part]
-    # Equal scopes have equal sums of random 62-bit labels (a clash would only merge two factors).
+    # Scopes are compared by sums of random labels; two differ unseen with probability 2^-62.
     label = torch.from_numpy(np.random.default_rng(0).integers(0, 1 << 62, num_nodes))
     running = torch.zeros(len(final.nodes) + 1, dtype=torch.int64)
     running[1:] = label[final.nodes].cumsum(0)
