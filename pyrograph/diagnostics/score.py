@@ -5,6 +5,9 @@ from torch import Tensor
 
 from pyrograph.errors import NonFiniteDensity
 
+#: Numbers evaluated at once; more particles are taken in parts, so that memory is bounded.
+MAX_NUMBERS = 2**25
+
 
 def value_and_score(graph, x: Tensor, *, differentiable: bool = False) -> tuple[Tensor, Tensor]:
     """log p(x) and its gradient at every particle.
@@ -20,20 +23,30 @@ def value_and_score(graph, x: Tensor, *, differentiable: bool = False) -> tuple[
     Raises:
         NonFiniteDensity: NaN or infinity in either, naming the first factor and particle.
     """
-    with torch.enable_grad():
-        point = x if differentiable and x.requires_grad else x.detach().requires_grad_()
-        log_p = graph.density(point)
-        if log_p.requires_grad:
-            (score,) = torch.autograd.grad(log_p.sum(), point, create_graph=differentiable)
-        else:  # a flat density
-            score = torch.zeros_like(point)
-    if not differentiable:
-        log_p = log_p.detach()
+    if differentiable and x.requires_grad:
+        log_p, score = _evaluate(graph, x, differentiable)
+    else:
+        size = max(1, MAX_NUMBERS // max(1, graph.numbers_per_particle))
+        parts = [
+            _evaluate(graph, part.detach().requires_grad_(), differentiable)
+            for part in x.split(size)
+        ]
+        log_p, score = (torch.cat(p) for p in zip(*parts, strict=True))
     # one number to look at; only a sum that overflows is looked at again
     all_finite = torch.isfinite(log_p.detach().sum() + score.detach().sum())
     if not all_finite and not (log_p.isfinite().all() and score.isfinite().all()):
         raise NonFiniteDensity(_describe(graph, x.detach(), log_p.detach(), score.detach()))
     return log_p, score
+
+
+def _evaluate(graph, point: Tensor, differentiable: bool) -> tuple[Tensor, Tensor]:
+    with torch.enable_grad():
+        log_p = graph.density(point)
+        if log_p.requires_grad:
+            (score,) = torch.autograd.grad(log_p.sum(), point, create_graph=differentiable)
+        else:  # a flat density
+            score = torch.zeros_like(point)
+    return (log_p, score) if differentiable else (log_p.detach(), score)
 
 
 def _describe(graph, x: Tensor, log_p: Tensor, score: Tensor) -> str:

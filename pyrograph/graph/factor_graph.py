@@ -263,12 +263,20 @@ class FactorGraph:
                 )
         return buffers, lead is not None
 
-    def _evaluate(self, buffers: list[Tensor]) -> Tensor:
+    def _density_program(self) -> LocalProgram:
         if "density" not in self._programs:
             self._programs["density"] = self._compile_shared(self._element_ids)
+        return self._programs["density"]
+
+    @property
+    def numbers_per_particle(self) -> int:
+        """Numbers computed on the way to one log density: what its memory is proportional to."""
+        return self.dim + self._density_program().num_numbers
+
+    def _evaluate(self, buffers: list[Tensor]) -> Tensor:
         if not buffers:
             return self.constant.reshape(1)
-        return self._programs["density"].total(buffers) + self._element_constant
+        return self._density_program().total(buffers) + self._element_constant
 
     def log_prob(self, values: Mapping[str, Tensor]) -> Tensor:
         """Log density of the program, as Pyro's ``trace.log_prob_sum()``.

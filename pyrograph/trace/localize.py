@@ -131,6 +131,11 @@ class LocalProgram:
         del self._leaf_home
         self._plan_frees(base)
 
+    @property
+    def num_numbers(self) -> int:
+        """Numbers that one evaluation computes."""
+        return sum(line.count * line.width for line in self.lines)
+
     def _compile(self, operand, pieces, block, count, step, demand) -> _Read:
         core = tuple((operand.values if operand.ids is None else operand.ids).shape[1:])
         constant = operand.values
