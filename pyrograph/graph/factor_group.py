@@ -42,6 +42,9 @@ class FactorGroup:
     _compile: Callable[[], LocalProgram] = field(repr=False)
     _program: LocalProgram | None = field(default=None, repr=False)
 
+    def __post_init__(self) -> None:
+        self._shapes = [(len(self.scope), *site.event_shape) for site in self.slots]
+
     @property
     def num_factors(self) -> int:
         return self.scope.shape[0]
@@ -71,18 +74,16 @@ class FactorGroup:
                 f'factors of "{self.name}" have {self.arity} nodes; got {len(values)} tensors.'
             )
         samples = values[0].shape[0] if values[0].dim() else 0
-        for k, (v, site) in enumerate(zip(values, self.slots, strict=True)):
-            expected = (samples, self.num_factors, *site.event_shape)
-            if tuple(v.shape) != expected:
+        for k, (v, shape) in enumerate(zip(values, self._shapes, strict=True)):
+            if v.shape != (samples, *shape):
                 raise ShapeMismatch(
                     f'slot {k} of "{self.name}" has shape {tuple(v.shape)}; expected [S, E, *event]'
-                    f" = {expected}."
+                    f" = {(samples, *shape)}."
                 )
         if self._program is None:
             self._program = self._compile()
-        widths = [self.num_factors * site.width for site in self.slots]
-        leaves = [v.reshape(samples, w).t() for v, w in zip(values, widths, strict=True)]
-        return self._program(leaves).t()
+        flat = [v if v.dim() == 2 else v.flatten(1) for v in values]
+        return self._program([v.t() for v in flat]).t()
 
     def table(self) -> Tensor:
         """All values of discrete factors.

@@ -9,6 +9,8 @@ gathered.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -59,7 +61,7 @@ class _Read:
     def __call__(self, buffers: dict[int, Tensor]) -> Tensor:
         if not self.gathers:
             return self.constant
-        if len(self.gathers) == 1 and self.constant is None and self.order is None:
+        if self.constant is None and self.order is None and len(self.gathers) == 1:
             only = self.gathers[0](buffers)
             if only.dtype is not self.dtype:
                 only = only.to(self.dtype)
@@ -88,6 +90,10 @@ class _Line:
     width: int
     dtype: torch.dtype
     free: list[int] = field(default_factory=list)
+    call: Callable[[list[Tensor]], Tensor] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.call = functools.partial(self.rule.replay, self.rule.func, self.rule.static)
 
 
 class LocalProgram:
@@ -239,7 +245,7 @@ class LocalProgram:
     def _run(self, leaves: list[Tensor]) -> dict[int, Tensor]:
         buffers = dict(enumerate(leaves))
         for line in self.lines:
-            out = line.rule([read(buffers) for read in line.reads])
+            out = line.call([read(buffers) for read in line.reads])
             if out.dtype != line.dtype:
                 out = out.to(line.dtype)
             if out.shape[0] != line.count:

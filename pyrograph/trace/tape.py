@@ -32,9 +32,6 @@ class Rule(NamedTuple):
     func: Any
     static: tuple = ()
 
-    def __call__(self, operands: list[Tensor]) -> Tensor:
-        return self.replay(self.func, self.static, operands)
-
 
 class Operand(NamedTuple):
     """What the blocks of a step read: ids where latent, values where constant.

@@ -20,7 +20,7 @@ from pyro.infer.reparam import (
 )
 from pyro.nn import PyroModule, PyroParam, PyroSample, pyro_method
 from pyro.ops.indexing import Vindex, vindex
-from torch import nn
+from torch import library, nn
 
 from pyrograph import trace_graph
 from pyrograph.errors import DenseScopeWarning
@@ -218,7 +218,7 @@ def test_an_expression_of_latents_traces_to_pyros_density(name):
     ok(model, tolerance=1e-6 if "float32" in name else 1e-10)
 
 
-@torch.library.custom_op("pyrograph_tests::reversed_square", mutates_args=())
+@library.custom_op("pyrograph_tests::reversed_square", mutates_args=())
 def reversed_square(x: torch.Tensor) -> torch.Tensor:
     return x.flip(0) ** 2
 

@@ -37,15 +37,18 @@ SAME_SHAPE = {aten.binary_cross_entropy_with_logits.default, aten.huber_loss.def
 
 def replay_pointwise(func: Any, static: tuple, operands: list[Tensor]) -> Tensor:
     template, options = static
-    if len(template) == len(operands) and not options and func not in SAME_SHAPE:
+    if not options and len(template) == len(operands):
         out = func(*operands)
-        return out[0] if isinstance(out, tuple) else out
-    queue = iter(operands)
-    if func in SAME_SHAPE:
-        queue = iter(torch.broadcast_tensors(*operands))
-    args = [next(queue) if a is SLOT else a for a in template]
-    out = func(*args, **{k: next(queue) if v is SLOT else v for k, v in options})
+    else:
+        queue = iter(operands)
+        args = [next(queue) if a is SLOT else a for a in template]
+        out = func(*args, **{k: next(queue) if v is SLOT else v for k, v in options})
     return out[0] if isinstance(out, tuple) else out
+
+
+def replay_same_shape(func: Any, static: tuple, operands: list[Tensor]) -> Tensor:
+    """For functions that do not broadcast by themselves."""
+    return replay_pointwise(func, static, list(torch.broadcast_tensors(*operands)))
 
 
 def replay_further_output(func: Any, static: tuple, operands: list[Tensor]) -> Tensor:
@@ -79,7 +82,8 @@ def pointwise(rec: Recorder, func, args, kwargs):
         tuple(SLOT if isinstance(a, Tensor) else frozen(a) for a in args),
         tuple((k, SLOT if isinstance(v, Tensor) else frozen(v)) for k, v in kwargs.items()),
     )
-    rec.emit(Rule(replay_pointwise, func, static), 1, operands, result, tensors)
+    replay = replay_same_shape if func in SAME_SHAPE else replay_pointwise
+    rec.emit(Rule(replay, func, static), 1, operands, result, tensors)
     for j, further in enumerate(out[1:] if isinstance(out, tuple) else (), start=1):
         if further.shape == shape:
             rule = Rule(replay_further_output, func, (*static, j))
