@@ -69,21 +69,25 @@ class FactorGroup:
         Raises:
             ShapeMismatch: naming the slot.
         """
-        if len(values) != self.arity:
-            raise ShapeMismatch(
-                f'factors of "{self.name}" have {self.arity} nodes; got {len(values)} tensors.'
-            )
-        samples = values[0].shape[0] if values[0].dim() else 0
-        for k, (v, shape) in enumerate(zip(values, self._shapes, strict=True)):
-            if v.shape != (samples, *shape):
-                raise ShapeMismatch(
-                    f'slot {k} of "{self.name}" has shape {tuple(v.shape)}; expected [S, E, *event]'
-                    f" = {(samples, *shape)}."
-                )
+        samples = values[0].shape[:1] if values else ()
+        expected = [(*samples, *shape) for shape in self._shapes]
+        if [v.shape for v in values] != expected:
+            raise self._mismatch(values, expected)
         if self._program is None:
             self._program = self._compile()
-        flat = [v if v.dim() == 2 else v.flatten(1) for v in values]
-        return self._program([v.t() for v in flat]).t()
+        columns = [v.t() if v.dim() == 2 else v.flatten(1).t() for v in values]
+        return self._program(columns).t()
+
+    def _mismatch(self, values: Sequence[Tensor], expected: list[tuple]) -> ShapeMismatch:
+        if len(values) != self.arity:
+            return ShapeMismatch(
+                f'factors of "{self.name}" have {self.arity} nodes; got {len(values)} tensors.'
+            )
+        k = next(k for k, v in enumerate(values) if v.shape != expected[k])
+        return ShapeMismatch(
+            f'slot {k} of "{self.name}" has shape {tuple(values[k].shape)}; expected [S, E, *event]'
+            f" = {expected[k]}."
+        )
 
     def table(self) -> Tensor:
         """All values of discrete factors.

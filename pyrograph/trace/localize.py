@@ -9,91 +9,26 @@ gathered.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from pyrograph.trace.demand import LEAVES, Demand, Piece
-from pyrograph.trace.tape import Operand, Rule, Tape
+from pyrograph.trace.source import Gather, Line, Read, write_function
+from pyrograph.trace.tape import Operand, Tape
 
 
-@dataclass(eq=False)
-class _Gather:
-    """Rows of one buffer: all (None), a range, or an index."""
-
-    buffer: int
-    start: int | None = None
-    stop: int | None = None
-    index: Tensor | None = None
-
-    def __call__(self, buffers: dict[int, Tensor]) -> Tensor:
-        source = buffers[self.buffer]
-        if self.index is not None:
-            return source.index_select(0, self.index)
-        return source if self.start is None else source[self.start : self.stop]
-
-
-def _gather(buffer: int, positions: Tensor | None, size: int) -> _Gather:
+def _gather(buffer: int, positions: Tensor | None, size: int) -> Gather:
     if positions is None:
-        return _Gather(buffer)
+        return Gather(buffer)
     n = len(positions)
     start = int(positions[0])
     if int(positions[-1]) == start + n - 1 and (
         n == 1 or bool((positions == torch.arange(start, start + n)).all())
     ):
-        return _Gather(buffer) if n == size else _Gather(buffer, start, start + n)
-    return _Gather(buffer, index=positions)
-
-
-@dataclass(eq=False)
-class _Read:
-    """One operand of one compiled step, assembled as ``[count, *core, S]``."""
-
-    shape: tuple[int, ...]  # count or 1, then core
-    dtype: torch.dtype
-    constant: Tensor | None = None  # [count or 1, *core, 1], or the constant numbers of a mixture
-    gathers: list[_Gather] = field(default_factory=list)
-    order: Tensor | None = None  # how the concatenated parts are to be arranged
-
-    def __call__(self, buffers: dict[int, Tensor]) -> Tensor:
-        if not self.gathers:
-            return self.constant
-        if self.constant is None and self.order is None and len(self.gathers) == 1:
-            only = self.gathers[0](buffers)
-            if only.dtype is not self.dtype:
-                only = only.to(self.dtype)
-            return only if len(self.shape) == 1 else only.reshape(*self.shape, only.shape[1])
-        parts = [g(buffers).to(self.dtype) for g in self.gathers]
-        if self.constant is not None:
-            parts.append(self.constant)
-        samples = max(p.shape[1] for p in parts)
-        flat = torch.cat([p.expand(-1, samples) for p in parts])
-        flat = flat.index_select(0, self.order) if self.order is not None else flat
-        return flat.reshape(*self.shape, samples)
-
-    def tensors(self) -> list[Tensor]:
-        found = [g.index for g in self.gathers if g.index is not None]
-        return found + [t for t in (self.constant, self.order) if t is not None]
-
-
-@dataclass(eq=False)
-class _Line:
-    """One compiled step: the rule, its reads, and which buffers are dead after it."""
-
-    rule: Rule
-    reads: list[_Read]
-    buffer: int
-    count: int
-    width: int
-    dtype: torch.dtype
-    free: list[int] = field(default_factory=list)
-    call: Callable[[list[Tensor]], Tensor] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.call = functools.partial(self.rule.replay, self.rule.func, self.rule.static)
+        return Gather(buffer) if n == size else Gather(buffer, start, start + n)
+    return Gather(buffer, index=positions)
 
 
 class LocalProgram:
@@ -122,7 +57,7 @@ class LocalProgram:
         self._leaf_home, self._leaf_sizes = leaf_home, leaf_sizes
         self._sizes = {}
         base = len(leaf_sizes)
-        self.lines: list[_Line] = []
+        self.lines: list[Line] = []
         for k in sorted(demand.reads):
             step, block = tape.steps[k], demand.blocks[k]
             count = len(demand.rows[k])
@@ -131,18 +66,20 @@ class LocalProgram:
                 self._compile(operand, pieces, block, count, step, demand)
                 for operand, pieces in zip(step.operands, demand.reads[k], strict=True)
             ]
-            self.lines.append(_Line(step.rule, reads, base + k, count, step.width, step.dtype))
+            self.lines.append(Line(step.rule, reads, base + k, count, step.width, step.dtype))
         out = Operand(ids, values if bool((ids == 0).any()) else None, values.dtype)
         self.output = self._compile(out, demand.output, None, len(ids), None, demand)
         del self._leaf_home
         self._plan_frees(base)
+        self._values: Callable[..., Tensor] | None = None
+        self._total: Callable[..., Tensor] | None = None
 
     @property
     def num_numbers(self) -> int:
         """Numbers that one evaluation computes."""
         return sum(line.count * line.width for line in self.lines)
 
-    def _compile(self, operand, pieces, block, count, step, demand) -> _Read:
+    def _compile(self, operand, pieces, block, count, step, demand) -> Read:
         core = tuple((operand.values if operand.ids is None else operand.ids).shape[1:])
         constant = operand.values
         if constant is not None and block is not None and constant.shape[0] > 1:
@@ -150,7 +87,7 @@ class LocalProgram:
         if not pieces:
             if constant is not None:
                 constant = constant.unsqueeze(-1)
-            return _Read((count, *core), operand.dtype, constant)
+            return Read((count, *core), operand.dtype, constant)
         ids = operand.ids if block is None else operand.ids[block]
         per_block = ids[0].numel() if len(ids) else 1
         size = count * per_block
@@ -160,7 +97,7 @@ class LocalProgram:
                 gathers.append(gather)
                 placed.append(target)
         if len(gathers) == 1 and placed[0] is None:
-            return self._shrunk(_Read((count, *core), operand.dtype, None, gathers), per_block)
+            return self._shrunk(Read((count, *core), operand.dtype, None, gathers), per_block)
         rest = None
         if sum(size if t is None else len(t) for t in placed) < size:
             hole = (ids.reshape(-1) == 0).nonzero().squeeze(1)
@@ -169,9 +106,9 @@ class LocalProgram:
         order = torch.empty(size, dtype=torch.int64)
         order[torch.cat(placed)] = torch.arange(size)
         in_place = bool((order == torch.arange(size)).all())
-        return _Read((count, *core), operand.dtype, rest, gathers, None if in_place else order)
+        return Read((count, *core), operand.dtype, rest, gathers, None if in_place else order)
 
-    def _shrunk(self, read: _Read, per_block: int) -> _Read:
+    def _shrunk(self, read: Read, per_block: int) -> Read:
         """All blocks read the same numbers: read them once and let them broadcast."""
         index = read.gathers[0].index
         count = read.shape[0]
@@ -212,7 +149,7 @@ class LocalProgram:
             (
                 _gather(buffer, positions, self._sizes[buffer])
                 if positions is not None
-                else _Gather(buffer)
+                else Gather(buffer)
             ),
             piece.target,
         )
@@ -229,33 +166,19 @@ class LocalProgram:
 
     def __call__(self, leaves: list[Tensor]) -> Tensor:
         """The wanted numbers ``[len(ids), S]``."""
-        out = self.output(self._run(leaves))
-        samples = max((t.shape[1] for t in leaves), default=1)
-        return out.expand(self.num_outputs, samples)
+        if self._values is None:
+            self._values = write_function(len(self._leaf_sizes), self.lines, self.output)
+        out = self._values(*leaves)
+        shape = (self.num_outputs, max([leaf.shape[1] for leaf in leaves], default=1))
+        return out if out.shape == shape else out.expand(shape)
 
     def total(self, leaves: list[Tensor]) -> Tensor:
         """Their sum ``[S]``, without gathering them first."""
-        buffers = self._run(leaves)
+        if self._total is None:
+            self._total = write_function(len(self._leaf_sizes), self.lines, self.output, total=True)
+        total = self._total(*leaves)
         samples = max((t.shape[1] for t in leaves), default=1)
-        total = torch.zeros(samples, dtype=self.output.dtype, device=leaves[0].device)
-        for gather in self.output.gathers:
-            total = total + gather(buffers).sum(0)
-        return total
-
-    def _run(self, leaves: list[Tensor]) -> dict[int, Tensor]:
-        buffers = dict(enumerate(leaves))
-        for line in self.lines:
-            out = line.call([read(buffers) for read in line.reads])
-            if out.dtype != line.dtype:
-                out = out.to(line.dtype)
-            if out.shape[0] != line.count:
-                out = out.expand(line.count, *out.shape[1:])
-            if out.dim() != 2:
-                out = out.reshape(line.count * line.width, out.shape[-1])
-            buffers[line.buffer] = out
-            for buffer in line.free:
-                del buffers[buffer]
-        return buffers
+        return total.expand(samples)
 
     def to(self, device: torch.device | None = None, dtype: torch.dtype | None = None):
         """Constants and indices to a device; floating constants to a dtype."""
@@ -278,4 +201,5 @@ class LocalProgram:
                 g.index = move(g.index)
         for line in self.lines:
             line.dtype = cast(line.dtype)
+        self._values = self._total = None
         return self

@@ -119,6 +119,14 @@ def test_a_group_refuses_values_of_wrong_number_or_shape():
         group.log_prob([torch.randn(()), good[1]])
 
 
+def test_a_group_takes_values_of_another_dtype():
+    group = next(g for g in trace_graph(square).factors if g.name == "down")
+    a, b = torch.randn(3, 2), torch.randn(3, 2)
+    got = group.log_prob([a.float(), b])
+    torch.testing.assert_close(got, group.log_prob([a.float().double(), b]))
+    assert got.dtype == torch.float64
+
+
 def test_a_group_of_no_samples_gives_no_rows():
     group = next(g for g in trace_graph(square).factors if g.name == "down")
     assert group.log_prob([torch.randn(0, 2), torch.randn(0, 2)]).shape == (0, 2)
