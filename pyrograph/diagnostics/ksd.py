@@ -17,14 +17,14 @@ from torch import Tensor
 
 from pyrograph.diagnostics.score import value_and_score
 from pyrograph.errors import ShapeMismatch, UnsupportedSite
-from pyrograph.kernels import Kernel, Layout, Locality, SteinOperator
+from pyrograph.kernels import Kernel, Layout, Locality, SteinOperator, Summable
 from pyrograph.kernels.stein import check_statistic
 
 
 def graphical_ksd(
     graph,
     x,
-    kernel: Kernel | None = None,
+    kernel: Kernel | Summable | None = None,
     locality: Locality | str = "blanket",
     statistic: str = "V",
     generator: torch.Generator | None = None,
@@ -50,19 +50,48 @@ def graphical_ksd(
         ShapeMismatch: ``x`` does not fit the graph.
         OptionError: unknown statistic, kernel or locality.
     """
-    for site in graph.sites.values():
-        if site.is_discrete:
-            raise UnsupportedSite(
-                f"{site.describe()} is discrete; the Stein discrepancy needs gradients at "
-                "to every site. Sum it out in the model, or condition on it."
-            )
-    x = flat_particles(graph, x)
+    x = _continuous_particles(graph, x)
     check_statistic(statistic, len(x))
     operator = SteinOperator(Layout.of(graph), kernel, locality, x.device, generator)
     differentiable = x.requires_grad and torch.is_grad_enabled()
     _, score = value_and_score(graph, x, differentiable=differentiable)
     with torch.set_grad_enabled(differentiable):
         return operator(x, score).discrepancy(statistic).to(x.dtype)
+
+
+def stein_gram(
+    graph,
+    x,
+    kernel: Kernel | Summable | None = None,
+    locality: Locality | str = "blanket",
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """The Stein kernel of every pair of particles, summed over coordinates.
+
+    Its mean is the V-statistic of :func:`graphical_ksd`.
+
+    Args:
+        graph, x, kernel, locality, generator: as in :func:`graphical_ksd`.
+
+    Shapes:
+        output: ``[n, n]``, positive semi-definite.
+
+    Raises:
+        UnsupportedSite, NonFiniteDensity, ShapeMismatch, OptionError: as there.
+    """
+    x = _continuous_particles(graph, x).detach()
+    operator = SteinOperator(Layout.of(graph), kernel, locality, x.device, generator)
+    return operator.gram(x, value_and_score(graph, x)[1])
+
+
+def _continuous_particles(graph, x) -> Tensor:
+    for site in graph.sites.values():
+        if site.is_discrete:
+            raise UnsupportedSite(
+                f"{site.describe()} is discrete; the Stein discrepancy needs gradients at "
+                "every site. Sum it out in the model, or condition on it."
+            )
+    return flat_particles(graph, x)
 
 
 def flat_particles(graph, x) -> Tensor:

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from pyrograph.diagnostics import value_and_score
-from pyrograph.errors import NonFiniteDensity, ShapeMismatch
+from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch
 from pyrograph.infer import initial
 from pyrograph.infer.base import Engine
+from pyrograph.infer.laplace import laplace
 from pyrograph.infer.options import count
 from pyrograph.infer.requires import Continuous
 from pyrograph.kernels import Layout, SteinOperator
@@ -30,7 +31,8 @@ class ParticleEngine(Engine):
     Args:
         model: a Pyro program whose latent sites are all continuous.
         num_particles: n; default as many as ``init`` holds, else 50.
-        init: None (N(0, 1) in unconstrained space), or see
+        init: None (N(0, 1) in unconstrained space), ``"laplace"`` (about the mode, see
+            :mod:`pyrograph.infer.laplace`), or see
             :func:`pyrograph.infer.initial.starting_particles`.
         options: see :class:`Engine`; ``tol`` is compared with the graphical KSD (squared,
             V-statistic) of the particles.
@@ -52,13 +54,15 @@ class ParticleEngine(Engine):
         model: Callable,
         *,
         num_particles: int | None = None,
-        init: initial.Init | None = None,
+        init: initial.Init | str | None = None,
         **options: Any,
     ):
         super().__init__(model, **options)
         if num_particles is None:
             num_particles = initial.number_of(init) or DEFAULT_PARTICLES
         self.num_particles = count("num_particles", num_particles)
+        if isinstance(init, str) and init != "laplace":
+            raise OptionError(f'init={init!r} is not "laplace"; see its documentation for others')
         self.init = init
 
     # What a subclass gives.
@@ -97,6 +101,8 @@ class ParticleEngine(Engine):
         self.stein = self.stein_operator()
         if self.init is None:
             x = self.default_start()
+        elif isinstance(self.init, str):
+            x = laplace(self.num_particles, self.graph, self.generator)
         else:
             args, kwargs = self._arguments
             x = initial.starting_particles(self.init, self.num_particles, self.graph, args, kwargs)
@@ -126,9 +132,16 @@ class ParticleEngine(Engine):
 
     def posterior(self) -> ParticlePosterior:
         """The particles as they stand, equally weighted."""
+        return self.posterior_of()
+
+    def posterior_of(
+        self, x: Tensor | None = None, weights: Tensor | None = None
+    ) -> ParticlePosterior:
+        """A posterior of these or other particles ``[m, dim]``, with what is known of the run."""
         return ParticlePosterior(
             self.graph,
-            self.x,
+            self.x if x is None else x,
+            weights,
             converged=self.converged,
             status=self.status,
             history=self.history,

@@ -1,6 +1,8 @@
 """Kernels, their bandwidths and their localities."""
 
+from pyrograph.kernels.additive import Own, Sum, Summable
 from pyrograph.kernels.imq import IMQ
+from pyrograph.kernels.linear import Linear
 from pyrograph.kernels.locality import Blanket, Global, Locality, Mixed, RandomNeighbors
 from pyrograph.kernels.protocol import Block, Kernel, SteinSums
 from pyrograph.kernels.radial import Radial
@@ -18,10 +20,14 @@ __all__ = [
     "Global",
     "Kernel",
     "Layout",
+    "Linear",
     "Locality",
     "Mixed",
+    "Own",
     "Radial",
     "RandomNeighbors",
     "SteinOperator",
     "SteinSums",
+    "Sum",
+    "Summable",
 ]

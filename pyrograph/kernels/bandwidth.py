@@ -41,25 +41,42 @@ def check_bandwidth(rule: Bandwidth) -> Bandwidth:
     raise OptionError(f'bandwidth={rule!r} is not "median", "fast" or a positive number (h itself)')
 
 
-def bandwidth(rule: Bandwidth, squared: Tensor) -> Tensor:
+def bandwidth(rule: Bandwidth, z: Tensor) -> Tensor:
     """One h per kernel.
 
     Args:
         rule: ``"median"``, ``"fast"`` or h.
-        squared: ``[B, n, n]`` squared distances, one matrix per kernel.
+        z: ``[B, c, n]`` particles on the columns of each kernel's scope, centred.
 
     Shapes:
         output: ``[B]``, positive, detached. With one particle there is no distance: h = 1.
     """
-    squared = squared.detach()
-    count, n = squared.shape[:2]
+    z = z.detach()
+    count, _, n = z.shape
     if not isinstance(rule, str):
-        return squared.new_full((count,), rule)
+        return z.new_full((count,), rule)
     if n == 1:
-        return squared.new_ones(count)
-    few = rule == "fast" and n > 2 * NUM_SHIFTS + 1
-    pairs = _shifted_pairs(n, squared.device) if few else _distinct_pairs(n, squared.device)
-    return _clamp(_squared_median(squared.flatten(1).index_select(1, pairs)))
+        return z.new_ones(count)
+    if rule == "fast" and n > 2 * NUM_SHIFTS + 1:
+        shifted = z.index_select(2, _shifted(n, z.device)).unflatten(2, (NUM_SHIFTS, n))
+        squared = (shifted - z.unsqueeze(2)).square_().sum(1).flatten(1)
+    else:
+        pairs = _distinct_pairs(n, z.device)
+        squared = pairwise_squared(z).flatten(1).index_select(1, pairs)
+    return _clamp(_squared_median(squared))
+
+
+def pairwise_squared(z: Tensor) -> Tensor:
+    """Squared distances between the columns of ``z`` ``[B, c, n]``: ``[B, n, n]``.
+
+    One batched product of augmented rows, |z_l|^2 + |z_m|^2 - 2 z_l z_m. ``z`` must be centred,
+    else the difference cancels in float32 when particles sit far from the origin.
+    """
+    norm = z.square().sum(1, keepdim=True)
+    one = torch.ones_like(norm)
+    left = torch.cat([z, norm, one], 1)
+    right = torch.cat([-2 * z, one, norm], 1)
+    return left.transpose(1, 2) @ right
 
 
 def median_of_pairs(x: Tensor) -> Tensor:
@@ -78,12 +95,11 @@ def _distinct_pairs(n: int, device: torch.device) -> Tensor:
 
 
 @lru_cache(maxsize=16)
-def _shifted_pairs(n: int, device: torch.device) -> Tensor:
-    """Flat indices of the pairs (l, l + s mod n), the shifts spread over 1 .. n // 2."""
+def _shifted(n: int, device: torch.device) -> Tensor:
+    """The partners l + s mod n of each l, shift after shift, spread over 1 .. n // 2."""
     steps = torch.arange(1, NUM_SHIFTS + 1, device=device)
     shifts = ((2 * steps - 1) * ((n - 1) // 2)) // (2 * NUM_SHIFTS) + 1
-    left = torch.arange(n, device=device)
-    return (left * n + (left + shifts[:, None]) % n).flatten()
+    return ((torch.arange(n, device=device) + shifts[:, None]) % n).flatten()
 
 
 def _squared_median(values: Tensor) -> tuple[Tensor, Tensor]:

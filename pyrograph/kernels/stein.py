@@ -18,13 +18,14 @@ import torch
 from torch import Generator, Tensor
 
 from pyrograph.errors import OptionError
+from pyrograph.kernels.additive import Own, Summable, terms_of
 from pyrograph.kernels.locality import Locality, resolve
 from pyrograph.kernels.protocol import Block, Kernel
 from pyrograph.kernels.rbf import RBF
-from pyrograph.kernels.scopes import Bucket, Layout
+from pyrograph.kernels.scopes import Bucket, Layout, alone
 
-MAX_NODES = 256
-"""Nodes per chunk; measured flat between 128 and 512 on a CPU."""
+MAX_NODES = 512
+"""Nodes per chunk; measured flat from here on, on a CPU."""
 MAX_ELEMENTS = 2**20
 """Elements of a chunk's largest matrix, which keeps many particles or wide scopes in cache."""
 
@@ -37,11 +38,13 @@ class Field:
         direction: ``[n, dim]``.
         total, diagonal: ``[]``, the double sum of the Stein kernel over all ordered pairs, and
             over l = m alone; None when not asked for.
+        bandwidths: one ``[nodes, q]`` for each set of scopes.
     """
 
     direction: Tensor
     total: Tensor | None
     diagonal: Tensor | None
+    bandwidths: list[Tensor]
 
     def discrepancy(self, statistic: str = "V") -> Tensor:
         """Squared discrepancy, summed over coordinates: ``"V"`` divides by n^2 and is never
@@ -70,7 +73,7 @@ class SteinOperator:
 
     Args:
         layout: columns and blankets.
-        kernel: see :class:`.protocol.Kernel`; None is ``RBF()``.
+        kernel: a kernel or a sum of kernels; None is ``RBF()``.
         locality: see :mod:`.locality`.
         device: where particles live.
         generator: what a random locality draws from.
@@ -79,7 +82,7 @@ class SteinOperator:
     def __init__(
         self,
         layout: Layout,
-        kernel: Kernel | None = None,
+        kernel: Kernel | Summable | None = None,
         locality: Locality | str = "blanket",
         device: torch.device | str = "cpu",
         generator: Generator | None = None,
@@ -89,29 +92,73 @@ class SteinOperator:
         self.locality = resolve(locality)
         self.device = torch.device(device)
         self.generator = generator
-        if not hasattr(self.kernel, "stein"):
-            raise OptionError(f"kernel={kernel!r} is not a kernel such as pg.kernels.RBF()")
+        terms = terms_of(self.kernel)
+        self._on_scope = [(w, k) for w, k in terms if not isinstance(k, Own)]
+        self._on_own = [(w, k.kernel) for w, k in terms if isinstance(k, Own)]
         self.draw()
 
     def draw(self) -> None:
         """Take the scopes from the locality: once, or before every step if it is random."""
-        scopes = self.locality.scopes(self.layout, self.generator)
+        scopes = self.locality.scopes(self.layout, self.generator) if self._on_scope else []
         self.scopes = [(w, [b.to(self.device) for b in buckets]) for w, buckets in scopes]
+        if self._on_own:
+            self.scopes.append((1.0, [b.to(self.device) for b in alone(self.layout)]))
 
-    def __call__(self, x: Tensor, score: Tensor, *, discrepancy: bool = True) -> Field:
-        """Evaluate at particles ``x`` with scores ``score``, both ``[n, dim]``."""
+    def _terms(self, position: int) -> list[tuple[float, Kernel]]:
+        last = self._on_own and position == len(self.scopes) - 1
+        return self._on_own if last else self._on_scope
+
+    def __call__(
+        self,
+        x: Tensor,
+        score: Tensor,
+        *,
+        discrepancy: bool = True,
+        bandwidths: list[Tensor] | None = None,
+    ) -> Field:
+        """Evaluate at particles ``x`` with scores ``score``, both ``[n, dim]``.
+
+        Args:
+            discrepancy: whether it is wanted beside the direction.
+            bandwidths: those of an earlier field on these scopes; None measures them.
+        """
         columns = _centered(x)
         score = score.t().contiguous()
         direction = torch.zeros_like(score)
         total = diagonal = x.new_zeros((), dtype=torch.float64) if discrepancy else None
-        for weight, buckets in self.scopes:
-            for own, block in _blocks(columns, score, buckets):
-                sums = self.kernel.stein(block, discrepancy=discrepancy)
-                direction.index_add_(0, own, sums.direction.flatten(0, 1), alpha=weight)
-                if discrepancy:
-                    total = total + weight * sums.total.double().sum()
-                    diagonal = diagonal + weight * sums.diagonal.double().sum()
-        return Field(direction.t().contiguous(), total, diagonal)
+        used = []
+        for position, (share, buckets) in enumerate(self.scopes):
+            terms = self._terms(position)
+            known, parts = bandwidths[position] if bandwidths else None, []
+            for rows, own, block in _blocks(columns, score, buckets):
+                h = _measure(terms, block) if known is None else known[rows]
+                parts.append(h)
+                widths = [kernel.num_bandwidths for _, kernel in terms]
+                for (weight, kernel), part in zip(terms, h.split(widths, 1), strict=True):
+                    sums = kernel.stein(block, part, discrepancy=discrepancy)
+                    weight = weight * share
+                    direction.index_add_(0, own, sums.direction.flatten(0, 1), alpha=weight)
+                    if discrepancy:
+                        total = total + weight * sums.total.double().sum()
+                        diagonal = diagonal + weight * sums.diagonal.double().sum()
+            used.append(torch.cat(parts) if known is None else known)
+        return Field(direction.t().contiguous(), total, diagonal, used)
+
+    def gram(self, x: Tensor, score: Tensor) -> Tensor:
+        """Stein kernel of every pair of particles, summed over the nodes: ``[n, n]``."""
+        columns, score = _centered(x), score.t().contiguous()
+        gram = x.new_zeros(len(x), len(x))
+        for position, (share, buckets) in enumerate(self.scopes):
+            for _, _, block in _blocks(columns, score, buckets):
+                for weight, kernel in self._terms(position):
+                    pairs = kernel.pairs(block, kernel.bandwidths(block))
+                    gram = gram + weight * share * pairs
+        return gram
+
+
+def _measure(terms: list[tuple[float, Kernel]], block: Block) -> Tensor:
+    """Bandwidths of all terms, ``[B, q]``."""
+    return torch.cat([kernel.bandwidths(block) for _, kernel in terms], 1)
 
 
 def _centered(x: Tensor) -> Tensor:
@@ -126,11 +173,15 @@ def _centered(x: Tensor) -> Tensor:
 
 def _blocks(
     columns: Tensor, score: Tensor, buckets: list[Bucket]
-) -> Iterator[tuple[Tensor, Block]]:
-    """Chunks of the buckets, gathered; with the columns they move."""
-    n = columns.shape[1]
+) -> Iterator[tuple[slice, Tensor, Block]]:
+    """Chunks of the buckets, gathered; with their rows and the columns they move."""
+    n, start = columns.shape[1], 0
     for part in buckets:
         widest = max(n * n, part.scope.shape[1] * n)
-        size = max(1, min(MAX_NODES, MAX_ELEMENTS // widest))
-        for own, scope in zip(part.own.split(size), part.scope.split(size), strict=True):
-            yield own.flatten(), Block(columns[scope], columns[own], score[own])
+        chunk = max(1, min(MAX_NODES, MAX_ELEMENTS // widest))
+        for own, scope, size in zip(
+            part.own.split(chunk), part.scope.split(chunk), part.size.split(chunk), strict=True
+        ):
+            rows = slice(start, start + len(own))
+            start = rows.stop
+            yield rows, own.flatten(), Block(columns[scope], columns[own], score[own], size)

@@ -27,6 +27,7 @@ ENGINES = {
     "svgd adam": lambda model, **o: GraphicalSVGD(model, optim=Adam(), **o),
     "svgd rmsprop": lambda model, **o: GraphicalSVGD(model, optim=RMSProp(), **o),
     "svgd random": lambda model, **o: GraphicalSVGD(model, locality=RandomNeighbors(1), **o),
+    "svgd rules": lambda model, **o: GraphicalSVGD(model, refresh=4, anneal=8, noise=0.01, **o),
     "langevin": lambda model, **o: Langevin(model, step_size=0.01, **o),
 }
 every_engine = pytest.mark.parametrize("make", ENGINES.values(), ids=ENGINES)

@@ -1,14 +1,16 @@
 """GraphicalSVGD: its direction, its results, the paper's options."""
 
+import itertools
+
 import pyro
 import pyro.distributions as dist
 import pytest
 import torch
 from torch.testing import assert_close
 
-from pyrograph.diagnostics import graphical_ksd
+from pyrograph.diagnostics import graphical_ksd, variance_ratio
 from pyrograph.errors import OptionError, ShapeMismatch
-from pyrograph.infer import AdaGrad, GraphicalSVGD, RMSProp
+from pyrograph.infer import AdaGrad, Adam, GraphicalSVGD, RMSProp
 from pyrograph.kernels import IMQ, RBF, Mixed, RandomNeighbors
 from tests.kernels.reference import blankets, column_scopes, double_loop, drawn_scopes
 
@@ -50,10 +52,11 @@ def test_direction_equals_a_double_loop_on_the_program(problem, locality, kernel
 def test_the_scopes_are_the_graphs_closed_blankets():
     model, args = sensors()
     engine = engine_of(model, *args)
-    ((_, scopes),) = drawn_scopes(engine.stein)
+    (_, scopes), (_, own) = drawn_scopes(engine.stein)
     path = [{0, 1}, {0, 1, 2}, {1, 2, 3}, {2, 3}]
     assert blankets(engine.stein.layout) == path
     assert scopes == column_scopes(engine.stein.layout, path)
+    assert own == column_scopes(engine.stein.layout, [{0}, {1}, {2}, {3}])
 
 
 def test_one_particle_climbs_the_density():
@@ -111,8 +114,163 @@ def test_the_history_is_that_of_the_particles_held():
     log_p = engine.graph.density(engine.x).mean()
     assert objective == pytest.approx(float(log_p))
     assert float(history["objective"][-1]) == objective
-    ksd = graphical_ksd(engine.graph, engine.posterior())
+    ksd = graphical_ksd(engine.graph, engine.posterior(), engine.kernel)
     assert_close(history["ksd"][-1], ksd, rtol=1e-10, atol=0)
+
+
+def test_the_default_kernel_is_additive_except_for_the_textbooks_and_the_papers():
+    model, y = gaussian_chain()
+    default = "0.4 * RBF(bandwidth='median') + 0.4 * Own(RBF(bandwidth='median')) + 0.2 * Linear()"
+    assert repr(engine_of(model, y).kernel) == default
+    assert repr(engine_of(model, y, locality="global").kernel) == "RBF(bandwidth='median')"
+    assert repr(engine_of(model, y, paper=True).kernel) == "RBF(bandwidth='median')"
+
+
+def test_bandwidths_are_measured_at_first_and_then_now_and_then():
+    model, y = gaussian_chain()
+    engine = engine_of(model, y, refresh=4)
+    seen = []
+    for _ in range(13):
+        engine.step()
+        seen.append(torch.cat(engine.state_dict()["bandwidths"]["0"].unbind()))
+    changed = [not torch.equal(a, b) for a, b in itertools.pairwise(seen)]
+    assert changed == [True] * 4 + [False] * 3 + [True] + [False] * 3 + [True]
+
+
+def test_a_direction_in_between_leaves_the_run_as_it_is():
+    model, y = gaussian_chain()
+    pyro.set_rng_seed(0)
+    plain = engine_of(model, y, refresh=4)
+    pyro.set_rng_seed(0)
+    asked = engine_of(model, y, refresh=4)
+    for _ in range(7):
+        plain.step()
+        asked.step()
+        asked.direction(torch.randn(6, 5))
+    assert torch.equal(plain.x, asked.x)
+
+
+def test_decay_takes_each_step_in_part():
+    model, y = gaussian_chain()
+    engine = engine_of(model, y, decay="cosine", num_steps=4, optim=AdaGrad(lr=0.5))
+    whole = AdaGrad(lr=0.5)
+    memory = whole.start(engine.x)
+    for share in (1.0, (1 + 0.5**0.5) / 2, 0.5, (1 - 0.5**0.5) / 2, 0.0):
+        x, phi = engine.x, engine._direction
+        there, memory = whole.step(x, phi, memory)
+        engine.step()
+        assert_close(engine.x, x + share * (there - x), rtol=1e-12, atol=1e-12)
+
+
+def test_a_resumed_decay_equals_an_unbroken_one():
+    model, y = gaussian_chain()
+    options = {"decay": "cosine", "num_steps": 9, "optim": Adam(0.2)}
+    pyro.set_rng_seed(0)
+    unbroken = engine_of(model, y, **options).run()
+    pyro.set_rng_seed(0)
+    half = engine_of(model, y, **options)
+    for _ in range(4):
+        half.step()
+    rest = engine_of(model, y, **options)
+    rest.load_state_dict(half.state_dict())
+    assert torch.equal(rest.run().x, unbroken.x)
+
+
+def test_annealing_starts_along_the_tempered_density():
+    model, y = gaussian_chain()
+    engine = engine_of(model, y, anneal=4, optim=AdaGrad(lr=0.5), kernel=RBF())
+    x, score = engine.x, engine.score
+    tempered = engine.stein(x, 0.25 * score).direction
+    first = AdaGrad(lr=0.5).step(x, tempered, AdaGrad().start(x))[0]
+    ksd = graphical_ksd(engine.graph, x)
+    engine.step()
+    assert_close(engine.x, first)
+    assert_close(engine.stein(x, score).discrepancy(), ksd)  # the history is that of p itself
+
+
+def test_noise_leaves_a_gaussian_as_it_is():
+    """Stein steps from draws of the target move little; Langevin's keep mean and variance."""
+
+    def model():
+        with pyro.plate("p", 200):
+            pyro.sample("x", dist.Normal(1.0, 2.0))
+
+    start = 1 + 2 * torch.randn(100, 200, generator=torch.Generator().manual_seed(0))
+    pyro.set_rng_seed(0)
+    quiet = AdaGrad(lr=1e-12)
+    engine = engine_of(model, noise=0.2, optim=quiet, init=start, num_steps=50)
+    x = engine.run().x
+    assert float((x - start).square().mean()) > 1  # it did move
+    assert float(x.mean()) == pytest.approx(1, abs=0.06)  # sd of the mean of 20000: 0.014
+    assert float(x.var()) == pytest.approx(4, abs=0.25)  # sd 0.04; bias of eps: a factor 1.026
+
+
+def test_few_particles_on_wide_blankets_are_told_of():
+    """Variance of SVGD with a kernel on all of N(0, I_d): a known defect of that kernel."""
+
+    def model():
+        with pyro.plate("p", 40):
+            x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        pyro.factor("all", 1e-6 * torch.tanh(x.sum()))  # everyone is in every blanket
+
+    engine = engine_of(model, kernel=RBF(), num_particles=10, num_steps=300)
+    posterior = engine.run()
+    truth = float(posterior.x.var(0, correction=0).mean())
+    assert truth < 0.4
+    said = float(variance_ratio(engine.x, engine.score).mean())
+    assert said == pytest.approx(truth, rel=0.05)
+    assert "10 particles are too few for kernels on up to 40 nodes" in posterior.status
+    assert "leave out kernel=" in posterior.status
+    default = engine_of(model, num_particles=10, num_steps=300).run()
+    assert float(default.x.var(0, correction=0).mean()) > 2 * truth
+    assert "leave out kernel=" not in default.status
+    travelling = engine_of(model, num_particles=10, num_steps=1, optim=AdaGrad(lr=5.0)).run()
+    assert "have not settled" in travelling.status
+
+
+def test_thinned_and_weighted_particles():
+    model, y = gaussian_chain()
+    options = {"num_particles": 30, "num_steps": 20}
+    pyro.set_rng_seed(0)
+    plain = engine_of(model, y, **options).run()
+    pyro.set_rng_seed(0)
+    thin = engine_of(model, y, thin=8, **options).run()
+    pyro.set_rng_seed(0)
+    weighted = engine_of(model, y, reweight=True, **options).run()
+    assert thin.x.shape == (8, 5)
+    assert all((row == plain.x).all(1).any() for row in thin.x)
+    assert torch.equal(weighted.x, plain.x)
+    assert float(weighted.weights.min()) >= 0
+    assert float(weighted.weights.sum()) == pytest.approx(1)
+    assert float(weighted.weights.max()) > 1 / 30 + 1e-3
+
+
+def test_a_laplace_start_is_the_mode_with_conditional_widths():
+    model, y = gaussian_chain()
+    mean, covariance = chain_truth(y)
+    pyro.set_rng_seed(0)
+    x = engine_of(model, y, init="laplace", num_particles=4000).x
+    assert_close(x.mean(0), mean, rtol=0, atol=0.05)
+    width = covariance.inverse().diagonal().rsqrt()
+    assert_close(x.std(0), width, rtol=0.06, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ({"decay": "linear"}, "decay="),
+        ({"refresh": -1}, "refresh"),
+        ({"anneal": -1}, "anneal"),
+        ({"noise": -1.0}, "noise"),
+        ({"thin": 0}, "thin"),
+        ({"init": "map"}, "laplace"),
+        ({"paper": True, "refresh": 3}, "paper=True"),
+        ({"kernel": "rbf"}, "kernel"),
+    ],
+)
+def test_options_out_of_range_are_refused(option, text):
+    with pytest.raises(OptionError, match=text):
+        GraphicalSVGD(positive_and_simplex, **option)
 
 
 def test_the_discrepancy_falls():

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrograph.kernels import IMQ, RBF, Layout, SteinOperator
+from pyrograph.kernels import IMQ, RBF, Layout, Linear, Own, SteinOperator, Sum
 
 
 def layout_of(widths: list[int], edges: list[tuple[int, int]]) -> Layout:
@@ -91,24 +91,53 @@ def kernel_function(kernel, h: float):
     return value
 
 
+def local_kernel(kernel, z: Tensor):
+    """The kernel as a function of two points, its constants taken from the rows of ``z``."""
+    if not isinstance(kernel, Linear):
+        h = median_h(z) if kernel.bandwidth == "median" else kernel.bandwidth
+        return kernel_function(kernel, h)
+    mean, sd = z.mean(0), z.std(0, correction=0)
+    scale = torch.where(sd > 0, 1 / sd, 0)
+    return lambda a, b: 1 + (((a - mean) * scale) * ((b - mean) * scale)).mean()
+
+
 @dataclass
 class Reference:
-    """phi ``[n, dim]``; the double sum of the Stein kernel and its l = m part, over columns."""
+    """phi ``[n, dim]``; the double sum of the Stein kernel and its l = m part, over columns;
+    the Stein kernel of all pairs ``[n, n]``."""
 
     direction: Tensor
     total: float
     diagonal: float
+    gram: Tensor
 
 
-def double_loop(x: Tensor, score: Tensor, kernel, weighted_scopes) -> Reference:
+def own_scopes(layout: Layout) -> list[list[int]]:
+    return column_scopes(layout, [{i} for i in range(layout.num_nodes)])
+
+
+def double_loop(x: Tensor, score: Tensor, kernel, weighted_scopes, own=None) -> Reference:
+    """``weighted_scopes`` are those of the locality, ``own`` the columns' own nodes."""
+    if isinstance(kernel, Sum):
+        terms = kernel.terms
+    else:
+        terms = [(1.0, kernel)]
+    out = Reference(torch.zeros_like(x), 0.0, 0.0, torch.zeros(len(x), len(x)))
+    for weight, term in terms:
+        if isinstance(term, Own):
+            _add(out, x, score, term.kernel, [(weight, own)])
+        else:
+            _add(out, x, score, term, [(weight * w, scopes) for w, scopes in weighted_scopes])
+    return out
+
+
+def _add(out: Reference, x: Tensor, score: Tensor, kernel, weighted_scopes) -> None:
     n, dim = x.shape
-    direction, total, diagonal = torch.zeros(n, dim), 0.0, 0.0
     for weight, scopes in weighted_scopes:
         for column in range(dim):
             scope, own = scopes[column], scopes[column].index(column)
             z = x[:, scope]
-            h = median_h(z) if kernel.bandwidth == "median" else kernel.bandwidth
-            k = kernel_function(kernel, h)
+            k = local_kernel(kernel, z)
             for first in range(n):
                 for second in range(n):
                     a, b = z[first].clone().requires_grad_(), z[second].clone().requires_grad_()
@@ -116,8 +145,8 @@ def double_loop(x: Tensor, score: Tensor, kernel, weighted_scopes) -> Reference:
                     da, db = torch.autograd.grad(value, (a, b), create_graph=True)
                     (dab,) = torch.autograd.grad(da[own], b)
                     s, t = score[first, column], score[second, column]
-                    direction[second, column] += weight * (value * s + da[own]).item() / n
+                    out.direction[second, column] += weight * (value * s + da[own]).item() / n
                     stein = s * t * value + s * db[own] + t * da[own] + dab[own]
-                    total += weight * stein.item()
-                    diagonal += weight * stein.item() * (first == second)
-    return Reference(direction, total, diagonal)
+                    out.total += weight * stein.item()
+                    out.diagonal += weight * stein.item() * (first == second)
+                    out.gram[first, second] += weight * stein.item()

@@ -5,7 +5,17 @@ import torch
 from torch.testing import assert_close
 
 from pyrograph.errors import OptionError
-from pyrograph.kernels import IMQ, RBF, Mixed, RandomNeighbors, SteinOperator, stein
+from pyrograph.kernels import (
+    IMQ,
+    RBF,
+    Linear,
+    Mixed,
+    Own,
+    RandomNeighbors,
+    SteinOperator,
+    Sum,
+    stein,
+)
 
 from .reference import (
     blankets,
@@ -15,6 +25,7 @@ from .reference import (
     drawn_scopes,
     grid_edges,
     layout_of,
+    own_scopes,
 )
 
 GRID = layout_of([1] * 6, grid_edges(2, 3))
@@ -22,7 +33,14 @@ PLANE = layout_of([2] * 4, grid_edges(2, 2))
 RAGGED = layout_of([1, 3, 2, 1, 1], [(0, 1), (1, 2), (2, 3)])  # unequal widths, one isolated node
 HUB = layout_of([1] * 5, [(0, i) for i in range(1, 5)])
 LAYOUTS = {"grid": GRID, "plane": PLANE, "ragged": RAGGED, "hub": HUB}
-KERNELS = (RBF(), IMQ(), RBF(1.7), IMQ(2.3, exponent=-0.3))
+KERNELS = (
+    RBF(),
+    IMQ(),
+    RBF(1.7),
+    IMQ(2.3, exponent=-0.3),
+    Linear(),
+    0.4 * RBF() + 0.4 * Own(IMQ()) + 0.2 * Linear(),
+)
 LOCALITIES = ("blanket", "global", RandomNeighbors(1), Mixed("blanket", "global", weight=0.3))
 
 
@@ -39,10 +57,14 @@ def test_direction_and_discrepancy_equal_a_double_loop(name, locality, kernel):
     x, score = points(layout, n=4)  # six pairs: the median is between two distances
     operator = SteinOperator(layout, kernel, locality)
     field = operator(x, score)
-    truth = double_loop(x, score, kernel, drawn_scopes(operator))
+    scopes = drawn_scopes(operator)
+    if isinstance(kernel, Sum):
+        assert scopes.pop() == (1.0, own_scopes(layout))
+    truth = double_loop(x, score, kernel, scopes, own_scopes(layout))
     assert_close(field.direction, truth.direction, rtol=0, atol=1e-10)
     assert abs(float(field.total) - truth.total) < 1e-10
     assert abs(float(field.diagonal) - truth.diagonal) < 1e-10
+    assert_close(operator.gram(x, score), truth.gram, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7])
@@ -183,8 +205,46 @@ def test_statistics_are_checked():
 
 
 def test_things_that_are_no_kernel_are_refused():
-    with pytest.raises(OptionError, match=r"pg\.kernels\.RBF"):
-        SteinOperator(GRID, kernel="rbf")
+    for kernel in ("rbf", Own, 0.5):
+        with pytest.raises(OptionError, match=r"pg\.kernels\.RBF"):
+            SteinOperator(GRID, kernel=kernel)
+    for build in (lambda: RBF() + "rbf", lambda: Own("rbf"), lambda: Own(RBF() + RBF())):
+        with pytest.raises(OptionError, match=r"pg\.kernels\.RBF"):
+            build()
+    for weight in (0, -1.0, float("nan")):
+        with pytest.raises(OptionError, match="must be above 0"):
+            weight * RBF()
+
+
+def test_sums_multiply_out():
+    kernel = 0.5 * (0.4 * RBF() + Own(IMQ())) + Linear()
+    assert repr(kernel) == (
+        "0.2 * RBF(bandwidth='median') + 0.5 * Own(IMQ(bandwidth='median', exponent=-0.5)) "
+        "+ 1 * Linear()"
+    )
+
+
+def test_given_bandwidths_are_used_and_returned():
+    x, score = points(PLANE, n=6)
+    kernel = RBF() + Own(RBF())
+    operator = SteinOperator(PLANE, kernel)
+    first = operator(x, score)
+    assert [h.shape for h in first.bandwidths] == [(4, 1), (4, 1)]
+    assert torch.equal(operator(x, score, bandwidths=first.bandwidths).direction, first.direction)
+    ones = [torch.full_like(h, 1.7) for h in first.bandwidths]
+    fixed = SteinOperator(PLANE, RBF(1.7) + Own(RBF(1.7)))(x, score)
+    assert_close(operator(x, score, bandwidths=ones).direction, fixed.direction)
+
+
+def test_the_linear_kernel_alone_drives_particles_to_the_moments_of_a_gaussian():
+    """Its Stein identities are those of mean and covariance within the scope."""
+    precision = torch.tensor([[2.0, 0.8], [0.8, 1.0]])
+    operator = SteinOperator(layout_of([1, 1], [(0, 1)]), Linear())
+    x = torch.randn(10, 2, generator=torch.Generator().manual_seed(3)) + 2
+    for _ in range(4000):
+        x = x + 0.05 * operator(x, -x @ precision, discrepancy=False).direction
+    assert_close(x.mean(0), torch.zeros(2), rtol=0, atol=1e-6)
+    assert_close(x.t().cov(correction=0), precision.inverse(), rtol=0, atol=1e-5)
 
 
 def test_mixed_is_linear_in_its_parts():

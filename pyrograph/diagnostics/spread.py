@@ -1,0 +1,22 @@
+"""Do particles have the spread of the target? A check that needs neither truth nor normaliser.
+
+    E_p[ s_i(x) (x_i - m) ] = -1  for every m,      s = grad log p
+
+(integration by parts), so r_i = -mean_l s_i(x_l) (x_l,i - mean x_i) is 1 in expectation for
+draws of p. For a Gaussian p whose particles have r times its covariance it is r itself.
+"""
+
+from torch import Tensor
+
+
+def variance_ratio(x: Tensor, score: Tensor) -> Tensor:
+    """Estimated ratio of the particles' variance to the target's, per coordinate.
+
+    Args:
+        x: ``[n, dim]`` particles that have settled; while they travel it measures their way.
+        score: ``[n, dim]`` gradient of the log density there.
+
+    Shapes:
+        output: ``[dim]``.
+    """
+    return -(score * (x - x.mean(0))).mean(0)

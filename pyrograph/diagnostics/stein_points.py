@@ -1,0 +1,66 @@
+"""A better use of the particles one has: fewer of them, or weights on them.
+
+Both make the Stein discrepancy D^2(w) = sum_lm w_l w_m U_lm small, with U the Stein kernel
+matrix of :func:`pyrograph.diagnostics.stein_gram`.
+
+    thinning      l_t = argmin_l U_ll / 2 + sum_{s < t} U_l,l_s          (greedy, with repeats)
+    weights       w = argmin D^2(w), w >= 0, sum w = 1                   (a quadratic program)
+
+Source: Riabiz, Chen, Cockayne, Swietach, Niederer, Mackey & Oates (2022), Algorithm 1; Liu & Lee
+(2017), eq (5).
+"""
+
+import numpy as np
+import torch
+from scipy.optimize import nnls
+from torch import Tensor
+
+from pyrograph.errors import OptionError, ShapeMismatch
+
+
+def stein_thinning(gram: Tensor, num_points: int) -> Tensor:
+    """Indices of ``num_points`` particles, in the order in which they are chosen.
+
+    Args:
+        gram: ``[n, n]`` Stein kernel matrix.
+        num_points: how many; a particle may be chosen more than once.
+
+    Raises:
+        OptionError: fewer than one.
+        ShapeMismatch: the matrix is not square.
+    """
+    _check_square(gram)
+    if num_points < 1:
+        raise OptionError(f"num_points={num_points!r} must be at least 1")
+    gap = gram.diagonal() / 2
+    chosen = []
+    for _ in range(num_points):
+        chosen.append(int(gap.argmin()))
+        gap = gap + gram[:, chosen[-1]]
+    return torch.tensor(chosen, device=gram.device)
+
+
+def stein_weights(gram: Tensor) -> Tensor:
+    """Weights on the simplex of least Stein discrepancy, ``[n]``.
+
+    With U = L L', non-negative least squares of (L' w, 1' w) against (0, 1) has the solution of
+    the program but for its length.
+
+    Args:
+        gram: ``[n, n]`` Stein kernel matrix.
+
+    Raises:
+        ShapeMismatch: the matrix is not square.
+    """
+    _check_square(gram)
+    u = gram.detach().double().cpu().numpy()
+    values, vectors = np.linalg.eigh(u / np.trace(u))
+    root = np.sqrt(values.clip(0))[:, None] * vectors.T
+    ones = np.ones((1, len(u)))
+    w = nnls(np.concatenate([root, ones]), np.append(np.zeros(len(u)), 1.0))[0]
+    return torch.as_tensor(w / w.sum()).to(gram)
+
+
+def _check_square(gram: Tensor) -> None:
+    if gram.dim() != 2 or gram.shape[0] != gram.shape[1]:
+        raise ShapeMismatch(f"a Stein kernel matrix is [n, n]; got {list(gram.shape)}")

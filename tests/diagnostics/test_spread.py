@@ -1,0 +1,23 @@
+"""The variance ratio against what it estimates."""
+
+import torch
+from torch.testing import assert_close
+
+from pyrograph.diagnostics import variance_ratio
+
+
+def test_it_is_the_ratio_for_a_shrunken_gaussian():
+    g = torch.Generator().manual_seed(0)
+    root = torch.randn(3, 3, generator=g) + 2 * torch.eye(3)
+    precision = torch.linalg.inv(root @ root.t())
+    z = torch.randn(50, 3, generator=g)
+    z = z - z.mean(0)
+    z = z @ torch.linalg.inv(torch.linalg.cholesky(z.t() @ z / 50)).t()  # covariance exactly I
+    x = 4 + 0.6**0.5 * z @ root.t()
+    assert_close(variance_ratio(x, -(x - 4) @ precision), torch.full((3,), 0.6))
+
+
+def test_it_is_one_on_average_for_draws_of_a_non_gaussian_density():
+    x = torch.distributions.Gumbel(0.0, 1.0).sample((4000, 50))
+    ratio = variance_ratio(x, (-x).exp() - 1)
+    assert abs(float(ratio.mean()) - 1) < 0.01  # standard error 0.003
