@@ -6,7 +6,7 @@ from torch import Tensor
 from pyrograph.errors import NonFiniteDensity
 
 #: Numbers evaluated at once; more particles are taken in parts, so that memory is bounded.
-MAX_NUMBERS = 2**25
+MAX_NUMBERS = 2**22
 
 
 def value_and_score(graph, x: Tensor, *, differentiable: bool = False) -> tuple[Tensor, Tensor]:
@@ -27,11 +27,11 @@ def value_and_score(graph, x: Tensor, *, differentiable: bool = False) -> tuple[
         log_p, score = _evaluate(graph, x, differentiable)
     else:
         size = max(1, MAX_NUMBERS // max(1, graph.numbers_per_particle))
-        parts = [
-            _evaluate(graph, part.detach().requires_grad_(), differentiable)
-            for part in x.split(size)
-        ]
-        log_p, score = (torch.cat(p) for p in zip(*parts, strict=True))
+        log_p, score = x.new_empty(len(x)), torch.empty_like(x)
+        for start in range(0, len(x), size):
+            part = slice(start, start + size)
+            point = x[part].detach().requires_grad_()
+            log_p[part], score[part] = _evaluate(graph, point, differentiable)
     # one number to look at; only a sum that overflows is looked at again
     all_finite = torch.isfinite(log_p.detach().sum() + score.detach().sum())
     if not all_finite and not (log_p.isfinite().all() and score.isfinite().all()):

@@ -67,13 +67,13 @@ def number_of(init: Init | None) -> int | None:
 def normal(num_particles: int, graph, generator: torch.Generator) -> Tensor:
     """N(0, 1) in the graph's space, drawn column by column in node order: ``[n, dim]``."""
     draw = torch.randn(graph.dim, num_particles, generator=generator, dtype=torch.float64)
-    return draw.t().to(graph.device, graph.dtype).contiguous()
+    return draw.to(graph.device, graph.dtype).t()
 
 
 def uniform(num_particles: int, graph, generator: torch.Generator, reach: float) -> Tensor:
     """U(-reach, reach), as :func:`normal`."""
     draw = torch.rand(graph.dim, num_particles, generator=generator, dtype=torch.float64)
-    return ((2 * draw - 1) * reach).t().to(graph.device, graph.dtype).contiguous()
+    return ((2 * draw - 1) * reach).to(graph.device, graph.dtype).t()
 
 
 def _call(init: Callable, num_particles: int, graph, args: tuple, kwargs: dict) -> Any:

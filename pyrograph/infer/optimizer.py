@@ -50,10 +50,9 @@ class AdaGrad:
         return {"accumulated": torch.zeros_like(x)}
 
     def step(self, x: Tensor, direction: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        accumulated = memory["accumulated"] + direction.square()
-        return x + self.lr * direction / (accumulated.sqrt() + self.eps), {
-            "accumulated": accumulated
-        }
+        accumulated = memory["accumulated"].addcmul(direction, direction)
+        length = accumulated.sqrt().add_(self.eps)
+        return x.addcdiv(direction, length, value=self.lr), {"accumulated": accumulated}
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,8 @@ class ParticleEngine(Engine):
         else:
             args, kwargs = self._arguments
             x = initial.starting_particles(self.init, self.num_particles, self.graph, args, kwargs)
+        # numbers of one column lie together, as the density and the kernels read them
+        x = x.t().contiguous().t()
         self.memory = self.start_memory(x)
         self._evaluate(x)
 

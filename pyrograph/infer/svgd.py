@@ -86,6 +86,8 @@ class GraphicalSVGD(ParticleEngine):
             spread over the modes before they settle.
         noise: length of an unadjusted Langevin step made beside every Stein step; both leave
             the target as it is.
+        compile: evaluate kernels through ``torch.compile``: seconds to start, then some 20 %
+            faster on a CPU. Needs a C++ compiler there.
         num_particles: n, default 50 or as many as ``init`` holds; with one particle this is
             gradient ascent.
         init: default N(0, 1) in unconstrained space; see :class:`ParticleEngine`.
@@ -114,6 +116,7 @@ class GraphicalSVGD(ParticleEngine):
         refresh: int | None = None,
         anneal: int = 0,
         noise: float = 0.0,
+        compile: bool = False,
         thin: int | None = None,
         reweight: bool = False,
         **options: Any,
@@ -136,13 +139,19 @@ class GraphicalSVGD(ParticleEngine):
         self.refresh = count("refresh", refresh or (1 if paper else REFRESH))
         self.anneal = count("anneal", anneal, least=0)
         self.noise = positive("noise", noise) if noise else 0.0
+        self.compile = compile
         self.thin = None if thin is None else count("thin", thin)
         self.reweight = reweight
         terms_of(self.kernel)
 
     def stein_operator(self) -> SteinOperator:
         return SteinOperator(
-            Layout.of(self.graph), self.kernel, self.locality, self.graph.device, self.generator
+            Layout.of(self.graph),
+            self.kernel,
+            self.locality,
+            self.graph.device,
+            self.generator,
+            self.compile,
         )
 
     def default_start(self) -> Tensor:
@@ -182,7 +191,7 @@ class GraphicalSVGD(ParticleEngine):
         if self.decay is not None:
             length = 0.5 * (1 + math.cos(math.pi * min(1.0, self.num_done / self.num_steps)))
         there, self.memory = self.optim.step(x, direction, self.memory)
-        x = x + length * (there - x)
+        x = there if length == 1 else x.lerp(there, length)
         if self.noise:
             step = length * self.noise
             x = x + step * score + (2 * step) ** 0.5 * self.normal(x.shape)

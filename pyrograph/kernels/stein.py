@@ -20,7 +20,7 @@ from torch import Generator, Tensor
 from pyrograph.errors import OptionError
 from pyrograph.kernels.additive import Own, Summable, terms_of
 from pyrograph.kernels.locality import Locality, resolve
-from pyrograph.kernels.protocol import Block, Kernel
+from pyrograph.kernels.protocol import Block, Kernel, SteinSums
 from pyrograph.kernels.rbf import RBF
 from pyrograph.kernels.scopes import Bucket, Layout, alone
 
@@ -77,6 +77,7 @@ class SteinOperator:
         locality: see :mod:`.locality`.
         device: where particles live.
         generator: what a random locality draws from.
+        compile: evaluate blocks through ``torch.compile``.
     """
 
     def __init__(
@@ -86,12 +87,14 @@ class SteinOperator:
         locality: Locality | str = "blanket",
         device: torch.device | str = "cpu",
         generator: Generator | None = None,
+        compile: bool = False,
     ):
         self.layout = layout
         self.kernel = RBF() if kernel is None else kernel
         self.locality = resolve(locality)
         self.device = torch.device(device)
         self.generator = generator
+        self._evaluate = torch.compile(_evaluate) if compile else _evaluate
         terms = terms_of(self.kernel)
         self._on_scope = [(w, k) for w, k in terms if not isinstance(k, Own)]
         self._on_own = [(w, k.kernel) for w, k in terms if isinstance(k, Own)]
@@ -135,14 +138,14 @@ class SteinOperator:
                 parts.append(h)
                 widths = [kernel.num_bandwidths for _, kernel in terms]
                 for (weight, kernel), part in zip(terms, h.split(widths, 1), strict=True):
-                    sums = kernel.stein(block, part, discrepancy=discrepancy)
+                    sums = self._evaluate(kernel, block, part, discrepancy)
                     weight = weight * share
                     direction.index_add_(0, own, sums.direction.flatten(0, 1), alpha=weight)
                     if discrepancy:
                         total = total + weight * sums.total.double().sum()
                         diagonal = diagonal + weight * sums.diagonal.double().sum()
             used.append(torch.cat(parts) if known is None else known)
-        return Field(direction.t().contiguous(), total, diagonal, used)
+        return Field(direction.t(), total, diagonal, used)
 
     def gram(self, x: Tensor, score: Tensor) -> Tensor:
         """Stein kernel of every pair of particles, summed over the nodes: ``[n, n]``."""
@@ -156,6 +159,10 @@ class SteinOperator:
         return gram
 
 
+def _evaluate(kernel: Kernel, block: Block, h: Tensor, discrepancy: bool) -> SteinSums:
+    return kernel.stein(block, h, discrepancy=discrepancy)
+
+
 def _measure(terms: list[tuple[float, Kernel]], block: Block) -> Tensor:
     """Bandwidths of all terms, ``[B, q]``."""
     return torch.cat([kernel.bandwidths(block) for _, kernel in terms], 1)
@@ -166,9 +173,9 @@ def _centered(x: Tensor) -> Tensor:
 
     The first particle is subtracted before the mean so that coincident particles are exactly 0.
     """
-    shifted = x - x[:1].detach()
-    shifted = shifted - shifted.mean(0).detach()
-    return torch.cat([shifted, x.new_zeros(len(x), 1)], 1).t().contiguous()
+    rows = torch.cat([x.t(), x.new_zeros(1, len(x))])
+    rows.sub_(rows[:, :1].detach().clone())
+    return rows.sub_(rows.mean(1, keepdim=True).detach())
 
 
 def _blocks(

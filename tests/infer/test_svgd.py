@@ -1,6 +1,7 @@
 """GraphicalSVGD: its direction, its results, the paper's options."""
 
 import itertools
+from shutil import which
 
 import pyro
 import pyro.distributions as dist
@@ -11,6 +12,7 @@ from torch.testing import assert_close
 from pyrograph.diagnostics import graphical_ksd, variance_ratio
 from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.infer import AdaGrad, Adam, GraphicalSVGD, RMSProp
+from pyrograph.infer.laplace import laplace
 from pyrograph.kernels import IMQ, RBF, Mixed, RandomNeighbors
 from tests.kernels.reference import blankets, column_scopes, double_loop, drawn_scopes
 
@@ -248,8 +250,9 @@ def test_thinned_and_weighted_particles():
 def test_a_laplace_start_is_the_mode_with_conditional_widths():
     model, y = gaussian_chain()
     mean, covariance = chain_truth(y)
-    pyro.set_rng_seed(0)
-    x = engine_of(model, y, init="laplace", num_particles=4000).x
+    engine = engine_of(model, y, init="laplace", num_particles=3)
+    assert engine.x.shape == (3, 5)
+    x = laplace(4000, engine.graph, torch.Generator().manual_seed(0))
     assert_close(x.mean(0), mean, rtol=0, atol=0.05)
     width = covariance.inverse().diagonal().rsqrt()
     assert_close(x.std(0), width, rtol=0.06, atol=0)
@@ -271,6 +274,19 @@ def test_a_laplace_start_is_the_mode_with_conditional_widths():
 def test_options_out_of_range_are_refused(option, text):
     with pytest.raises(OptionError, match=text):
         GraphicalSVGD(positive_and_simplex, **option)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(which("c++") is None, reason="torch.compile needs a C++ compiler")
+@pytest.mark.filterwarnings("default")  # the compiler's own
+def test_a_compiled_run_is_the_same_run():
+    model, y = gaussian_chain()
+    pyro.set_rng_seed(0)
+    plain = engine_of(model, y, num_steps=30).run()
+    pyro.set_rng_seed(0)
+    compiled = engine_of(model, y, num_steps=30, compile=True).run()
+    assert_close(compiled.x, plain.x, rtol=1e-8, atol=1e-8)
+    assert_close(compiled.history["ksd"], plain.history["ksd"], rtol=1e-7, atol=0)
 
 
 def test_the_discrepancy_falls():
