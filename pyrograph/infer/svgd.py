@@ -128,21 +128,25 @@ class GraphicalSVGD(ParticleEngine):
             raise OptionError("paper=True chooses kernel, optim and refresh; leave them out")
         self.paper = paper
         self.locality = resolve(locality)
-        textbook = paper or isinstance(self.locality, Global)
-        self.kernel = kernel or (RBF() if textbook else default_kernel())
+        if kernel is None:
+            textbook = paper or isinstance(self.locality, Global)
+            kernel = RBF() if textbook else default_kernel()
+        terms_of(kernel)  # raises if it is none
+        self.kernel = kernel
         self.optim = optim or (RMSProp() if paper else AdaGrad())
         if not (hasattr(self.optim, "start") and hasattr(self.optim, "step")):
             raise OptionError(f"optim={optim!r} is not a step rule such as pg.infer.AdaGrad()")
         if decay not in (None, "cosine"):
             raise OptionError(f'decay={decay!r} is not "cosine" or None')
         self.decay = decay
-        self.refresh = count("refresh", refresh or (1 if paper else REFRESH))
+        if refresh is None:
+            refresh = 1 if paper else REFRESH
+        self.refresh = count("refresh", refresh)
         self.anneal = count("anneal", anneal, least=0)
         self.noise = positive("noise", noise) if noise else 0.0
         self.compile = compile
         self.thin = None if thin is None else count("thin", thin)
         self.reweight = reweight
-        terms_of(self.kernel)
 
     def stein_operator(self) -> SteinOperator:
         return SteinOperator(
@@ -170,10 +174,8 @@ class GraphicalSVGD(ParticleEngine):
     def observe(self, x: Tensor, score: Tensor) -> dict[str, Tensor]:
         if self.locality.redraws:
             self.stein.draw()
-            self._bandwidths = None
-        elif self._due():
-            self._bandwidths = None
-        field = self.stein(x, score, bandwidths=self._bandwidths)
+        fresh = self.locality.redraws or self._due()
+        field = self.stein(x, score, bandwidths=None if fresh else self._bandwidths)
         self._direction, self._bandwidths = field.direction, field.bandwidths
         return {"ksd": field.discrepancy()}
 
@@ -186,8 +188,8 @@ class GraphicalSVGD(ParticleEngine):
         direction, length = self._direction, 1.0
         if self.num_done + 1 < self.anneal:
             tempered = (self.num_done + 1) / self.anneal * score
-            direction = self.stein(x, tempered, discrepancy=False, bandwidths=self._bandwidths)
-            direction = direction.direction
+            field = self.stein(x, tempered, discrepancy=False, bandwidths=self._bandwidths)
+            direction = field.direction
         if self.decay is not None:
             length = 0.5 * (1 + math.cos(math.pi * min(1.0, self.num_done / self.num_steps)))
         there, self.memory = self.optim.step(x, direction, self.memory)

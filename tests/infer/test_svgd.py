@@ -262,13 +262,14 @@ def test_a_laplace_start_is_the_mode_with_conditional_widths():
     ("option", "text"),
     [
         ({"decay": "linear"}, "decay="),
-        ({"refresh": -1}, "refresh"),
+        ({"refresh": 0}, "refresh"),
         ({"anneal": -1}, "anneal"),
         ({"noise": -1.0}, "noise"),
         ({"thin": 0}, "thin"),
         ({"init": "map"}, "laplace"),
         ({"paper": True, "refresh": 3}, "paper=True"),
         ({"kernel": "rbf"}, "kernel"),
+        ({"kernel": 0}, "kernel"),
     ],
 )
 def test_options_out_of_range_are_refused(option, text):
