@@ -328,3 +328,16 @@ def test_misuse_is_refused():
         GraphicalSVGD(model, locality="nearby")
     with pytest.raises(OptionError, match="step rule"):
         GraphicalSVGD(model, optim=torch.optim.Adam)
+
+
+@pytest.mark.gpu
+def test_a_gpu_starts_thins_and_weights_alike():
+    model, y = gaussian_chain()
+    options = {"init": "laplace", "num_particles": 12, "num_steps": 3, "dtype": torch.float64}
+    for extra in ({"thin": 4}, {"reweight": True}):
+        pyro.set_rng_seed(0)
+        here = engine_of(model, y, **options, **extra).run()
+        pyro.set_rng_seed(0)
+        there = engine_of(model, y, device="cuda", **options, **extra).run()
+        assert_close(there.x.cpu(), here.x, rtol=0, atol=1e-6)
+        assert_close(there.weights.cpu(), here.weights, rtol=0, atol=1e-6)
