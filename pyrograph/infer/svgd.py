@@ -59,8 +59,10 @@ NARROW, WIDE = 0.9, 1.1
 
 
 def default_kernel() -> Sum:
-    """``0.4 * RBF() + 0.4 * Own(RBF()) + 0.2 * Linear()``."""
-    return 0.4 * RBF() + 0.4 * Own(RBF()) + 0.2 * Linear()
+    """``0.6 * RBF() + 0.2 * Own(RBF()) + 0.2 * Linear()``: of the sums tried
+    (``benchmarks/svgd``) the one that is nowhere worse than ``RBF()``; more weight on the last two
+    is better still on Gaussian targets, and loses modes of others."""
+    return 0.6 * RBF() + 0.2 * Own(RBF()) + 0.2 * Linear()
 
 
 class GraphicalSVGD(ParticleEngine):

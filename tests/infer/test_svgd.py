@@ -122,7 +122,7 @@ def test_the_history_is_that_of_the_particles_held():
 
 def test_the_default_kernel_is_additive_except_for_the_textbooks_and_the_papers():
     model, y = gaussian_chain()
-    default = "0.4 * RBF(bandwidth='median') + 0.4 * Own(RBF(bandwidth='median')) + 0.2 * Linear()"
+    default = "0.6 * RBF(bandwidth='median') + 0.2 * Own(RBF(bandwidth='median')) + 0.2 * Linear()"
     assert repr(engine_of(model, y).kernel) == default
     assert repr(engine_of(model, y, locality="global").kernel) == "RBF(bandwidth='median')"
     assert repr(engine_of(model, y, paper=True).kernel) == "RBF(bandwidth='median')"
