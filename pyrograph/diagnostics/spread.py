@@ -3,7 +3,10 @@
     E_p[ s_i(x) (x_i - m) ] = -1  for every m,      s = grad log p
 
 (integration by parts), so r_i = -mean_l s_i(x_l) (x_l,i - mean x_i) is 1 in expectation for
-draws of p. For a Gaussian p whose particles have r times its covariance it is r itself.
+draws of p. For a Gaussian p whose particles have r times its covariance it is r itself. Where
+the particles' covariance has another shape than p's, as with few of them in a stiff posterior, r_i
+is sum_j A_ij C_ij (precision of p, covariance of the particles): a small r still says that they
+are too few, but marginal variances may be off either way.
 """
 
 from torch import Tensor

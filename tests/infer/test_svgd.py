@@ -54,11 +54,10 @@ def test_direction_equals_a_double_loop_on_the_program(problem, locality, kernel
 def test_the_scopes_are_the_graphs_closed_blankets():
     model, args = sensors()
     engine = engine_of(model, *args)
-    (_, scopes), (_, own) = drawn_scopes(engine.stein)
+    ((_, scopes),) = drawn_scopes(engine.stein)
     path = [{0, 1}, {0, 1, 2}, {1, 2, 3}, {2, 3}]
     assert blankets(engine.stein.layout) == path
     assert scopes == column_scopes(engine.stein.layout, path)
-    assert own == column_scopes(engine.stein.layout, [{0}, {1}, {2}, {3}])
 
 
 def test_one_particle_climbs_the_density():
@@ -122,7 +121,7 @@ def test_the_history_is_that_of_the_particles_held():
 
 def test_the_default_kernel_is_additive_except_for_the_textbooks_and_the_papers():
     model, y = gaussian_chain()
-    default = "0.6 * RBF(bandwidth='median') + 0.2 * Own(RBF(bandwidth='median')) + 0.2 * Linear()"
+    default = "0.7 * RBF(bandwidth='median') + 0.3 * Linear()"
     assert repr(engine_of(model, y).kernel) == default
     assert repr(engine_of(model, y, locality="global").kernel) == "RBF(bandwidth='median')"
     assert repr(engine_of(model, y, paper=True).kernel) == "RBF(bandwidth='median')"
@@ -224,7 +223,7 @@ def test_few_particles_on_wide_blankets_are_told_of():
     assert "10 particles are too few for kernels on up to 40 nodes" in posterior.status
     assert "leave out kernel=" in posterior.status
     default = engine_of(model, num_particles=10, num_steps=300).run()
-    assert float(default.x.var(0, correction=0).mean()) > 2 * truth
+    assert float(default.x.var(0, correction=0).mean()) > 1.2 * truth
     assert "leave out kernel=" not in default.status
     travelling = engine_of(model, num_particles=10, num_steps=1, optim=AdaGrad(lr=5.0)).run()
     assert "have not settled" in travelling.status
