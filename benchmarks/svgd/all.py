@@ -26,6 +26,7 @@ SCRIPTS = (
     "fig6_prices",
     "accuracy",
     "double_well",
+    "kernel_weights",
     "scale",
     "speed",
 )

@@ -68,7 +68,7 @@ def _peak_gb(device: str) -> float:
     return int(line.split()[1]) * 1024 / 1e9
 
 
-def draw(rows: dict[str, list[dict[str, float]]]) -> None:
+def draw(rows: dict[str, list[dict[str, float]]], quick: bool) -> None:
     """Time and memory against nodes."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
     for kernel, found in rows.items():
@@ -80,7 +80,7 @@ def draw(rows: dict[str, list[dict[str, float]]]) -> None:
     left.set(xlabel="nodes", ylabel="seconds per iteration", title="time, n = 50")
     right.set(xlabel="nodes", ylabel="GB", title="peak memory")
     left.legend()
-    figure.savefig(figure_path("scale"), dpi=90)
+    figure.savefig(figure_path("scale", quick), dpi=90)
 
 
 def main(argv: Sequence[str] | None = None) -> bool:
@@ -123,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> bool:
             if row["nodes"] == 316**2:
                 name = f"memory, {kernel}, {row['nodes']} nodes"
                 holds.append(report(name, row["peak"] < MEMORY_GB, f"{row['peak']:.2f} GB"))
-    draw(rows)
+    draw(rows, args.quick)
     return all(holds)
 
 
