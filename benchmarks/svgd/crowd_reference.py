@@ -119,9 +119,11 @@ def stored_nuts(seed: int) -> tuple[Tensor, Tensor]:
     """Mean and variance of theta under NUTS for ``simulated_crowd(seed)``.
 
     Raises:
-        IndexError: they are not stored; this script with more ``--seeds`` stores them.
+        IndexError: they are not stored; this script stores as many as it has ``--seeds``.
     """
     with np.load(FILE) as stored:
+        if seed >= len(stored["mean"]):
+            raise IndexError(f"{FILE.name} ends before seed {seed}: run crowd_reference.py --seeds")
         return tuple(torch.as_tensor(stored[name][seed]).double() for name in ("mean", "variance"))
 
 

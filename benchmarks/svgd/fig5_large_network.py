@@ -11,6 +11,12 @@ to the true places (the text says MSE, the caption RMSE), MSE of mean and of sec
 to the draws, and the ratio of variances (median over coordinates).
 
 Source: Wang, Zeng & Liu (2018), Figure 5: graphical SVGD is best, Langevin much worse.
+
+What is found here: so it is at n = 10 and 20 from the truth, and in the mean at every n. At n = 50
+the kernel on blankets keeps half of the variance, the global one more, and Langevin, which the
+mode around the truth does not let stray, all of it: in MMD both are ahead. Longer runs, other step
+rules and a start from reference draws end at the same figures. From U[-1, 1]^2 all maps fold, and
+the errors measure that.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ against 2000 independent exact draws (see ``crowd_reference.py``), and NUTS stan
 is shown twice, since it does not settle: after some 700 steps it has shrunk, later particles
 leave the posterior one by one, each along a few workers whose nu grows and whose b is then free.
 Its own discrepancy keeps falling meanwhile: in 190 dimensions this kernel does not see it. With
-nu clipped as in the paper the same happens, only slower.
+nu clipped as in the paper the same happens, only slower (two crowds tried).
 
 Source: Wang, Zeng & Liu (2018), section 4.3 and Figure 6: graphical SVGD is best in the
 posterior's variance and in MMD, and all are alike in the distance to the true values.
