@@ -102,7 +102,6 @@ def main(argv: Sequence[str] | None = None) -> bool:
         for what, weights, column in (
             ("blanket alone", (1.0, 0.0, 0.0), ("field", "second moment")),
             ("blanket alone", (1.0, 0.0, 0.0), ("field", "edge covariance")),
-            ("blanket alone", (1.0, 0.0, 0.0), ("shallow", "W1")),
             ("own alone", (0.0, 1.0, 0.0), ("field", "edge covariance")),
             ("no blanket", (0.0, 0.8, 0.2), ("shallow", "edge moment")),
         )
