@@ -8,17 +8,31 @@ posterior = pg.fit(model, (data,), infer=pg.GraphicalSVGD)   # inference on it
 
 from pyrograph import datasets, diagnostics, errors, infer, kernels
 from pyrograph.graph import FactorGraph, FactorGroup, trace_graph
-from pyrograph.infer import GraphicalSVGD, Langevin, fit
+from pyrograph.infer import (
+    BP,
+    EP,
+    VMP,
+    FractionalBP,
+    GraphicalSVGD,
+    Langevin,
+    PowerEP,
+    fit,
+)
 from pyrograph.posterior import Posterior
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BP",
+    "EP",
+    "VMP",
     "FactorGraph",
     "FactorGroup",
+    "FractionalBP",
     "GraphicalSVGD",
     "Langevin",
     "Posterior",
+    "PowerEP",
     "datasets",
     "diagnostics",
     "errors",

@@ -58,6 +58,14 @@ class UnsupportedSite(InferenceError, ValueError):
     """A site's support does not fit the method."""
 
 
+class UnsupportedFactor(InferenceError, ValueError):
+    """A factor's shape or scope does not fit the method."""
+
+
+class ZeroMass(InferenceError, ValueError):
+    """Hard constraints leave nothing: the program's total mass is zero."""
+
+
 class NonFiniteDensity(InferenceError, ValueError):
     """A log density or its gradient is NaN or infinite."""
 

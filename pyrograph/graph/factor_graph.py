@@ -376,6 +376,11 @@ class FactorGraph:
         """Name the first factor and particle with a non-finite log density or gradient."""
         return first_non_finite(self, x)
 
+    def statements_of(self, group: FactorGroup) -> list[str]:
+        """The statement of every factor of a group."""
+        numbers = self._statement_of_factor[group.index.cpu()].tolist()
+        return [self._statement_names[k] for k in numbers]
+
     def factor_name(self, group: FactorGroup, e: int) -> str:
         """``factor "r"[12] (scope x[3], x[7])`` for factor e of a group."""
         f = int(group.index[e])

@@ -3,19 +3,27 @@
 from pyrograph.infer.base import Engine
 from pyrograph.infer.fit import fit
 from pyrograph.infer.langevin import Langevin
+from pyrograph.infer.message_passing import BP, EP, VMP, FractionalBP, MessagePassing, PowerEP
 from pyrograph.infer.optimizer import AdaGrad, Adam, RMSProp
 from pyrograph.infer.particle import ParticleEngine
-from pyrograph.infer.requires import Continuous
+from pyrograph.infer.requires import Continuous, FiniteOrContinuous
 from pyrograph.infer.svgd import GraphicalSVGD
 
 __all__ = [
+    "BP",
+    "EP",
+    "VMP",
     "AdaGrad",
     "Adam",
     "Continuous",
     "Engine",
+    "FiniteOrContinuous",
+    "FractionalBP",
     "GraphicalSVGD",
     "Langevin",
+    "MessagePassing",
     "ParticleEngine",
+    "PowerEP",
     "RMSProp",
     "fit",
 ]

@@ -38,6 +38,20 @@ class Continuous:
         )
 
 
+@dataclass(frozen=True)
+class FiniteOrContinuous:
+    """Every latent site is continuous, or discrete with finitely many states."""
+
+    def check(self, msg: dict, engine: str) -> None:
+        name, fn = msg["name"], msg["fn"]
+        if fn.support.is_discrete and enumeration(fn) is None:
+            raise UnsupportedSite(
+                f'site "{name}" ({name_of(fn)}) has no finite list of states; {engine} sums over '
+                "the states of discrete sites. Truncate it (a Categorical over the values that "
+                f'matter), or sum "{name}" out in the model.'
+            )
+
+
 class _Inspector(Messenger):
     """Shows every latent site to a requirement; the first one refused ends the run."""
 

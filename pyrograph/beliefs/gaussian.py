@@ -1,0 +1,124 @@
+"""Gaussian functions in natural parameters, many at once.
+
+    g(x) = exp(-x' P x / 2 + h' x),      log int g = h' P^-1 h / 2 - log det P / 2 + d log(2 pi) / 2
+
+Products add natural parameters, powers scale them, quotients may be improper: a site of
+expectation propagation is any such function, a belief a proper one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+LOG_2PI = math.log(2 * math.pi)
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """exp(-x' P x / 2 + h' x).
+
+    Shapes:
+        precision: ``[*batch, d, d]``, P, symmetric.
+        shift: ``[*batch, d]``, h.
+    """
+
+    precision: Tensor
+    shift: Tensor
+
+    @classmethod
+    def flat(cls, batch: tuple[int, ...], d: int, like: Tensor) -> Gaussian:
+        """The constant 1."""
+        return cls(like.new_zeros(*batch, d, d), like.new_zeros(*batch, d))
+
+    @classmethod
+    def from_moments(cls, mean: Tensor, covariance: Tensor) -> Gaussian:
+        """Proportional to N(mean, covariance).
+
+        Shapes:
+            mean: ``[*batch, d]``; covariance: ``[*batch, d, d]``, positive definite.
+        """
+        precision = inverse(covariance)
+        return cls(precision, apply(precision, mean))
+
+    def __add__(self, other: Gaussian) -> Gaussian:
+        """Product of the functions: natural parameters add."""
+        return Gaussian(self.precision + other.precision, self.shift + other.shift)
+
+    def __sub__(self, other: Gaussian) -> Gaussian:
+        """Quotient of the functions."""
+        return Gaussian(self.precision - other.precision, self.shift - other.shift)
+
+    def __rmul__(self, power: float | Tensor) -> Gaussian:
+        """Power of the function, a number or ``[*batch]``."""
+        if isinstance(power, Tensor):
+            return Gaussian(power[..., None, None] * self.precision, power[..., None] * self.shift)
+        return Gaussian(power * self.precision, power * self.shift)
+
+    def __getitem__(self, index) -> Gaussian:
+        """Some of the batch."""
+        return Gaussian(self.precision[index], self.shift[index])
+
+    @property
+    def d(self) -> int:
+        return self.shift.shape[-1]
+
+    @cached_property
+    def _cholesky(self) -> tuple[Tensor, Tensor]:
+        if self.d == 1:
+            return self.precision.clamp_min(0).sqrt(), self.precision[..., 0, 0] <= 0
+        factor, info = torch.linalg.cholesky_ex(self.precision)
+        return factor, info != 0
+
+    @property
+    def is_proper(self) -> Tensor:
+        """``[*batch]``: whether it can be normalised."""
+        return ~self._cholesky[1] & self.precision.isfinite().all(-1).all(-1)
+
+    @cached_property
+    def covariance(self) -> Tensor:
+        """``[*batch, d, d]``; of proper ones only."""
+        return self.precision.reciprocal() if self.d == 1 else _cholesky_inverse(self._cholesky[0])
+
+    @cached_property
+    def mean(self) -> Tensor:
+        """``[*batch, d]``; of proper ones only."""
+        return apply(self.covariance, self.shift)
+
+    @property
+    def log_mass(self) -> Tensor:
+        """``[*batch]``: log of the integral; of proper ones only."""
+        half_log_det = self._cholesky[0].diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return 0.5 * (self.shift * self.mean).sum(-1) - half_log_det + 0.5 * self.d * LOG_2PI
+
+    def log_value(self, x: Tensor) -> Tensor:
+        """log g(x): ``[*batch]`` of ``x [*batch, d]``."""
+        return (x * (self.shift - 0.5 * apply(self.precision, x))).sum(-1)
+
+
+def apply(matrix: Tensor, vector: Tensor) -> Tensor:
+    """``[*batch, m, d] @ [*batch, d]``, without a batched product where a plain one will do."""
+    if matrix.shape[-1] == 1:
+        return matrix[..., 0] * vector
+    if matrix.shape[-2] == 1:
+        return (matrix[..., 0, :] * vector).sum(-1, keepdim=True)
+    return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
+
+
+def inverse(matrix: Tensor) -> Tensor:
+    """Of symmetric positive definite ``[*batch, d, d]``; NaN where it is not positive definite."""
+    if matrix.shape[-1] == 1:
+        return torch.where(matrix > 0, matrix, torch.nan).reciprocal()
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    value = _cholesky_inverse(factor)
+    return torch.where((info == 0)[..., None, None], value, torch.nan)
+
+
+def _cholesky_inverse(factor: Tensor) -> Tensor:
+    eye = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+    root = torch.linalg.solve_triangular(factor, eye.expand_as(factor), upper=False)
+    return root.mT @ root

@@ -1,0 +1,110 @@
+"""Messages between pairs of binary nodes as log odds.
+
+For a positive table f = [[f00, f01], [f10, f11]] raised to alpha, and cavity log odds y of node j,
+
+    alpha log m_{a -> i} = log (f10 + f11 e^y) - log (f00 + f01 e^y)
+
+and at alpha = 0, with p the belief in state 1 of node j,
+
+    log m_{a -> i} = log (f10 / f00) + p log (f11 f00 / (f10 f01)).
+
+Both directions of all factors are one vector: into the first nodes, then into the second.
+
+Source: Minka (2005), eq (54), for two states.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from pyrograph.infer.message_passing.families import Odds
+
+
+class BinaryFactors:
+    """Positive factors on two binary nodes; messages ``[2 E]``.
+
+    Args:
+        log_table: ``[E, 2, 2]``, finite.
+        alpha: ``[E]``.
+        rows: ``[E]`` rows of the first and of the second nodes in their family.
+        family: index of that family.
+    """
+
+    def __init__(self, log_table: Tensor, alpha: Tensor, rows: list[Tensor], family: int):
+        self.log_table, self.alpha = log_table, alpha
+        self.rows, self.families = [torch.cat(rows)], [family]
+        self.is_mean_field = bool((alpha == 0).all())
+        self._is_one = bool((alpha == 1).all())
+        self._alpha = torch.cat([alpha, alpha])
+        if self.is_mean_field:
+            t = log_table
+            rise = [t[:, 1, 0] - t[:, 0, 0], t[:, 0, 1] - t[:, 0, 0]]
+            self._rise = torch.cat(rise)
+            self._bend = (t[:, 1, 1] - t[:, 1, 0] - t[:, 0, 1] + t[:, 0, 0]).repeat(2)
+        else:
+            scaled = log_table if self._is_one else alpha.view(-1, 1, 1) * log_table
+            self._peak = scaled.amax((1, 2))
+            k = (scaled - self._peak.view(-1, 1, 1)).exp()
+            self._up0 = torch.cat([k[:, 1, 0], k[:, 0, 1]])
+            self._up1 = k[:, 1, 1].repeat(2)
+            self._down0 = k[:, 0, 0].repeat(2)
+            self._down1 = torch.cat([k[:, 0, 1], k[:, 1, 0]])
+
+    @property
+    def num_factors(self) -> int:
+        return len(self.alpha)
+
+    def start(self, families: list[Odds]) -> list[Tensor]:
+        return [families[self.families[0]].flat(2 * self.num_factors)]
+
+    def _cavity(self, messages: list[Tensor], beliefs: list) -> Tensor:
+        own = beliefs[self.families[0]].index_select(0, self.rows[0])
+        return own - (messages[0] if self._is_one else self._alpha * messages[0])
+
+    def update(self, messages: list[Tensor], beliefs: list) -> tuple[list[Tensor], None]:
+        """New messages; no factor can be without mass."""
+        if self.is_mean_field:
+            p = beliefs[self.families[0]].index_select(0, self.rows[0]).sigmoid()
+            return [torch.addcmul(self._rise, _other(p), self._bend)], None
+        y = _other(self._cavity(messages, beliefs))
+        high, low = y.sigmoid(), (-y).sigmoid()
+        up = torch.addcmul(self._up0 * low, self._up1, high)
+        down = torch.addcmul(self._down0 * low, self._down1, high)
+        new = (up / down).log()
+        return [new if self._is_one else new / self._alpha], None
+
+    def log_ratio(self, messages: list[Tensor], beliefs: list) -> Tensor:
+        """``[E]``: (1 / alpha) log E_q (f / prod_j m_j)^alpha, and its limit at alpha = 0."""
+        own = beliefs[self.families[0]].index_select(0, self.rows[0])
+        if self.is_mean_field:
+            p = own.sigmoid()
+            pairs = torch.exp(self._log_pairs(own))
+            said = (p * messages[0]).view(2, -1).sum(0)
+            return (pairs * self.log_table).sum((1, 2)) - said
+        y = self._cavity(messages, beliefs)
+        tilted = (self._log_pairs(y) + self._scaled()).flatten(1).logsumexp(1)
+        return (tilted + (softplus(y) - softplus(own)).view(2, -1).sum(0)) / self.alpha
+
+    def _scaled(self) -> Tensor:
+        return self.alpha.view(-1, 1, 1) * self.log_table
+
+    @staticmethod
+    def _log_pairs(odds: Tensor) -> Tensor:
+        """Log of the product of two distributions given by their odds: ``[E, 2, 2]``."""
+        log_p = -softplus(torch.stack([odds, -odds], 1))
+        a, b = log_p.view(2, -1, 2)
+        return a.unsqueeze(2) + b.unsqueeze(1)
+
+    def marginals(self, messages: list[Tensor], beliefs: list) -> Tensor:
+        """Beliefs over the pairs, ``[E, 2, 2]`` log values, normalised."""
+        if self.is_mean_field:
+            return self._log_pairs(beliefs[self.families[0]].index_select(0, self.rows[0]))
+        value = self._log_pairs(self._cavity(messages, beliefs)) + self._scaled()
+        return value - value.flatten(1).logsumexp(1).view(-1, 1, 1)
+
+
+def _other(both: Tensor) -> Tensor:
+    """The other node's half in each half."""
+    return both.view(2, -1).flip(0).flatten()

@@ -1,0 +1,248 @@
+"""From a factor graph to families of nodes and blocks of like factors.
+
+Factors of one node that the node's family represents exactly (tables of a discrete node,
+quadratic log densities of a continuous one) go into the family's base. All others become blocks:
+binary pairs, tables, quadratic factors, factors integrated by quadrature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pyrograph.beliefs import Gaussian
+from pyrograph.errors import NonFiniteDensity, OptionError, UnsupportedFactor, ZeroMass
+from pyrograph.graph import FactorGraph, FactorGroup
+from pyrograph.infer.message_passing.binary import BinaryFactors
+from pyrograph.infer.message_passing.families import (
+    ZERO,
+    Categorical,
+    Normal,
+    Odds,
+    is_zero,
+)
+from pyrograph.infer.message_passing.quadratic import QuadraticFactors
+from pyrograph.infer.message_passing.quadrature_factors import POINTS, QuadratureFactors
+from pyrograph.infer.message_passing.reduction import LocalDensity
+from pyrograph.infer.message_passing.tables import TableFactors
+
+#: Log odds beyond which binary messages would overflow are kept as two numbers.
+ODDS_RANGE = 40.0
+
+Family = Categorical | Odds | Normal
+Block = BinaryFactors | TableFactors | QuadraticFactors | QuadratureFactors
+Alpha = Callable[[FactorGroup], Tensor]
+
+
+@dataclass
+class Network:
+    """Families and blocks of a graph.
+
+    Attributes:
+        families: nodes by the family of their belief.
+        blocks: like factors.
+        members: of each block, its group and ``[E]`` the factors of the group.
+        row: ``[num_nodes]`` of each node in its family; family: ``[num_nodes]`` its number.
+        constant: ``[]`` log of everything that depends on no latent.
+    """
+
+    families: list[Family]
+    blocks: list[Block]
+    members: list[tuple[FactorGroup, Tensor]]
+    row: Tensor
+    family: Tensor
+    constant: Tensor
+
+
+def build(graph: FactorGraph, alpha: Alpha, num_points: int | None = None) -> Network:
+    """Sort nodes and factors.
+
+    Args:
+        alpha: of a group's factors, ``[E]``.
+        num_points: of the quadrature, per dimension.
+
+    Raises:
+        NonFiniteDensity: a factor is NaN or plus infinity.
+        OptionError: a factor has zeros and alpha <= 0.
+        UnsupportedFactor: a factor depends on too many continuous coordinates.
+        ZeroMass: a node has no state that its own factors allow.
+    """
+    return _Builder(graph, alpha, num_points).network()
+
+
+class _Builder:
+    def __init__(self, graph: FactorGraph, alpha: Alpha, num_points: int | None):
+        self.graph, self.alpha, self.num_points = graph, alpha, num_points
+        self.like = graph.constant.new_zeros(0, dtype=_dtype(graph))
+        device = graph.device
+        kinds: dict[tuple[str, int], list[int]] = {}
+        node = 0
+        for site in graph.sites.values():
+            kind = ("discrete", site.cardinality) if site.is_discrete else ("normal", site.width)
+            kinds.setdefault(kind, []).extend(range(node, node + site.num_nodes))
+            node += site.num_nodes
+        self.families: list[Family] = []
+        self.family = torch.zeros(node, dtype=torch.int64, device=device)
+        self.row = torch.zeros(node, dtype=torch.int64, device=device)
+        for (kind, size), members in kinds.items():
+            nodes = torch.tensor(members, device=device)
+            self.family[nodes] = len(self.families)
+            self.row[nodes] = torch.arange(len(nodes), device=device)
+            if kind == "discrete":
+                self.families.append(Categorical(nodes, self.like.new_zeros(len(nodes), size)))
+            else:
+                base = Gaussian.flat((len(nodes),), size, self.like)
+                self.families.append(Normal(nodes, base, self.like.new_zeros(len(nodes))))
+
+    def network(self) -> Network:
+        tables, locals_ = [], []
+        for group in self.graph.factors:
+            if group.is_discrete:
+                self._read_table(group, tables)
+            else:
+                self._read_local(group, locals_)
+        for family in self.families:
+            if isinstance(family, Categorical):
+                self._refuse_empty(family)
+        self._use_odds(tables, locals_)
+        blocks, members = [], []
+        for group, index, table, alpha in tables:
+            rows, families = self._wiring(group, index)
+            binary = isinstance(self.families[families[0]], Odds)
+            block = (
+                BinaryFactors(table, alpha, rows, families[0])
+                if binary
+                else TableFactors(table, alpha, rows, families)
+            )
+            blocks.append(block)
+            members.append((group, index))
+        for group, index, local, alpha in locals_:
+            blocks.append(self._local_block(group, index, local, alpha))
+            members.append((group, index))
+        constant = self.graph.constant.to(self.like)
+        return Network(self.families, blocks, members, self.row, self.family, constant)
+
+    # ------------------------------------------------------------------ discrete
+    def _read_table(self, group: FactorGroup, tables: list) -> None:
+        table = group.table().to(self.like)
+        bad = table.isnan() | (table == torch.inf)
+        if bool(bad.any()):
+            e = int(bad.flatten(1).any(1).nonzero()[0])
+            raise NonFiniteDensity(
+                f"{self.graph.factor_name(group, e)} is NaN or plus infinity for some states; look "
+                "at that statement's parameters."
+            )
+        table = table.clamp_min(ZERO)
+        if group.arity == 1:
+            number = int(self.family[group.scope[0, 0]])
+            family = self.families[number]
+            self.families[number] = family.absorb(self.row[group.scope[:, 0]], table)
+            return
+        alpha = self.alpha(group)
+        zero = is_zero(table).flatten(1).any(1) & (alpha <= 0)
+        if bool(zero.any()):
+            e = int(zero.nonzero()[0])
+            raise OptionError(
+                f"{self.graph.factor_name(group, e)} has zeros, and alpha={float(alpha[e]):g} "
+                "divides by them: the divergence is infinite unless the approximation "
+                "is zero wherever the factor is. Give this statement an alpha above 0 (pg.BP, "
+                "pg.FractionalBP), or replace the zeros by small numbers."
+            )
+        for index in _by_sign(alpha):
+            tables.append((group, index, table[index], alpha[index]))
+
+    def _refuse_empty(self, family: Categorical) -> None:
+        empty = is_zero(family.base.amax(1))
+        if bool(empty.any()):
+            node = int(family.nodes[empty][0])
+            site, index = self.graph.nodes[node]
+            raise ZeroMass(
+                f'node "{site}"{list(index)} has no state that its own factors allow: the '
+                "program's total mass is zero. Look at the supports and hard constraints on it."
+            )
+
+    def _use_odds(self, tables: list, locals_: list) -> None:
+        """Binary nodes whose factors are positive pairs keep log odds only."""
+        for number, family in enumerate(self.families):
+            if not (isinstance(family, Categorical) and family.size == 2):
+                continue
+            positive = not bool(is_zero(family.base).any())
+            mine = [
+                table
+                for group, index, table, _ in tables
+                if number in self._wiring(group, index)[1]
+            ]
+            pairs = all(t.shape[1:] == (2, 2) and _spread(t) < ODDS_RANGE for t in mine)
+            alone = all(number not in self._wiring(g, i)[1] for g, i, _, _ in locals_)
+            if positive and pairs and alone:
+                base = family.base
+                odds = base[:, 1] - base[:, 0]
+                self.families[number] = Odds(family.nodes, odds, base[:, 0])
+
+    def _wiring(self, group: FactorGroup, index: Tensor) -> tuple[list[Tensor], list[int]]:
+        """Rows ``[E]`` and family of every slot."""
+        columns = group.scope[index].unbind(1)
+        return [self.row[c] for c in columns], [int(self.family[c[0]]) for c in columns]
+
+    # ------------------------------------------------------------------ continuous
+    def _read_local(self, group: FactorGroup, locals_: list) -> None:
+        alpha = self.alpha(group)
+        for index in _by_sign(alpha):
+            local = LocalDensity(group, index, self.like)
+            quadratic = local.quadratic
+            if group.arity == 1 and quadratic is not None:
+                number = int(self.family[group.scope[0, 0]])
+                self.families[number] = self.families[number].absorb(
+                    self.row[group.scope[index, 0]],
+                    quadratic.gaussian,
+                    quadratic.constant,
+                    local.bases[0],
+                )
+            else:
+                locals_.append((group, index, local, alpha[index]))
+
+    def _local_block(
+        self, group: FactorGroup, index: Tensor, local: LocalDensity, alpha: Tensor
+    ) -> Block:
+        rows, families = self._wiring(group, index)
+        quadratic = local.quadratic
+        if quadratic is not None:
+            return QuadraticFactors(
+                quadratic.gaussian.precision,
+                quadratic.gaussian.shift,
+                quadratic.constant,
+                alpha,
+                rows,
+                families,
+                local.bases,
+                local.widths,
+            )
+        local.reduce_jointly()
+        if local.dim not in POINTS:
+            raise UnsupportedFactor(
+                f"{self.graph.factor_name(group, int(index[0]))} depends on {local.dim} continuous "
+                f"coordinates jointly, and is not quadratic: a quadrature grid serves up to "
+                f"{max(POINTS)}. Split the statement, or use an engine without integrals over "
+                "scopes (pg.GraphicalSVGD)."
+            )
+        return QuadratureFactors(local, alpha, rows, families, self.num_points)
+
+
+def _dtype(graph: FactorGraph) -> torch.dtype:
+    """Of the continuous columns, or of the density where all is discrete."""
+    return graph.constant.dtype
+
+
+def _spread(table: Tensor) -> float:
+    flat = table.flatten(1)
+    return float((flat.amax(1) - flat.amin(1)).max()) if flat.numel() else 0.0
+
+
+def _by_sign(alpha: Tensor) -> list[Tensor]:
+    """Factors with alpha = 0 and the others: their updates differ."""
+    zero = alpha == 0
+    parts = [zero.nonzero().squeeze(1), (~zero).nonzero().squeeze(1)]
+    return [part for part in parts if len(part)]

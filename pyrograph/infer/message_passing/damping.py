@@ -1,0 +1,51 @@
+"""Damping that raises itself while an iteration does not settle.
+
+A contraction's residual falls by a steady factor. Where the lowest residual of the last WINDOW
+steps is not clearly below that of the window before, more of the old messages is kept.
+"""
+
+from __future__ import annotations
+
+WINDOW = 20
+#: What the lowest residual of a window must fall below, as a share of the window before.
+PROGRESS = 0.7
+LEVELS = (0.0, 0.3, 0.6, 0.8, 0.9)
+
+
+class AutomaticDamping:
+    """The damping in force, and whether all levels have been tried."""
+
+    def __init__(self) -> None:
+        self.level = 0
+        self.is_exhausted = False
+        self._residuals: list[float] = []
+
+    @property
+    def value(self) -> float:
+        return LEVELS[self.level]
+
+    def observe(self, residual: float) -> None:
+        """Take note of a step's residual."""
+        self._residuals.append(residual)
+        if len(self._residuals) < 2 * WINDOW:
+            return
+        before = min(self._residuals[-2 * WINDOW : -WINDOW])
+        if min(self._residuals[-WINDOW:]) < PROGRESS * before:
+            return
+        self._residuals.clear()
+        if self.level + 1 < len(LEVELS):
+            self.level += 1
+        else:
+            self.is_exhausted = True
+
+    def carried(self) -> dict:
+        """For a checkpoint."""
+        return {
+            "level": self.level,
+            "exhausted": self.is_exhausted,
+            "residuals": list(self._residuals),
+        }
+
+    def restore(self, state: dict) -> None:
+        self.level, self.is_exhausted = int(state["level"]), bool(state["exhausted"])
+        self._residuals = [float(r) for r in state["residuals"]]

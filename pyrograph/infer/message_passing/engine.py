@@ -1,0 +1,417 @@
+"""Message passing with an alpha-divergence per factor: one iteration, one engine.
+
+    cavity      n_i   = q_i / m_{a -> i}^alpha
+    tilted      p_a   = f_a^alpha prod_i n_i
+    projection  q_i'  = proj_i [ p_a ]
+    message     m_{a -> i} <- m_{a -> i} (q_i' / q_i)^(eta / alpha)
+
+alpha = 1 is belief propagation and expectation propagation, alpha = 0 (the limit) variational
+message passing, alpha = 1 / mu tree-reweighted belief propagation; the presets choose it. Messages
+live on the edges between factors and nodes; a step is one sweep over all of them, O(factors).
+
+Damping by eta = 1 - damping acts on the exponent eta / alpha, which carries alpha's sign: the
+other sign, which Minka's (17) allows, diverges for alpha < 0.
+
+Source: Minka (2005), eqs (17), (54), (83) and (85).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrograph.beliefs import Gaussian
+from pyrograph.errors import InferenceError, OptionError, ShapeMismatch, ZeroMass
+from pyrograph.graph import FactorGroup
+from pyrograph.graph.colouring import colour
+from pyrograph.infer.base import Engine
+from pyrograph.infer.message_passing.build import Block, Family, Network, build
+from pyrograph.infer.message_passing.damping import AutomaticDamping
+from pyrograph.infer.message_passing.evidence import is_forest, kind_of, log_evidence
+from pyrograph.infer.message_passing.families import Categorical, Normal, Odds, is_zero
+from pyrograph.infer.message_passing.messages import Message, change, damped, movement
+from pyrograph.infer.options import count, fraction
+from pyrograph.infer.requires import FiniteOrContinuous
+from pyrograph.posterior.beliefs import BeliefPosterior, Scopes
+from pyrograph.posterior.posterior import EvidenceKind
+
+SCHEDULES = ("parallel", "sequential", "residual")
+#: Residual schedule: messages that change by at least this share of the largest change are sent.
+URGENT = 0.3
+#: Steps between evaluations of the evidence, which cost about as much as a sweep.
+RECORD = 10
+#: Largest number of halvings of a step that would make a belief improper.
+HALVINGS = 40
+
+
+class MessagePassing(Engine):
+    """Alpha-divergence message passing on a factor graph.
+
+    Args:
+        model: a Pyro program of finite discrete and continuous latent sites. Discrete nodes carry
+            categorical beliefs, continuous ones Gaussians with full covariance in a node, in
+            unconstrained space.
+        alpha: Minka's; a number for every factor, ``{statement: alpha}`` (others 1), or a
+            function of the statement's name. Factors of one node that its family represents
+            exactly are absorbed exactly, whatever it is.
+        damping: share of the old message kept, 0 for none; ``"auto"`` starts at 0 and raises it
+            when the iteration does not settle.
+        schedule: ``"parallel"`` sends all messages at once, ``"sequential"`` those into the nodes
+            of one colour of the Markov graph after the other, ``"residual"`` those that change
+            most.
+        num_steps: most sweeps, default 1000.
+        tol: stop when no log message changes by more; default by dtype, 1e-8 in double and 1e-4
+            in single precision.
+        init: None, or an earlier engine's ``state_dict()["messages"]`` to start from.
+        num_points: points of the quadrature, per dimension; default by dimension.
+        options: see :class:`Engine`.
+
+    Raises:
+        UnsupportedSite: a discrete site has infinitely many states.
+        OptionError: an option is unknown or out of range, or alpha <= 0 meets a zero.
+        ZeroMass: hard constraints leave nothing.
+    """
+
+    requires = FiniteOrContinuous()
+    unconstrained = True
+    monitor = "residual"
+
+    def __init__(
+        self,
+        model: Callable,
+        *,
+        alpha: float | Mapping[str, float] | Callable[[str], float] = 1.0,
+        damping: float | str = "auto",
+        schedule: str = "parallel",
+        init: Mapping[str, Any] | None = None,
+        num_points: int | None = None,
+        num_steps: int = 1000,
+        tol: float | str | None = "auto",
+        **options: Any,
+    ):
+        chosen = None if tol == "auto" else tol
+        super().__init__(model, num_steps=num_steps, tol=chosen, **options)
+        self._auto_tol = tol == "auto"
+        self.alpha = alpha
+        if schedule not in SCHEDULES:
+            raise OptionError(f"schedule={schedule!r} is not one of {', '.join(SCHEDULES)}")
+        self.schedule = schedule
+        if isinstance(damping, str) and damping != "auto":
+            raise OptionError(f'damping={damping!r} is not "auto" or a number in [0, 1)')
+        self.damping = damping if damping == "auto" else fraction("damping", damping)
+        self.init = init
+        self.num_points = None if num_points is None else count("num_points", num_points)
+
+    # ------------------------------------------------------------------ alpha
+    def alpha_of(self, group: FactorGroup) -> Tensor:
+        """Alpha of every factor of a group, ``[E]``."""
+        like = torch.zeros((), dtype=self.graph.constant.dtype, device=self.graph.device)
+        if isinstance(self.alpha, int | float):
+            return like.new_full((group.num_factors,), float(self.alpha))
+        names = self.graph.statements_of(group)
+        values = {name: self._alpha_named(name) for name in set(names)}
+        return like.new_tensor([values[name] for name in names])
+
+    def _alpha_named(self, name: str) -> float:
+        value = self.alpha(name) if callable(self.alpha) else self.alpha.get(name, 1.0)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise OptionError(f'alpha of statement "{name}" is {value!r}, not a number')
+        return float(value)
+
+    def _check_alpha(self) -> None:
+        if isinstance(self.alpha, Mapping):
+            known = {name for g in self.graph.factors for name in g.statements}
+            unknown = [name for name in self.alpha if name not in known]
+            if unknown:
+                raise OptionError(
+                    f"alpha names {', '.join(unknown)}; the statements with factors are "
+                    f"{', '.join(sorted(known))}"
+                )
+
+    # ------------------------------------------------------------------ state
+    def allocate(self) -> None:
+        self._check_alpha()
+        self.network = self.build()
+        if self._auto_tol:
+            double = self.graph.constant.dtype == torch.float64
+            self.tol = 1e-8 if double else 1e-4
+        self._forest = is_forest(self.network)
+        automatic = self.damping == "auto" and not self._forest
+        self._automatic = AutomaticDamping() if automatic else None
+        self._colours = self._node_colours() if self.schedule == "sequential" else []
+        self.messages = [block.start(self.network.families) for block in self.network.blocks]
+        if self.init is not None:
+            self.messages = self._loaded(self.init)
+        self.beliefs = self.beliefs_of(self.messages)
+        self._log_evidence: Tensor | None = None
+
+    def build(self) -> Network:
+        return build(self.graph, self.alpha_of, self.num_points)
+
+    def _node_colours(self) -> list[Tensor]:
+        pointer, index = self.graph.neighbors
+        found = colour(pointer.cpu(), index.cpu()).to(self.graph.device)
+        return [found == k for k in range(int(found.max()) + 1)]
+
+    def beliefs_of(self, messages: list[list]) -> list:
+        """Beliefs of every family under these messages."""
+        incoming: list[list[tuple]] = [[] for _ in self.network.families]
+        for block, sent in zip(self.network.blocks, messages, strict=True):
+            for port, message in enumerate(sent):
+                part = (block.rows[port], message)
+                if isinstance(message, Gaussian):
+                    part = (*part, block.bases[port])
+                incoming[block.families[port]].append(part)
+        return [
+            family.beliefs(parts)
+            for family, parts in zip(self.network.families, incoming, strict=True)
+        ]
+
+    # ------------------------------------------------------------------ a sweep
+    def advance(self) -> dict[str, Tensor]:
+        with torch.no_grad():
+            eta = 1 - (self._automatic.value if self._automatic else self._fixed_damping())
+            if self.schedule == "sequential":
+                parts = [self._send(eta, nodes) for nodes in self._colours]
+                residual = torch.stack([r for r, _ in parts]).amax()
+                skipped = torch.stack([s for _, s in parts]).sum()
+            else:
+                residual, skipped = self._send(eta, None)
+            if self._automatic:
+                self._automatic.observe(float(residual))
+            met = self.tol is not None and float(residual) <= self.tol
+            if met or self.num_done % RECORD == 0 or self._log_evidence is None:
+                self._log_evidence = log_evidence(self.network, self.messages, self.beliefs)
+        return {"objective": self._log_evidence, "residual": residual, "skipped": skipped}
+
+    def _fixed_damping(self) -> float:
+        return 0.0 if self.damping == "auto" else float(self.damping)
+
+    def _send(self, eta: float, nodes: Tensor | None) -> tuple[Tensor, Tensor]:
+        """New messages, into the chosen nodes or all, damped; what changed and was skipped."""
+        skipped = self.graph.constant.new_zeros(())
+        found, chosen = [], []
+        for number, (block, old) in enumerate(zip(self.network.blocks, self.messages, strict=True)):
+            new, flagged = block.update(old, self.beliefs)
+            if flagged is not None and bool(flagged.any()):
+                if not any(isinstance(m, Gaussian) for m in old):
+                    self._raise_empty(number, flagged)
+                skipped = skipped + flagged.sum()
+            found.append(new)
+            chosen.append([self._chosen(block, port, nodes) for port in range(len(block.rows))])
+        changes = [
+            [change(a, b) for a, b in zip(old, new, strict=True)]
+            for old, new in zip(self.messages, found, strict=True)
+        ]
+        residual = _largest(changes, chosen, like=skipped)
+        if self.schedule == "residual":
+            chosen = [[c >= URGENT * residual for c in block] for block in changes]
+        before = self.beliefs
+        length = self._step_to(found, chosen, eta)
+        for family, a, b in zip(self.network.families, before, self.beliefs, strict=True):
+            if isinstance(family, Normal):
+                residual = torch.maximum(residual, movement(a, b).amax() / length)
+        return residual, skipped
+
+    def _step_to(self, found: list[list], chosen: list[list], eta: float) -> float:
+        """Move to the new messages, or as far as beliefs that were proper stay so."""
+        length = eta
+        for _ in range(HALVINGS):
+            messages = [
+                [damped(a, b, length, c) for a, b, c in zip(old, new, only, strict=True)]
+                for old, new, only in zip(self.messages, found, chosen, strict=True)
+            ]
+            beliefs = self.beliefs_of(messages)
+            if not self._lost(beliefs):
+                self.messages, self.beliefs = messages, beliefs
+                return length
+            length /= 2
+        raise InferenceError(
+            "no step keeps all beliefs proper: messages pull the precision of a node below 0. Use "
+            "pg.VMP or a smaller alpha, or give the node a tighter prior."
+        )
+
+    def _lost(self, beliefs: list) -> bool:
+        """Whether a belief that was proper is not any more."""
+        return any(
+            bool((before.is_proper & ~after.is_proper).any())
+            for family, before, after in zip(
+                self.network.families, self.beliefs, beliefs, strict=True
+            )
+            if isinstance(family, Normal)
+        )
+
+    def _chosen(self, block: Block, port: int, nodes: Tensor | None) -> Tensor | None:
+        """Which of a port's messages go into the chosen nodes; None for all."""
+        if nodes is None:
+            return None
+        family = self.network.families[block.families[port]]
+        return nodes[family.nodes[block.rows[port]]]
+
+    def _raise_empty(self, number: int, flagged: Tensor) -> None:
+        group, index = self.network.members[number]
+        e = int(index[int(flagged.nonzero()[0])])
+        raise ZeroMass(
+            f"{self.graph.factor_name(group, e)} excludes every state that the rest of the model "
+            "allows: the program's total mass is zero, or so small that it underflows. Look at the "
+            "hard constraints around it and at the observed values."
+        )
+
+    # ------------------------------------------------------------------ results
+    @property
+    def log_evidence(self) -> Tensor:
+        """Eq (66) at the messages as they stand, ``[]``."""
+        return log_evidence(self.network, self.messages, self.beliefs)
+
+    def evidence_kind(self) -> EvidenceKind:
+        """What :attr:`log_evidence` is worth."""
+        return kind_of(self.network, self._forest, self.converged)
+
+    def posterior(self) -> BeliefPosterior:
+        """Beliefs of nodes and factors as they stand.
+
+        Raises:
+            InferenceError: a node has no proper belief.
+        """
+        for family, belief in zip(self.network.families, self.beliefs, strict=True):
+            if isinstance(family, Normal) and not bool(belief.is_proper.all()):
+                node = int(family.nodes[~belief.is_proper][0])
+                site, index = self.graph.nodes[node]
+                raise InferenceError(
+                    f'node "{site}"{list(index)} has no proper belief: nothing that reaches it '
+                    "holds it in place. Give the site a proper prior."
+                )
+        with torch.no_grad():
+            evidence = self.log_evidence
+        scopes = [
+            Scopes(
+                self._statements(group, index),
+                group.index[index],
+                partial(block.marginals, message, self.beliefs),
+            )
+            for (group, index), block, message in zip(
+                self.network.members, self.network.blocks, self.messages, strict=True
+            )
+        ]
+        return BeliefPosterior(
+            self.graph,
+            self.network.family,
+            self.network.row,
+            [_plain(f, b) for f, b in zip(self.network.families, self.beliefs, strict=True)],
+            scopes,
+            converged=self.converged,
+            status=self.status,
+            history=self.history,
+            log_evidence=evidence,
+            evidence_kind=self.evidence_kind(),
+        )
+
+    def _statements(self, group: FactorGroup, index: Tensor) -> tuple[str, ...]:
+        if len(group.statements) == 1:
+            return group.statements * len(index)
+        names = self.graph.statements_of(group)
+        return tuple(names[e] for e in index.tolist())
+
+    @property
+    def status(self) -> str:
+        text = super().status
+        skipped = self._history.get("skipped", [0.0])[-1]
+        if skipped:
+            text += (
+                f" {skipped:.0f} updates of the last step were skipped because a cavity was "
+                "improper (a site of negative precision outweighs the rest): use damping=0.5, a "
+                "smaller alpha, or pg.VMP."
+            )
+        return text
+
+    def remedy(self) -> str:
+        return (
+            'Messages still move: raise num_steps, use schedule="sequential" or a fixed damping '
+            "such as 0.5, or a convex method (pg.TRW, pg.VMP)."
+        )
+
+    # ------------------------------------------------------------------ checkpoints
+    def carried(self) -> dict[str, Any]:
+        kept: dict[str, Any] = {"messages": {}, "automatic": {}}
+        for b, block in enumerate(self.messages):
+            for p, message in enumerate(block):
+                if isinstance(message, Gaussian):
+                    kept["messages"][f"{b}.{p}.precision"] = message.precision.clone()
+                    kept["messages"][f"{b}.{p}.shift"] = message.shift.clone()
+                else:
+                    kept["messages"][f"{b}.{p}"] = message.clone()
+            grid = getattr(self.network.blocks[b], "grid", None)
+            if grid is not None:
+                kept["messages"][f"{b}.grid.mean"] = grid[0].clone()
+                kept["messages"][f"{b}.grid.root"] = grid[1].clone()
+        if self._automatic:
+            kept["automatic"] = self._automatic.carried()
+        if self._log_evidence is not None:
+            kept["evidence"] = self._log_evidence.clone()
+        return kept
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.messages = self._loaded(state["messages"])
+        if self._automatic and state["automatic"]:
+            self._automatic.restore(state["automatic"])
+        self._log_evidence = state.get("evidence")
+        self.beliefs = self.beliefs_of(self.messages)
+
+    def _loaded(self, saved: Mapping[str, Tensor]) -> list[list[Message]]:
+        """Messages from their tensors.
+
+        Raises:
+            ShapeMismatch: they belong to another graph.
+        """
+
+        def take(key: str, like: Tensor) -> Tensor:
+            value = saved.get(key)
+            if value is None or value.shape != like.shape:
+                there = "none" if value is None else list(value.shape)
+                raise ShapeMismatch(
+                    f"the saved messages {key} have shape {there}, this graph needs "
+                    f"{list(like.shape)}: they belong to another model or to other arguments"
+                )
+            return value.to(like)
+
+        out = []
+        for b, (block, start) in enumerate(zip(self.network.blocks, self.messages, strict=True)):
+            out.append(
+                [
+                    Gaussian(
+                        take(f"{b}.{p}.precision", m.precision), take(f"{b}.{p}.shift", m.shift)
+                    )
+                    if isinstance(m, Gaussian)
+                    else take(f"{b}.{p}", m)
+                    for p, m in enumerate(start)
+                ]
+            )
+            if f"{b}.grid.mean" in saved:
+                block.grid = (saved[f"{b}.grid.mean"], saved[f"{b}.grid.root"])
+        return out
+
+
+def _largest(changes: list[list[Tensor]], chosen: list[list], like: Tensor) -> Tensor:
+    """The largest change among the chosen messages, ``[]``."""
+    largest = like
+    for block, only in zip(changes, chosen, strict=True):
+        for value, which in zip(block, only, strict=True):
+            value = value if which is None else torch.where(which, value, 0.0)
+            if len(value):
+                largest = torch.maximum(largest, value.amax())
+    return largest
+
+
+def _plain(family: Family, belief: Tensor | Gaussian) -> Tensor | Gaussian:
+    """Normalised log values ``[V, c]`` of discrete nodes."""
+    if isinstance(family, Odds):
+        both = torch.stack([torch.zeros_like(belief), belief], 1)
+        return both.log_softmax(1)
+    if isinstance(family, Categorical):
+        value = belief.log_softmax(1)
+        return torch.where(is_zero(value), -torch.inf, value)
+    return belief

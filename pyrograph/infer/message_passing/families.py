@@ -1,0 +1,162 @@
+"""Nodes by the family of their belief: what factors send to them, and what comes of it.
+
+A belief is the product of what the node's factors send: log values of the states add, natural
+parameters add. ``base`` holds the factors that a family represents exactly (those of one node),
+which are absorbed once and for all and never approximated.
+
+    log q_i(x_i) = base_i(x_i) + sum_{a: i in a} log m_{a -> i}(x_i)
+
+Source: Minka (2005), eqs (17) and (53).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from pyrograph.beliefs import Gaussian
+
+#: Log of a zero. Everything below half of it counts as zero; larger negative numbers would lose
+#: digits, infinities would cancel to NaN.
+ZERO = -1e6
+
+
+def is_zero(log_value: Tensor) -> Tensor:
+    """Which log values stand for zeros."""
+    return log_value < ZERO / 2
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """Nodes of ``c`` states.
+
+    Shapes:
+        nodes: ``[V]`` node ids.
+        base: ``[V, c]`` log values.
+    """
+
+    nodes: Tensor
+    base: Tensor
+
+    @property
+    def size(self) -> int:
+        """States, c."""
+        return self.base.shape[1]
+
+    def flat(self, count: int) -> Tensor:
+        """Messages that say nothing: ``[count, c]``."""
+        return self.base.new_zeros(count, self.size)
+
+    def absorb(self, rows: Tensor, log_value: Tensor) -> Categorical:
+        """With factors ``[E, c]`` of the nodes in ``rows`` multiplied into the base."""
+        return replace(self, base=self.base.index_add(0, rows, log_value).clamp_min(2 * ZERO))
+
+    def beliefs(self, incoming: list[tuple[Tensor, Tensor]]) -> Tensor:
+        """``[V, c]`` log values from (rows, messages ``[E, c]``)."""
+        total = self.base.clone()
+        for rows, message in incoming:
+            total = total.index_add(0, rows, message)
+        return total
+
+    def log_mass(self, belief: Tensor) -> Tensor:
+        """``[V]``: log of the sum over the states."""
+        return belief.logsumexp(1)
+
+
+@dataclass(frozen=True)
+class Odds:
+    """Binary nodes none of whose states is excluded: the log odds of state 1 say everything.
+
+    Shapes:
+        nodes: ``[V]`` node ids.
+        base: ``[V]`` log odds.
+        scale: ``[V]`` log value of state 0.
+    """
+
+    nodes: Tensor
+    base: Tensor
+    scale: Tensor
+
+    def flat(self, count: int) -> Tensor:
+        return self.base.new_zeros(count)
+
+    def beliefs(self, incoming: list[tuple[Tensor, Tensor]]) -> Tensor:
+        total = self.base.clone()
+        for rows, message in incoming:
+            total = total.index_add(0, rows, message)
+        return total
+
+    def log_mass(self, belief: Tensor) -> Tensor:
+        return torch.nn.functional.softplus(belief) + self.scale
+
+
+@dataclass(frozen=True)
+class Normal:
+    """Continuous nodes of ``d`` unconstrained numbers each.
+
+    Shapes:
+        nodes: ``[V]`` node ids.
+        base: a :class:`Gaussian` of batch ``[V]`` and dimension d.
+        scale: ``[V]`` log of the constants that came with the base.
+    """
+
+    nodes: Tensor
+    base: Gaussian
+    scale: Tensor
+
+    @property
+    def size(self) -> int:
+        """Numbers of a node, d."""
+        return self.base.d
+
+    def absorb(self, rows: Tensor, site: Gaussian, scale: Tensor, basis: Tensor | None) -> Normal:
+        """With Gaussian factors of the nodes in ``rows``, ``[E]``, multiplied into the base."""
+        return replace(
+            self,
+            base=add_sites(self.base, rows, site, basis),
+            scale=self.scale.index_add(0, rows, scale),
+        )
+
+    def beliefs(self, incoming: list[tuple[Tensor, Gaussian, Tensor | None]]) -> Gaussian:
+        """From (rows, sites, bases): see :func:`add_sites`."""
+        total = self.base
+        for rows, site, basis in incoming:
+            total = add_sites(total, rows, site, basis)
+        return total
+
+    def log_mass(self, belief: Gaussian) -> Tensor:
+        return belief.log_mass + self.scale
+
+
+#: Numbers of the blocks that are spread over nodes at once.
+CHUNK = 2**22
+
+
+def add_sites(total: Gaussian, rows: Tensor, site: Gaussian, basis: Tensor | None) -> Gaussian:
+    """Multiply functions of v = B x into the Gaussians of their nodes.
+
+    Shapes:
+        total: batch ``[V]``, dimension d.
+        rows: ``[E]``; site: batch ``[E]``, dimension r; basis: ``[E, r, d]``, None for B = I.
+    """
+    if basis is None:
+        return Gaussian(
+            total.precision.index_add(0, rows, site.precision),
+            total.shift.index_add(0, rows, site.shift),
+        )
+    count, r, d = basis.shape
+    weighted = site.precision @ basis  # [E, r, d]
+    pull = site.shift.unsqueeze(-1) * basis
+    if len(total.shift) == 1:  # all about one node: two matrix products
+        return Gaussian(
+            total.precision + weighted.reshape(count * r, d).mT @ basis.reshape(count * r, d),
+            total.shift + pull.sum((0, 1)),
+        )
+    precision, shift = total.precision, total.shift.index_add(0, rows, pull.sum(1))
+    chunk = max(1, CHUNK // (d * d))
+    parts = zip(rows.split(chunk), basis.split(chunk), weighted.split(chunk), strict=True)
+    for row, b, w in parts:
+        precision = precision.index_add(0, row, b.mT @ w)
+    return Gaussian(precision, shift)

@@ -1,0 +1,68 @@
+"""Arithmetic on messages: how far one moved, and a step of part of the way.
+
+A message is a tensor of log values, one row (or one number) per factor, or a batch of Gaussians.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pyrograph.beliefs import Gaussian
+from pyrograph.infer.message_passing.families import ZERO, is_zero
+
+Message = Tensor | Gaussian
+
+
+def damped(old: Message, new: Message, step: float, chosen: Tensor | None) -> Message:
+    """The share ``step`` of the way from old to new, in log values or natural parameters.
+
+    A zero is final: it is taken over at once.
+
+    Args:
+        chosen: ``[E]`` which messages move; None for all.
+    """
+    if isinstance(old, Gaussian):
+        moved = new if step == 1 else old + step * (new - old)
+        if chosen is None:
+            return moved
+        return Gaussian(
+            torch.where(chosen[:, None, None], moved.precision, old.precision),
+            torch.where(chosen[:, None], moved.shift, old.shift),
+        )
+    moved = new
+    if step != 1:
+        moved = torch.lerp(old, new, step)
+        if new.dim() == 2:
+            moved = torch.where(is_zero(new), ZERO, moved)
+    if chosen is None:
+        return moved
+    return torch.where(chosen if old.dim() == 1 else chosen.unsqueeze(1), moved, old)
+
+
+def change(old: Message, new: Message) -> Tensor:
+    """``[E]``: largest change of a log value; of Gaussians see :func:`movement`."""
+    if isinstance(old, Gaussian):
+        return old.shift.new_zeros(len(old.shift))
+    gap = (new - old).abs()
+    return gap if gap.dim() == 1 else gap.amax(1)
+
+
+def movement(old: Gaussian, new: Gaussian) -> Tensor:
+    """``[V]``: how far beliefs moved, in units of their own width.
+
+    The largest change of a mean in standard deviations, or of a variance relative to itself; of
+    improper beliefs the change of the natural parameters, in units of the precision's diagonal.
+    """
+    proper = new.is_proper & old.is_proper
+    variance = new.covariance.diagonal(dim1=-2, dim2=-1)
+    spread = (old.covariance.diagonal(dim1=-2, dim2=-1) / variance - 1).abs().amax(-1)
+    shift = ((new.mean - old.mean) / variance.sqrt()).abs().amax(-1)
+    moved = torch.maximum(spread, shift)
+    if bool(proper.all()):
+        return moved
+    tiny = torch.finfo(new.shift.dtype).tiny
+    scale = new.precision.diagonal(dim1=-2, dim2=-1).abs().clamp_min(tiny).sqrt()
+    gap = (new.precision - old.precision) / (scale.unsqueeze(-1) * scale.unsqueeze(-2))
+    pull = ((new.shift - old.shift) / scale).abs().amax(-1)
+    return torch.where(proper, moved, torch.maximum(gap.abs().flatten(-2).amax(-1), pull))

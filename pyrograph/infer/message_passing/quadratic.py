@@ -1,0 +1,184 @@
+"""Messages of factors that are Gaussian in all of their nodes: no integral is approximated.
+
+    f(v) = exp(-v' P v / 2 + h' v + c),     v = (v_1, ..., v_k), one part per node
+
+With cavities exp(-v_j' L_j v_j / 2 + l_j' v_j) and the rest r of the scope without i,
+
+    alpha tau_i = alpha P_ii - alpha P_ir (alpha P_rr + L_r)^-1 alpha P_ri
+    alpha nu_i  = alpha h_i  - alpha P_ir (alpha P_rr + L_r)^-1 (alpha h_r + l_r)
+
+and at alpha = 0 tau_i = P_ii, nu_i = h_i - P_ir E v_r. At alpha = 1 this is Gaussian belief
+propagation.
+
+Source: Minka (2005), eq (54), for Gaussian factors and beliefs.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pyrograph.beliefs import Gaussian
+from pyrograph.beliefs.gaussian import apply
+from pyrograph.infer.message_passing.families import Normal
+
+
+def seen(belief: Gaussian, rows: Tensor, basis: Tensor | None) -> Gaussian:
+    """Beliefs of v = B x for every factor, proportional: batch ``[E]``, dimension r.
+
+    Args:
+        belief: of all nodes of a family.
+        rows: ``[E]``; basis: ``[E, r, d]`` or None for v = x.
+    """
+    if basis is None:
+        return belief[rows]
+    if len(belief.shift) == 1:  # all about one node
+        covariance = (basis @ belief.covariance[0]) @ basis.mT
+        mean = basis @ belief.mean[0]
+    else:
+        covariance = basis @ belief.covariance[rows] @ basis.mT
+        mean = apply(basis, belief.mean[rows])
+    return Gaussian.from_moments(mean, covariance)
+
+
+class QuadraticFactors:
+    """Gaussian factors on two or more nodes.
+
+    Args:
+        precision: ``[E, R, R]``; shift: ``[E, R]``; constant: ``[E]``: P, h and c above.
+        alpha: ``[E]``.
+        rows: of each slot, ``[E]`` rows of its family.
+        families: index of each slot's family.
+        bases: of each slot, ``[E, r, d]`` or None.
+        widths: r of each slot, adding up to R.
+    """
+
+    def __init__(
+        self,
+        precision: Tensor,
+        shift: Tensor,
+        constant: Tensor,
+        alpha: Tensor,
+        rows: list[Tensor],
+        families: list[int],
+        bases: list[Tensor | None],
+        widths: list[int],
+    ):
+        self.precision, self.shift, self.constant = precision, shift, constant
+        self.alpha, self.rows, self.families, self.bases = alpha, rows, families, bases
+        self.is_mean_field = bool((alpha == 0).all())
+        ends = torch.tensor(widths).cumsum(0).tolist()
+        self.parts = [slice(end - w, end) for end, w in zip(ends, widths, strict=True)]
+
+    @property
+    def num_factors(self) -> int:
+        return len(self.alpha)
+
+    def start(self, families: list[Normal]) -> list[Gaussian]:
+        """Flat; for mean field what the factors say about nodes whose neighbours are at 0."""
+        if self.is_mean_field:
+            return [Gaussian(self.precision[:, p, p], self.shift[:, p]) for p in self.parts]
+        return [
+            Gaussian.flat((self.num_factors,), p.stop - p.start, self.precision) for p in self.parts
+        ]
+
+    def cavities(self, messages: list[Gaussian], beliefs: list) -> list[Gaussian]:
+        return [
+            seen(beliefs[f], rows, basis) - self.alpha * message
+            for f, rows, basis, message in zip(
+                self.families, self.rows, self.bases, messages, strict=True
+            )
+        ]
+
+    def update(self, messages: list[Gaussian], beliefs: list) -> tuple[list[Gaussian], Tensor]:
+        """New messages, and ``[E]`` which updates were skipped for an improper cavity."""
+        if self.is_mean_field:
+            return self._mean_field(beliefs), None
+        cavities = self.cavities(messages, beliefs)
+        scaled = self.alpha[:, None, None] * self.precision
+        pull = self.alpha[:, None] * self.shift
+        out, skipped = [], torch.zeros_like(self.alpha, dtype=torch.bool)
+        for i, own in enumerate(self.parts):
+            rest = [j for j in range(len(self.parts)) if j != i]
+            index = torch.cat([torch.arange(self.parts[j].start, self.parts[j].stop) for j in rest])
+            index = index.to(pull.device)
+            inner = Gaussian(scaled[:, index][:, :, index], pull[:, index]) + _stacked(
+                [cavities[j] for j in rest]
+            )
+            across = scaled[:, own][:, :, index]
+            spread = across @ inner.covariance
+            tau = scaled[:, own, own] - spread @ across.mT
+            nu = pull[:, own] - apply(spread, inner.shift)
+            bad = ~inner.is_proper
+            skipped = skipped | bad
+            new = (1 / self.alpha) * Gaussian(tau, nu)
+            out.append(_where(bad, messages[i], new))
+        return out, skipped
+
+    def _mean_field(self, beliefs: list) -> list[Gaussian]:
+        means = [
+            seen(beliefs[f], rows, basis).mean
+            for f, rows, basis in zip(self.families, self.rows, self.bases, strict=True)
+        ]
+        out = []
+        for i, own in enumerate(self.parts):
+            nu = self.shift[:, own]
+            for j, other in enumerate(self.parts):
+                if j != i:
+                    nu = nu - apply(self.precision[:, own, other], means[j])
+            out.append(Gaussian(self.precision[:, own, own], nu))
+        return out
+
+    def _joint(self, cavities: list[Gaussian]) -> Gaussian:
+        """f^alpha times the cavities, without the constant."""
+        return self.alpha * Gaussian(self.precision, self.shift) + _stacked(cavities)
+
+    def log_ratio(self, messages: list[Gaussian], beliefs: list) -> Tensor:
+        """``[E]``: (1 / alpha) log E_q (f / prod_j m_j)^alpha, and its limit at alpha = 0."""
+        own = [
+            seen(beliefs[f], rows, basis)
+            for f, rows, basis in zip(self.families, self.rows, self.bases, strict=True)
+        ]
+        if self.is_mean_field:
+            q = _stacked(own)
+            gap = Gaussian(self.precision, self.shift) - _stacked(messages)
+            trace = (gap.precision * _block_covariance(own)).sum((1, 2))
+            return self.constant + gap.log_value(q.mean) - 0.5 * trace
+        mass = self._joint(self.cavities(messages, beliefs)).log_mass
+        return self.constant + (mass - sum(q.log_mass for q in own)) / self.alpha
+
+    def marginals(self, messages: list[Gaussian], beliefs: list) -> Gaussian:
+        """Beliefs over the scopes, batch ``[E]``, dimension R."""
+        if self.is_mean_field:
+            return _stacked(
+                [
+                    seen(beliefs[f], rows, basis)
+                    for f, rows, basis in zip(self.families, self.rows, self.bases, strict=True)
+                ]
+            )
+        return self._joint(self.cavities(messages, beliefs))
+
+
+def _stacked(parts: list[Gaussian]) -> Gaussian:
+    """Product of functions of different variables, as one of all."""
+    if len(parts) == 1:
+        return parts[0]
+    shift = torch.cat([p.shift for p in parts], 1)
+    total = shift.shape[1]
+    rows, start = [], 0
+    for part in parts:
+        rows.append(torch.nn.functional.pad(part.precision, (start, total - start - part.d)))
+        start += part.d
+    return Gaussian(torch.cat(rows, 1), shift)
+
+
+def _block_covariance(parts: list[Gaussian]) -> Tensor:
+    blocks = [Gaussian(p.covariance, p.shift) for p in parts]
+    return _stacked(blocks).precision
+
+
+def _where(condition: Tensor, a: Gaussian, b: Gaussian) -> Gaussian:
+    return Gaussian(
+        torch.where(condition[:, None, None], a.precision, b.precision),
+        torch.where(condition[:, None], a.shift, b.shift),
+    )

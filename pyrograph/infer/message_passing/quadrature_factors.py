@@ -1,0 +1,337 @@
+"""Messages of factors with continuous nodes, by quadrature in their effective dimension.
+
+With cavities n_j = q_j / m_j^alpha, the tilted distribution f^alpha prod_j n_j and its
+projection q_i' on the family of node i,
+
+    m_i^new = m_i (q_i' / q_i)^(1 / alpha)
+
+The factor depends on u = A v (see :mod:`.reduction`), Gaussian under the cavities, so that the
+moments of u are those of f(u)^alpha N(u; m_u, S), taken on a Gauss-Hermite grid that is moved to
+where the tilted distribution was found before; the moments of every node follow linearly,
+
+    E v_i = m_i + G_i (E u - m_u),   Cov v_i = C_i + G_i (Cov u - S) G_i',   G_i = C_i A_i' S^-1
+
+Discrete nodes in the scope are summed over. At alpha = 0 the limits are expected derivatives,
+
+    tau_i = -A_i' E_q[d2 log f] A_i,   nu_i = A_i' E_q[d log f] + tau_i E v_i
+
+found without differentiating, as moments of log f times Hermite polynomials.
+
+Source: Minka (2005), eqs (17), (54), (66), (85); Minka & Lafferty (2002) for powers.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pyrograph.beliefs import Gaussian
+from pyrograph.beliefs.gaussian import apply, inverse
+from pyrograph.errors import OptionError
+from pyrograph.infer.message_passing.families import ZERO, is_zero
+from pyrograph.infer.message_passing.quadratic import _stacked, _where, seen
+from pyrograph.infer.message_passing.reduction import LocalDensity
+from pyrograph.quadrature import gauss_hermite
+
+#: Points per dimension, by effective dimension.
+POINTS = {1: 32, 2: 16, 3: 10, 4: 7, 5: 5}
+#: Grids are moved again while fewer points than this carry the weight, at most so many times.
+FEW_POINTS, MAX_MOVES = 4.0, 12
+#: A grid shrinks to no less than this share of its variance at once.
+SHRINK = 0.05
+#: Numbers evaluated at once.
+CHUNK = 2**22
+
+
+class QuadratureFactors:
+    """Factors with continuous nodes that are not Gaussian functions.
+
+    Args:
+        local: their density in effective coordinates.
+        alpha: ``[E]``.
+        rows: of each slot of the group, ``[E]`` rows of its family.
+        families: index of each slot's family.
+        num_points: per dimension; default :data:`POINTS`.
+    """
+
+    def __init__(
+        self,
+        local: LocalDensity,
+        alpha: Tensor,
+        rows: list[Tensor],
+        families: list[int],
+        num_points: int | None = None,
+    ):
+        self.local, self.alpha, self.rows, self.families = local, alpha, rows, families
+        self.bases: list[Tensor | None] = [None] * len(rows)
+        for k, basis in zip(local.continuous, local.bases, strict=True):
+            self.bases[k] = basis
+        self.is_mean_field = bool((alpha == 0).all())
+        points = num_points or POINTS[local.dim]
+        self.nodes, self.weights = gauss_hermite(
+            points, local.dim, local.like.dtype, local.like.device
+        )
+        ends = torch.tensor(local.widths).cumsum(0).tolist()
+        self.parts = [slice(end - w, end) for end, w in zip(ends, local.widths, strict=True)]
+        self.grid: tuple[Tensor, Tensor] | None = None  # mean and root, [D, E, r], [D, E, r, r]
+
+    @property
+    def num_factors(self) -> int:
+        return len(self.alpha)
+
+    def start(self, families: list) -> list:
+        """Flat, but for nodes that nothing else makes proper: a share of N(0, 1)."""
+        messages: list = [None] * len(self.rows)
+        for k in self.local.discrete:
+            messages[k] = families[self.families[k]].flat(self.num_factors)
+        for k, width in zip(self.local.continuous, self.local.widths, strict=True):
+            family, rows = families[self.families[k]], self.rows[k]
+            site = Gaussian.flat((self.num_factors,), width, self.local.like)
+            share = torch.bincount(rows, minlength=len(family.nodes)).to(self.local.like)
+            vague = (~family.base.is_proper / share.clamp_min(1))[rows]
+            eye = torch.eye(width, dtype=vague.dtype, device=vague.device)
+            messages[k] = Gaussian(site.precision + vague[:, None, None] * eye, site.shift)
+        return messages
+
+    # ------------------------------------------------------------------ what surrounds a factor
+    def _continuous(self, messages: list, beliefs: list) -> tuple[list[Gaussian], list[Gaussian]]:
+        """Beliefs and cavities of the continuous slots, in v."""
+        own = [
+            seen(beliefs[self.families[k]], self.rows[k], basis)
+            for k, basis in zip(self.local.continuous, self.local.bases, strict=True)
+        ]
+        cavities = [
+            q - self.alpha * messages[k] for q, k in zip(own, self.local.continuous, strict=True)
+        ]
+        return own, cavities
+
+    def _discrete(self, messages: list, beliefs: list) -> tuple[list[Tensor], list[Tensor]]:
+        """Beliefs and cavities of the discrete slots, log values ``[E, c]``."""
+        own = [beliefs[self.families[k]][self.rows[k]] for k in self.local.discrete]
+        cavities = []
+        for q, k in zip(own, self.local.discrete, strict=True):
+            cavity = q - self.alpha[:, None] * messages[k]
+            cavities.append(torch.where(is_zero(messages[k]), ZERO, cavity))
+        return own, cavities
+
+    def _of_states(self, logs: list[Tensor], without: int | None = None) -> Tensor:
+        """Sum of the slots' log values at every assignment, ``[D, E]``."""
+        total = self.alpha.new_zeros(self.local.num_states, self.num_factors)
+        for position, value in enumerate(logs):
+            if position != without:
+                total = total + value.t()[self.local.states[:, position]]
+        return total
+
+    def _per_state(self, value: Tensor, position: int) -> Tensor:
+        """Log sum over the assignments with each state of a discrete slot: ``[E, c]``."""
+        states = self.local.states[:, position]
+        out = [value[states == s].logsumexp(0) for s in range(int(states.max()) + 1)]
+        return torch.stack(out, 1)
+
+    def _effective(self, parts: list[Gaussian]) -> tuple[Tensor, Tensor]:
+        """Mean ``[D, E, r]`` and covariance ``[D, E, r, r]`` of u under independent parts."""
+        mean = torch.cat([p.mean for p in parts], 1)
+        covariance = _stacked([Gaussian(p.covariance, p.shift) for p in parts]).precision
+        joint = self.local.joint
+        if joint is None:
+            states = self.local.num_states
+            return mean.expand(states, *mean.shape), covariance.expand(states, *covariance.shape)
+        return apply(joint, mean), joint @ covariance @ joint.mT
+
+    def _evaluate(self, u: Tensor) -> Tensor:
+        """log f at ``[N, D, E, r]``, zeros as :data:`ZERO`."""
+        size = max(1, CHUNK // max(1, u[0].numel() * sum(self.local.nodes_widths)))
+        value = torch.cat([self.local(part) for part in u.split(size)])
+        return torch.nan_to_num(value, nan=torch.nan, neginf=ZERO)
+
+    # ------------------------------------------------------------------ alpha other than 0
+    def _tilted(self, mean: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Log mass ``[D, E]``, mean and covariance of f(u)^alpha N(u; mean, covariance)."""
+        precision = inverse(covariance)
+        log_norm = 0.5 * torch.logdet(precision)
+        start = self.grid
+        if start is None:
+            start = mean, torch.linalg.cholesky(covariance)
+        loc, root = start
+        for _ in range(MAX_MOVES):
+            u = loc + apply(root, self.nodes[:, None, None, :])
+            gap = u - mean
+            base = log_norm - 0.5 * (gap * apply(precision, gap)).sum(-1)
+            on_grid = (
+                0.5 * self.nodes.square().sum(1)[:, None, None]
+                + root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+                + self.weights.log()[:, None, None]
+            )
+            value = self._evaluate(u)
+            log_w = self.alpha * value + base + on_grid
+            log_w = torch.where(is_zero(value), ZERO, log_w)
+            log_mass = log_w.logsumexp(0)
+            share = (log_w - log_mass).exp()
+            found = (share[..., None] * u).sum(0)
+            off = u - found
+            spread = torch.einsum("nde,nder,ndes->ders", share, off, off)
+            few = 1 / share.square().sum(0) < FEW_POINTS
+            with torch.no_grad():
+                floor = SHRINK * root @ root.mT
+                moved = spread + floor * few[..., None, None]
+                new_root, info = torch.linalg.cholesky_ex(moved)
+                keep = (info != 0)[..., None]
+                loc = torch.where(keep, loc, found).detach()
+                root = torch.where(keep[..., None], root, new_root).detach()
+            if not bool(few.any()):
+                break
+        self.grid = loc, root
+        return log_mass, found, spread
+
+    def _cavity_is_usable(self, cavities: list[Gaussian]) -> Tensor:
+        usable = torch.ones_like(self.alpha, dtype=torch.bool)
+        for cavity in cavities:
+            usable = usable & cavity.is_proper
+        return usable
+
+    def _repaired(self, usable: Tensor, cavities: list[Gaussian], own: list[Gaussian]):
+        """Improper cavities replaced by the beliefs, whose results are then not used."""
+        return [_where(usable, c, q) for c, q in zip(cavities, own, strict=True)]
+
+    def update(self, messages: list, beliefs: list) -> tuple[list, Tensor | None]:
+        """New messages, and ``[E]`` which updates were skipped for an improper cavity."""
+        if self.is_mean_field:
+            return self._mean_field(messages, beliefs), None
+        own, cavities = self._continuous(messages, beliefs)
+        usable = self._cavity_is_usable(cavities)
+        cavities = self._repaired(usable, cavities, own)
+        _, states = self._discrete(messages, beliefs)
+        mean, covariance = self._effective(cavities)
+        log_mass, found, spread = self._tilted(mean, covariance)
+        joint_mass = log_mass + self._of_states(states)
+        out = list(messages)
+        for position, k in enumerate(self.local.discrete):
+            value = self._per_state(log_mass + self._of_states(states, position), position)
+            value = value / self.alpha[:, None]
+            value = value - value.amax(1, keepdim=True)
+            value = torch.where(is_zero(value), ZERO, value)
+            out[k] = torch.where(usable[:, None], value, messages[k])
+        share = (joint_mass - joint_mass.logsumexp(0)).exp()
+        slots = zip(self.local.continuous, self.parts, own, cavities, strict=True)
+        gain = inverse(covariance)
+        for k, part, q, cavity in slots:
+            across = cavity.covariance  # of v_i with u
+            if self.local.joint is None:
+                across = _embed(across, part, covariance.shape[-1])
+                across = across.expand(self.local.num_states, *across.shape)
+            else:
+                across = across @ self.local.joint[..., part].mT
+            g = across @ gain
+            there = cavity.mean + apply(g, found - mean)
+            around = cavity.covariance + g @ (spread - covariance) @ g.mT
+            centre = (share[..., None] * there).sum(0)
+            off = there - centre
+            around = (
+                share[..., None, None] * (around + off[..., :, None] * off[..., None, :])
+            ).sum(0)
+            tilted = Gaussian.from_moments(centre, around)
+            good = usable & tilted.precision.isfinite().all(-1).all(-1)
+            new = messages[k] + (1 / self.alpha) * (tilted - q)
+            out[k] = _where(good, new, messages[k])
+            usable = good
+        return out, ~usable
+
+    # ------------------------------------------------------------------ alpha = 0
+    def _mean_field(self, messages: list, beliefs: list) -> list:
+        own = [
+            seen(beliefs[self.families[k]], self.rows[k], basis)
+            for k, basis in zip(self.local.continuous, self.local.bases, strict=True)
+        ]
+        states = [
+            beliefs[self.families[k]][self.rows[k]].log_softmax(1) for k in self.local.discrete
+        ]
+        mean, covariance = self._effective(own)
+        root = torch.linalg.cholesky(covariance)
+        value = self._evaluate(mean + apply(root, self.nodes[:, None, None, :]))
+        weight = self.weights[:, None, None]
+        average = (weight * value).sum(0)
+        z = self.nodes
+        first = torch.einsum("n,nde,nr->der", self.weights, value, z)
+        second = torch.einsum("n,nde,nr,ns->ders", self.weights, value - average, z, z)
+        whitening = torch.linalg.solve_triangular(
+            root, torch.eye(self.local.dim, dtype=root.dtype, device=root.device), upper=False
+        )
+        slope, bend = apply(whitening.mT, first), whitening.mT @ second @ whitening
+        share = self._of_states(states).exp()
+        out = list(messages)
+        for position, k in enumerate(self.local.discrete):
+            others = self._of_states(states, position).exp()
+            which = torch.nn.functional.one_hot(self.local.states[:, position]).to(share)
+            message = torch.einsum("de,dc->ec", others * average, which)
+            out[k] = message - message.amax(1, keepdim=True)
+        for k, part, q in zip(self.local.continuous, self.parts, own, strict=True):
+            pull, curve = slope, bend
+            if self.local.joint is None:
+                pull, curve = pull[..., part], curve[..., part, part]
+            else:
+                a = self.local.joint[..., part]
+                pull, curve = apply(a.mT, pull), a.mT @ curve @ a
+            tau = -(share[..., None, None] * curve).sum(0)
+            nu = (share[..., None] * pull).sum(0) + apply(tau, q.mean)
+            out[k] = Gaussian(tau, nu)
+        return out
+
+    # ------------------------------------------------------------------ results
+    def log_ratio(self, messages: list, beliefs: list) -> Tensor:
+        """``[E]``: (1 / alpha) log E_q (f / prod_j m_j)^alpha, and its limit at alpha = 0."""
+        own, cavities = self._continuous(messages, beliefs)
+        q_states, states = self._discrete(messages, beliefs)
+        if self.is_mean_field:
+            logs = [q.log_softmax(1) for q in q_states]
+            mean, covariance = self._effective(own)
+            root = torch.linalg.cholesky(covariance)
+            value = self._evaluate(mean + apply(root, self.nodes[:, None, None, :]))
+            average = (self.weights[:, None, None] * value).sum(0)
+            ratio = (self._of_states(logs).exp() * average).sum(0)
+            for q, k in zip(q_states, self.local.discrete, strict=True):
+                ratio = ratio - (q.softmax(1) * messages[k]).sum(1)
+            for q, k in zip(own, self.local.continuous, strict=True):
+                m = messages[k]
+                ratio = ratio - m.log_value(q.mean)
+                ratio = ratio + 0.5 * (m.precision * q.covariance).sum((-1, -2))
+            return ratio
+        usable = self._cavity_is_usable(cavities)
+        cavities = self._repaired(usable, cavities, own)
+        mass = self._tilted(*self._effective(cavities))[0] + self._of_states(states)
+        gap = sum(c.log_mass - q.log_mass for c, q in zip(cavities, own, strict=True))
+        gap = gap - sum((q.logsumexp(1) for q in q_states), start=torch.zeros_like(self.alpha))
+        value = (mass.logsumexp(0) + gap) / self.alpha
+        return torch.where(usable, value, torch.nan)
+
+    def marginals(self, messages: list, beliefs: list) -> Gaussian:
+        """Beliefs over the scopes of factors without discrete nodes, batch ``[E]``, dimension R:
+        first and second moments of the tilted distribution, in v.
+
+        Raises:
+            OptionError: the factors have discrete nodes too.
+        """
+        if self.local.discrete:
+            raise OptionError(
+                f'factors of "{self.local.group.name}" join discrete and continuous nodes; their '
+                "joint beliefs are mixtures and not kept. Ask for the marginals of the sites."
+            )
+        own, cavities = self._continuous(messages, beliefs)
+        if self.is_mean_field:
+            return _stacked(own)
+        cavities = self._repaired(self._cavity_is_usable(cavities), cavities, own)
+        joint = _stacked(cavities)
+        mean, covariance = self._effective(cavities)
+        _, found, spread = self._tilted(mean, covariance)
+        across = joint.covariance
+        if self.local.joint is not None:
+            across = across @ self.local.joint[0].mT
+        g = across @ inverse(covariance[0])
+        return Gaussian.from_moments(
+            joint.mean + apply(g, (found - mean)[0]),
+            joint.covariance + g @ (spread - covariance)[0] @ g.mT,
+        )
+
+
+def _embed(block: Tensor, part: slice, total: int) -> Tensor:
+    """``[E, r_i, R]`` with the block ``[E, r_i, r_i]`` in its place."""
+    return torch.nn.functional.pad(block, (part.start, total - part.stop))

@@ -1,0 +1,180 @@
+"""Messages of discrete factors given by their tables.
+
+With the cavity n_j = q_j / m_{a -> j}^alpha of every node of factor a,
+
+    m_{a -> i}(x_i)^alpha = sum_{x \\ i} f_a(x)^alpha prod_{j != i} n_j(x_j)
+
+and at alpha = 0 the limit log m_{a -> i}(x_i) = E_{q \\ i} log f_a. Alpha = 1 is belief
+propagation, alpha = 0 mean field. The mass of the tilted distribution gives the evidence.
+
+Sums run over exponentials of shifted logs and matrix products where the table has no zero and
+its range fits the dtype, else in the log domain.
+
+Source: Minka (2005), eqs (54), (66) and (85).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from pyrograph.infer.message_passing.families import ZERO, Categorical, is_zero
+
+#: Shares of the largest exponent that a table's range may use before sums go to the log domain.
+RANGE = 0.75
+
+
+class TableFactors:
+    """Like discrete factors.
+
+    Args:
+        log_table: ``[E, c_1, ..., c_k]``, minus infinity where the factor is zero.
+        alpha: ``[E]``.
+        rows: of each slot, ``[E]`` rows of its family.
+        families: index of each slot's family.
+    """
+
+    def __init__(self, log_table: Tensor, alpha: Tensor, rows: list[Tensor], families: list[int]):
+        self.rows, self.families = rows, families
+        self.alpha = alpha
+        zero = is_zero(log_table)
+        self.has_zeros = bool(zero.any())
+        self.log_table = log_table.masked_fill(zero, ZERO)
+        self.is_mean_field = bool((alpha == 0).all())
+        width = alpha.view(-1, *(1,) * (log_table.dim() - 1))
+        self.scaled = self.log_table if self.is_mean_field else width * self.log_table
+        if self.has_zeros:
+            self.scaled = self.scaled.masked_fill(zero, ZERO)
+        self._choose_form()
+
+    def _choose_form(self) -> None:
+        """Whether sums are taken over plain numbers, and whether one table serves all factors."""
+        with torch.no_grad():
+            flat = self.scaled.flatten(1)
+            limit = RANGE * math.log(torch.finfo(flat.dtype).max)
+            spread = flat.amax(1) - flat.amin(1) if flat.numel() else flat.new_zeros(1)
+            self.is_plain = not self.has_zeros and bool((spread < limit).all())
+            alike = len(flat) > 1 and bool((flat == flat[:1]).all())
+        if self.is_plain and not self.is_mean_field:
+            table = self.scaled[:1] if alike else self.scaled
+            self.peak = table.flatten(1).amax(1)
+            self.kernel = (table - self.peak.view(-1, *(1,) * (table.dim() - 1))).exp()
+
+    @property
+    def num_factors(self) -> int:
+        return len(self.alpha)
+
+    @property
+    def arity(self) -> int:
+        return len(self.rows)
+
+    def start(self, families: list[Categorical]) -> list[Tensor]:
+        return [families[f].flat(self.num_factors) for f in self.families]
+
+    def cavities(self, messages: list[Tensor], beliefs: list) -> list[Tensor]:
+        """n_j, ``[E, c_j]`` log values; a state that the factor itself excludes stays out."""
+        out = []
+        for f, rows, message in zip(self.families, self.rows, messages, strict=True):
+            cavity = beliefs[f].index_select(0, rows) - self.alpha.unsqueeze(1) * message
+            out.append(torch.where(is_zero(message), ZERO, cavity) if self.has_zeros else cavity)
+        return out
+
+    def update(self, messages: list[Tensor], beliefs: list) -> tuple[list[Tensor], Tensor]:
+        """New messages, normalised to a largest value of one, and which factors have no mass."""
+        if self.is_mean_field:
+            found = self._expectations(beliefs)
+        else:
+            sums = self._sums(self.cavities(messages, beliefs))
+            found = [s / self.alpha.unsqueeze(1) for s in sums]
+        empty, out = torch.zeros_like(self.alpha, dtype=torch.bool), []
+        for value in found:
+            peak = value.amax(1, keepdim=True)
+            empty = empty | is_zero(peak.squeeze(1))
+            value = value - peak
+            out.append(torch.where(is_zero(value), ZERO, value))
+        return out, empty
+
+    def _sums(self, cavities: list[Tensor]) -> list[Tensor]:
+        """Log of sum_{x minus i} f^alpha prod_{j != i} n_j, ``[E, c_i]`` for every slot i."""
+        if not self.is_plain:
+            tilted = self._tilted(cavities)
+            return [
+                tilted.logsumexp([k for k in range(1, tilted.dim()) if k != i + 1]) - cavity
+                for i, cavity in enumerate(cavities)
+            ]
+        plain = [(n - n.amax(1, keepdim=True)).exp() for n in cavities]
+        if self.arity == 2:
+            a, b = plain
+            if len(self.kernel) == 1:
+                sums = [b @ self.kernel[0].mT, a @ self.kernel[0]]
+            else:
+                sums = [
+                    (self.kernel @ b.unsqueeze(2)).squeeze(2),
+                    (a.unsqueeze(1) @ self.kernel).squeeze(1),
+                ]
+        else:
+            sums = [self._contract(plain, i) for i in range(self.arity)]
+        return [s.log() for s in sums]
+
+    def _contract(self, plain: list[Tensor], i: int) -> Tensor:
+        """Sum over all slots but i, the last first so that what remains shrinks fast."""
+        value = self.kernel
+        for j in reversed(range(self.arity)):
+            if j == i:
+                continue
+            after = 1 if j < i else 0  # slot i still stands behind
+            weight = plain[j].view(self.num_factors, *(1,) * j, -1, *(1,) * after)
+            value = (value * weight).sum(j + 1)
+        return value.expand(self.num_factors, -1)
+
+    def _tilted(self, cavities: list[Tensor]) -> Tensor:
+        """f^alpha prod_j n_j, ``[E, c_1, ..., c_k]`` log values."""
+        value = self.scaled
+        for j, n in enumerate(cavities):
+            value = value + n.view(len(n), *(1,) * j, -1, *(1,) * (self.arity - 1 - j))
+        return value
+
+    def _expectations(self, beliefs: list) -> list[Tensor]:
+        """E_{q minus i} log f, ``[E, c_i]`` for every slot i."""
+        probs = [
+            beliefs[f].index_select(0, rows).softmax(1)
+            for f, rows in zip(self.families, self.rows, strict=True)
+        ]
+        out = []
+        for i in range(self.arity):
+            value = self.log_table
+            for j in reversed(range(self.arity)):
+                if j != i:
+                    after = 1 if j < i else 0
+                    weight = probs[j].view(self.num_factors, *(1,) * j, -1, *(1,) * after)
+                    value = (value * weight).sum(j + 1)
+            out.append(value)
+        return out
+
+    def log_ratio(self, messages: list[Tensor], beliefs: list) -> Tensor:
+        """``[E]``: (1 / alpha) log E_q (f / prod_j m_j)^alpha, and its limit at alpha = 0."""
+        own = [beliefs[f].index_select(0, r) for f, r in zip(self.families, self.rows, strict=True)]
+        if self.is_mean_field:
+            value = (self._expectations(beliefs)[0] * own[0].softmax(1)).sum(1)
+            for q, m in zip(own, messages, strict=True):
+                value = value - (q.softmax(1) * m).sum(1)
+            return value
+        mass = self._tilted(self.cavities(messages, beliefs)).flatten(1).logsumexp(1)
+        return (mass - sum(q.logsumexp(1) for q in own)) / self.alpha
+
+    def marginals(self, messages: list[Tensor], beliefs: list) -> Tensor:
+        """Beliefs over the scopes, ``[E, c_1, ..., c_k]`` log values, normalised.
+
+        f^alpha prod_j n_j; at alpha = 0 the product of the nodes' beliefs.
+        """
+        if self.is_mean_field:
+            value = self.log_table.new_zeros(self.log_table.shape)
+            for j, (f, rows) in enumerate(zip(self.families, self.rows, strict=True)):
+                q = beliefs[f].index_select(0, rows)
+                value = value + q.view(len(q), *(1,) * j, -1, *(1,) * (self.arity - 1 - j))
+        else:
+            value = self._tilted(self.cavities(messages, beliefs))
+        flat = value.flatten(1)
+        return (flat - flat.logsumexp(1, keepdim=True)).view(value.shape)

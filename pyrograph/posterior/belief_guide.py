@@ -1,0 +1,174 @@
+"""A Pyro guide that draws every node from its belief.
+
+Discrete sites from their categorical beliefs, continuous ones from normals in unconstrained space
+mapped to the site's support: a product density, proper, so that it works in ``Predictive``,
+``Importance``, ``SVI`` and ``AutoGuideList``. The guide knows its sites by plain descriptions; a
+saved ``state_dict`` is enough to build it again: :meth:`BeliefGuide.from_state_dict`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import pyro
+import torch
+from pyro.distributions import (
+    Independent,
+    MultivariateNormal,
+    Normal,
+    TorchDistribution,
+    TransformedDistribution,
+    constraints,
+)
+from pyro.infer.autoguide import AutoGuide
+from pyro.nn import PyroParam
+from pyro.poutine.indep_messenger import CondIndepStackFrame
+from torch import Tensor
+from torch.distributions import biject_to
+
+from pyrograph.beliefs import Gaussian
+from pyrograph.posterior.finite import Finite
+from pyrograph.posterior.guide import describe_site
+from pyrograph.posterior.support import restore
+
+# Two guides of one name would share one parameter in Pyro's global store.
+_serial = itertools.count()
+
+
+class BeliefGuide(AutoGuide):
+    """Independent nodes, as an ``AutoGuide``; arguments of calls are ignored.
+
+    Its parameters are, per site k, ``logits_k [*batch, c]``, or ``loc_k [*batch, d]`` and
+    ``scale_tril_k [*batch, d, d]`` in unconstrained space.
+
+    Args:
+        sites: plain descriptions, see :func:`describe`.
+        parameters: of each site, its tensors by name (``logits``, or ``loc`` and ``scale_tril``).
+    """
+
+    def __init__(
+        self, sites: Sequence[Mapping[str, Any]], parameters: Sequence[Mapping[str, Tensor]]
+    ):
+        super().__init__(model=None)
+        self._pyro_name = f"{type(self).__name__}_{next(_serial)}"
+        for k, tensors in enumerate(parameters):
+            for name, value in tensors.items():
+                kind = constraints.lower_cholesky if name == "scale_tril" else constraints.real
+                setattr(self, f"{name}_{k}", PyroParam(value.detach().clone(), kind))
+        self._set_sites(sites)
+
+    @classmethod
+    def from_beliefs(cls, sites: Sequence, beliefs: Sequence[Tensor | Gaussian]) -> BeliefGuide:
+        """From sites of the graph and the beliefs of their nodes, in row-major order."""
+        parameters = []
+        for site, belief in zip(sites, beliefs, strict=True):
+            batch = site.batch_shape
+            if isinstance(belief, Tensor):
+                floor = torch.finfo(belief.dtype).min / 4  # logits have to be finite numbers
+                parameters.append({"logits": belief.clamp_min(floor).reshape(*batch, -1)})
+            else:
+                root = torch.linalg.cholesky(belief.covariance)
+                parameters.append(
+                    {
+                        "loc": belief.mean.reshape(*batch, belief.d),
+                        "scale_tril": root.reshape(*batch, belief.d, belief.d),
+                    }
+                )
+        return cls([describe(site) for site in sites], parameters)
+
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any]) -> BeliefGuide:
+        """Rebuild a guide from what ``guide.state_dict()`` returned, without model or data."""
+        sites = state["_extra_state"]["sites"]
+        parameters = []
+        for k, site in enumerate(sites):
+            if site["values"] is not None:
+                parameters.append({"logits": torch.zeros_like(state[f"logits_{k}_unconstrained"])})
+            else:
+                loc = state[f"loc_{k}_unconstrained"]
+                eye = torch.eye(loc.shape[-1], dtype=loc.dtype, device=loc.device)
+                eye = eye.expand(*loc.shape, loc.shape[-1])
+                parameters.append({"loc": torch.zeros_like(loc), "scale_tril": eye})
+        guide = cls(sites, parameters)
+        guide.load_state_dict(state)
+        return guide
+
+    def _set_sites(self, sites: Sequence[Mapping[str, Any]]) -> None:
+        self.sites = {site["name"]: dict(site) for site in sites}
+        # what AutoGuide would have read off a run of the model
+        self._prototype_frames = {
+            name: CondIndepStackFrame(name, dim, size, 0, full_size=size)
+            for site in sites
+            for name, dim, size in site["plates"]
+        }
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return {"sites": list(self.sites.values())}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        self._set_sites(state["sites"])
+
+    def distribution(self, name: str) -> TorchDistribution:
+        """Of a site, its batch independent."""
+        k, site = list(self.sites).index(name), self.sites[name]
+        if site["values"] is not None:
+            logits = getattr(self, f"logits_{k}")
+            return Finite(site["values"].to(logits.device), logits)
+        loc, root = getattr(self, f"loc_{k}"), getattr(self, f"scale_tril_{k}")
+        event = torch.Size(site["event_shape"])
+        batch = loc.shape[:-1]
+        if len(event) == 1:
+            base = MultivariateNormal(loc, scale_tril=root)
+        else:
+            scale = root.square().sum(-1).sqrt()
+            base = Normal(loc.reshape(batch + event), scale.reshape(batch + event))
+            base = Independent(base, len(event)) if event else base
+        transform = biject_to(restore(site["support"], loc.device))
+        return TransformedDistribution(base, [transform])
+
+    def forward(self, *args, **kwargs) -> dict[str, Tensor]:
+        """Draw every site; returns ``{site: value}`` in the program's space."""
+        plates = self._create_plates(*args, **kwargs)
+        result = {}
+        for name, site in self.sites.items():
+            with ExitStack() as stack:
+                for plate, _, _ in site["plates"]:
+                    stack.enter_context(plates[plate])
+                result[name] = pyro.sample(name, self.distribution(name))
+        return result
+
+    @torch.no_grad()
+    def median(self, *args, **kwargs) -> dict[str, Tensor]:
+        """Median of every continuous coordinate in unconstrained space, mapped to the site; the
+        most probable state of discrete sites."""
+        out = {}
+        for name, site in self.sites.items():
+            fn = self.distribution(name)
+            if site["values"] is not None:
+                out[name] = fn.mode
+            else:
+                value = fn.base_dist.mean
+                for transform in fn.transforms:
+                    value = transform(value)
+                out[name] = value
+        return out
+
+
+def describe(site) -> dict[str, Any]:
+    """A site of the graph as plain data; ``values`` are a discrete site's states.
+
+    Raises:
+        UnsupportedSite: its support depends on latents or cannot be rebuilt.
+    """
+    if not site.is_discrete:
+        return {**describe_site(site), "values": None}
+    return {
+        "name": site.name,
+        "batch_shape": list(site.batch_shape),
+        "event_shape": list(site.event_shape),
+        "plates": [list(plate) for plate in site.plates],
+        "values": site.enumeration.clone(),
+    }

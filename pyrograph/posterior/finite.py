@@ -1,0 +1,73 @@
+"""A distribution over a finite list of values, of any dtype and event shape."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from pyro.distributions import TorchDistribution, constraints
+from torch import Tensor
+
+NO_SAMPLES = torch.Size()
+
+
+class _Among(constraints.Constraint):
+    """One of the listed values."""
+
+    is_discrete = True
+
+    def __init__(self, values: Tensor):
+        self.values = values
+        self.event_dim = values.dim() - 1
+        super().__init__()
+
+    def check(self, value: Tensor) -> Tensor:
+        return _matches(self.values, value).any(-1)
+
+
+class Finite(TorchDistribution):
+    """P(value = values[k]) = softmax(logits)_k.
+
+    Shapes:
+        values: ``[c, *event]``; logits: ``[*batch, c]``.
+    """
+
+    arg_constraints: ClassVar = {"logits": constraints.independent(constraints.real, 1)}
+    has_enumerate_support = True
+
+    def __init__(self, values: Tensor, logits: Tensor, validate_args: bool | None = None):
+        self.values, self.logits = values, logits
+        super().__init__(logits.shape[:-1], values.shape[1:], validate_args=validate_args)
+
+    def expand(self, batch_shape: torch.Size, _instance=None) -> Finite:
+        logits = self.logits.expand(*batch_shape, self.logits.shape[-1])
+        return Finite(self.values, logits, validate_args=False)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        return _Among(self.values)
+
+    @torch.no_grad()
+    def sample(self, sample_shape: torch.Size = NO_SAMPLES) -> Tensor:
+        index = torch.distributions.Categorical(logits=self.logits).sample(sample_shape)
+        return self.values[index]
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        match = _matches(self.values, value)
+        logits = self.logits.log_softmax(-1).expand(*match.shape[:-1], -1)
+        return torch.where(match, logits, -torch.inf).logsumexp(-1)
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        event = self.event_shape
+        values = self.values.reshape(-1, *(1,) * len(self.batch_shape), *event)
+        return values.expand(-1, *self.batch_shape, *event) if expand else values
+
+    @property
+    def mode(self) -> Tensor:
+        return self.values[self.logits.argmax(-1)]
+
+
+def _matches(values: Tensor, value: Tensor) -> Tensor:
+    """``[*batch, c]``: which of the listed values each one is."""
+    same = value.unsqueeze(value.dim() - values.dim() + 1) == values
+    return same.flatten(same.dim() - values.dim() + 1).all(-1) if values.dim() > 1 else same

@@ -1,0 +1,81 @@
+"""The image of a normal distribution under the map to a site's support, with its moments.
+
+Where the map works number by number, mean and variance are one-dimensional integrals, by
+Gauss-Hermite quadrature; else (simplex, Cholesky factors) they are averages over a fixed
+low-discrepancy set of normal points.
+"""
+
+from __future__ import annotations
+
+import torch
+from pyro.distributions import constraints
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from torch import Tensor
+from torch.distributions import Distribution, MultivariateNormal, TransformedDistribution
+from torch.distributions.constraints import Constraint
+from torch.distributions.transforms import Transform
+from torch.quasirandom import SobolEngine
+
+from pyrograph.errors import UnsupportedSite
+from pyrograph.quadrature import gauss_hermite
+
+NUM_POINTS = 64
+NUM_DRAWS = 4096
+
+
+def is_real(support: Constraint | None) -> bool:
+    """Whether a support is all of the real numbers.
+
+    Raises:
+        UnsupportedSite: there is none that stands apart from the model's latents.
+    """
+    if support is None:
+        raise UnsupportedSite(
+            "the site's support depends on other latents, so its marginal cannot be written apart "
+            "from them. Use posterior.sample(), or write the site with a fixed support and "
+            "transform it in the model."
+        )
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    return support is constraints.real
+
+
+class Pushforward(TransformedDistribution, TorchDistributionMixin):
+    """Normal base, transformed; ``mean`` and ``variance`` have the site's shape."""
+
+    def __init__(self, base: Distribution, transform: Transform):
+        super().__init__(base, [transform], validate_args=False)
+        self._map = transform
+
+    @property
+    def mean(self) -> Tensor:
+        return self._moments()[0]
+
+    @property
+    def variance(self) -> Tensor:
+        return self._moments()[1]
+
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        base = self.base_dist
+        if self._map.domain.event_dim == 0:
+            z, weights = gauss_hermite(NUM_POINTS, 1, base.mean.dtype, base.mean.device)
+            z = z.reshape(-1, *(1,) * base.mean.dim())
+            image = self._map(base.mean + base.variance.sqrt() * z)
+        else:
+            image = self._map(self._spread_points(base))
+            weights = image.new_full((NUM_DRAWS,), 1 / NUM_DRAWS)
+        weights = weights.reshape(-1, *(1,) * (image.dim() - 1))
+        mean = (weights * image).sum(0)
+        return mean, (weights * (image - mean).square()).sum(0)
+
+    @staticmethod
+    def _spread_points(base: Distribution) -> Tensor:
+        """``[NUM_DRAWS, *batch, *event]`` of the base, spread evenly."""
+        width = base.event_shape.numel()
+        sobol = SobolEngine(width, scramble=True, seed=0).draw(NUM_DRAWS, dtype=torch.float64)
+        inside = sobol.clamp(1e-12, 1 - 1e-12)
+        z = torch.special.ndtri(inside).to(base.mean)
+        z = z.reshape(NUM_DRAWS, *(1,) * len(base.batch_shape), *base.event_shape)
+        if isinstance(base, MultivariateNormal):
+            return base.mean + (base.scale_tril @ z.unsqueeze(-1)).squeeze(-1)
+        return base.mean + base.variance.sqrt() * z
