@@ -1,17 +1,26 @@
-"""Loaders of small data sets, simulated ones embedded, real ones under ``$PYROGRAPH_DATA``."""
+"""Loaders of small data sets and models, simulated ones embedded, real ones under
+``$PYROGRAPH_DATA``, and a writer of discrete factor graphs."""
 
 from pyrograph.datasets.bayesnets import BayesianNetwork, bayesian_network
+from pyrograph.datasets.discrete_model import DiscreteModel
 from pyrograph.datasets.prices import CrowdPrices, crowd_prices
 from pyrograph.datasets.root import data_root
 from pyrograph.datasets.sensors import RangingNetwork, simulated_sensors, uwb_network
+from pyrograph.datasets.uai import UAIReference, read_uai, uai_reference
+from pyrograph.datasets.uai_writer import write_uai
 
 __all__ = [
     "BayesianNetwork",
     "CrowdPrices",
+    "DiscreteModel",
     "RangingNetwork",
+    "UAIReference",
     "bayesian_network",
     "crowd_prices",
     "data_root",
+    "read_uai",
     "simulated_sensors",
+    "uai_reference",
     "uwb_network",
+    "write_uai",
 ]

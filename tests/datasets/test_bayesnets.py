@@ -1,12 +1,13 @@
+import itertools
+
 import pyro
-import pyro.distributions as dist
 import pytest
 import torch
-from pyro.ops.indexing import Vindex
 from torch.testing import assert_close
 
-from pyrograph.datasets import bayesian_network
-from pyrograph.errors import DataFormatError
+import pyrograph as pg
+from pyrograph.datasets import BayesianNetwork, bayesian_network
+from pyrograph.errors import DataFormatError, OptionError
 
 SPRINKLER = """
 // children first, comments, properties, a quoted state, missing commas
@@ -99,24 +100,122 @@ def test_a_circle_of_arcs_is_refused(read):
         read(text)
 
 
-def program(network):
-    value = {}
-    for name in network.names:
-        row = Vindex(network.tables[name])[tuple(value[p] for p in network.parents[name])]
-        value[name] = pyro.sample(name, dist.Categorical(row))
-
-
 @pytest.mark.parametrize("name", CARDINALITIES)
 def test_every_network_is_a_pyro_program(name, data_root):
     network = bayesian_network(name)
     assert len(network.names) == CARDINALITIES[name]
-    trace = pyro.poutine.trace(program).get_trace(network)
+    trace = pyro.poutine.trace(network).get_trace()
     trace.compute_log_prob()
     by_hand = 0.0
     for variable in network.names:
         value = [int(trace.nodes[v]["value"]) for v in (*network.parents[variable], variable)]
         by_hand += network.tables[variable][tuple(value)].log()
     assert_close(trace.log_prob_sum(), by_hand)
+
+
+@pytest.mark.parametrize("name", CARDINALITIES)
+def test_a_variable_is_a_node_and_its_factor_reads_its_family(name, data_root):
+    network = bayesian_network(name)
+    graph = pg.trace_graph(network)
+    assert graph.nodes == tuple((variable, ()) for variable in network.names)
+    for variable in network.names:
+        family = {(v, ()) for v in (*network.parents[variable], variable)}
+        assert [set(scope) for scope in graph.scopes(variable)] == [family]
+
+
+def joint(network):
+    """Probability of every assignment, ``[*cardinalities]`` in the order of the names."""
+    operands = []
+    for name in network.names:
+        axes = [network.names.index(v) for v in (*network.parents[name], name)]
+        operands += [network.tables[name], axes]
+    return torch.einsum(*operands, list(range(len(network.names))))
+
+
+EVIDENCE = [
+    ("asia", {"xray": "yes", "smoke": "no"}),
+    ("asia", {"either": "no", "lung": "no", "dysp": 0}),
+    ("cancer", {"Cancer": "True"}),
+    ("survey", {"T": "train", "S": 1, "E": "uni"}),
+    ("survey", {}),
+]
+
+
+def states_of(network, evidence):
+    return {
+        name: network.states[name].index(state) if isinstance(state, str) else state
+        for name, state in evidence.items()
+    }
+
+
+@pytest.mark.parametrize("name, evidence", EVIDENCE)
+def test_both_programs_have_the_joint_density_at_the_evidence(name, evidence, data_root):
+    """Zeros too: asia's "either" is a deterministic table."""
+    network = bayesian_network(name)
+    observed = states_of(network, evidence)
+    cut = tuple(observed.get(variable, slice(None)) for variable in network.names)
+    truth = joint(network)[cut].flatten().log()
+    ranges = [
+        [observed[v]] if v in observed else list(range(len(network.states[v])))
+        for v in network.names
+    ]
+    states = torch.tensor(list(itertools.product(*ranges)))
+    graph = pg.trace_graph(network, (evidence,))
+    values = {v: states[:, k] for k, v in enumerate(network.names) if v not in observed}
+    assert_close(graph.log_prob(values), truth, rtol=0, atol=1e-12)
+    assert_close(graph.log_prob(values).exp().sum(), truth.exp().sum(), rtol=0, atol=1e-14)
+    model = network.tabulated(evidence)
+    assert_close(pg.trace_graph(model).log_prob(model.values(states)), truth, rtol=0, atol=1e-12)
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("name, evidence", EVIDENCE)
+def test_traced_networks_answer_queries_as_pgmpy_does(name, evidence, data_root):
+    readwrite = pytest.importorskip("pgmpy.readwrite")
+    inference = pytest.importorskip("pgmpy.inference")
+    network = bayesian_network(name)
+    graph = pg.trace_graph(network, (evidence,))
+    theirs = readwrite.BIFReader(str(data_root / "bayesnets" / f"{name}.bif")).get_model()
+    elimination = inference.VariableElimination(theirs)
+    named = {v: network.states[v][k] for v, k in states_of(network, evidence).items()}
+    free = [v for v in network.names if v not in named]
+    cards = [len(network.states[v]) for v in free]
+    states = torch.cartesian_prod(*map(torch.arange, cards))
+    weight = graph.log_prob(dict(zip(free, states.unbind(1)))).softmax(0)
+    for k, variable in enumerate(free):
+        ours = torch.zeros(cards[k]).index_add_(0, states[:, k], weight)
+        query = elimination.query([variable], evidence=named, show_progress=False)
+        found = [query.get_value(**{variable: state}) for state in network.states[variable]]
+        assert_close(ours, torch.tensor(found), rtol=0, atol=1e-10)
+
+
+def test_a_thousand_like_tables_are_one_statement():
+    names = tuple(f"v{k}" for k in range(1000))
+    network = BayesianNetwork(
+        names,
+        states=dict.fromkeys(names, ("a", "b", "c")),
+        parents={name: names[max(k - 1, 0) : k] for k, name in enumerate(names)},
+        tables={name: torch.rand((3,) * (1 + (k > 0))).softmax(-1) for k, name in enumerate(names)},
+    )
+    graph = pg.trace_graph(network.tabulated({"v500": "b"}))
+    assert [group.num_factors for group in graph.factors] == [3, 997]
+    assert graph.num_nodes == 999
+
+
+@pytest.mark.parametrize(
+    "evidence, message",
+    [
+        ({"snow": "yes"}, '"snow", which is no variable.*rain, sprinkler, grass'),
+        ({"grass": "damp"}, r"\"grass\" into state 'damp'; .* dry, a bit wet, wet \(0 \.\. 2\)"),
+        ({"grass": 3}, r"\"grass\" into state 3"),
+        ({"grass": -1}, r"\"grass\" into state -1"),
+    ],
+)
+def test_evidence_that_does_not_fit_is_refused(read, evidence, message):
+    network = read(SPRINKLER)
+    for program in (network, network.tabulated):
+        with pytest.raises(OptionError, match=message):
+            program(evidence)
 
 
 def test_asia_has_its_published_marginals(data_root):
