@@ -11,6 +11,7 @@ from pyrograph.graph import FactorGraph, FactorGroup, trace_graph
 from pyrograph.infer import (
     BP,
     EP,
+    TRW,
     VMP,
     FractionalBP,
     GraphicalSVGD,
@@ -25,6 +26,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BP",
     "EP",
+    "TRW",
     "VMP",
     "FactorGraph",
     "FactorGroup",

@@ -3,7 +3,15 @@
 from pyrograph.infer.base import Engine
 from pyrograph.infer.fit import fit
 from pyrograph.infer.langevin import Langevin
-from pyrograph.infer.message_passing import BP, EP, VMP, FractionalBP, MessagePassing, PowerEP
+from pyrograph.infer.message_passing import (
+    BP,
+    EP,
+    TRW,
+    VMP,
+    FractionalBP,
+    MessagePassing,
+    PowerEP,
+)
 from pyrograph.infer.optimizer import AdaGrad, Adam, RMSProp
 from pyrograph.infer.particle import ParticleEngine
 from pyrograph.infer.requires import Continuous, FiniteOrContinuous
@@ -12,6 +20,7 @@ from pyrograph.infer.svgd import GraphicalSVGD
 __all__ = [
     "BP",
     "EP",
+    "TRW",
     "VMP",
     "AdaGrad",
     "Adam",

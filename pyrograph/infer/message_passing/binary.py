@@ -87,6 +87,20 @@ class BinaryFactors:
         tilted = (self._log_pairs(y) + self._scaled()).flatten(1).logsumexp(1)
         return (tilted + (softplus(y) - softplus(own)).view(2, -1).sum(0)) / self.alpha
 
+    def largest_ratio(self, messages: list[Tensor], beliefs: list) -> Tensor:
+        """``[E]``: (1 / alpha) log max_{x_j} E_{q_i} (f / (m_i m_j))^alpha, the larger of both
+        directions; at least :meth:`log_ratio`."""
+        own = beliefs[self.families[0]].index_select(0, self.rows[0]).view(2, -1)
+        y = self._cavity(messages, beliefs).view(2, -1)
+        said = (self._alpha * messages[0]).view(2, -1)
+        table, zero = self._scaled(), torch.zeros_like(y[0])
+        found = []
+        for j, i, axis in ((0, 1, 2), (1, 0, 1)):
+            cavity = torch.stack([zero, y[i]], 1).unsqueeze(3 - axis)
+            ratio = (table + cavity).logsumexp(axis) - torch.stack([zero, said[j]], 1)
+            found.append((ratio.amax(1) - softplus(own[i])) / self.alpha)
+        return torch.maximum(*found)
+
     def _scaled(self) -> Tensor:
         return self.alpha.view(-1, 1, 1) * self.log_table
 

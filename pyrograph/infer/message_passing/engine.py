@@ -31,6 +31,7 @@ from pyrograph.graph.colouring import colour
 from pyrograph.infer.base import Engine
 from pyrograph.infer.message_passing.build import Block, Family, Network, build
 from pyrograph.infer.message_passing.damping import AutomaticDamping
+from pyrograph.infer.message_passing.double_loop import DoubleLoop, is_discrete
 from pyrograph.infer.message_passing.evidence import is_forest, kind_of, log_evidence
 from pyrograph.infer.message_passing.families import Categorical, Normal, Odds, is_zero
 from pyrograph.infer.message_passing.messages import Message, change, damped, movement
@@ -59,7 +60,8 @@ class MessagePassing(Engine):
             function of the statement's name. Factors of one node that its family represents
             exactly are absorbed exactly, whatever it is.
         damping: share of the old message kept, 0 for none; ``"auto"`` starts at 0 and raises it
-            when the iteration does not settle.
+            when the iteration does not settle; where no damping helps, discrete models with
+            alpha > 0 go over to a convergent double loop (:mod:`.double_loop`).
         schedule: ``"parallel"`` sends all messages at once, ``"sequential"`` those into the nodes
             of one colour of the Markov graph after the other, ``"residual"`` those that change
             most.
@@ -148,6 +150,7 @@ class MessagePassing(Engine):
             self.messages = self._loaded(self.init)
         self.beliefs = self.beliefs_of(self.messages)
         self._log_evidence: Tensor | None = None
+        self._double_loop: DoubleLoop | None = None
 
     def build(self) -> Network:
         return build(self.graph, self.alpha_of, self.num_points)
@@ -174,19 +177,40 @@ class MessagePassing(Engine):
     # ------------------------------------------------------------------ a sweep
     def advance(self) -> dict[str, Tensor]:
         with torch.no_grad():
+            if self._must_fall_back():
+                self._double_loop = DoubleLoop(self.network, self._node_colours())
+                self._double_loop.start_from(self.messages, self.beliefs)
             eta = 1 - (self._automatic.value if self._automatic else self._fixed_damping())
-            if self.schedule == "sequential":
+            if self._double_loop is not None:
+                self.messages = self._double_loop.step()
+                self.beliefs = self.beliefs_of(self.messages)
+                residual, skipped = self._gap(), self.graph.constant.new_zeros(())
+            elif self.schedule == "sequential":
                 parts = [self._send(eta, nodes) for nodes in self._colours]
                 residual = torch.stack([r for r, _ in parts]).amax()
                 skipped = torch.stack([s for _, s in parts]).sum()
             else:
                 residual, skipped = self._send(eta, None)
-            if self._automatic:
+            if self._automatic and self._double_loop is None:
                 self._automatic.observe(float(residual))
             met = self.tol is not None and float(residual) <= self.tol
             if met or self.num_done % RECORD == 0 or self._log_evidence is None:
-                self._log_evidence = log_evidence(self.network, self.messages, self.beliefs)
+                self._log_evidence = self.log_evidence
         return {"objective": self._log_evidence, "residual": residual, "skipped": skipped}
+
+    def _must_fall_back(self) -> bool:
+        """Whether no damping settles the plain iteration, and the convergent one applies."""
+        exhausted = self._automatic is not None and self._automatic.is_exhausted
+        return exhausted and self._double_loop is None and is_discrete(self.network)
+
+    def _gap(self) -> Tensor:
+        """How far a plain step would move the messages."""
+        gaps = [
+            change(a, b).amax()
+            for block, old in zip(self.network.blocks, self.messages, strict=True)
+            for a, b in zip(old, block.update(old, self.beliefs)[0], strict=True)
+        ]
+        return torch.stack(gaps).amax()
 
     def _fixed_damping(self) -> float:
         return 0.0 if self.damping == "auto" else float(self.damping)
@@ -350,6 +374,8 @@ class MessagePassing(Engine):
                 kept["messages"][f"{b}.grid.root"] = grid[1].clone()
         if self._automatic:
             kept["automatic"] = self._automatic.carried()
+        if self._double_loop is not None:
+            kept["double_loop"] = self._double_loop.carried()
         if self._log_evidence is not None:
             kept["evidence"] = self._log_evidence.clone()
         return kept
@@ -359,6 +385,10 @@ class MessagePassing(Engine):
         if self._automatic and state["automatic"]:
             self._automatic.restore(state["automatic"])
         self._log_evidence = state.get("evidence")
+        self._double_loop = None
+        if "double_loop" in state:
+            self._double_loop = DoubleLoop(self.network, self._node_colours())
+            self._double_loop.restore(state["double_loop"])
         self.beliefs = self.beliefs_of(self.messages)
 
     def _loaded(self, saved: Mapping[str, Tensor]) -> list[list[Message]]:

@@ -86,7 +86,7 @@ class TableFactors:
         if self.is_mean_field:
             found = self._expectations(beliefs)
         else:
-            sums = self._sums(self.cavities(messages, beliefs))
+            sums = self.sums(self.cavities(messages, beliefs))
             found = [s / self.alpha.unsqueeze(1) for s in sums]
         empty, out = torch.zeros_like(self.alpha, dtype=torch.bool), []
         for value in found:
@@ -96,8 +96,9 @@ class TableFactors:
             out.append(torch.where(is_zero(value), ZERO, value))
         return out, empty
 
-    def _sums(self, cavities: list[Tensor]) -> list[Tensor]:
-        """Log of sum_{x minus i} f^alpha prod_{j != i} n_j, ``[E, c_i]`` for every slot i."""
+    def sums(self, cavities: list[Tensor]) -> list[Tensor]:
+        """Log of sum_{x minus i} f^alpha prod_{j != i} n_j up to a constant, ``[E, c_i]`` for every
+        slot i."""
         if not self.is_plain:
             tilted = self._tilted(cavities)
             return [
@@ -163,6 +164,27 @@ class TableFactors:
             return value
         mass = self._tilted(self.cavities(messages, beliefs)).flatten(1).logsumexp(1)
         return (mass - sum(q.logsumexp(1) for q in own)) / self.alpha
+
+    def largest_ratio(self, messages: list[Tensor], beliefs: list) -> Tensor:
+        """``[E]``, of pairs: (1 / alpha) log max_{x_j} E_{q_i} (f / (m_i m_j))^alpha, the larger of
+        both directions; at least :meth:`log_ratio`."""
+        own = [beliefs[f].index_select(0, r) for f, r in zip(self.families, self.rows, strict=True)]
+        cavities = self.cavities(messages, beliefs)
+        sums = self._exact_sums(cavities)
+        found = []
+        for j, i in ((0, 1), (1, 0)):
+            ratio = sums[j] - self.alpha.unsqueeze(1) * messages[j]
+            ratio = torch.where(is_zero(sums[j]), -torch.inf, ratio).amax(1)
+            found.append((ratio - own[i].logsumexp(1)) / self.alpha)
+        return torch.maximum(*found)
+
+    def _exact_sums(self, cavities: list[Tensor]) -> list[Tensor]:
+        """Those of :meth:`sums` for pairs, with the constants that messages do without."""
+        first, second = cavities
+        return [
+            (self.scaled + second.unsqueeze(1)).logsumexp(2),
+            (self.scaled + first.unsqueeze(2)).logsumexp(1),
+        ]
 
     def marginals(self, messages: list[Tensor], beliefs: list) -> Tensor:
         """Beliefs over the scopes, ``[E, c_1, ..., c_k]`` log values, normalised.

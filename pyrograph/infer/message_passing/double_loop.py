@@ -1,0 +1,156 @@
+"""A convergent way to the fixed points of belief propagation, fractional or not.
+
+The (fractional) Bethe free energy, with c_a = 1 / alpha_a and c_i = 1 - sum_a c_a,
+
+    F(b) = sum_a ( E log f_a + c_a H(b_a) ) + sum_i ( E log base_i + c_i H(b_i) )
+
+is to be made stationary over beliefs that agree on their marginals. Where c_i < 0 the entropy of a
+node is convex; replaced by its tangent at the beliefs as they stand it leaves a concave problem
+below F, so that every outer step raises F and the beliefs settle. The concave problem is solved
+node by node, with r_{a -> i} = sum_{x \\ i} f_a^alpha prod_{j != i} n_j and c_i^+ = max(c_i, 0),
+
+    b_i ~ ( base_i b_i_old^(c_i^+ - c_i) prod_a r_{a -> i}^c_a )^(1 / (c_i^+ + sum_a c_a))
+    n_{i -> a} = b_i / r_{a -> i}
+
+for all nodes of one colour of the Markov graph at once. A fixed point of both loops is one of
+message passing, m_{a -> i} = r_{a -> i}^(1 / alpha).
+
+Source: Yuille (2002); Heskes (2006), "Convexity arguments for efficient minimization of the Bethe
+and Kikuchi free energies".
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pyrograph.infer.message_passing.binary import BinaryFactors
+from pyrograph.infer.message_passing.build import Network
+from pyrograph.infer.message_passing.families import ZERO, Categorical, Odds, is_zero
+from pyrograph.infer.message_passing.tables import TableFactors
+
+#: Sweeps of the inner loop for one step of the outer one.
+INNER_SWEEPS = 5
+
+
+def is_discrete(network: Network) -> bool:
+    """Whether the double loop applies: tables alone, every alpha above 0."""
+    return all(
+        isinstance(block, BinaryFactors | TableFactors) and bool((block.alpha > 0).all())
+        for block in network.blocks
+    )
+
+
+class DoubleLoop:
+    """Beliefs and node-to-factor messages of a discrete network.
+
+    Args:
+        network: see :func:`is_discrete`.
+        colours: masks ``[num_nodes]`` of nodes that share no factor.
+    """
+
+    def __init__(self, network: Network, colours: list[Tensor]):
+        self.network = network
+        self.families = [_as_states(family) for family in network.families]
+        self.blocks = [_as_tables(block) for block in network.blocks]
+        self.colours = colours
+        self.sent = [block.start(self.families) for block in self.blocks]  # n, log values
+        weight = [family.base.new_zeros(len(family.base)) for family in self.families]
+        for block in self.blocks:
+            for family, rows in zip(block.families, block.rows, strict=True):
+                weight[family] = weight[family].index_add(0, rows, block.alpha.reciprocal())
+        self.weight = weight  # sum_a c_a
+        self.beliefs = [family.base.log_softmax(1).clamp_min(ZERO) for family in self.families]
+
+    def start_from(self, messages: list[list[Tensor]], beliefs: list[Tensor]) -> None:
+        """Go on from messages of the plain iteration: n = q / m^alpha."""
+        states = [_states(belief) for belief in beliefs]
+        self.beliefs = [state.log_softmax(1).clamp_min(ZERO) for state in states]
+        for number, (block, message) in enumerate(zip(self.blocks, messages, strict=True)):
+            self.sent[number] = block.cavities(_by_slot(message), states)
+
+    def step(self) -> list[list[Tensor]]:
+        """One step of the outer loop; the messages m it has come to, in the network's form."""
+        tangent = self.beliefs
+        for _ in range(INNER_SWEEPS):
+            for nodes in self.colours:
+                self._update(nodes, tangent)
+        return [
+            _in_form_of(block, [_normalised(r / table.alpha.unsqueeze(1)) for r in self._sums(k)])
+            for k, (block, table) in enumerate(zip(self.network.blocks, self.blocks, strict=True))
+        ]
+
+    def _sums(self, number: int) -> list[Tensor]:
+        return [_normalised(r) for r in self.blocks[number].sums(self.sent[number])]
+
+    def _update(self, nodes: Tensor, tangent: list[Tensor]) -> None:
+        """Beliefs of the chosen nodes, and what they send."""
+        total = []
+        for family, weight, old in zip(self.families, self.weight, tangent, strict=True):
+            bent = (weight - 1).clamp_min(0).unsqueeze(1)  # c+ - c, c = 1 - weight
+            total.append(family.base + bent * old)
+        received = [self._sums(number) for number in range(len(self.blocks))]
+        for block, sums in zip(self.blocks, received, strict=True):
+            for family, rows, r in zip(block.families, block.rows, sums, strict=True):
+                part = r / block.alpha.unsqueeze(1)
+                total[family] = total[family].index_add(0, rows, part)
+        for number, family in enumerate(self.families):
+            power = self.weight[number] + (1 - self.weight[number]).clamp_min(0)
+            new = (total[number] / power.unsqueeze(1)).log_softmax(1)
+            new = torch.where(is_zero(total[number]), ZERO, new)
+            mine = nodes[family.nodes].unsqueeze(1)
+            self.beliefs[number] = torch.where(mine, new, self.beliefs[number])
+        for number, (block, sums) in enumerate(zip(self.blocks, received, strict=True)):
+            for slot, (f, rows, r) in enumerate(zip(block.families, block.rows, sums, strict=True)):
+                belief = self.beliefs[f].index_select(0, rows)
+                new = _normalised(torch.where(is_zero(belief) | is_zero(r), ZERO, belief - r))
+                mine = nodes[self.families[f].nodes[rows]].unsqueeze(1)
+                self.sent[number][slot] = torch.where(mine, new, self.sent[number][slot])
+
+    def carried(self) -> dict[str, Tensor]:
+        """For a checkpoint."""
+        kept = {f"belief.{k}": b.clone() for k, b in enumerate(self.beliefs)}
+        for b, block in enumerate(self.sent):
+            kept |= {f"sent.{b}.{s}": n.clone() for s, n in enumerate(block)}
+        return kept
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        self.beliefs = [state[f"belief.{k}"].to(b) for k, b in enumerate(self.beliefs)]
+        self.sent = [
+            [state[f"sent.{b}.{s}"].to(n) for s, n in enumerate(block)]
+            for b, block in enumerate(self.sent)
+        ]
+
+
+def _normalised(log_value: Tensor) -> Tensor:
+    value = log_value - log_value.amax(1, keepdim=True)
+    return torch.where(is_zero(value), ZERO, value)
+
+
+def _as_states(family: Categorical | Odds) -> Categorical:
+    if isinstance(family, Categorical):
+        return family
+    return Categorical(family.nodes, _states(family.base))
+
+
+def _states(belief: Tensor) -> Tensor:
+    """Log values ``[V, 2]`` of log odds."""
+    return torch.stack([torch.zeros_like(belief), belief], 1) if belief.dim() == 1 else belief
+
+
+def _as_tables(block: BinaryFactors | TableFactors) -> TableFactors:
+    if isinstance(block, TableFactors):
+        return block
+    rows = list(block.rows[0].chunk(2))
+    return TableFactors(block.log_table, block.alpha, rows, block.families * 2)
+
+
+def _by_slot(message: list[Tensor]) -> list[Tensor]:
+    """Messages of binary pairs, one tensor of odds, as one of states per slot."""
+    return [_states(part) for part in message[0].chunk(2)] if message[0].dim() == 1 else message
+
+
+def _in_form_of(block: BinaryFactors | TableFactors, slots: list[Tensor]) -> list[Tensor]:
+    if isinstance(block, TableFactors):
+        return slots
+    return [torch.cat([m[:, 1] - m[:, 0] for m in slots])]

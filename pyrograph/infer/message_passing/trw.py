@@ -1,0 +1,201 @@
+"""Tree-reweighted belief propagation: alpha = 1 / mu on pairs, an upper bound of the evidence.
+
+mu_e is the probability of edge e in a distribution over spanning trees. With g_e = f_e / (m m),
+Hoelder's inequality over the trees, and a bound on every tree from its leaves upwards, give for
+any messages
+
+    log Z <= log int q + sum_e mu_e max over both directions of
+                                   log max_{x_j} E_{q_i} g_e(x_i, x_j)^(1 / mu_e)
+
+which at a fixed point, where the inner expectation is the same for every x_j, is eq (66) and the
+tree-reweighted free energy. The bound is convex in the messages' limit: one optimum.
+
+The best mu is found by conditional gradient: the bound falls fastest towards the spanning tree
+whose edges have the largest mutual information.
+
+Source: Wainwright, Jaakkola & Willsky (2005); Minka (2005), section 7. The bound before
+convergence stands here in the place of eq (92), with which it shares the limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrograph.errors import OptionError, UnsupportedFactor
+from pyrograph.graph import FactorGroup
+from pyrograph.infer.message_passing.bp import BP, refuse_alpha
+from pyrograph.infer.message_passing.build import Network
+from pyrograph.infer.message_passing.engine import MessagePassing
+from pyrograph.infer.message_passing.quadratic import QuadraticFactors
+from pyrograph.infer.message_passing.spanning_trees import heaviest_tree, uniform_appearance
+from pyrograph.infer.options import count
+from pyrograph.posterior.posterior import EvidenceKind
+
+#: How far the appearances of a component may add up to something else than its nodes minus one.
+SLACK = 1e-6
+#: Residual at which the next tree is mixed in; the last mixture runs to the engine's tolerance.
+SETTLED = 1e-3
+
+
+class TRW(BP):
+    """Tree-reweighted belief propagation.
+
+    Args:
+        model: a Pyro program whose factors have one or two nodes each, finite discrete or
+            Gaussian.
+        edge_appearance: ``"uniform"`` (exact probabilities of a uniform spanning tree), a tensor
+            ``[number of pair factors]`` in the graph's order of factors, from a distribution over
+            spanning trees, or ``"optimize"`` for the tightest bound.
+        num_trees: with ``"optimize"``, how many trees are mixed in.
+        options: see :class:`MessagePassing`.
+
+    Raises:
+        UnsupportedFactor: a factor has three or more nodes.
+        OptionError: appearances that no distribution over spanning trees has.
+    """
+
+    def __init__(
+        self,
+        model: Callable,
+        *,
+        edge_appearance: str | Tensor = "uniform",
+        num_trees: int = 20,
+        **options: Any,
+    ):
+        refuse_alpha(type(self).__name__, options)
+        if not (isinstance(edge_appearance, str) and edge_appearance == "uniform"):
+            options.setdefault("damping", 0.5)  # rare edges have large alphas, which overshoot
+        MessagePassing.__init__(self, model, alpha=1.0, **options)
+        named = isinstance(edge_appearance, str)
+        if named and edge_appearance not in ("uniform", "optimize"):
+            raise OptionError(
+                f'edge_appearance={edge_appearance!r} is not "uniform", "optimize" or a tensor'
+            )
+        self.edge_appearance = edge_appearance
+        self.num_trees = count("num_trees", num_trees)
+
+    def build(self) -> Network:
+        pairs = []
+        for group in self.graph.factors:
+            if group.arity > 2:
+                raise UnsupportedFactor(
+                    f"{self.graph.factor_name(group, 0)} has {group.arity} nodes; spanning trees "
+                    "are made of pairs. Use pg.BP or pg.FractionalBP, whose factors may have any "
+                    "number of nodes."
+                )
+            if group.arity == 2:
+                pairs.append(group)
+        index = torch.cat([g.index for g in pairs]) if pairs else torch.zeros(0, dtype=torch.int64)
+        order = index.argsort()
+        scopes = [g.scope for g in pairs] or [index.new_zeros(0, 2)]
+        self._edges = torch.cat(scopes)[order]
+        self._position = torch.zeros(self.graph.num_factors, dtype=torch.int64)
+        self._position[index[order].cpu()] = torch.arange(len(index))
+        self.mu = self._appearance()
+        self._trees_mixed = 0
+        return super().build()
+
+    def _appearance(self) -> Tensor:
+        if isinstance(self.edge_appearance, str):
+            if not len(self._edges):
+                return self.graph.constant.new_zeros(0)
+            return uniform_appearance(self._edges, self.graph.num_nodes).to(self.graph.constant)
+        mu = torch.as_tensor(self.edge_appearance).to(self.graph.constant)
+        if mu.shape != (len(self._edges),):
+            raise OptionError(
+                f"edge_appearance has shape {list(mu.shape)}; the graph has {len(self._edges)} "
+                "factors on pairs of nodes"
+            )
+        most = uniform_appearance(self._edges, self.graph.num_nodes).sum() if len(mu) else 0.0
+        if len(mu) and (float(mu.min()) <= 0 or float(mu.max()) > 1 + SLACK):
+            raise OptionError("edge_appearance must lie in (0, 1]: every edge in some tree")
+        if float(mu.sum()) > float(most) + SLACK * max(1, len(mu)):
+            raise OptionError(
+                f"edge_appearance adds up to {float(mu.sum()):.6g}, but a spanning tree of this "
+                f"graph has {float(most):.0f} edges: no distribution over spanning trees has these"
+            )
+        return mu
+
+    def alpha_of(self, group: FactorGroup) -> Tensor:
+        if group.arity != 2:
+            return super().alpha_of(group)
+        return self.mu[self._position[group.index.cpu()].to(self.mu.device)].reciprocal()
+
+    # ------------------------------------------------------------------ the best trees
+    def advance(self) -> dict[str, Tensor]:
+        measured = super().advance()
+        settled = float(measured["residual"]) <= max(self.tol or 0.0, SETTLED)
+        if settled and not self._is_optimal:
+            self._mix_in_a_tree()
+        return measured
+
+    @property
+    def _is_optimal(self) -> bool:
+        return self.edge_appearance != "optimize" or self._trees_mixed >= self.num_trees
+
+    @property
+    def converged(self) -> bool:
+        return super().converged and self._is_optimal
+
+    def _mix_in_a_tree(self) -> None:
+        """A step of conditional gradient in mu; messages stay."""
+        with torch.no_grad():
+            information = self.mu.new_zeros(len(self.mu))
+            for (group, index), block, message in zip(
+                self.network.members, self.network.blocks, self.messages, strict=True
+            ):
+                at = self._position[group.index[index].cpu()].to(self.mu.device)
+                information[at] = _mutual_information(block.marginals(message, self.beliefs), block)
+            tree = heaviest_tree(self._edges, information, self.graph.num_nodes).to(self.mu)
+            share = 1 / (self._trees_mixed + 3)
+            self.mu = (1 - share) * self.mu + share * tree
+            self._trees_mixed += 1
+            self.network = MessagePassing.build(self)
+            self.beliefs = self.beliefs_of(self.messages)
+            self._log_evidence = None
+
+    # ------------------------------------------------------------------ evidence
+    @property
+    def log_evidence(self) -> Tensor:
+        """The bound above; with Gaussian factors eq (66), which is one at a fixed point."""
+        if self._is_gaussian:
+            return super().log_evidence
+        total = self.network.constant
+        for family, belief in zip(self.network.families, self.beliefs, strict=True):
+            total = total + family.log_mass(belief).sum()
+        for block, message in zip(self.network.blocks, self.messages, strict=True):
+            total = total + block.largest_ratio(message, self.beliefs).sum()
+        return total
+
+    @property
+    def _is_gaussian(self) -> bool:
+        return any(isinstance(block, QuadraticFactors) for block in self.network.blocks)
+
+    def evidence_kind(self) -> EvidenceKind:
+        if self._forest and self.converged and bool((self.mu > 1 - SLACK).all()):
+            return "exact"
+        return "upper bound" if self.converged or not self._is_gaussian else "estimate"
+
+    def carried(self) -> dict[str, Any]:
+        return {**super().carried(), "mu": self.mu.clone(), "trees": self._trees_mixed}
+
+    def restore(self, state) -> None:
+        self.mu, self._trees_mixed = state["mu"].to(self.mu), int(state["trees"])
+        self.network = MessagePassing.build(self)
+        super().restore(state)
+
+
+def _mutual_information(pair, block) -> Tensor:
+    """Between the two nodes of every factor, ``[E]``."""
+    if isinstance(block, QuadraticFactors):
+        cut = block.parts[0].stop
+        covariance = pair.covariance
+        dets = [torch.logdet(covariance[:, :cut, :cut]), torch.logdet(covariance[:, cut:, cut:])]
+        return 0.5 * (sum(dets) - torch.logdet(covariance))
+    p = pair.exp()
+    apart = pair.logsumexp(2, keepdim=True) + pair.logsumexp(1, keepdim=True)
+    return torch.where(p > 0, p * (pair - apart), 0.0).sum((1, 2))
