@@ -11,7 +11,7 @@ LAYERS = [
     {"errors"},
     {"trace"},
     {"graph"},
-    {"beliefs", "kernels", "quadrature", "distributions"},
+    {"beliefs", "divergences", "kernels", "quadrature", "distributions"},
     {"posterior", "diagnostics"},
     {"circuits"},
     {"infer"},

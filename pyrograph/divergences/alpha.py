@@ -1,0 +1,207 @@
+"""The alpha-divergence of two unnormalised measures, and the scale that minimises it.
+
+    D_alpha(p || q) = [int alpha p + (1 - alpha) q - p^alpha q^(1 - alpha)] / (alpha (1 - alpha))
+
+with the limits KL(q || p) at alpha = 0 and KL(p || q) at alpha = 1, KL(p || q) being
+int p log(p / q) + q - p. It is >= 0, zero only for p = q, and D_alpha(p, q) =
+D_(1 - alpha)(q, p). alpha = 1/2 is twice the squared Hellinger distance, alpha = 2 half the
+chi-square distance.
+
+For Gaussians everything follows from R = -log(int p^alpha q^(1 - alpha)) / (alpha (1 - alpha))
+of the normalised densities, which has a closed form: with E = Lp^-1 (Sq - Sp) Lp^-T and
+y = Lp^-1 (mp - mq),
+
+    2 R = y' (I + alpha E)^-1 y + sum_i [log1p(alpha e_i) / alpha - log1p(e_i)] / (1 - alpha),
+
+infinite where I + alpha E is not positive definite, which is where the integral diverges.
+
+Source: Minka (2005), "Divergence measures and message passing", eqs (2) to (8).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from pyrograph.divergences.measures import Atomic, Discrete, Gaussian, Gridded
+from pyrograph.divergences.pointwise import (
+    gaussian_gap,
+    is_limit,
+    log_product,
+    oriented,
+    pointwise_divergence,
+)
+from pyrograph.errors import OptionError, ShapeMismatch
+
+#: Below this |alpha (1 - alpha)| log(int p^alpha q^(1 - alpha)) is too close to zero to divide.
+NEAR_LIMIT = 1e-3
+
+Measure = Discrete | Gridded | Gaussian
+
+
+def alpha_divergence(p: Measure, q: Measure, alpha: float | Tensor) -> Tensor:
+    """D_alpha(p || q), one value per element of the batch.
+
+    Args:
+        p, q: two measures of one kind; their batches broadcast.
+        alpha: number, or tensor that broadcasts with the batch. Within 1e-8 of 0 or 1 the
+            limit is taken.
+
+    Returns:
+        ``[...]``, ``inf`` where the integral diverges: q without support where p has mass for
+        alpha >= 1, p without support where q has mass for alpha <= 0, and Gaussians whose
+        ``alpha / Sp + (1 - alpha) / Sq`` is not positive definite.
+
+    Raises:
+        ShapeMismatch: the measures do not live on the same space.
+        OptionError: alpha is not finite, or a covariance is not positive definite.
+    """
+    if isinstance(p, Gaussian) and isinstance(q, Gaussian):
+        alpha = order(alpha, p.mean)
+        # D of the masses, plus what the shapes add
+        masses = pointwise_divergence(p.log_mass, q.log_mass, alpha)
+        log_mixed = alpha * p.log_mass + (1 - alpha) * q.log_mass
+        c = alpha * (1 - alpha)
+        limit = is_limit(c)
+        shape = gaussian_shape_divergence(p, q, alpha)
+        curved = -(-c * torch.where(limit, 0, shape)).expm1() / torch.where(limit, 1, c)
+        return masses + log_mixed.exp() * torch.where(limit, shape, curved)
+    a, b = paired_atoms(p, q)
+    return pointwise_divergence(a, b, order(alpha, a)[..., None]).sum(-1)
+
+
+def log_affinity(p: Measure, q: Measure, alpha: float | Tensor) -> Tensor:
+    """log int p^alpha q^(1 - alpha), ``[...]``; arguments as in :func:`alpha_divergence`."""
+    if isinstance(p, Gaussian) and isinstance(q, Gaussian):
+        alpha = order(alpha, p.mean)
+        c = alpha * (1 - alpha)
+        shape = torch.where(c == 0, 0, gaussian_shape_divergence(p, q, alpha))
+        return alpha * p.log_mass + (1 - alpha) * q.log_mass - c * shape
+    a, b = paired_atoms(p, q)
+    return log_product(a, b, order(alpha, a)[..., None]).logsumexp(-1)
+
+
+def optimal_scale(p: Measure, q: Measure, alpha: float | Tensor) -> Tensor:
+    """log s of the scale that minimises D_alpha(p || s q), eq (8).
+
+        s = (int p^alpha q^(1 - alpha) / int q)^(1 / alpha),   log s = E_q[log p / q] at alpha = 0
+
+    The mass of s q never exceeds that of p for alpha < 1 and never falls below it for
+    alpha > 1; it does not decrease with alpha (Theorem 2).
+
+    Returns:
+        ``[...]``; ``-inf`` and ``inf`` where no positive scale makes the divergence finite.
+    """
+    if isinstance(p, Gaussian) and isinstance(q, Gaussian):
+        alpha = order(alpha, p.mean)
+        shape = torch.where(alpha == 1, 0, gaussian_shape_divergence(p, q, alpha))
+        return p.log_mass - q.log_mass - (1 - alpha) * shape
+    a, b = paired_atoms(p, q)
+    alpha = order(alpha, a)
+    limit = is_limit(alpha)
+    divisor = torch.where(limit, 1, alpha)
+    log_q_total = b.logsumexp(-1)
+    plain = (log_product(a, b, alpha[..., None]).logsumexp(-1) - log_q_total) / divisor
+
+    # near alpha = 0 the logarithm above is close to zero: centre it
+    both = (a > -math.inf) & (b > -math.inf)
+    t = torch.where(both, a - torch.where(both, b, 0), 0)
+    weights = torch.where(both, (b - log_q_total[..., None]).exp(), 0)
+    centre = (weights * t).sum(-1)
+    u = alpha[..., None] * torch.where(both, t - centre[..., None], 0)
+    same_support = (both | ((a == -math.inf) & (b == -math.inf))).all(-1)
+    mild = same_support & (u.abs().amax(-1) < 1)
+    excess = (weights * torch.where(mild[..., None], u, 0).expm1()).sum(-1)
+    centred = centre + excess.log1p() / divisor
+
+    p_covers_q = ((a > -math.inf) | (b == -math.inf)).all(-1)
+    at_limit = torch.where(p_covers_q, centre, -math.inf)
+    return torch.where(limit, at_limit, torch.where(mild, centred, plain))
+
+
+def scale_free_divergence(p: Measure, q: Measure, alpha: float | Tensor) -> Tensor:
+    """-log(int p^alpha q^(1 - alpha)) / (alpha (1 - alpha)) of the *normalised* p and q.
+
+    Renyi's divergence over alpha. At the optimal scale D_alpha(p || s q) is an increasing
+    function of it, so both have the same minimiser, but this one neither over- nor underflows.
+    Limits KL(q || p) at alpha = 0 and KL(p || q) at 1; same infinities as the divergence.
+    """
+    if isinstance(p, Gaussian) and isinstance(q, Gaussian):
+        return gaussian_shape_divergence(p, q, order(alpha, p.mean))
+    a, b = paired_atoms(p, q)
+    alpha = order(alpha, a)
+    a = a - a.logsumexp(-1, keepdim=True)
+    b = b - b.logsumexp(-1, keepdim=True)
+    c = alpha * (1 - alpha)
+    near = c.abs() < NEAR_LIMIT
+    divergence = pointwise_divergence(a, b, alpha[..., None]).sum(-1)
+    # int p^alpha q^(1 - alpha) = 1 - c D
+    small = torch.where(near, c * divergence, 0)
+    by_divergence = torch.where(
+        is_limit(c), divergence, -(-small).log1p() / torch.where(is_limit(c), 1, c)
+    )
+    log_affinity = log_product(a, b, alpha[..., None]).logsumexp(-1)
+    return torch.where(near, by_divergence, -log_affinity / torch.where(near, 1, c))
+
+
+def gaussian_shape_divergence(p: Gaussian, q: Gaussian, alpha: Tensor) -> Tensor:
+    """R of the module's docstring, ``[...]``: the scale-free divergence in closed form."""
+    if p.mean.shape[-1] != q.mean.shape[-1]:
+        raise ShapeMismatch(
+            f"Gaussians of {p.mean.shape[-1]} and {q.mean.shape[-1]} dimensions: "
+            "both must live on the same space"
+        )
+    difference = p.mean - q.mean
+    alpha_matrix, cov_p, cov_q = oriented(alpha[..., None, None], p.covariance, q.covariance)
+    alpha = alpha_matrix[..., 0, 0]
+    root = cholesky(cov_p)
+    cholesky(cov_q)
+    half = torch.linalg.solve_triangular(root, cov_q - cov_p, upper=False)
+    excess = torch.linalg.solve_triangular(root, half.mT, upper=False)
+    excess = (excess + excess.mT) / 2
+    y = torch.linalg.solve_triangular(root, difference[..., None], upper=False)
+    e = torch.linalg.eigvalsh(excess)
+    finite = (1 + alpha[..., None] * e > 0).all(-1)
+    identity = torch.eye(e.shape[-1], dtype=e.dtype, device=e.device)
+    mixed = torch.where(finite[..., None, None], identity + alpha_matrix * excess, identity)
+    square = (y * torch.linalg.solve(mixed, y)).sum((-2, -1))
+    gap = gaussian_gap(e, alpha[..., None]).sum(-1)
+    return torch.where(finite, (square + gap) / 2, math.inf)
+
+
+def cholesky(covariance: Tensor) -> Tensor:
+    """Cholesky factor, or an error that says which covariance has none."""
+    root, failed = torch.linalg.cholesky_ex(covariance)
+    if bool(failed.any()):
+        raise OptionError(
+            f"Gaussian: {int((failed > 0).sum())} of {failed.numel()} covariances are not positive "
+            "definite; a divergence needs proper Gaussians"
+        )
+    return root
+
+
+def order(alpha: float | Tensor, like: Tensor) -> Tensor:
+    """``alpha`` as a tensor of the dtype and device of ``like``."""
+    alpha = torch.as_tensor(alpha, dtype=like.dtype, device=like.device)
+    if not bool(alpha.isfinite().all()):
+        raise OptionError(f"alpha={alpha.tolist()} must be finite")
+    return alpha
+
+
+def paired_atoms(p: Atomic, q: Atomic) -> tuple[Tensor, Tensor]:
+    """Log masses of ``p`` and ``q`` on their common atoms, ``[..., n]``."""
+    kinds = f"{type(p).__name__} and {type(q).__name__}"
+    if type(p) is not type(q) or isinstance(p, Gaussian):
+        raise ShapeMismatch(
+            f"{kinds}: both measures must be of one kind; Gaussian.on_grid(p) and "
+            "Factorised.joint() put an approximation on the atoms of p"
+        )
+    if isinstance(p, Discrete) and p.cards != q.cards:
+        raise ShapeMismatch(f"{kinds}: {p.cards} and {q.cards} states; both need the same")
+    if isinstance(p, Gridded) and p.points.shape[-1] != q.points.shape[-1]:
+        raise ShapeMismatch(f"{kinds}: {p.points.shape[-1]} and {q.points.shape[-1]} grid points")
+    if isinstance(p, Gridded) and not bool((p.points == q.points).all()):
+        raise ShapeMismatch(f"{kinds}: the grids have different points; use one grid for both")
+    return p.log_atoms, q.log_atoms

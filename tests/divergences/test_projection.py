@@ -1,0 +1,222 @@
+"""Projections against moments, closed forms and scipy's minimisers."""
+
+import math
+import warnings
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import optimize
+from torch.testing import assert_close
+
+from pyrograph.divergences import (
+    Discrete,
+    Factorised,
+    FullyFactorised,
+    Gaussian,
+    Gaussian1D,
+    Gridded,
+    alpha_divergence,
+    alpha_project,
+    local_minima,
+    project,
+)
+from pyrograph.errors import ConvergenceWarning, InferenceError, OptionError, ShapeMismatch
+
+#: alpha: (q_x(0), s, D) of the two-state equality example
+EQUALITY = {
+    -2.0: (0.0, 0.75, 0.25 / 3),
+    -1.0: (0.0, 0.75, 0.25 / 2),
+    0.0: (0.0, 0.75, 0.25),
+    0.25: (0.0, 0.75, 1 / 3),
+    0.5: (0.0, 0.75, 0.5),
+    0.55: (0.00237, 0.75032, 0.554836),
+    0.6: (0.03571, 0.75915, 0.602132),
+    0.75: (0.16139, 0.84338, 0.626495),
+    1.0: (0.25, 1.0, 0.562335),
+    1.5: (0.30492, 1.21811, 0.436210),
+    2.0: (0.32467, 1.35140, 0.351400),
+    5.0: (0.35198, 1.63759, 0.159396),
+    20.0: (0.36276, 1.80582, 0.042412),
+}
+
+
+def equality():
+    return Discrete(torch.tensor([[0.25, 0.0], [0.0, 0.75]]).log(), 2)
+
+
+def mixture(means=(-1.0, 1.0), sds=(1.0, 0.5), weights=(0.7, 0.3), points=401):
+    x = torch.linspace(-12, 12, points)
+    parts = [
+        math.log(w) + torch.distributions.Normal(m, s).log_prob(x)
+        for w, m, s in zip(weights, means, sds)
+    ]
+    return Gridded(torch.stack(parts).logsumexp(0), x)
+
+
+def as_numbers(q):
+    return torch.stack([q.log_mass, q.mean[..., 0], q.covariance[..., 0, 0].sqrt()], -1)
+
+
+def test_projection_on_gaussians_keeps_mass_mean_and_variance():
+    q = project(mixture().scaled(0.7), Gaussian1D())
+    truth = torch.tensor([0.7, -0.4, math.sqrt(0.7 + 0.3 * 0.25 + 0.21 * 4)])
+    assert_close(as_numbers(q), truth, rtol=0, atol=1e-10)
+
+
+def test_projection_on_products_keeps_mass_and_marginals():
+    p = Discrete(torch.randn(4, 2, 3, 5), 3)
+    q = project(p, FullyFactorised())
+    table = p.log_mass.exp()
+    assert_close(q.log_mass.exp(), table.sum((1, 2, 3)), rtol=1e-12, atol=0)
+    for i, others in enumerate([(2, 3), (1, 3), (1, 2)]):
+        truth = table.sum(others) / table.sum((1, 2, 3))[:, None]
+        assert_close(q.log_marginals[i].exp(), truth, rtol=1e-12, atol=0)
+    assert_close(q.joint().log_mass_total, q.log_mass, rtol=0, atol=1e-12)
+
+
+def test_no_gaussian_is_nearer_in_kl_than_the_projection():
+    p = mixture()
+    q = project(p, Gaussian1D())
+    best = alpha_divergence(p, q.on_grid(p), 1.0)
+    for shift, stretch in ((0.01, 1.0), (-0.01, 1.0), (0.0, 1.02), (0.0, 0.98)):
+        other = Gaussian(q.log_mass, q.mean + shift, q.covariance * stretch)
+        assert alpha_divergence(p, other.on_grid(p), 1.0) > best
+
+
+@pytest.mark.parametrize("alpha", [-5.0, -1.0, 0.0, 0.5, 1.0, 2.0, 5.0])
+def test_the_fixed_point_is_the_minimum_that_scipy_finds(alpha):
+    p = mixture(points=301)
+
+    def divergence(x):
+        q = Gaussian(torch.tensor(x[0]), torch.tensor([x[1]]), torch.tensor([[math.exp(x[2])]]))
+        return float(alpha_divergence(p, q.on_grid(p), alpha))
+
+    found = alpha_project(p, Gaussian1D(), alpha)
+    start = np.array([-0.1, -0.6, 0.2])
+    truth = optimize.minimize(
+        divergence, start, method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-14}
+    ).x
+    truth = torch.tensor([truth[0], truth[1], math.exp(truth[2] / 2)])
+    assert_close(as_numbers(found), truth, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("alpha", [-3.0, 0.25, 2.0])
+def test_fixed_point_and_direct_minimisation_agree(alpha):
+    p = mixture(points=301)
+    fixed, direct = (
+        alpha_project(p, Gaussian1D(), alpha, method) for method in ("fixed point", "direct")
+    )
+    assert_close(as_numbers(fixed), as_numbers(direct), rtol=0, atol=1e-6)
+
+
+def test_a_batch_is_projected_like_its_elements():
+    singles = [mixture(), mixture(means=(-3.0, 2.0)), mixture(sds=(0.3, 2.0))]
+    batch = Gridded(torch.stack([p.log_density for p in singles]), singles[0].points)
+    for alpha in (-1.0, 0.0, 2.0):
+        together = as_numbers(alpha_project(batch, Gaussian1D(), alpha))
+        alone = torch.stack([as_numbers(alpha_project(p, Gaussian1D(), alpha)) for p in singles])
+        assert_close(together, alone, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("method", ["fixed point", "direct"])
+@pytest.mark.parametrize("alpha", EQUALITY)
+def test_the_equality_example_has_its_closed_form(alpha, method):
+    p = equality()
+    q = alpha_project(p, FullyFactorised(), alpha, method)
+    q0, s, divergence = EQUALITY[alpha]
+    assert_close(q.log_mass.exp(), torch.tensor(s), rtol=0, atol=1e-4)
+    for marginal in q.log_marginals:
+        assert_close(marginal.exp()[0], torch.tensor(q0), rtol=0, atol=1e-4)
+    found = alpha_divergence(p, q.joint(), alpha)
+    assert_close(found, torch.tensor(divergence), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("alpha", [-2.0, -1.0, 0.0, 0.25, 0.4])
+def test_mean_field_has_both_corners_as_local_minima(alpha):
+    minima = local_minima(equality(), FullyFactorised(), alpha)
+    found = sorted(float(q.log_mass.exp()) for q, _ in minima)
+    assert_close(found, [0.25, 0.75], rtol=0, atol=1e-6)
+    assert minima[0][1] < minima[1][1]
+
+
+@pytest.mark.parametrize("alpha", [0.6, 0.75, 1.0, 2.0])
+def test_a_corner_is_no_minimum_above_one_half(alpha):
+    minima = local_minima(equality(), FullyFactorised(), alpha)
+    assert all(float(q.log_mass.exp()) > 0.7501 for q, _ in minima)
+    assert_close(minima[0][1], EQUALITY[alpha][2], rtol=0, atol=1e-5)
+
+
+@settings(max_examples=12)
+@given(st.integers(0, 50), st.sampled_from([-1.0, 0.0, 0.5, 1.0, 2.0]))
+def test_factorised_fixed_points_are_stationary(seed, alpha):
+    table = torch.randn(2, 3, 2, generator=torch.Generator().manual_seed(seed))
+    p = Discrete(table, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        q = alpha_project(p, FullyFactorised(), alpha)
+    parameters = [m.clone().requires_grad_() for m in (q.log_mass, *q.log_marginals)]
+    shape = [m.log_softmax(-1) for m in parameters[1:]]
+    value = alpha_divergence(p, Factorised(parameters[0], tuple(shape)).joint(), alpha)
+    for gradient in torch.autograd.grad(value, parameters):
+        assert gradient.abs().max() < 1e-7 * float(1 + p.log_mass_total.exp())
+
+
+@settings(max_examples=3)
+@given(st.integers(0, 50))
+def test_the_best_mass_does_not_decrease_with_alpha(seed):
+    table = torch.randn(3, 3, generator=torch.Generator().manual_seed(seed))
+    p = Discrete(table, 2)
+    alphas = (-2.0, -0.5, 0.0, 0.5, 1.0, 1.5, 3.0)
+    masses = [float(alpha_project(p, FullyFactorised(), a).log_mass) for a in alphas]
+    assert all(low <= high + 1e-9 for low, high in pairwise(masses))
+    assert abs(masses[alphas.index(1.0)] - float(p.log_mass_total)) < 1e-12
+
+
+def test_alpha_two_gives_the_importance_sampler_of_least_variance():
+    p = mixture(points=301)
+    weights = p.log_weights.exp().numpy()
+    density = p.log_density.exp().numpy()
+    x = p.points.numpy()
+
+    def variance(parameters):
+        mean, sd = parameters[0], math.exp(parameters[1])
+        log_q = -0.5 * ((x - mean) / sd) ** 2 - math.log(sd * math.sqrt(2 * math.pi))
+        return float((weights * density**2 * np.exp(-log_q)).sum()) - 1
+
+    best = optimize.minimize(
+        variance, [-0.3, 0.3], method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-13}
+    )
+    q = alpha_project(p, Gaussian1D(), 2.0)
+    assert_close(
+        as_numbers(q)[1:], torch.tensor([best.x[0], math.exp(best.x[1])]), rtol=0, atol=1e-5
+    )
+    others = [as_numbers(alpha_project(p, Gaussian1D(), a))[1:] for a in (1.0, 1.5, 3.0, 5.0)]
+    assert all(variance([float(m), math.log(s)]) > best.fun for m, s in others)
+
+
+def test_a_run_that_is_cut_short_says_so():
+    with pytest.warns(ConvergenceWarning, match="max_steps"):
+        alpha_project(mixture(), Gaussian1D(), 0.5, max_steps=2)
+
+
+def test_what_cannot_be_projected_is_refused():
+    p = equality()
+    with pytest.raises(ShapeMismatch, match="Gridded"):
+        project(p, Gaussian1D())
+    with pytest.raises(ShapeMismatch, match="Discrete"):
+        project(mixture(), FullyFactorised())
+    with pytest.raises(OptionError, match="method"):
+        alpha_project(p, FullyFactorised(), 1.0, "newton")
+    with pytest.raises(OptionError, match="sign follows alpha"):
+        alpha_project(p, FullyFactorised(), -1.0, step=-0.5)
+    with pytest.raises(OptionError, match="alpha"):
+        alpha_project(p, FullyFactorised(), math.nan)
+    uniform = Factorised(torch.zeros(()), (torch.full((2,), 0.5).log(),) * 2)
+    with pytest.raises(InferenceError, match="infinite divergence"):
+        alpha_project(p, FullyFactorised(), 0.0, init=uniform)
+    with pytest.raises(OptionError, match="batch"):
+        local_minima(Discrete(torch.zeros(3, 2)), FullyFactorised(), 0.0)
