@@ -91,12 +91,14 @@ class FactorGraph:
             [s.ids[at] for s, at in zip(statements, latent, strict=True)]
             or [torch.zeros(0, dtype=torch.int64)]
         )
-        constant = sum(float(s.values[s.ids == 0].double().sum()) for s in statements)
-        self._element_constant = constant
+        constant = torch.zeros((), dtype=torch.float64)
+        for s in statements:
+            constant = constant + s.values[s.ids == 0].double().sum()
+        self._element_constant = float(constant)
         terms = split(
             self._reading.tape, self._element_ids, self._node_of_leaf, self._value_dtype()
         )
-        self.constant = torch.tensor(constant + terms.constant, dtype=self._value_dtype())
+        self.constant = (constant + terms.constant).to(self._value_dtype())
         self.num_factors = len(terms.ids)
         self._terms = terms
         ends = torch.tensor([len(at) for at in latent], dtype=torch.int64).cumsum(0)
@@ -138,10 +140,11 @@ class FactorGraph:
 
     def _compile_group(self, index: Tensor, scope: Tensor) -> LocalProgram:
         ids = self._terms.ids[index.cpu()]
-        program = local_program(
-            self._reading.tape, ids, self._value_dtype(), scope.cpu(), self.columns.cpu()
-        )
-        return program.to(self.device, self._cast)
+        with torch.enable_grad():  # constants may be attached to the program's tensors
+            program = local_program(
+                self._reading.tape, ids, self._value_dtype(), scope.cpu(), self.columns.cpu()
+            )
+            return program.to(self.device, self._cast)
 
     def _compile_shared(self, ids: Tensor) -> LocalProgram:
         sizes = [s.num_nodes * s.width for s in self.free_sites]

@@ -57,6 +57,20 @@ class FactorGroup:
     def is_discrete(self) -> bool:
         return all(s.enumeration is not None for s in self.slots)
 
+    @property
+    def program(self) -> LocalProgram:
+        """The compiled local function."""
+        if self._program is None:
+            self._program = self._compile()
+        return self._program
+
+    @property
+    def is_differentiable(self) -> bool:
+        """Whether its constants are attached to the program's tensors."""
+        program = self.program
+        reads = [r for line in program.lines for r in line.reads] + [program.output]
+        return any(r.constant is not None and r.constant.requires_grad for r in reads)
+
     def log_prob(self, values: Sequence[Tensor]) -> Tensor:
         """Log value of every factor at its own values of its scope; differentiable.
 
@@ -73,10 +87,8 @@ class FactorGroup:
         expected = [(*samples, *shape) for shape in self._shapes]
         if [v.shape for v in values] != expected:
             raise self._mismatch(values, expected)
-        if self._program is None:
-            self._program = self._compile()
         columns = [v.t() if v.dim() == 2 else v.flatten(1).t() for v in values]
-        return self._program(columns).t()
+        return self.program(columns).t()
 
     def _mismatch(self, values: Sequence[Tensor], expected: list[tuple]) -> ShapeMismatch:
         if len(values) != self.arity:

@@ -22,6 +22,7 @@ def trace_graph(
     unconstrained: bool = False,
     fixed: Mapping[str, Tensor] | None = None,
     verify: bool = True,
+    differentiable: bool = False,
 ) -> FactorGraph:
     """Read the element-level factor graph of a Pyro program.
 
@@ -29,6 +30,9 @@ def trace_graph(
         model: any Pyro program (conditioned, reparameterised, ... ones too).
         unconstrained: map continuous sites to unconstrained space, with log Jacobians as factors.
         fixed: ``{site: value}`` held while the structure is read; their values may then index.
+        differentiable: keep the program's constants attached to the tensors that they were computed
+            from, so that local functions, tables and the graph's constant differentiate with
+            respect to arguments and ``pyro.param``s.
         verify: compare the graph with Pyro's own log density at a second point.
 
     ``.detach()`` inside the program is not seen: gradients are those of the plain function.
@@ -40,7 +44,7 @@ def trace_graph(
     kwargs = dict(model_kwargs or {})
     held = {name: torch.as_tensor(value) for name, value in (fixed or {}).items()}
     point = plain_run(model, tuple(model_args), kwargs, held, unconstrained)
-    reading = read_program(model, tuple(model_args), kwargs, held, unconstrained)
+    reading = read_program(model, tuple(model_args), kwargs, held, unconstrained, differentiable)
     _same_sites({s.name: s.shape for s in reading.sites}, point)
     graph = FactorGraph(reading, unconstrained=unconstrained)
     if graph.device.type != "cpu":

@@ -37,6 +37,7 @@ class Engine(ABC):
 
     requires: ClassVar[Requirement]
     unconstrained: ClassVar[bool] = False
+    differentiable: ClassVar[bool] = False
     monitor: ClassVar[str] = "objective"
 
     def __init__(
@@ -123,7 +124,13 @@ class Engine(ABC):
         check_program(self.requires, type(self).__name__, self.model, args, kwargs)
         # the engine's own stream, seeded from the global one: pyro.set_rng_seed governs it
         seed = int(torch.randint(2**62, ()))
-        graph = trace_graph(self.model, args, kwargs, unconstrained=self.unconstrained)
+        graph = trace_graph(
+            self.model,
+            args,
+            kwargs,
+            unconstrained=self.unconstrained,
+            differentiable=self.differentiable and torch.is_grad_enabled(),
+        )
         if graph.num_nodes == 0:
             raise InferenceError("the program has no latent site: there is nothing to infer")
         self._graph = graph.to(self.device, self.dtype) if self.device or self.dtype else graph

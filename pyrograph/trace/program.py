@@ -222,12 +222,22 @@ def _innermost(support: Any) -> Any:
 
 
 def read_program(
-    model: Callable, args: tuple, kwargs: dict, fixed: Mapping[str, Tensor], unconstrained: bool
+    model: Callable,
+    args: tuple,
+    kwargs: dict,
+    fixed: Mapping[str, Tensor],
+    unconstrained: bool,
+    differentiable: bool = False,
 ) -> Reading:
-    """Record the program at a fresh point; see the module's text."""
+    """Record the program at a fresh point; see the module's text.
+
+    Args:
+        differentiable: constants stay attached to the tensors they were computed from.
+    """
     last: list[str | None] = [None]
     return retried(
-        lambda: _read_program(model, args, kwargs, fixed, unconstrained, last), lambda: last[0]
+        lambda: _read_program(model, args, kwargs, fixed, unconstrained, differentiable, last),
+        lambda: last[0],
     )
 
 
@@ -237,6 +247,7 @@ def _read_program(
     kwargs: dict,
     fixed: Mapping[str, Tensor],
     unconstrained: bool,
+    differentiable: bool,
     last: list[str | None],
 ) -> Reading:
     """One attempt; ``last[0]`` is left at the last statement that was read.
@@ -244,7 +255,7 @@ def _read_program(
     Raises:
         StructureError: (a subclass) where the structure cannot be read.
     """
-    with pyro.validation_enabled(False), _validation_off(), recording() as recorder:
+    with pyro.validation_enabled(False), _validation_off(), recording(differentiable) as recorder:
         reader = ProgramReader(recorder, fixed, unconstrained)
         try:
             with reader:
@@ -259,7 +270,8 @@ def _read_program(
                 raise StructureError(f'two statements are called "{name}"; names must differ.')
             names.add(name)
             ids = recorder.ids_or_zero(log_prob).reshape(-1).cpu()
-            statements.append((name, ids, log_prob.detach().reshape(-1).cpu()))
+            kept = log_prob if differentiable else log_prob.detach()
+            statements.append((name, ids, kept.reshape(-1).cpu()))
         constrained = {n: recorder.ids_or_zero(v).cpu() for n, v in reader.constrained.items()}
     tape, renumber = merge(recorder.steps)
     return Reading(

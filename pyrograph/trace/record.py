@@ -17,12 +17,13 @@ import gc
 import os
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 
 import pyro
 import torch
 from torch import Tensor
+from torch.overrides import enable_reentrant_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pyrograph.errors import (
@@ -90,8 +91,9 @@ class Shadow:
 class Recorder(TorchDispatchMode):
     """Collects :attr:`steps` from the operations on latent numbers."""
 
-    def __init__(self) -> None:
+    def __init__(self, differentiable: bool = False) -> None:
         super().__init__()
+        self.differentiable = differentiable  # whether constants stay attached to autograd
         self.steps: list[Step] = []
         self.leaf_sites: list[tuple[str, int, int]] = []  # (site, first leaf, number of leaves)
         self.num_leaves = 0
@@ -232,7 +234,18 @@ class Recorder(TorchDispatchMode):
             ids = view.reshape(-1, *core).cpu()
             if not self._shadows[t.untyped_storage()._cdata].mixed or not bool((ids == 0).any()):
                 return Operand(ids, None, dtype or t.dtype)
-        view = arrange(t.detach())
+        with self.attached(t):
+            return Operand(ids, *self._constants(t, arrange, num_core, dtype))
+
+    def _constants(
+        self,
+        t: Tensor,
+        arrange: Callable[[Tensor], Tensor],
+        num_core: int,
+        dtype: torch.dtype | None,
+    ) -> tuple[Tensor, torch.dtype]:
+        """Constant values as the blocks read them, and their dtype."""
+        view = arrange(t if self._is_attached(t) else t.detach())
         blocks = view.dim() - num_core
         core = view.shape[blocks:]
         if all(
@@ -246,14 +259,38 @@ class Recorder(TorchDispatchMode):
         values = values.cpu()
         if dtype is not None:
             values = values.to(dtype)
-        return Operand(ids, values, values.dtype)
+        return values, values.dtype
+
+    def _is_attached(self, t: Tensor) -> bool:
+        return self.differentiable and t.requires_grad
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """A rule's own operations inside are recorded too."""
+        with enable_reentrant_dispatch() if self.differentiable else nullcontext(), self:
+            yield
+
+    @contextmanager
+    def attached(self, t: Tensor) -> Iterator[None]:
+        """What is computed of a constant inside differentiates with respect to the tensors that
+        it came from; below the dispatcher autograd is off otherwise."""
+        if not self._is_attached(t):
+            yield
+            return
+        before, self.paused = self.paused, True
+        try:
+            with enable_reentrant_dispatch():
+                yield
+        finally:
+            self.paused = before
 
     def scalar_operand(self, t: Tensor, shape: torch.Size, dtype: torch.dtype | None) -> Operand:
         """What the elements of a pointwise result of this shape read of ``t``."""
         ids = self.range_of(t)
         if ids is not None and len(ids) == shape.numel():
             return Operand(ids, None, dtype or t.dtype)
-        if ids is None and t.numel() == 1 and t.dtype in _EXACT and not self.is_latent(t):
+        is_number = t.numel() == 1 and t.dtype in _EXACT and not self._is_attached(t)
+        if ids is None and is_number and not self.is_latent(t):
             return Operand(None, t.item(), dtype or t.dtype)
         return self.operand(t, lambda v: v.expand(shape), 0, dtype)
 
@@ -272,7 +309,9 @@ class Recorder(TorchDispatchMode):
         key = (t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride(), t._version)
         known = self._tables.get(key)
         if known is None:
-            known = self._tables[key] = (t, t.detach().reshape(1, -1).clone().cpu())
+            with self.attached(t):
+                table = t if self._is_attached(t) else t.detach()
+                known = self._tables[key] = (t, table.reshape(1, -1).clone().cpu())
         return Operand(None, known[1], t.dtype, pool=True)
 
     def emit(
@@ -367,13 +406,13 @@ class Recorder(TorchDispatchMode):
 
 
 @contextmanager
-def recording() -> Iterator[Recorder]:
+def recording(differentiable: bool = False) -> Iterator[Recorder]:
     """Both modes, for the duration of a block; yields the recorder."""
-    recorder = Recorder()
+    recorder = Recorder(differentiable)
     collecting = gc.isenabled()
     gc.disable()  # nothing recorded is garbage, and scanning it again and again is slow
     try:
-        with torch.no_grad(), PythonReads(recorder), recorder:
+        with torch.set_grad_enabled(differentiable), PythonReads(recorder), recorder:
             yield recorder
     finally:
         if collecting:

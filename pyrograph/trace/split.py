@@ -50,14 +50,14 @@ class Terms:
         ids: ``[F]`` number of each factor on the tape (new sums may have been appended).
         row: ``[F]`` the element each factor belongs to, ascending.
         ptr, nodes: CSR scopes of the factors.
-        constant: what splitting set free, to be added to the graph's constant.
+        constant: ``[]`` what splitting set free, to be added to the graph's constant.
     """
 
     ids: Tensor
     row: Tensor
     ptr: Tensor
     nodes: Tensor
-    constant: float
+    constant: Tensor
 
 
 def split(tape: Tape, ids: Tensor, node_of_leaf: Tensor, dtype: torch.dtype) -> Terms:
@@ -67,7 +67,7 @@ def split(tape: Tape, ids: Tensor, node_of_leaf: Tensor, dtype: torch.dtype) -> 
     rows = (arity > 1).nonzero().squeeze(1)
     levels = _expand(tape, ids, rows, dtype)
     if len(levels) == 1:
-        return Terms(ids, torch.arange(len(ids)), ptr, nodes, 0.0)
+        return Terms(ids, torch.arange(len(ids)), ptr, nodes, _nothing())
     num_nodes = int(node_of_leaf.max()) + 1
     final = _collapse(tape, levels, node_of_leaf, num_nodes)
     return _gather_terms(tape, ids, ptr, nodes, final, num_nodes, dtype)
@@ -141,7 +141,11 @@ class _Final:
     is_root: Tensor
     ptr: Tensor
     nodes: Tensor
-    constant: float
+    constant: Tensor
+
+
+def _nothing() -> Tensor:
+    return torch.zeros((), dtype=torch.float64)
 
 
 def _reaches(
@@ -176,13 +180,14 @@ def _collapse(tape: Tape, levels: list[_Level], node_of_leaf: Tensor, num_nodes:
     chosen: list[Tensor] = []
     owners: list[Tensor] = []
     nodes: list[Tensor] = []
-    constant, num_terms = 0.0, 0
+    constant, num_terms = _nothing(), 0
     for depth, (level, reach) in enumerate(zip(levels, reaches, strict=True)):
         whole = active & (~level.is_sum | (reach.biggest == reach.size))
         is_open = active & ~whole
         # A whole element keeps its constants; those of its parts are set free.
         freed = active if depth else is_open
-        constant += float(level.chain_constant[freed].sum() + level.sum_constant[is_open].sum())
+        freed_here = level.chain_constant[freed].sum() + level.sum_constant[is_open].sum()
+        constant = constant + freed_here
         terms = whole.nonzero().squeeze(1)
         rank = torch.zeros(len(whole), dtype=torch.int64)
         rank[terms] = torch.arange(num_terms, num_terms + len(terms))
@@ -243,7 +248,8 @@ def _gather_terms(
         which = (count == k).nonzero().squeeze(1)
         at = head[which].unsqueeze(1) + torch.arange(k)
         c = coef[at]
-        plain = (c[:, 0] == 1.0) if k == 1 else torch.zeros(len(which), dtype=torch.bool)
+        is_plain = k == 1 and not c.requires_grad
+        plain = (c[:, 0] == 1.0) if is_plain else torch.zeros(len(which), dtype=torch.bool)
         factor_ids[which[plain]] = part_ids[at[plain, 0]]
         summed = (~plain).nonzero().squeeze(1)
         if len(summed):

@@ -56,6 +56,14 @@ class Network:
     family: Tensor
     constant: Tensor
 
+    @property
+    def is_differentiable(self) -> bool:
+        """Whether something in it is attached to the program's tensors."""
+        bases = [f.base.shift if isinstance(f, Normal) else f.base for f in self.families]
+        precisions = [f.base.precision for f in self.families if isinstance(f, Normal)]
+        attached = any(t.requires_grad for t in (self.constant, *bases, *precisions))
+        return attached or any(group.is_differentiable for group, _ in self.members)
+
 
 def build(graph: FactorGraph, alpha: Alpha, num_points: int | None = None) -> Network:
     """Sort nodes and factors.

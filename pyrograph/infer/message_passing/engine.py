@@ -34,6 +34,7 @@ from pyrograph.infer.message_passing.damping import AutomaticDamping
 from pyrograph.infer.message_passing.double_loop import DoubleLoop, is_discrete
 from pyrograph.infer.message_passing.evidence import is_forest, kind_of, log_evidence
 from pyrograph.infer.message_passing.families import Categorical, Normal, Odds, is_zero
+from pyrograph.infer.message_passing.implicit import attached
 from pyrograph.infer.message_passing.messages import Message, change, damped, movement
 from pyrograph.infer.options import count, fraction
 from pyrograph.infer.requires import FiniteOrContinuous
@@ -80,6 +81,7 @@ class MessagePassing(Engine):
 
     requires = FiniteOrContinuous()
     unconstrained = True
+    differentiable = True
     monitor = "residual"
 
     def __init__(
@@ -145,10 +147,12 @@ class MessagePassing(Engine):
         automatic = self.damping == "auto" and not self._forest
         self._automatic = AutomaticDamping() if automatic else None
         self._colours = self._node_colours() if self.schedule == "sequential" else []
-        self.messages = [block.start(self.network.families) for block in self.network.blocks]
+        with torch.no_grad():
+            self.messages = [block.start(self.network.families) for block in self.network.blocks]
         if self.init is not None:
             self.messages = self._loaded(self.init)
-        self.beliefs = self.beliefs_of(self.messages)
+        with torch.no_grad():
+            self.beliefs = self.beliefs_of(self.messages)
         self._log_evidence: Tensor | None = None
         self._double_loop: DoubleLoop | None = None
 
@@ -291,6 +295,14 @@ class MessagePassing(Engine):
         """Eq (66) at the messages as they stand, ``[]``."""
         return log_evidence(self.network, self.messages, self.beliefs)
 
+    def _differentiable_evidence(self) -> Tensor:
+        """:attr:`log_evidence` with the derivative of eq (66), which is stationary in the
+        messages."""
+        if not (self.network.is_differentiable and torch.is_grad_enabled()):
+            return self.log_evidence.detach()
+        value = log_evidence(self.network, self.messages, self.beliefs_of(self.messages))
+        return self.log_evidence.detach() + (value - value.detach())
+
     def evidence_kind(self) -> EvidenceKind:
         """What :attr:`log_evidence` is worth."""
         return kind_of(self.network, self._forest, self.converged)
@@ -309,28 +321,31 @@ class MessagePassing(Engine):
                     f'node "{site}"{list(index)} has no proper belief: nothing that reaches it '
                     "holds it in place. Give the site a proper prior."
                 )
-        with torch.no_grad():
-            evidence = self.log_evidence
+        messages, beliefs = self.messages, self.beliefs
+        if self.network.is_differentiable and torch.is_grad_enabled() and self.network.blocks:
+            messages = attached(self.network, messages, self.beliefs_of)
+        if self.network.is_differentiable:
+            beliefs = self.beliefs_of(messages)
         scopes = [
             Scopes(
                 self._statements(group, index),
                 group.index[index],
-                partial(block.marginals, message, self.beliefs),
+                partial(block.marginals, message, beliefs),
             )
             for (group, index), block, message in zip(
-                self.network.members, self.network.blocks, self.messages, strict=True
+                self.network.members, self.network.blocks, messages, strict=True
             )
         ]
         return BeliefPosterior(
             self.graph,
             self.network.family,
             self.network.row,
-            [_plain(f, b) for f, b in zip(self.network.families, self.beliefs, strict=True)],
+            [_plain(f, b) for f, b in zip(self.network.families, beliefs, strict=True)],
             scopes,
             converged=self.converged,
             status=self.status,
             history=self.history,
-            log_evidence=evidence,
+            log_evidence=self._differentiable_evidence(),
             evidence_kind=self.evidence_kind(),
         )
 
@@ -389,7 +404,8 @@ class MessagePassing(Engine):
         if "double_loop" in state:
             self._double_loop = DoubleLoop(self.network, self._node_colours())
             self._double_loop.restore(state["double_loop"])
-        self.beliefs = self.beliefs_of(self.messages)
+        with torch.no_grad():
+            self.beliefs = self.beliefs_of(self.messages)
 
     def _loaded(self, saved: Mapping[str, Tensor]) -> list[list[Message]]:
         """Messages from their tensors.

@@ -125,8 +125,8 @@ class LocalDensity:
         return torch.finfo(self.like.dtype).eps ** 0.5
 
     def _reduce_slots(self) -> None:
-        if max(self.nodes_widths) == 1:
-            return
+        if max(self.nodes_widths) == 1 or self.group.is_differentiable:
+            return  # what factors read may change with the tensors they are attached to
         points = [self._points(PROBES, w).requires_grad_() for w in self.nodes_widths]
         with torch.enable_grad():
             total = self.at_nodes(points).sum()
@@ -162,8 +162,8 @@ class LocalDensity:
     def reduce_jointly(self) -> None:
         """Find A; to be called for factors that are not quadratic."""
         total = sum(self.widths)
-        if total == 1 or len(self.widths) == 1:
-            return  # the basis of the only slot has seen to it
+        if total == 1 or len(self.widths) == 1 or self.group.is_differentiable:
+            return  # the basis of an only slot has seen to it
         v = self._points(max(PROBES, total + 2), total).requires_grad_()
         with torch.enable_grad():
             (gradient,) = torch.autograd.grad(self.at_parts(v).sum(), v)
@@ -187,8 +187,10 @@ class LocalDensity:
         v.requires_grad_()
         with torch.enable_grad():
             value = self.at_parts(v)
-            slope = torch.autograd.grad(value.sum(), v)[0].squeeze(1)  # [R + 1, E, R]
-        value, origin = value.detach()[0, 0], start[0]
+            attached = self.group.is_differentiable
+            (slope,) = torch.autograd.grad(value.sum(), v, create_graph=attached)
+        slope = slope.squeeze(1)  # [R + 1, E, R]
+        value, origin = value[0, 0] if attached else value.detach()[0, 0], start[0]
         precision = -(slope[1:] - slope[:1]).transpose(0, 1)
         precision = (precision + precision.mT) / 2
         shift = slope[0] + apply(precision, origin)

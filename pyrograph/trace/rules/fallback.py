@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def decompose(rec: Recorder, func, args, kwargs):
-    with rec:
+    with rec.again():
         if func._can_decompose():  # into operations with gradients; the table's may be ``prims``
             return func.decompose(*args, **kwargs)
         if func in decomposition_table:
@@ -29,7 +29,7 @@ def decompose(rec: Recorder, func, args, kwargs):
 
 def undo_prim(rec: Recorder, func, args, kwargs):
     """Decompositions may end in ``prims``, which have no gradients: use what they stand for."""
-    with rec:
+    with rec.again():
         return func.impl_aten(*args, **kwargs)
 
 

@@ -109,7 +109,7 @@ def latent_index(rec: Recorder, func, args, kwargs, indices: list[Tensor]):
             position = rec.positions[key] = at.gather(dim, torch.zeros_like(index))
         entry = (index, _row_major(x.shape)[dim], x.shape[dim])
         return _look_up(rec, x, out, position, [entry])
-    with rec:
+    with rec.again():
         if func is aten.where.self:
             pass
         elif func is aten.index_select.default:

@@ -99,6 +99,6 @@ def solve_vector(rec, func, args, kwargs):
     a, b = args
     if b.dim() == a.dim():
         return matrix(rec, func, args, kwargs)
-    with rec:
+    with rec.again():
         x, *factors = func(a, b.unsqueeze(-1), **kwargs)
         return (x.squeeze(-1), *factors)

@@ -47,6 +47,8 @@ def _drop_zeros(operand: Operand, other: Operand) -> Operand:
     """Ids that meet a constant zero become constants."""
     if operand.ids is None or other.values is None:
         return operand
+    if other.values.requires_grad:  # zero only for now
+        return operand
     zero = other.values == 0
     if other.ids is not None:
         zero = zero & (other.ids == 0)

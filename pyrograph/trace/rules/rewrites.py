@@ -15,7 +15,7 @@ def rerun(rewrite: Callable) -> Callable:
     """The rewriting uses recorded operations itself."""
 
     def handler(rec: Recorder, func, args, kwargs):
-        with rec:
+        with rec.again():
             return rewrite(rec, func, args, kwargs)
 
     return handler

@@ -44,7 +44,7 @@ def prefix(rec: Recorder, func, args, kwargs):
     dtype = kwargs.get("dtype")
     length = x.shape[dim]
     if length > DIRECT_PREFIX:
-        with rec:
+        with rec.again():
             return _two_level_prefix(func, x if dtype is None else x.to(dtype), dim)
     out = func(*args, **kwargs)
     single, listed, neutral = PREFIX[func]

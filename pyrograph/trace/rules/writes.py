@@ -48,7 +48,7 @@ def accumulate(rec: Recorder, func, args, kwargs):
     rank = torch.arange(len(order), device=x.device) - (count.cumsum(0) - count)[target[order]]
     slots = torch.full((x.numel(), max(int(count.max()), 1)), len(target), device=x.device)
     slots[target[order], rank] = order
-    with rec:
+    with rec.again():
         padded = torch.nn.functional.pad(source.reshape(-1), (0, 1))
         added = padded[slots].sum(-1).view(x.shape)
         return x + added * kwargs["alpha"] if "alpha" in kwargs else x + added
@@ -58,7 +58,7 @@ def copy(rec: Recorder, func, args, kwargs):
     target, source = args[0], args[1]
     rec.forbid_leaf(target, func)
     if rec.is_latent(source) and source.dtype != target.dtype:
-        with rec:
+        with rec.again():
             source = source.to(target.dtype)
     out = func(target, source)
     rec.write(target, rec.ids_or_zero(source).expand(target.shape), rec.level(source))
@@ -92,7 +92,7 @@ def in_place(rec: Recorder, func, args, kwargs):
             f"that returns a new tensor."
         )
     rec.forbid_leaf(target, func)
-    with rec:
+    with rec.again():
         result = twin(*args, **kwargs)
     target.copy_(result)
     rec.write(target, rec.ids_or_zero(result).expand(target.shape), rec.level(result))

@@ -1,0 +1,131 @@
+"""Derivatives of beliefs at a fixed point, without going back through the iteration.
+
+Messages at a fixed point solve m = F(m, theta), so that
+
+    dm/dtheta = (I - dF/dm)^-1 dF/dtheta
+
+Backwards, g = (I - dF/dm')^-1 v is found by GMRES from products with dF/dm', each one pass back
+through a sweep. The evidence needs none of this: eq (66) is stationary in the messages, so its
+derivative is the direct one, the expectation of d log f_a / dtheta under the factors' beliefs.
+
+Source: the implicit function theorem; Bai, Kolter & Koltun (2019) for its use with autograd.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from scipy.sparse.linalg import LinearOperator, gmres
+from torch import Tensor
+
+from pyrograph.beliefs import Gaussian
+from pyrograph.errors import ConvergenceWarning
+from pyrograph.infer.message_passing.build import Network
+from pyrograph.infer.message_passing.messages import Message
+
+RELATIVE_TOLERANCE = 1e-10
+RESTART, MAX_RESTARTS = 50, 20
+
+
+def attached(
+    network: Network, messages: list[list[Message]], beliefs_of: Callable[[list], list]
+) -> list[list[Message]]:
+    """The same messages, differentiable with respect to the tensors that the factors came from.
+
+    Args:
+        messages: a fixed point.
+        beliefs_of: beliefs of messages.
+    """
+    start = [[_detached(m) for m in block] for block in messages]
+
+    def sweep(flat: Tensor) -> Tensor:
+        current = _unflat(flat, start)
+        beliefs = beliefs_of(current)
+        return _flat(
+            [
+                block.update(sent, beliefs)[0]
+                for block, sent in zip(network.blocks, current, strict=True)
+            ]
+        )
+
+    with torch.enable_grad():
+        fixed = _flat(start)
+        once = sweep(fixed)
+        if not once.requires_grad:
+            return start
+        point = fixed.clone().requires_grad_()
+        image = sweep(point)
+
+    def backward(gradient: Tensor | None) -> Tensor | None:
+        return None if gradient is None else _solve(image, point, gradient)
+
+    # the values of the fixed point itself, the derivative of one sweep
+    result = fixed + (once - once.detach())
+    result.register_hook(backward)
+    return _unflat(result, start)
+
+
+def _solve(image: Tensor, point: Tensor, gradient: Tensor) -> Tensor:
+    """g = dF/dm' g + gradient."""
+
+    def apply(vector: np.ndarray) -> np.ndarray:
+        g = torch.from_numpy(vector).to(point)
+        (back,) = torch.autograd.grad(image, point, g, retain_graph=True)
+        return (g - back).double().cpu().numpy()
+
+    size = len(gradient)
+    right = gradient.double().cpu().numpy()
+    operator = LinearOperator((size, size), matvec=apply, dtype=np.float64)
+    eps = float(torch.finfo(point.dtype).eps)
+    tolerance = max(RELATIVE_TOLERANCE, 10 * eps)
+    found, failed = gmres(
+        operator, right, rtol=tolerance, restart=min(RESTART, size), maxiter=MAX_RESTARTS
+    )
+    if failed:
+        warnings.warn(
+            "the linear system for derivatives of marginals was not solved to tolerance: the fixed "
+            "point is nearly degenerate, and these derivatives are rough",
+            ConvergenceWarning,
+            stacklevel=2,
+        )
+    return torch.from_numpy(found).to(gradient)
+
+
+def _detached(message: Message) -> Message:
+    if isinstance(message, Gaussian):
+        return Gaussian(message.precision.detach(), message.shift.detach())
+    return message.detach()
+
+
+def _flat(messages: list[list[Message]]) -> Tensor:
+    parts = []
+    for message in (m for block in messages for m in block):
+        if isinstance(message, Gaussian):
+            parts += [message.precision.flatten(), message.shift.flatten()]
+        else:
+            parts.append(message.flatten())
+    return torch.cat(parts)
+
+
+def _unflat(flat: Tensor, like: list[list[Message]]) -> list[list[Message]]:
+    start = 0
+
+    def take(shape: torch.Size) -> Tensor:
+        nonlocal start
+        part = flat[start : start + shape.numel()].view(shape)
+        start += shape.numel()
+        return part
+
+    out = []
+    for block in like:
+        taken: list[Message] = []
+        for m in block:
+            if isinstance(m, Gaussian):
+                taken.append(Gaussian(take(m.precision.shape), take(m.shift.shape)))
+            else:
+                taken.append(take(m.shape))
+        out.append(taken)
+    return out
