@@ -7,6 +7,7 @@ binary pairs, tables, quadratic factors, factors integrated by quadrature.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ from pyrograph.infer.message_passing.families import (
     Odds,
     is_zero,
 )
+from pyrograph.infer.message_passing.parity import ParityFactors, parity_values
 from pyrograph.infer.message_passing.quadratic import QuadraticFactors
 from pyrograph.infer.message_passing.quadrature_factors import POINTS, QuadratureFactors
 from pyrograph.infer.message_passing.reduction import LocalDensity
@@ -31,9 +33,11 @@ from pyrograph.infer.message_passing.tables import TableFactors
 
 #: Log odds beyond which binary messages would overflow are kept as two numbers.
 ODDS_RANGE = 40.0
+#: Largest number of entries that the tables of a group may have.
+MAX_ENTRIES = 2**27
 
 Family = Categorical | Odds | Normal
-Block = BinaryFactors | TableFactors | QuadraticFactors | QuadratureFactors
+Block = BinaryFactors | ParityFactors | TableFactors | QuadraticFactors | QuadratureFactors
 Alpha = Callable[[FactorGroup], Tensor]
 
 
@@ -106,16 +110,19 @@ class _Builder:
                 self.families.append(Normal(nodes, base, self.like.new_zeros(len(nodes))))
 
     def network(self) -> Network:
-        tables, locals_ = [], []
+        tables, checks, locals_ = [], [], []
         for group in self.graph.factors:
-            if group.is_discrete:
+            parity = parity_values(group) if group.is_discrete else None
+            if parity is not None:
+                self._read_checks(group, parity.to(self.like), checks)
+            elif group.is_discrete:
                 self._read_table(group, tables)
             else:
                 self._read_local(group, locals_)
         for family in self.families:
             if isinstance(family, Categorical):
                 self._refuse_empty(family)
-        self._use_odds(tables, locals_)
+        self._use_odds(tables, [*checks, *locals_])
         blocks, members = [], []
         for group, index, table, alpha in tables:
             rows, families = self._wiring(group, index)
@@ -127,6 +134,10 @@ class _Builder:
             )
             blocks.append(block)
             members.append((group, index))
+        for group, index, values, alpha in checks:
+            rows, families = self._wiring(group, index)
+            blocks.append(ParityFactors(values, alpha, rows, families[0]))
+            members.append((group, index))
         for group, index, local, alpha in locals_:
             blocks.append(self._local_block(group, index, local, alpha))
             members.append((group, index))
@@ -134,23 +145,44 @@ class _Builder:
         return Network(self.families, blocks, members, self.row, self.family, constant)
 
     # ------------------------------------------------------------------ discrete
+    def _read_checks(self, group: FactorGroup, values: Tensor, checks: list) -> None:
+        alpha = self._alpha_without_zeros(group, values)
+        for index in _by_sign(alpha):
+            checks.append((group, index, values[index], alpha[index]))
+
     def _read_table(self, group: FactorGroup, tables: list) -> None:
+        entries = math.prod(site.cardinality for site in group.slots)
+        if entries * group.num_factors > MAX_ENTRIES:
+            raise UnsupportedFactor(
+                f"{self.graph.factor_name(group, 0)} and its likes have {group.num_factors} tables "
+                f"of {entries:,} entries, over the budget of {MAX_ENTRIES:,} in all. Split the "
+                "statement into terms of fewer nodes; checks of parity need no tables."
+            )
         table = group.table().to(self.like)
-        bad = table.isnan() | (table == torch.inf)
+        if group.arity == 1:
+            self._refuse_infinite(group, table)
+            number = int(self.family[group.scope[0, 0]])
+            family, rows = self.families[number], self.row[group.scope[:, 0]]
+            self.families[number] = family.absorb(rows, table.clamp_min(ZERO))
+            return
+        alpha = self._alpha_without_zeros(group, table)
+        for index in _by_sign(alpha):
+            tables.append((group, index, table[index], alpha[index]))
+
+    def _refuse_infinite(self, group: FactorGroup, log_values: Tensor) -> None:
+        bad = log_values.isnan() | (log_values == torch.inf)
         if bool(bad.any()):
             e = int(bad.flatten(1).any(1).nonzero()[0])
             raise NonFiniteDensity(
                 f"{self.graph.factor_name(group, e)} is NaN or plus infinity for some states; look "
                 "at that statement's parameters."
             )
-        table = table.clamp_min(ZERO)
-        if group.arity == 1:
-            number = int(self.family[group.scope[0, 0]])
-            family = self.families[number]
-            self.families[number] = family.absorb(self.row[group.scope[:, 0]], table)
-            return
+
+    def _alpha_without_zeros(self, group: FactorGroup, log_values: Tensor) -> Tensor:
+        """Alpha of every factor, after a look at the values ``[E, ...]``."""
+        self._refuse_infinite(group, log_values)
         alpha = self.alpha(group)
-        zero = is_zero(table).flatten(1).any(1) & (alpha <= 0)
+        zero = is_zero(log_values).flatten(1).any(1) & (alpha <= 0)
         if bool(zero.any()):
             e = int(zero.nonzero()[0])
             raise OptionError(
@@ -159,8 +191,7 @@ class _Builder:
                 "is zero wherever the factor is. Give this statement an alpha above 0 (pg.BP, "
                 "pg.FractionalBP), or replace the zeros by small numbers."
             )
-        for index in _by_sign(alpha):
-            tables.append((group, index, table[index], alpha[index]))
+        return alpha
 
     def _refuse_empty(self, family: Categorical) -> None:
         empty = is_zero(family.base.amax(1))
@@ -179,8 +210,8 @@ class _Builder:
                 continue
             positive = not bool(is_zero(family.base).any())
             mine = [
-                table
-                for group, index, table, _ in tables
+                alpha.abs().clamp_min(1).view(-1, *(1,) * (table.dim() - 1)) * table
+                for group, index, table, alpha in tables
                 if number in self._wiring(group, index)[1]
             ]
             pairs = all(t.shape[1:] == (2, 2) and _spread(t) < ODDS_RANGE for t in mine)

@@ -26,7 +26,15 @@ from torch import Tensor
 
 from pyrograph.infer.message_passing.binary import BinaryFactors
 from pyrograph.infer.message_passing.build import Network
-from pyrograph.infer.message_passing.families import ZERO, Categorical, Odds, is_zero
+from pyrograph.infer.message_passing.families import ZERO, is_zero
+from pyrograph.infer.message_passing.states import (
+    as_states,
+    as_tables,
+    by_slot,
+    family_of_states,
+    in_form_of,
+    normalised,
+)
 from pyrograph.infer.message_passing.tables import TableFactors
 
 #: Sweeps of the inner loop for one step of the outer one.
@@ -51,8 +59,8 @@ class DoubleLoop:
 
     def __init__(self, network: Network, colours: list[Tensor]):
         self.network = network
-        self.families = [_as_states(family) for family in network.families]
-        self.blocks = [_as_tables(block) for block in network.blocks]
+        self.families = [family_of_states(family) for family in network.families]
+        self.blocks = [as_tables(block) for block in network.blocks]
         self.colours = colours
         self.sent = [block.start(self.families) for block in self.blocks]  # n, log values
         weight = [family.base.new_zeros(len(family.base)) for family in self.families]
@@ -64,10 +72,10 @@ class DoubleLoop:
 
     def start_from(self, messages: list[list[Tensor]], beliefs: list[Tensor]) -> None:
         """Go on from messages of the plain iteration: n = q / m^alpha."""
-        states = [_states(belief) for belief in beliefs]
+        states = [as_states(belief) for belief in beliefs]
         self.beliefs = [state.log_softmax(1).clamp_min(ZERO) for state in states]
         for number, (block, message) in enumerate(zip(self.blocks, messages, strict=True)):
-            self.sent[number] = block.cavities(_by_slot(message), states)
+            self.sent[number] = block.cavities(by_slot(message), states)
 
     def step(self) -> list[list[Tensor]]:
         """One step of the outer loop; the messages m it has come to, in the network's form."""
@@ -76,12 +84,12 @@ class DoubleLoop:
             for nodes in self.colours:
                 self._update(nodes, tangent)
         return [
-            _in_form_of(block, [_normalised(r / table.alpha.unsqueeze(1)) for r in self._sums(k)])
+            in_form_of(block, [normalised(r / table.alpha.unsqueeze(1)) for r in self._sums(k)])
             for k, (block, table) in enumerate(zip(self.network.blocks, self.blocks, strict=True))
         ]
 
     def _sums(self, number: int) -> list[Tensor]:
-        return [_normalised(r) for r in self.blocks[number].sums(self.sent[number])]
+        return [normalised(r) for r in self.blocks[number].sums(self.sent[number])]
 
     def _update(self, nodes: Tensor, tangent: list[Tensor]) -> None:
         """Beliefs of the chosen nodes, and what they send."""
@@ -103,7 +111,7 @@ class DoubleLoop:
         for number, (block, sums) in enumerate(zip(self.blocks, received, strict=True)):
             for slot, (f, rows, r) in enumerate(zip(block.families, block.rows, sums, strict=True)):
                 belief = self.beliefs[f].index_select(0, rows)
-                new = _normalised(torch.where(is_zero(belief) | is_zero(r), ZERO, belief - r))
+                new = normalised(torch.where(is_zero(belief) | is_zero(r), ZERO, belief - r))
                 mine = nodes[self.families[f].nodes[rows]].unsqueeze(1)
                 self.sent[number][slot] = torch.where(mine, new, self.sent[number][slot])
 
@@ -120,37 +128,3 @@ class DoubleLoop:
             [state[f"sent.{b}.{s}"].to(n) for s, n in enumerate(block)]
             for b, block in enumerate(self.sent)
         ]
-
-
-def _normalised(log_value: Tensor) -> Tensor:
-    value = log_value - log_value.amax(1, keepdim=True)
-    return torch.where(is_zero(value), ZERO, value)
-
-
-def _as_states(family: Categorical | Odds) -> Categorical:
-    if isinstance(family, Categorical):
-        return family
-    return Categorical(family.nodes, _states(family.base))
-
-
-def _states(belief: Tensor) -> Tensor:
-    """Log values ``[V, 2]`` of log odds."""
-    return torch.stack([torch.zeros_like(belief), belief], 1) if belief.dim() == 1 else belief
-
-
-def _as_tables(block: BinaryFactors | TableFactors) -> TableFactors:
-    if isinstance(block, TableFactors):
-        return block
-    rows = list(block.rows[0].chunk(2))
-    return TableFactors(block.log_table, block.alpha, rows, block.families * 2)
-
-
-def _by_slot(message: list[Tensor]) -> list[Tensor]:
-    """Messages of binary pairs, one tensor of odds, as one of states per slot."""
-    return [_states(part) for part in message[0].chunk(2)] if message[0].dim() == 1 else message
-
-
-def _in_form_of(block: BinaryFactors | TableFactors, slots: list[Tensor]) -> list[Tensor]:
-    if isinstance(block, TableFactors):
-        return slots
-    return [torch.cat([m[:, 1] - m[:, 0] for m in slots])]

@@ -36,6 +36,7 @@ from pyrograph.infer.message_passing.evidence import is_forest, kind_of, log_evi
 from pyrograph.infer.message_passing.families import Categorical, Normal, Odds, is_zero
 from pyrograph.infer.message_passing.implicit import attached
 from pyrograph.infer.message_passing.messages import Message, change, damped, movement
+from pyrograph.infer.message_passing.tree import applies, exact_messages
 from pyrograph.infer.options import count, fraction
 from pyrograph.infer.requires import FiniteOrContinuous
 from pyrograph.posterior.beliefs import BeliefPosterior, Scopes
@@ -63,9 +64,10 @@ class MessagePassing(Engine):
         damping: share of the old message kept, 0 for none; ``"auto"`` starts at 0 and raises it
             when the iteration does not settle; where no damping helps, discrete models with
             alpha > 0 go over to a convergent double loop (:mod:`.double_loop`).
-        schedule: ``"parallel"`` sends all messages at once, ``"sequential"`` those into the nodes
-            of one colour of the Markov graph after the other, ``"residual"`` those that change
-            most.
+        schedule: ``"parallel"`` sends all messages at once (on a forest of discrete pairs with
+            alpha = 1 the exact ones, by contraction, see :mod:`.tree`), ``"sequential"`` those
+            into the nodes of one colour of the Markov graph after the other, ``"residual"`` those
+            that change most.
         num_steps: most sweeps, default 1000.
         tol: stop when no log message changes by more; default by dtype, 1e-8 in double and 1e-4
             in single precision.
@@ -144,6 +146,9 @@ class MessagePassing(Engine):
             double = self.graph.constant.dtype == torch.float64
             self.tol = 1e-8 if double else 1e-4
         self._forest = is_forest(self.network)
+        plain = self.schedule == "parallel" and self.init is None and self.damping in ("auto", 0.0)
+        self._is_tree = self._forest and plain and bool(self.network.blocks)
+        self._is_tree = self._is_tree and applies(self.network)
         automatic = self.damping == "auto" and not self._forest
         self._automatic = AutomaticDamping() if automatic else None
         self._colours = self._node_colours() if self.schedule == "sequential" else []
@@ -185,7 +190,11 @@ class MessagePassing(Engine):
                 self._double_loop = DoubleLoop(self.network, self._node_colours())
                 self._double_loop.start_from(self.messages, self.beliefs)
             eta = 1 - (self._automatic.value if self._automatic else self._fixed_damping())
-            if self._double_loop is not None:
+            if self._is_tree and self.num_done == 0:
+                self.messages = exact_messages(self.network)
+                self.beliefs = self.beliefs_of(self.messages)
+                residual, skipped = self._gap(), self.graph.constant.new_zeros(())
+            elif self._double_loop is not None:
                 self.messages = self._double_loop.step()
                 self.beliefs = self.beliefs_of(self.messages)
                 residual, skipped = self._gap(), self.graph.constant.new_zeros(())

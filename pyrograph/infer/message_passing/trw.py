@@ -154,7 +154,12 @@ class TRW(BP):
             share = 1 / (self._trees_mixed + 3)
             self.mu = (1 - share) * self.mu + share * tree
             self._trees_mixed += 1
+            before = self.network
             self.network = MessagePassing.build(self)
+            kinds = [[type(b) for b in n.blocks] for n in (before, self.network)]
+            if kinds[0] != kinds[1]:  # large alphas: odds would overflow, states do not
+                start = self.network.families
+                self.messages = [block.start(start) for block in self.network.blocks]
             self.beliefs = self.beliefs_of(self.messages)
             self._log_evidence = None
 
