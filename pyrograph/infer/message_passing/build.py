@@ -88,7 +88,8 @@ def build(graph: FactorGraph, alpha: Alpha, num_points: int | None = None) -> Ne
 class _Builder:
     def __init__(self, graph: FactorGraph, alpha: Alpha, num_points: int | None):
         self.graph, self.alpha, self.num_points = graph, alpha, num_points
-        self.like = graph.constant.new_zeros(0, dtype=_dtype(graph))
+        self.like = graph.constant.detach().new_zeros(0)
+        self.constant = graph.constant
         device = graph.device
         kinds: dict[tuple[str, int], list[int]] = {}
         node = 0
@@ -141,11 +142,11 @@ class _Builder:
         for group, index, local, alpha in locals_:
             blocks.append(self._local_block(group, index, local, alpha))
             members.append((group, index))
-        constant = self.graph.constant.to(self.like)
-        return Network(self.families, blocks, members, self.row, self.family, constant)
+        return Network(self.families, blocks, members, self.row, self.family, self.constant)
 
     # ------------------------------------------------------------------ discrete
     def _read_checks(self, group: FactorGroup, values: Tensor, checks: list) -> None:
+        values = self._scaled(group, values)
         alpha = self._alpha_without_zeros(group, values)
         for index in _by_sign(alpha):
             checks.append((group, index, values[index], alpha[index]))
@@ -158,18 +159,23 @@ class _Builder:
                 f"of {entries:,} entries, over the budget of {MAX_ENTRIES:,} in all. Split the "
                 "statement into terms of fewer nodes; checks of parity need no tables."
             )
-        table = group.table().to(self.like)
+        table = self._scaled(group, group.table().to(self.like))
         if group.arity == 1:
-            self._refuse_infinite(group, table)
             number = int(self.family[group.scope[0, 0]])
             family, rows = self.families[number], self.row[group.scope[:, 0]]
-            self.families[number] = family.absorb(rows, table.clamp_min(ZERO))
+            self.families[number] = family.absorb(rows, table)
             return
         alpha = self._alpha_without_zeros(group, table)
         for index in _by_sign(alpha):
             tables.append((group, index, table[index], alpha[index]))
 
-    def _refuse_infinite(self, group: FactorGroup, log_values: Tensor) -> None:
+    def _scaled(self, group: FactorGroup, log_values: Tensor) -> Tensor:
+        """Values ``[E, ...]`` with a largest one of 1; the scale goes to the constant.
+
+        Raises:
+            NonFiniteDensity: a value is NaN or plus infinity.
+            ZeroMass: a factor is zero everywhere.
+        """
         bad = log_values.isnan() | (log_values == torch.inf)
         if bool(bad.any()):
             e = int(bad.flatten(1).any(1).nonzero()[0])
@@ -177,10 +183,19 @@ class _Builder:
                 f"{self.graph.factor_name(group, e)} is NaN or plus infinity for some states; look "
                 "at that statement's parameters."
             )
+        flat = log_values.flatten(1)
+        peak = flat.amax(1)
+        if bool((peak == -torch.inf).any()):
+            e = int((peak == -torch.inf).nonzero()[0])
+            raise ZeroMass(
+                f"{self.graph.factor_name(group, e)} is zero whatever its nodes are: the program's "
+                "total mass is zero."
+            )
+        self.constant = self.constant + peak.sum()
+        return (flat - peak.unsqueeze(1)).clamp_min(ZERO).view(log_values.shape)
 
     def _alpha_without_zeros(self, group: FactorGroup, log_values: Tensor) -> Tensor:
         """Alpha of every factor, after a look at the values ``[E, ...]``."""
-        self._refuse_infinite(group, log_values)
         alpha = self.alpha(group)
         zero = is_zero(log_values).flatten(1).any(1) & (alpha <= 0)
         if bool(zero.any()):
@@ -268,11 +283,6 @@ class _Builder:
                 "scopes (pg.GraphicalSVGD)."
             )
         return QuadratureFactors(local, alpha, rows, families, self.num_points)
-
-
-def _dtype(graph: FactorGraph) -> torch.dtype:
-    """Of the continuous columns, or of the density where all is discrete."""
-    return graph.constant.dtype
 
 
 def _spread(table: Tensor) -> float:

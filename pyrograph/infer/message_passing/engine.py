@@ -17,6 +17,7 @@ Source: Minka (2005), eqs (17), (54), (83) and (85).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -124,11 +125,18 @@ class MessagePassing(Engine):
 
     def _alpha_named(self, name: str) -> float:
         value = self.alpha(name) if callable(self.alpha) else self.alpha.get(name, 1.0)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise OptionError(f'alpha of statement "{name}" is {value!r}, not a number')
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not (is_number and math.isfinite(value)):
+            raise OptionError(f'alpha of statement "{name}" is {value!r}, not a finite number')
         return float(value)
 
     def _check_alpha(self) -> None:
+        if isinstance(self.alpha, bool) or not (
+            isinstance(self.alpha, int | float | Mapping) or callable(self.alpha)
+        ):
+            raise OptionError(f"alpha={self.alpha!r} is not a number, a dict or a function")
+        if isinstance(self.alpha, int | float) and not math.isfinite(self.alpha):
+            raise OptionError(f"alpha={self.alpha!r} must be finite")
         if isinstance(self.alpha, Mapping):
             known = {name for g in self.graph.factors for name in g.statements}
             unknown = [name for name in self.alpha if name not in known]
@@ -398,19 +406,19 @@ class MessagePassing(Engine):
                 kept["messages"][f"{b}.grid.root"] = grid[1].clone()
         if self._automatic:
             kept["automatic"] = self._automatic.carried()
-        if self._double_loop is not None:
-            kept["double_loop"] = self._double_loop.carried()
-        if self._log_evidence is not None:
-            kept["evidence"] = self._log_evidence.clone()
+        kept["double_loop"] = {} if self._double_loop is None else self._double_loop.carried()
+        unknown = self.graph.constant.detach().new_full((), torch.nan)
+        kept["evidence"] = unknown if self._log_evidence is None else self._log_evidence.clone()
         return kept
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.messages = self._loaded(state["messages"])
         if self._automatic and state["automatic"]:
             self._automatic.restore(state["automatic"])
-        self._log_evidence = state.get("evidence")
+        evidence = state["evidence"].to(self.graph.constant.device)
+        self._log_evidence = None if bool(evidence.isnan()) else evidence
         self._double_loop = None
-        if "double_loop" in state:
+        if state["double_loop"]:
             self._double_loop = DoubleLoop(self.network, self._node_colours())
             self._double_loop.restore(state["double_loop"])
         with torch.no_grad():

@@ -14,6 +14,7 @@ Source: Gallager (1962); Kschischang, Frey & Loeliger (2001), the tanh rule.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -22,9 +23,10 @@ from pyrograph.errors import OptionError
 from pyrograph.graph import FactorGroup
 from pyrograph.infer.message_passing.families import ZERO, Categorical, is_zero
 
-#: Smallest arity at which parity is looked for, and largest at which it is checked on all states.
-LEAST_ARITY, CHECKED_ARITY = 5, 12
-PROBES = 512
+#: Smallest arity at which parity is looked for.
+LEAST_ARITY = 5
+#: Values up to which all states of a group are looked at; beyond it, that many random states.
+CHECKED_VALUES, PROBES = 2**24, 4096
 
 
 class ParityFactors:
@@ -45,7 +47,8 @@ class ParityFactors:
         zero = is_zero(self.log_values)
         scaled = torch.where(zero, ZERO, alpha.unsqueeze(1) * self.log_values)
         self._log_total = scaled.logsumexp(1)
-        self._rho = torch.tanh((scaled[:, 0] - scaled[:, 1]) / 2)
+        gap = scaled[:, 0] - scaled[:, 1]
+        self._log_rho, self._sign = _log_tanh_of_half(gap.abs()), torch.where(gap < 0, -1.0, 1.0)
 
     @property
     def num_factors(self) -> int:
@@ -62,45 +65,51 @@ class ParityFactors:
         cavity = self._own(beliefs) - power * messages[0]
         return torch.where(is_zero(messages[0]), ZERO, cavity)
 
-    def _differences(self, log_value: Tensor) -> Tensor:
-        """d_j, ``[E, k]``."""
-        return torch.tanh((log_value[:, 0] - log_value[:, 1]) / 2).view(-1, self.arity)
+    def _leans(self, log_value: Tensor) -> tuple[Tensor, Tensor]:
+        """Log size and sign of d_j, ``[E, k]``."""
+        odds = (log_value[:, 0] - log_value[:, 1]).view(-1, self.arity)
+        return _log_tanh_of_half(odds.abs()), torch.where(odds < 0, -1.0, 1.0)
 
     def update(self, messages: list[Tensor], beliefs: list) -> tuple[list[Tensor], Tensor | None]:
         """New messages, and ``[E]`` which factors have no mass."""
         if self.is_mean_field:
+            size, sign = self._leans(self._own(beliefs))
             half = (self.log_values[:, 0] - self.log_values[:, 1]) / 2
-            lean = half.unsqueeze(1) * _others(self._differences(self._own(beliefs)))
+            lean = half.unsqueeze(1) * _others(sign, torch.mul) * _others(size, torch.add).exp()
             value = torch.stack([lean, -lean], 2)
             return [(value - value.amax(2, keepdim=True)).flatten(0, 1)], None
         cavity = self._cavity(messages, beliefs)
-        lean = self._rho.unsqueeze(1) * _others(self._differences(cavity))
-        # certainty only from certainties: short of it the sum of tiny terms was rounded away
-        certain = is_zero(cavity.amin(1)).view(-1, self.arity)
-        sure = _others(certain.to(lean)).bool() & (self._rho.abs() == 1).unsqueeze(1)
-        most = 1 - torch.finfo(lean.dtype).eps
-        lean = torch.where(sure, lean, lean.clamp(-most, most))
-        value = torch.stack([torch.log1p(lean), torch.log1p(-lean)], 2)
-        value = value / self.alpha.view(-1, 1, 1)
-        value = (value - value.amax(2, keepdim=True)).flatten(0, 1)
-        return [torch.nan_to_num(value, neginf=ZERO)], self._is_empty(cavity)
+        size, sign = self._leans(cavity)
+        log_product = self._log_rho.unsqueeze(1) + _others(size, torch.add)
+        towards_even = self._sign.unsqueeze(1) * _others(sign, torch.mul) > 0
+        # with t the product's size: log (1 - t) - log (1 + t) of the state that it speaks against
+        against = (-torch.expm1(log_product)).log() - torch.log1p(log_product.exp())
+        against = (against / self.alpha.unsqueeze(1)).clamp_min(ZERO)
+        nothing = torch.zeros_like(against)
+        even = torch.where(towards_even, nothing, against)
+        odd = torch.where(towards_even, against, nothing)
+        return [torch.stack([even, odd], 2).flatten(0, 1)], is_zero(self._log_mass(size, sign))
 
-    def _is_empty(self, cavity: Tensor) -> Tensor:
-        certain = is_zero(cavity.amin(1)).view(-1, self.arity).all(1)
-        lean = self._rho * self._differences(cavity).prod(1)
-        return certain & (lean == -1)
+    def _log_mass(self, size: Tensor, sign: Tensor) -> Tensor:
+        """``[E]``: log of sum f^alpha prod_j n_j / sum n_j."""
+        log_product = self._log_rho + size.sum(1)
+        for_it = self._sign * sign.prod(1) > 0
+        rest = torch.where(
+            for_it, torch.log1p(log_product.exp()), (-torch.expm1(log_product)).log()
+        )
+        return (self._log_total - math.log(2) + rest).clamp_min(ZERO)
 
     def log_ratio(self, messages: list[Tensor], beliefs: list) -> Tensor:
         """``[E]``: (1 / alpha) log E_q (f / prod_j m_j)^alpha, and its limit at alpha = 0."""
         own = self._own(beliefs)
         if self.is_mean_field:
-            even = self._differences(own).prod(1)
+            size, sign = self._leans(own)
+            even = sign.prod(1) * size.sum(1).exp()
             half = (self.log_values[:, 0] - self.log_values[:, 1]) / 2
             said = (own.softmax(1) * messages[0]).sum(1).view(-1, self.arity).sum(1)
             return self.log_values.mean(1) + half * even - said
         cavity = self._cavity(messages, beliefs)
-        lean = self._rho * self._differences(cavity).prod(1)
-        mass = self._log_total - math.log(2) + torch.log1p(lean)
+        mass = self._log_mass(*self._leans(cavity))
         gap = (cavity.logsumexp(1) - own.logsumexp(1)).view(-1, self.arity).sum(1)
         return (mass + gap) / self.alpha
 
@@ -116,25 +125,33 @@ class ParityFactors:
         )
 
 
-def _others(value: Tensor) -> Tensor:
-    """Product over all other columns, ``[E, k]``, zeros allowed."""
-    one = torch.ones_like(value[:, :1])
-    before = torch.cat([one, value[:, :-1]], 1).cumprod(1)
-    after = torch.cat([value[:, 1:], one], 1).flip(1).cumprod(1).flip(1)
-    return before * after
+def _log_tanh_of_half(x: Tensor) -> Tensor:
+    """log tanh(x / 2) for x >= 0, to full precision at both ends."""
+    small = (x.clamp_max(1) / 2).tanh().log()
+    return torch.where(x < 1, small, torch.log1p(-2 / (1 + x.clamp_min(1).exp())))
+
+
+def _others(value: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Sum or product over all other columns, ``[E, k]``, without undoing any."""
+    is_sum = combine is torch.add
+    scan = torch.cumsum if is_sum else torch.cumprod
+    start = torch.zeros_like(value[:, :1]) if is_sum else torch.ones_like(value[:, :1])
+    before = scan(torch.cat([start, value[:, :-1]], 1), 1)
+    after = scan(torch.cat([value[:, 1:], start], 1).flip(1), 1).flip(1)
+    return combine(before, after)
 
 
 def parity_values(group: FactorGroup) -> Tensor | None:
     """``[E, 2]`` log f at even and odd parity, if that is all that the factors depend on.
 
-    Up to :data:`CHECKED_ARITY` nodes every state is looked at, beyond it :data:`PROBES` random
-    ones and those with at most one node in state 1.
+    All states are looked at where there are at most :data:`CHECKED_VALUES` values in all, else
+    :data:`PROBES` random ones, their complements, and those with at most one node in state 1.
     """
     k = group.arity
     if k < LEAST_ARITY or any(site.cardinality != 2 for site in group.slots):
         return None
     device = group.scope.device
-    if k <= CHECKED_ARITY:
+    if 2**k * group.num_factors <= CHECKED_VALUES:
         states = torch.cartesian_prod(*[torch.arange(2, device=device)] * k)
     else:
         generator = torch.Generator().manual_seed(0)
@@ -158,4 +175,5 @@ def parity_values(group: FactorGroup) -> Tensor | None:
             values = found[first].t()
         if not torch.equal(found, values.t()[odd[part].long()]):
             return None
-    return values
+    # what never changes is no check, and may be something that the random states missed
+    return None if bool((values[:, 0] == values[:, 1]).any()) else values

@@ -86,14 +86,16 @@ class TableFactors:
         if self.is_mean_field:
             found = self._expectations(beliefs)
         else:
-            sums = self.sums(self.cavities(messages, beliefs))
-            found = [s / self.alpha.unsqueeze(1) for s in sums]
+            found = self.sums(self.cavities(messages, beliefs))
         empty, out = torch.zeros_like(self.alpha, dtype=torch.bool), []
         for value in found:
             peak = value.amax(1, keepdim=True)
             empty = empty | is_zero(peak.squeeze(1))
             value = value - peak
-            out.append(torch.where(is_zero(value), ZERO, value))
+            zero = is_zero(value)
+            if not self.is_mean_field:
+                value = value / self.alpha.unsqueeze(1)
+            out.append(torch.where(zero, ZERO, value.clamp_min(ZERO)))
         return out, empty
 
     def sums(self, cavities: list[Tensor]) -> list[Tensor]:
