@@ -94,7 +94,7 @@ class FactorGraph:
         constant = torch.zeros((), dtype=torch.float64)
         for s in statements:
             constant = constant + s.values[s.ids == 0].double().sum()
-        self._element_constant = float(constant)
+        self._element_constant = float(constant.detach())
         terms = split(
             self._reading.tape, self._element_ids, self._node_of_leaf, self._value_dtype()
         )

@@ -33,8 +33,8 @@ class Continuous:
         states = "" if values is None else f", {len(values)} states"
         raise UnsupportedSite(
             f'site "{name}" ({name_of(fn)}{states}) is discrete; {engine} moves particles along '
-            "gradients and needs continuous sites. Use an engine for discrete sites (pg.BP, "
-            f'pg.DPVI), or sum "{name}" out in the model. Those engines come in a later release.'
+            "gradients and needs continuous sites. Use an engine for discrete and mixed programs "
+            f'(pg.BP, pg.EP, pg.VMP), or sum "{name}" out in the model.'
         )
 
 

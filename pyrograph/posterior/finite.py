@@ -54,8 +54,7 @@ class Finite(TorchDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         match = _matches(self.values, value)
-        logits = self.logits.log_softmax(-1).expand(*match.shape[:-1], -1)
-        return torch.where(match, logits, -torch.inf).logsumexp(-1)
+        return torch.where(match, self.logits.log_softmax(-1), -torch.inf).logsumexp(-1)
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
         event = self.event_shape

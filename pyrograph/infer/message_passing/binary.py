@@ -34,6 +34,7 @@ class BinaryFactors:
 
     def __init__(self, log_table: Tensor, alpha: Tensor, rows: list[Tensor], family: int):
         self.log_table, self.alpha = log_table, alpha
+        self.has_zeros = False
         self.rows, self.families = [torch.cat(rows)], [family]
         self.is_mean_field = bool((alpha == 0).all())
         self._is_one = bool((alpha == 1).all())

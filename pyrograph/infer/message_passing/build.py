@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -19,7 +20,6 @@ from pyrograph.errors import NonFiniteDensity, OptionError, UnsupportedFactor, Z
 from pyrograph.graph import FactorGraph, FactorGroup
 from pyrograph.infer.message_passing.binary import BinaryFactors
 from pyrograph.infer.message_passing.families import (
-    ZERO,
     Categorical,
     Normal,
     Odds,
@@ -59,6 +59,14 @@ class Network:
     row: Tensor
     family: Tensor
     constant: Tensor
+
+    @cached_property
+    def has_zeros(self) -> bool:
+        """Whether some state of some scope is excluded."""
+        excluded = any(
+            bool(is_zero(f.base).any()) for f in self.families if isinstance(f, Categorical)
+        )
+        return excluded or any(getattr(block, "has_zeros", True) for block in self.blocks)
 
     @property
     def is_differentiable(self) -> bool:
@@ -120,9 +128,12 @@ class _Builder:
                 self._read_table(group, tables)
             else:
                 self._read_local(group, locals_)
-        for family in self.families:
+        for number, family in enumerate(self.families):
             if isinstance(family, Categorical):
                 self._refuse_empty(family)
+                peak = family.base.amax(1)
+                self.constant = self.constant + peak.sum()
+                self.families[number] = replace(family, base=family.base - peak.unsqueeze(1))
         self._use_odds(tables, [*checks, *locals_])
         blocks, members = [], []
         for group, index, table, alpha in tables:
@@ -192,7 +203,7 @@ class _Builder:
                 "total mass is zero."
             )
         self.constant = self.constant + peak.sum()
-        return (flat - peak.unsqueeze(1)).clamp_min(ZERO).view(log_values.shape)
+        return (flat - peak.unsqueeze(1)).view(log_values.shape)
 
     def _alpha_without_zeros(self, group: FactorGroup, log_values: Tensor) -> Tensor:
         """Alpha of every factor, after a look at the values ``[E, ...]``."""

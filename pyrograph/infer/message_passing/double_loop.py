@@ -26,7 +26,7 @@ from torch import Tensor
 
 from pyrograph.infer.message_passing.binary import BinaryFactors
 from pyrograph.infer.message_passing.build import Network
-from pyrograph.infer.message_passing.families import ZERO, is_zero
+from pyrograph.infer.message_passing.families import without
 from pyrograph.infer.message_passing.states import (
     as_states,
     as_tables,
@@ -68,12 +68,12 @@ class DoubleLoop:
             for family, rows in zip(block.families, block.rows, strict=True):
                 weight[family] = weight[family].index_add(0, rows, block.alpha.reciprocal())
         self.weight = weight  # sum_a c_a
-        self.beliefs = [family.base.log_softmax(1).clamp_min(ZERO) for family in self.families]
+        self.beliefs = [family.base.log_softmax(1) for family in self.families]
 
     def start_from(self, messages: list[list[Tensor]], beliefs: list[Tensor]) -> None:
         """Go on from messages of the plain iteration: n = q / m^alpha."""
         states = [as_states(belief) for belief in beliefs]
-        self.beliefs = [state.log_softmax(1).clamp_min(ZERO) for state in states]
+        self.beliefs = [state.log_softmax(1) for state in states]
         for number, (block, message) in enumerate(zip(self.blocks, messages, strict=True)):
             self.sent[number] = block.cavities(by_slot(message), states)
 
@@ -96,7 +96,7 @@ class DoubleLoop:
         total = []
         for family, weight, old in zip(self.families, self.weight, tangent, strict=True):
             bent = (weight - 1).clamp_min(0).unsqueeze(1)  # c+ - c, c = 1 - weight
-            total.append(family.base + bent * old)
+            total.append(family.base + torch.where(bent > 0, bent * old, 0.0))
         received = [self._sums(number) for number in range(len(self.blocks))]
         for block, sums in zip(self.blocks, received, strict=True):
             for family, rows, r in zip(block.families, block.rows, sums, strict=True):
@@ -105,13 +105,12 @@ class DoubleLoop:
         for number, family in enumerate(self.families):
             power = self.weight[number] + (1 - self.weight[number]).clamp_min(0)
             new = (total[number] / power.unsqueeze(1)).log_softmax(1)
-            new = torch.where(is_zero(total[number]), ZERO, new)
             mine = nodes[family.nodes].unsqueeze(1)
             self.beliefs[number] = torch.where(mine, new, self.beliefs[number])
         for number, (block, sums) in enumerate(zip(self.blocks, received, strict=True)):
             for slot, (f, rows, r) in enumerate(zip(block.families, block.rows, sums, strict=True)):
                 belief = self.beliefs[f].index_select(0, rows)
-                new = normalised(torch.where(is_zero(belief) | is_zero(r), ZERO, belief - r))
+                new = normalised(without(belief, r))
                 mine = nodes[self.families[f].nodes[rows]].unsqueeze(1)
                 self.sent[number][slot] = torch.where(mine, new, self.sent[number][slot])
 

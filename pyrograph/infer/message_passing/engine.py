@@ -26,15 +26,19 @@ import torch
 from torch import Tensor
 
 from pyrograph.beliefs import Gaussian
-from pyrograph.errors import InferenceError, OptionError, ShapeMismatch, ZeroMass
+from pyrograph.errors import InferenceError, OptionError, ShapeMismatch
 from pyrograph.graph import FactorGroup
 from pyrograph.graph.colouring import colour
 from pyrograph.infer.base import Engine
 from pyrograph.infer.message_passing.build import Block, Family, Network, build
+from pyrograph.infer.message_passing.contradictions import (
+    raise_empty,
+    refuse_contradictions,
+)
 from pyrograph.infer.message_passing.damping import AutomaticDamping
 from pyrograph.infer.message_passing.double_loop import DoubleLoop, is_discrete
 from pyrograph.infer.message_passing.evidence import is_forest, kind_of, log_evidence
-from pyrograph.infer.message_passing.families import Categorical, Normal, Odds, is_zero
+from pyrograph.infer.message_passing.families import Categorical, Normal, Odds
 from pyrograph.infer.message_passing.implicit import attached
 from pyrograph.infer.message_passing.messages import Message, change, damped, movement
 from pyrograph.infer.message_passing.tree import applies, exact_messages
@@ -193,18 +197,32 @@ class MessagePassing(Engine):
 
     # ------------------------------------------------------------------ a sweep
     def advance(self) -> dict[str, Tensor]:
+        before = self.messages, self.beliefs
+        try:
+            return self._advance()
+        except Exception:
+            self.messages, self.beliefs = before
+            raise
+
+    def _advance(self) -> dict[str, Tensor]:
         with torch.no_grad():
             if self._must_fall_back():
                 self._double_loop = DoubleLoop(self.network, self._node_colours())
                 self._double_loop.start_from(self.messages, self.beliefs)
             eta = 1 - (self._automatic.value if self._automatic else self._fixed_damping())
             if self._is_tree and self.num_done == 0:
-                self.messages = exact_messages(self.network)
-                self.beliefs = self.beliefs_of(self.messages)
+                messages = exact_messages(self.network)
+                beliefs = self.beliefs_of(messages)
+                # once more by the plain rule: of states that other factors exclude it says more
+                messages = [
+                    block.update(sent, beliefs)[0]
+                    for block, sent in zip(self.network.blocks, messages, strict=True)
+                ]
+                self._settle(messages, self.beliefs_of(messages))
                 residual, skipped = self._gap(), self.graph.constant.new_zeros(())
             elif self._double_loop is not None:
-                self.messages = self._double_loop.step()
-                self.beliefs = self.beliefs_of(self.messages)
+                messages = self._double_loop.step()
+                self._settle(messages, self.beliefs_of(messages))
                 residual, skipped = self._gap(), self.graph.constant.new_zeros(())
             elif self.schedule == "sequential":
                 parts = [self._send(eta, nodes) for nodes in self._colours]
@@ -244,7 +262,7 @@ class MessagePassing(Engine):
             new, flagged = block.update(old, self.beliefs)
             if flagged is not None and bool(flagged.any()):
                 if not any(isinstance(m, Gaussian) for m in old):
-                    self._raise_empty(number, flagged)
+                    raise_empty(self.graph, self.network, number, flagged)
                 skipped = skipped + flagged.sum()
             found.append(new)
             chosen.append([self._chosen(block, port, nodes) for port in range(len(block.rows))])
@@ -272,7 +290,7 @@ class MessagePassing(Engine):
             ]
             beliefs = self.beliefs_of(messages)
             if not self._lost(beliefs):
-                self.messages, self.beliefs = messages, beliefs
+                self._settle(messages, beliefs)
                 return length
             length /= 2
         raise InferenceError(
@@ -297,14 +315,15 @@ class MessagePassing(Engine):
         family = self.network.families[block.families[port]]
         return nodes[family.nodes[block.rows[port]]]
 
-    def _raise_empty(self, number: int, flagged: Tensor) -> None:
-        group, index = self.network.members[number]
-        e = int(index[int(flagged.nonzero()[0])])
-        raise ZeroMass(
-            f"{self.graph.factor_name(group, e)} excludes every state that the rest of the model "
-            "allows: the program's total mass is zero, or so small that it underflows. Look at the "
-            "hard constraints around it and at the observed values."
-        )
+    def _settle(self, messages: list[list[Message]], beliefs: list) -> None:
+        """Stand at these messages.
+
+        Raises:
+            ZeroMass: they leave a node no state.
+        """
+        if self.network.has_zeros:
+            refuse_contradictions(self.graph, self.network, messages, beliefs)
+        self.messages, self.beliefs = messages, beliefs
 
     # ------------------------------------------------------------------ results
     @property
@@ -475,6 +494,5 @@ def _plain(family: Family, belief: Tensor | Gaussian) -> Tensor | Gaussian:
         both = torch.stack([torch.zeros_like(belief), belief], 1)
         return both.log_softmax(1)
     if isinstance(family, Categorical):
-        value = belief.log_softmax(1)
-        return torch.where(is_zero(value), -torch.inf, value)
+        return belief.log_softmax(1)
     return belief

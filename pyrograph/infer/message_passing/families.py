@@ -18,14 +18,25 @@ from torch import Tensor
 
 from pyrograph.beliefs import Gaussian
 
-#: Log of a zero. Everything below half of it counts as zero; larger negative numbers would lose
-#: digits, infinities would cancel to NaN.
-ZERO = -1e6
+#: Log of a zero. Zeros come of hard constraints alone and are final: a cavity takes the factor's
+#: own zeros along instead of dividing by them.
+ZERO = -torch.inf
 
 
 def is_zero(log_value: Tensor) -> Tensor:
-    """Which log values stand for zeros."""
-    return log_value < ZERO / 2
+    """Which log values are zeros."""
+    return log_value == ZERO
+
+
+def finite_peak(log_value: Tensor) -> Tensor:
+    """Largest log value of every row, ``[E, 1]``, and 0 where all are zeros."""
+    peak = log_value.amax(1, keepdim=True)
+    return torch.where(is_zero(peak), 0.0, peak)
+
+
+def without(log_value: Tensor, divisor: Tensor) -> Tensor:
+    """Quotient of log values where the divisor is not zero, zero elsewhere."""
+    return torch.where(is_zero(divisor), ZERO, log_value - divisor)
 
 
 @dataclass(frozen=True)
@@ -51,7 +62,7 @@ class Categorical:
 
     def absorb(self, rows: Tensor, log_value: Tensor) -> Categorical:
         """With factors ``[E, c]`` of the nodes in ``rows`` multiplied into the base."""
-        return replace(self, base=self.base.index_add(0, rows, log_value).clamp_min(2 * ZERO))
+        return replace(self, base=self.base.index_add(0, rows, log_value))
 
     def beliefs(self, incoming: list[tuple[Tensor, Tensor]]) -> Tensor:
         """``[V, c]`` log values from (rows, messages ``[E, c]``)."""

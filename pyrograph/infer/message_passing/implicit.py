@@ -63,7 +63,7 @@ def attached(
         return None if gradient is None else _solve(image, point, gradient)
 
     # the values of the fixed point itself, the derivative of one sweep
-    result = fixed + (once - once.detach())
+    result = torch.where(fixed.isinf(), fixed, fixed + (once - once.detach()))
     result.register_hook(backward)
     return _unflat(result, start)
 

@@ -5,11 +5,13 @@ A message is a tensor of log values, one row (or one number) per factor, or a ba
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from pyrograph.beliefs import Gaussian
-from pyrograph.infer.message_passing.families import ZERO, is_zero
+from pyrograph.infer.message_passing.families import is_zero
 
 Message = Tensor | Gaussian
 
@@ -34,18 +36,26 @@ def damped(old: Message, new: Message, step: float, chosen: Tensor | None) -> Me
     if step != 1:
         moved = torch.lerp(old, new, step)
         if new.dim() == 2:
-            moved = torch.where(is_zero(new), ZERO, moved)
+            moved = torch.where(is_zero(new) | is_zero(old), new, moved)
     if chosen is None:
         return moved
     return torch.where(chosen if old.dim() == 1 else chosen.unsqueeze(1), moved, old)
 
 
 def change(old: Message, new: Message) -> Tensor:
-    """``[E]``: largest change of a log value; of Gaussians see :func:`movement`."""
+    """``[E]``: largest change of a log value; of Gaussians see :func:`movement`.
+
+    States that both messages make smaller than the square of the dtype's precision beside their
+    largest count as settled: on their way to a zero their logs never come to rest.
+    """
     if isinstance(old, Gaussian):
         return old.shift.new_zeros(len(old.shift))
     gap = (new - old).abs()
-    return gap if gap.dim() == 1 else gap.amax(1)
+    if gap.dim() == 1:
+        return gap
+    tiny = 2 * math.log(torch.finfo(new.dtype).eps)
+    settled = (new == old) | ((new < tiny) & (old < tiny) & ~is_zero(new))
+    return torch.where(settled, 0.0, gap).amax(1)
 
 
 def movement(old: Gaussian, new: Gaussian) -> Tensor:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from pyrograph.errors import OptionError
 from pyrograph.graph import FactorGroup
-from pyrograph.infer.message_passing.families import ZERO, Categorical, is_zero
+from pyrograph.infer.message_passing.families import Categorical, is_zero, without
 
 #: Smallest arity at which parity is looked for.
 LEAST_ARITY = 5
@@ -40,12 +40,11 @@ class ParityFactors:
     """
 
     def __init__(self, log_values: Tensor, alpha: Tensor, rows: list[Tensor], family: int):
-        self.log_values, self.alpha = log_values.clamp_min(ZERO), alpha
+        self.log_values, self.alpha = log_values, alpha
         self.arity = len(rows)
         self.rows, self.families = [torch.stack(rows, 1).flatten()], [family]
         self.is_mean_field = bool((alpha == 0).all())
-        zero = is_zero(self.log_values)
-        scaled = torch.where(zero, ZERO, alpha.unsqueeze(1) * self.log_values)
+        scaled = log_values if self.is_mean_field else alpha.unsqueeze(1) * log_values
         self._log_total = scaled.logsumexp(1)
         gap = scaled[:, 0] - scaled[:, 1]
         self._log_rho, self._sign = _log_tanh_of_half(gap.abs()), torch.where(gap < 0, -1.0, 1.0)
@@ -62,8 +61,7 @@ class ParityFactors:
 
     def _cavity(self, messages: list[Tensor], beliefs: list) -> Tensor:
         power = self.alpha.repeat_interleave(self.arity).unsqueeze(1)
-        cavity = self._own(beliefs) - power * messages[0]
-        return torch.where(is_zero(messages[0]), ZERO, cavity)
+        return without(self._own(beliefs), power * messages[0])
 
     def _leans(self, log_value: Tensor) -> tuple[Tensor, Tensor]:
         """Log size and sign of d_j, ``[E, k]``."""
@@ -84,11 +82,12 @@ class ParityFactors:
         towards_even = self._sign.unsqueeze(1) * _others(sign, torch.mul) > 0
         # with t the product's size: log (1 - t) - log (1 + t) of the state that it speaks against
         against = (-torch.expm1(log_product)).log() - torch.log1p(log_product.exp())
-        against = (against / self.alpha.unsqueeze(1)).clamp_min(ZERO)
+        against = against / self.alpha.unsqueeze(1)
         nothing = torch.zeros_like(against)
         even = torch.where(towards_even, nothing, against)
         odd = torch.where(towards_even, against, nothing)
-        return [torch.stack([even, odd], 2).flatten(0, 1)], is_zero(self._log_mass(size, sign))
+        mass = self._log_mass(size, sign)
+        return [torch.stack([even, odd], 2).flatten(0, 1)], is_zero(mass) | mass.isnan()
 
     def _log_mass(self, size: Tensor, sign: Tensor) -> Tensor:
         """``[E]``: log of sum f^alpha prod_j n_j / sum n_j."""
@@ -97,7 +96,7 @@ class ParityFactors:
         rest = torch.where(
             for_it, torch.log1p(log_product.exp()), (-torch.expm1(log_product)).log()
         )
-        return (self._log_total - math.log(2) + rest).clamp_min(ZERO)
+        return self._log_total - math.log(2) + rest
 
     def log_ratio(self, messages: list[Tensor], beliefs: list) -> Tensor:
         """``[E]``: (1 / alpha) log E_q (f / prod_j m_j)^alpha, and its limit at alpha = 0."""

@@ -33,7 +33,10 @@ def seen(belief: Gaussian, rows: Tensor, basis: Tensor | None) -> Gaussian:
     if basis is None:
         return belief[rows]
     if len(belief.shift) == 1:  # all about one node
-        covariance = (basis @ belief.covariance[0]) @ basis.mT
+        count, r, d = basis.shape
+        spread = (basis.reshape(-1, d) @ belief.covariance[0]).view(count, r, d)
+        one = (spread * basis).sum(2).unsqueeze(2) if r == 1 else None
+        covariance = spread @ basis.mT if one is None else one
         mean = basis @ belief.mean[0]
     else:
         covariance = basis @ belief.covariance[rows] @ basis.mT
@@ -66,6 +69,7 @@ class QuadraticFactors:
     ):
         self.precision, self.shift, self.constant = precision, shift, constant
         self.alpha, self.rows, self.families, self.bases = alpha, rows, families, bases
+        self.has_zeros = False
         self.is_mean_field = bool((alpha == 0).all())
         ends = torch.tensor(widths).cumsum(0).tolist()
         self.parts = [slice(end - w, end) for end, w in zip(ends, widths, strict=True)]

@@ -28,7 +28,7 @@ from torch import Tensor
 from pyrograph.beliefs import Gaussian
 from pyrograph.beliefs.gaussian import apply, inverse
 from pyrograph.errors import OptionError
-from pyrograph.infer.message_passing.families import ZERO, is_zero
+from pyrograph.infer.message_passing.families import ZERO, finite_peak, without
 from pyrograph.infer.message_passing.quadratic import _stacked, _where, seen
 from pyrograph.infer.message_passing.reduction import LocalDensity
 from pyrograph.quadrature import gauss_hermite
@@ -39,8 +39,10 @@ POINTS = {1: 32, 2: 16, 3: 10, 4: 7, 5: 5}
 FEW_POINTS, MAX_MOVES = 4.0, 12
 #: A grid shrinks to no less than this share of its variance at once.
 SHRINK = 0.05
+#: Log of a zero on the grid: minus infinity would make weights NaN where all points are zeros.
+NOTHING = -1e6
 #: Numbers evaluated at once.
-CHUNK = 2**22
+CHUNK = 2**20
 
 
 class QuadratureFactors:
@@ -110,8 +112,7 @@ class QuadratureFactors:
         own = [beliefs[self.families[k]][self.rows[k]] for k in self.local.discrete]
         cavities = []
         for q, k in zip(own, self.local.discrete, strict=True):
-            cavity = q - self.alpha[:, None] * messages[k]
-            cavities.append(torch.where(is_zero(messages[k]), ZERO, cavity))
+            cavities.append(without(q, self.alpha[:, None] * messages[k]))
         return own, cavities
 
     def _of_states(self, logs: list[Tensor], without: int | None = None) -> Tensor:
@@ -139,10 +140,10 @@ class QuadratureFactors:
         return apply(joint, mean), joint @ covariance @ joint.mT
 
     def _evaluate(self, u: Tensor) -> Tensor:
-        """log f at ``[N, D, E, r]``, zeros as :data:`ZERO`."""
+        """log f at ``[N, D, E, r]``, zeros as :data:`NOTHING`."""
         size = max(1, CHUNK // max(1, u[0].numel() * sum(self.local.nodes_widths)))
         value = torch.cat([self.local(part) for part in u.split(size)])
-        return torch.nan_to_num(value, nan=torch.nan, neginf=ZERO)
+        return torch.nan_to_num(value, nan=torch.nan, neginf=NOTHING)
 
     # ------------------------------------------------------------------ alpha other than 0
     def _tilted(self, mean: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -164,7 +165,7 @@ class QuadratureFactors:
             )
             value = self._evaluate(u)
             log_w = self.alpha * value + base + on_grid
-            log_w = torch.where(is_zero(value), ZERO, log_w)
+            log_w = torch.where(value <= NOTHING, NOTHING, log_w)
             log_mass = log_w.logsumexp(0)
             share = (log_w - log_mass).exp()
             found = (share[..., None] * u).sum(0)
@@ -208,8 +209,8 @@ class QuadratureFactors:
         for position, k in enumerate(self.local.discrete):
             value = self._per_state(log_mass + self._of_states(states, position), position)
             value = value / self.alpha[:, None]
-            value = value - value.amax(1, keepdim=True)
-            value = torch.where(is_zero(value), ZERO, value)
+            value = value - finite_peak(value)
+            value = torch.where(value < NOTHING / 2, ZERO, value)
             out[k] = torch.where(usable[:, None], value, messages[k])
         share = (joint_mass - joint_mass.logsumexp(0)).exp()
         slots = zip(self.local.continuous, self.parts, own, cavities, strict=True)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.infer.message_passing.binary import BinaryFactors
-from pyrograph.infer.message_passing.families import ZERO, Categorical, Odds, is_zero
+from pyrograph.infer.message_passing.families import Categorical, Odds, finite_peak
 from pyrograph.infer.message_passing.tables import TableFactors
 
 
@@ -45,6 +45,5 @@ def in_form_of(block: BinaryFactors | TableFactors, slots: list[Tensor]) -> list
 
 
 def normalised(log_value: Tensor) -> Tensor:
-    """Scaled to a largest value of one; what is zero is :data:`ZERO`."""
-    value = log_value - log_value.amax(1, keepdim=True)
-    return torch.where(is_zero(value), ZERO, value)
+    """Scaled to a largest value of one."""
+    return log_value - finite_peak(log_value)

@@ -20,7 +20,13 @@ import math
 import torch
 from torch import Tensor
 
-from pyrograph.infer.message_passing.families import ZERO, Categorical, is_zero
+from pyrograph.infer.message_passing.families import (
+    ZERO,
+    Categorical,
+    finite_peak,
+    is_zero,
+    without,
+)
 
 #: Shares of the largest exponent that a table's range may use before sums go to the log domain.
 RANGE = 0.75
@@ -41,12 +47,10 @@ class TableFactors:
         self.alpha = alpha
         zero = is_zero(log_table)
         self.has_zeros = bool(zero.any())
-        self.log_table = log_table.masked_fill(zero, ZERO)
+        self.log_table = log_table
         self.is_mean_field = bool((alpha == 0).all())
         width = alpha.view(-1, *(1,) * (log_table.dim() - 1))
         self.scaled = self.log_table if self.is_mean_field else width * self.log_table
-        if self.has_zeros:
-            self.scaled = self.scaled.masked_fill(zero, ZERO)
         self._choose_form()
 
     def _choose_form(self) -> None:
@@ -77,8 +81,8 @@ class TableFactors:
         """n_j, ``[E, c_j]`` log values; a state that the factor itself excludes stays out."""
         out = []
         for f, rows, message in zip(self.families, self.rows, messages, strict=True):
-            cavity = beliefs[f].index_select(0, rows) - self.alpha.unsqueeze(1) * message
-            out.append(torch.where(is_zero(message), ZERO, cavity) if self.has_zeros else cavity)
+            own, sent = beliefs[f].index_select(0, rows), self.alpha.unsqueeze(1) * message
+            out.append(without(own, sent) if self.has_zeros else own - sent)
         return out
 
     def update(self, messages: list[Tensor], beliefs: list) -> tuple[list[Tensor], Tensor]:
@@ -89,24 +93,16 @@ class TableFactors:
             found = self.sums(self.cavities(messages, beliefs))
         empty, out = torch.zeros_like(self.alpha, dtype=torch.bool), []
         for value in found:
-            peak = value.amax(1, keepdim=True)
-            empty = empty | is_zero(peak.squeeze(1))
-            value = value - peak
-            zero = is_zero(value)
-            if not self.is_mean_field:
-                value = value / self.alpha.unsqueeze(1)
-            out.append(torch.where(zero, ZERO, value.clamp_min(ZERO)))
-        return out, empty
+            if self.has_zeros:
+                empty = empty | is_zero(value.amax(1))
+            value = value - finite_peak(value)
+            out.append(value if self.is_mean_field else value / self.alpha.unsqueeze(1))
+        return out, empty if self.has_zeros else None
 
     def sums(self, cavities: list[Tensor]) -> list[Tensor]:
-        """Log of sum_{x minus i} f^alpha prod_{j != i} n_j up to a constant, ``[E, c_i]`` for every
-        slot i."""
+        """:meth:`exact_sums` up to a constant, by the fastest way."""
         if not self.is_plain:
-            tilted = self._tilted(cavities)
-            return [
-                tilted.logsumexp([k for k in range(1, tilted.dim()) if k != i + 1]) - cavity
-                for i, cavity in enumerate(cavities)
-            ]
+            return self.exact_sums(cavities)
         plain = [(n - n.amax(1, keepdim=True)).exp() for n in cavities]
         if self.arity == 2:
             a, b = plain
@@ -132,11 +128,20 @@ class TableFactors:
             value = (value * weight).sum(j + 1)
         return value.expand(self.num_factors, -1)
 
-    def _tilted(self, cavities: list[Tensor]) -> Tensor:
+    def exact_sums(self, cavities: list[Tensor]) -> list[Tensor]:
+        """Log of sum_{x minus i} f^alpha prod_{j != i} n_j, ``[E, c_i]`` for every slot i."""
+        axes = range(1, self.arity + 1)
+        return [
+            self._tilted(cavities, without_slot=i).logsumexp([k for k in axes if k != i + 1])
+            for i in range(self.arity)
+        ]
+
+    def _tilted(self, cavities: list[Tensor], without_slot: int | None = None) -> Tensor:
         """f^alpha prod_j n_j, ``[E, c_1, ..., c_k]`` log values."""
         value = self.scaled
         for j, n in enumerate(cavities):
-            value = value + n.view(len(n), *(1,) * j, -1, *(1,) * (self.arity - 1 - j))
+            if j != without_slot:
+                value = value + n.view(len(n), *(1,) * j, -1, *(1,) * (self.arity - 1 - j))
         return value
 
     def _expectations(self, beliefs: list) -> list[Tensor]:
@@ -172,21 +177,15 @@ class TableFactors:
         both directions; at least :meth:`log_ratio`."""
         own = [beliefs[f].index_select(0, r) for f, r in zip(self.families, self.rows, strict=True)]
         cavities = self.cavities(messages, beliefs)
-        sums = self._exact_sums(cavities)
+        sums = self.exact_sums(cavities)
         found = []
         for j, i in ((0, 1), (1, 0)):
             ratio = sums[j] - self.alpha.unsqueeze(1) * messages[j]
-            ratio = torch.where(is_zero(sums[j]), -torch.inf, ratio).amax(1)
+            # what is excluded anyway adds nothing to Z
+            possible = ~(is_zero(sums[j]) | is_zero(own[j]))
+            ratio = torch.where(possible, ratio, ZERO).amax(1)
             found.append((ratio - own[i].logsumexp(1)) / self.alpha)
         return torch.maximum(*found)
-
-    def _exact_sums(self, cavities: list[Tensor]) -> list[Tensor]:
-        """Those of :meth:`sums` for pairs, with the constants that messages do without."""
-        first, second = cavities
-        return [
-            (self.scaled + second.unsqueeze(1)).logsumexp(2),
-            (self.scaled + first.unsqueeze(2)).logsumexp(1),
-        ]
 
     def marginals(self, messages: list[Tensor], beliefs: list) -> Tensor:
         """Beliefs over the scopes, ``[E, c_1, ..., c_k]`` log values, normalised.

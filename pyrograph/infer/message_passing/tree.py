@@ -21,7 +21,7 @@ from torch import Tensor
 
 from pyrograph.infer.message_passing.binary import BinaryFactors
 from pyrograph.infer.message_passing.build import Network
-from pyrograph.infer.message_passing.families import ZERO, Categorical, Odds
+from pyrograph.infer.message_passing.families import ZERO, Categorical, Odds, without
 from pyrograph.infer.message_passing.states import (
     as_tables,
     family_of_states,
@@ -170,14 +170,14 @@ class _Contraction:
             self._oriented(step.leaf_edge, step.leaf_slot) + self.unary[step.leaf].unsqueeze(2)
         ).logsumexp(1)
         target = self.ends[step.leaf_edge, 1 - step.leaf_slot]
-        self.unary = self.unary.index_add(0, target, message).clamp_min(2 * ZERO)
+        self.unary = self.unary.index_add(0, target, message)
 
     def _compress(self, step: _Round) -> None:
         first, second = step.joint_edge.unbind(1)
         one, two = step.joint_slot.unbind(1)
         left = self._oriented(first, one) + self.unary[step.joint].unsqueeze(2)  # [n, v, a]
         right = self._oriented(second, two)  # [n, v, b]
-        table = (left.unsqueeze(3) + right.unsqueeze(2)).logsumexp(1).clamp_min(2 * ZERO)
+        table = (left.unsqueeze(3) + right.unsqueeze(2)).logsumexp(1)
         ends = torch.stack([self.ends[first, 1 - one], self.ends[second, 1 - two]], 1)
         self.tables = torch.cat([self.tables, table])
         self.ends = torch.cat([self.ends, ends])
@@ -202,7 +202,7 @@ class _Contraction:
         own = self.unary[step.leaf]
         target = self.ends[step.leaf_edge, 1 - step.leaf_slot]
         up = (table + own.unsqueeze(2)).logsumexp(1)
-        down = normalised(self.beliefs[target] - up)
+        down = normalised(without(self.beliefs[target], up))
         self.sent[step.leaf_edge, step.leaf_slot] = normalised(own)
         self.sent[step.leaf_edge, 1 - step.leaf_slot] = down
         self.beliefs[step.leaf] = normalised(own + (table + down.unsqueeze(1)).logsumexp(2))

@@ -1,0 +1,159 @@
+"""Parity checks without tables. Truth: sums over all states."""
+
+import itertools
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from torch.testing import assert_close
+
+import pyrograph as pg
+from pyrograph.errors import OptionError, ZeroMass
+
+from .builders import INF, run
+
+
+def binary(fields, rule):
+    """Bits with log odds, under a factor ``rule(x)`` of all of them."""
+
+    def model():
+        with pyro.plate("bits", len(fields)):
+            x = pyro.sample("x", dist.Bernoulli(logits=fields))
+        pyro.factor("rule", rule(x))
+
+    states = torch.tensor(list(itertools.product([0.0, 1.0], repeat=len(fields))))
+    value = rule(states) + dist.Bernoulli(logits=fields).log_prob(states).sum(1)
+    share = value.softmax(0)
+    return model, value.logsumexp(0), share @ states
+
+
+def parity(even, odd):
+    def rule(x):
+        is_odd = torch.remainder(x.sum(-1), 2)
+        return torch.where(is_odd > 0.5, odd, even)
+
+    return rule
+
+
+def check(model, log_z, ones, engine=pg.BP, tolerance=1e-10, **options):
+    posterior = run(model, engine, **options)
+    assert_close(posterior.log_evidence, log_z, rtol=0, atol=tolerance)
+    assert_close(posterior.marginal("x").probs[:, 1], ones, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("k", [2, 4, 5, 8, 13])
+@pytest.mark.parametrize("values", [(0.0, -INF), (-INF, 0.3), (0.7, -0.4)])
+def test_hard_and_soft_checks_are_exact(k, values):
+    check(*binary(torch.randn(k), parity(*values)))
+
+
+@pytest.mark.parametrize("alpha", [0.6, 2.0])
+def test_powers_of_a_check_do_what_the_table_of_a_check_does(alpha):
+    """A wide check and one too small to be found: both end at their own fixed point, and the bound
+    of Theorem 4 holds for one factor."""
+    model, log_z, _ = binary(torch.randn(6), parity(0.5, -0.5))
+    posterior = run(model, pg.FractionalBP, alpha=alpha)
+    assert posterior.evidence_kind == ("lower bound" if alpha < 1 else "upper bound")
+    gap = float(posterior.log_evidence - log_z)
+    assert (gap <= 1e-12) if alpha < 1 else (gap >= -1e-12)
+
+
+def test_mean_field_of_a_soft_check_is_below_log_z():
+    model, log_z, _ = binary(torch.randn(6), parity(0.5, -0.5))
+    assert float(run(model, pg.VMP).log_evidence) < float(log_z)
+
+
+@pytest.mark.parametrize("strength", [10.0, 20.0, 30.0, 40.0, 300.0])
+@pytest.mark.parametrize("k", [4, 5, 9])
+def test_strong_bits_against_one_another_keep_their_digits(k, strength):
+    """All but one bit are 0 with large odds, the last is 1 with almost as large odds."""
+    fields = torch.full((k,), -strength)
+    fields[-1] = strength - 1
+    check(*binary(fields, parity(0.0, -INF)), tolerance=1e-9)
+
+
+@pytest.mark.parametrize("k", [4, 6])
+def test_a_steep_but_soft_check_may_be_violated(k):
+    """Bits pinned to odd parity; odd parity has log value -40, no zero."""
+    pins = torch.tensor([[0.0, -INF]] * (k - 1) + [[-INF, 0.0]])
+    rule = parity(0.0, -40.0)
+
+    def model():
+        with pyro.plate("bits", k):
+            x = pyro.sample("x", dist.Bernoulli(0.5))
+            pyro.factor("pin", torch.where(x > 0.5, pins[:, 1], pins[:, 0]))
+        pyro.factor("rule", rule(x))
+
+    posterior = run(model)
+    truth = -40.0 - k * torch.tensor(2.0).log()
+    assert_close(posterior.log_evidence, truth, rtol=0, atol=1e-9)
+
+
+def test_a_check_against_certain_bits_has_no_mass():
+    k = 6
+
+    def model():
+        with pyro.plate("bits", k):
+            x = pyro.sample("x", dist.Bernoulli(0.5))
+            pyro.factor("pin", torch.where(x > 0.5, -INF, 0.0))
+        pyro.factor("rule", parity(-INF, 0.0)(x))
+
+    with pytest.raises(ZeroMass, match='factor "rule"'):
+        run(model)
+
+
+@pytest.mark.xfail(strict=True, reason="a node that no state is left of is not seen by checks")
+@pytest.mark.parametrize("schedule", ["parallel", "sequential"])
+def test_two_checks_that_want_opposite_bits_have_no_mass(schedule):
+    """All other bits are pinned: bit 4 would have to be 0 by the one check and 1 by the other."""
+    pin = torch.tensor([0.0, 0, 0, 0, 9, 1, 0, 0, 0])
+
+    def model():
+        with pyro.plate("bits", 9):
+            x = pyro.sample("x", dist.Bernoulli(0.5))
+            pyro.factor("pin", torch.where((pin < 5) & (x != pin), -INF, 0.0))
+        pyro.factor("first", parity(0.0, -INF)(x[..., :5]))
+        pyro.factor("second", parity(0.0, -INF)(x[..., 4:]))
+
+    with pytest.raises(ZeroMass):
+        run(model, schedule=schedule)
+
+
+@pytest.mark.parametrize("k", [5, 12, 13, 15])
+def test_not_all_ones_is_not_taken_for_a_check(k):
+    """One state of 2^k is excluded, the likeliest; parity looks right at all others."""
+    pattern = torch.ones(k)
+    fields = torch.full((k,), 3.0)
+
+    def clause(x):
+        distance = (x - pattern).abs().sum(-1)
+        return torch.where(distance < 0.5, -INF, 0.0)
+
+    check(*binary(fields, clause), tolerance=1e-8)
+
+
+def test_a_code_of_two_checks_without_cycles_is_exact():
+    fields = torch.randn(9)
+
+    def rule(x):
+        return parity(0.0, -INF)(x[..., :5])
+
+    def other(x):
+        return parity(0.0, -INF)(x[..., 4:])
+
+    _, log_z, ones = binary(fields, lambda x: rule(x) + other(x))
+
+    def model():
+        with pyro.plate("bits", 9):
+            x = pyro.sample("x", dist.Bernoulli(logits=fields))
+        pyro.factor("first", rule(x))
+        pyro.factor("second", other(x))
+
+    check(model, log_z, ones)
+
+
+def test_the_belief_over_a_wide_check_is_refused_in_words():
+    model, *_ = binary(torch.randn(6), parity(0.0, -INF))
+    with pytest.raises(OptionError, match="marginals of its nodes"):
+        run(model).factor_marginal("rule")

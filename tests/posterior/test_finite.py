@@ -1,0 +1,89 @@
+"""Distributions over lists of values. Truth: torch's Categorical and Bernoulli."""
+
+import pytest
+import torch
+from torch.distributions import Bernoulli, Categorical
+from torch.testing import assert_close
+
+from pyrograph.posterior.finite import Finite
+
+VALUES = torch.tensor([0.5, -2.0, 3.0], dtype=torch.float64)
+ROWS = torch.eye(3, dtype=torch.float64)
+FLAT = pytest.mark.xfail(strict=True, reason="logits do not broadcast against smaller values")
+
+
+def test_shapes_are_those_of_logits_and_values():
+    one, rows = Finite(VALUES, torch.randn(4, 2, 3)), Finite(ROWS, torch.randn(4, 3))
+    assert (one.batch_shape, one.event_shape) == ((4, 2), ())
+    assert (rows.batch_shape, rows.event_shape) == ((4,), (3,))
+    assert one.sample((7,)).shape == (7, 4, 2) and rows.sample((7,)).shape == (7, 4, 3)
+    assert one.sample().shape == (4, 2)
+
+
+@pytest.mark.parametrize("batch", [(), (4,), (4, 2)])
+def test_log_prob_is_that_of_the_index(batch):
+    logits = torch.randn(*batch, 3)
+    index = torch.randint(3, (6, *batch))
+    truth = Categorical(logits=logits).log_prob(index)
+    assert_close(Finite(VALUES, logits).log_prob(VALUES[index]), truth)
+    assert_close(Finite(ROWS, logits).log_prob(ROWS[index]), truth)
+
+
+def test_values_that_are_not_listed_have_no_probability():
+    fn = Finite(VALUES, torch.randn(2, 3), validate_args=False)
+    assert_close(fn.log_prob(torch.tensor([0.5, 0.4])).exp()[1], torch.tensor(0.0))
+    rows = Finite(ROWS, torch.randn(3), validate_args=False)
+    assert rows.log_prob(torch.tensor([1.0, 1.0, 0.0])) == -torch.inf
+
+
+def test_the_support_tells_listed_values_from_others():
+    found = Finite(VALUES, torch.zeros(3)).support.check(torch.tensor([0.5, 0.6, 3.0]))
+    assert found.tolist() == [True, False, True]
+    rows = Finite(ROWS, torch.zeros(3)).support.check(torch.tensor([[0.0, 1, 0], [1.0, 1, 0]]))
+    assert rows.tolist() == [True, False]
+
+
+def test_frequencies_are_the_probabilities():
+    probs = torch.tensor([0.2, 0.7, 0.1])
+    draws = Finite(VALUES, probs.log()).sample((20000,))
+    found = torch.stack([(draws == v).double().mean() for v in VALUES])
+    assert_close(found, probs, rtol=0, atol=0.015)
+
+
+@FLAT
+@pytest.mark.parametrize("shape", [(), (1,), (5, 1)])
+def test_values_broadcast_against_the_batch_as_in_torch(shape):
+    logits = torch.randn(4, 2)
+    value = torch.ones(shape)
+    truth = Bernoulli(logits=logits[:, 1] - logits[:, 0]).log_prob(value)
+    assert_close(Finite(torch.tensor([0.0, 1.0]), logits).log_prob(value), truth)
+
+
+@pytest.mark.parametrize("expand", [True, pytest.param(False, marks=FLAT)])
+@pytest.mark.parametrize("values", [VALUES, ROWS])
+def test_enumeration_sums_to_one(values, expand):
+    fn = Finite(values, torch.randn(4, 2, 3))
+    states = fn.enumerate_support(expand=expand)
+    assert states.shape == (3, *((4, 2) if expand else (1, 1)), *values.shape[1:])
+    assert_close(fn.log_prob(states).exp().sum(0), torch.ones(4, 2))
+
+
+def test_expansion_repeats_the_distribution():
+    fn = Finite(VALUES, torch.randn(3))
+    wide = fn.expand(torch.Size([5, 2]))
+    assert wide.batch_shape == (5, 2) and wide.sample().shape == (5, 2)
+    value = VALUES[torch.randint(3, (5, 2))]
+    assert_close(wide.log_prob(value), torch.stack([fn.log_prob(v) for v in value]))
+
+
+def test_the_mode_is_the_most_probable_value():
+    logits = torch.tensor([[0.0, 1.0, 0.5], [2.0, 1.0, 0.5]])
+    assert Finite(VALUES, logits).mode.tolist() == [-2.0, 0.5]
+    assert_close(Finite(ROWS, logits).mode, ROWS[[1, 0]])
+
+
+def test_log_probabilities_differentiate_with_respect_to_logits():
+    logits = torch.randn(3, requires_grad=True)
+    Finite(VALUES, logits).log_prob(VALUES[1]).backward()
+    truth = torch.eye(3)[1] - logits.detach().softmax(0)
+    assert_close(logits.grad, truth)
