@@ -252,7 +252,8 @@ class Recorder(TorchDispatchMode):
             n == 1 or s == 0
             for n, s in zip(view.shape[:blocks], view.stride()[:blocks], strict=True)
         ):
-            view = view[(slice(0, 1),) * blocks]
+            for k in range(blocks):
+                view = view.narrow(k, 0, 1)
         values = view.reshape(-1, *core)
         if values.untyped_storage()._cdata == t.untyped_storage()._cdata:
             values = values.clone()

@@ -13,7 +13,7 @@ constant second derivative and need no integral at all.
 from __future__ import annotations
 
 import itertools
-import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,10 +24,12 @@ from pyrograph.beliefs import Gaussian
 from pyrograph.beliefs.gaussian import apply
 from pyrograph.graph import FactorGroup
 
+#: Scales of the standard normal points, in turn: a factor may change its form far out.
+SCALES = (1.0, 0.3, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 #: Points at which gradients are looked at, and those at which a reduction is checked.
-PROBES, CHECKS = 8, 6
-#: Scales of the standard normal points, in turn.
-SCALES = (1.0, 0.3, 3.0)
+PROBES, CHECKS = 16, 16
+#: Rounding errors that a comparison may show, in units of the dtype's precision.
+ROUNDING = 3e3
 
 
 class LocalDensity:
@@ -121,16 +123,15 @@ class LocalDensity:
         z = torch.randn(shape, generator=self.generator, dtype=torch.float64)
         return (z * scale.view(-1, 1, 1, 1)).to(self.like)
 
-    def _tolerance(self) -> float:
-        return torch.finfo(self.like.dtype).eps ** 0.5
+    @property
+    def _rounding(self) -> float:
+        return ROUNDING * torch.finfo(self.like.dtype).eps
 
     def _reduce_slots(self) -> None:
         if max(self.nodes_widths) == 1 or self.group.is_differentiable:
             return  # what factors read may change with the tensors they are attached to
         points = [self._points(PROBES, w).requires_grad_() for w in self.nodes_widths]
-        with torch.enable_grad():
-            total = self.at_nodes(points).sum()
-            gradients = torch.autograd.grad(total, points)
+        gradients = _gradients(self.at_nodes, points)
         for k, gradient in enumerate(gradients):
             width = self.nodes_widths[k]
             rows = gradient.flatten(0, 1).transpose(0, 1)  # [E, N D, d]
@@ -140,40 +141,56 @@ class LocalDensity:
             self.bases[k] = basis
 
     def _span(self, rows: Tensor) -> Tensor | None:
-        """Orthonormal basis of the rows, ``[..., r, d]`` of ``[..., m, d]``; None if all of it."""
-        if not bool(rows.isfinite().all()):
-            return None
+        """Orthonormal basis of the rows, ``[..., r, d]`` of ``[..., m, d]``; None if all of it.
+
+        Rows count by their direction alone: far out they may be larger by orders of magnitude.
+        What overflowed says nothing.
+        """
+        rows = torch.where(rows.isfinite().all(-1, keepdim=True), rows, 0.0)
+        size = rows.norm(dim=-1, keepdim=True)
+        rows = rows / torch.where(size > 0, size, 1.0)
         _, size, right = torch.linalg.svd(rows, full_matrices=False)
-        rank = int((size > self._tolerance() * size[..., :1]).sum(-1).max())
+        threshold = torch.finfo(rows.dtype).eps ** 0.5
+        rank = int((size > threshold * size[..., :1].clamp_min(1)).sum(-1).max())
         return None if rank >= min(rows.shape[-2:]) else right[..., : max(rank, 1), :]
 
     def _slot_is_free(self, k: int, basis: Tensor) -> bool:
         """Whether coordinates of slot k outside the basis leave the factors as they are."""
         points = [self._points(CHECKS, w) for w in self.nodes_widths]
-        before = self.at_nodes(points)
-        inside = apply(basis.mT, apply(basis, points[k]))
-        points[k] = inside
-        return self._same(before, self.at_nodes(points))
+        inside = list(points)
+        inside[k] = apply(basis.mT, apply(basis, points[k]))
+        return self._same(self.at_nodes, points, inside)
 
-    def _same(self, a: Tensor, b: Tensor) -> bool:
-        bound = 10 * self._tolerance() * (1 + a.abs())
-        return bool(((a - b).abs() <= bound).all())
+    def _same(self, function: Callable, points: list[Tensor], others: list[Tensor]) -> bool:
+        """Whether the factors are the same at other points, up to rounding of values and of
+        arguments; what overflows has to do so alike."""
+        slopes = _gradients(function, [p.clone().requires_grad_() for p in points])
+        with torch.no_grad():
+            a, b = function(points), function(others)
+        lever = sum(
+            (g.norm(dim=-1) * p.norm(dim=-1)) for g, p in zip(slopes, points, strict=True)
+        )
+        near = (a - b).abs() <= self._rounding * (1 + a.abs() + lever)
+        finite = a.isfinite() & b.isfinite() & lever.isfinite()
+        return bool(torch.where(finite, near, a.isfinite() == b.isfinite()).all())
 
     def reduce_jointly(self) -> None:
         """Find A; to be called for factors that are not quadratic."""
         total = sum(self.widths)
         if total == 1 or len(self.widths) == 1 or self.group.is_differentiable:
             return  # the basis of an only slot has seen to it
-        v = self._points(max(PROBES, total + 2), total).requires_grad_()
-        with torch.enable_grad():
-            (gradient,) = torch.autograd.grad(self.at_parts(v).sum(), v)
+        v = self._points(max(PROBES, 2 * total), total).requires_grad_()
+        (gradient,) = _gradients(self._at_stacked, [v])
         joint = self._span(gradient.permute(1, 2, 0, 3))
         if joint is None:
             return
         v = self._points(CHECKS, total)
         inside = apply(joint.mT, apply(joint, v))
-        if self._same(self.at_parts(v), self.at_parts(inside)):
+        if self._same(self._at_stacked, [v], [inside]):
             self.joint = joint
+
+    def _at_stacked(self, points: list[Tensor]) -> Tensor:
+        return self.at_parts(points[0])
 
     @cached_property
     def quadratic(self) -> Quadratic | None:
@@ -185,10 +202,12 @@ class LocalDensity:
         v = start.repeat(total + 1, 1, 1, 1)
         v[1:] += torch.eye(total, dtype=v.dtype, device=v.device).view(total, 1, 1, total)
         v.requires_grad_()
+        attached = self.group.is_differentiable
         with torch.enable_grad():
             value = self.at_parts(v)
-            attached = self.group.is_differentiable
-            (slope,) = torch.autograd.grad(value.sum(), v, create_graph=attached)
+            slope = torch.zeros_like(v)
+            if value.requires_grad:
+                (slope,) = torch.autograd.grad(value.sum(), v, create_graph=attached)
         slope = slope.squeeze(1)  # [R + 1, E, R]
         value, origin = value[0, 0] if attached else value.detach()[0, 0], start[0]
         precision = -(slope[1:] - slope[:1]).transpose(0, 1)
@@ -196,17 +215,30 @@ class LocalDensity:
         shift = slope[0] + apply(precision, origin)
         gaussian = Gaussian(precision, shift)
         constant = value - gaussian.log_value(origin)
-        check = self._points(CHECKS, total)
-        there = self.at_parts(check).squeeze(1)
-        ours = constant + gaussian.log_value(check.squeeze(1))
-        if not bool(there.isfinite().all()) or not self._close(there, ours, check):
-            return None
-        return Quadratic(gaussian, constant)
+        quadratic = Quadratic(gaussian, constant)
+        return quadratic if self.is_quadratic_at(quadratic, self._points(CHECKS, total)) else None
 
-    def _close(self, theirs: Tensor, ours: Tensor, at: Tensor) -> bool:
-        """Equal up to what differences of gradients lose."""
-        size = 1 + theirs.abs() + at.squeeze(1).square().sum(-1)
-        return bool(((theirs - ours).abs() <= 100 * self._tolerance() * size).all())
+    @torch.no_grad()
+    def is_quadratic_at(self, quadratic: Quadratic, v: Tensor) -> bool:
+        """Whether the factors are what the coefficients say at ``[N, 1, E, R]``."""
+        theirs = self.at_parts(v).squeeze(1)
+        v = v.squeeze(1)
+        gaussian = quadratic.gaussian
+        ours = quadratic.constant + gaussian.log_value(v)
+        # what the coefficients, differences of gradients, may be off by
+        size = gaussian.precision.abs().amax((-1, -2)) + gaussian.shift.abs().amax(-1)
+        bound = 1 + theirs.abs() + size * (1 + v.square().sum(-1))
+        return bool(((theirs - ours).abs() <= self._rounding * bound).all())
+
+
+def _gradients(function: Callable, points: list[Tensor]) -> list[Tensor]:
+    """Of the sum of a function of several tensors; zeros where nothing depends on them."""
+    with torch.enable_grad():
+        total = function(points).sum()
+        if not total.requires_grad:
+            return [torch.zeros_like(p) for p in points]
+        found = torch.autograd.grad(total, points, allow_unused=True)
+    return [torch.zeros_like(p) if g is None else g for p, g in zip(points, found, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -215,7 +247,3 @@ class Quadratic:
 
     gaussian: Gaussian
     constant: Tensor
-
-    @property
-    def is_finite(self) -> bool:
-        return math.isfinite(float(self.constant.sum()))
