@@ -27,9 +27,10 @@ from pyrograph.infer.message_passing.families import (
 )
 from pyrograph.infer.message_passing.parity import ParityFactors, parity_values
 from pyrograph.infer.message_passing.quadratic import QuadraticFactors
-from pyrograph.infer.message_passing.quadrature_factors import POINTS, QuadratureFactors
+from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 from pyrograph.infer.message_passing.reduction import LocalDensity
 from pyrograph.infer.message_passing.tables import TableFactors
+from pyrograph.infer.message_passing.tilted import POINTS
 
 #: Log odds beyond which binary messages would overflow are kept as two numbers.
 ODDS_RANGE = 40.0
@@ -59,6 +60,11 @@ class Network:
     row: Tensor
     family: Tensor
     constant: Tensor
+
+    @property
+    def has_quadrature(self) -> bool:
+        """Whether some integral is approximated."""
+        return any(isinstance(block, QuadratureFactors) for block in self.blocks)
 
     @cached_property
     def has_zeros(self) -> bool:
@@ -256,7 +262,7 @@ class _Builder:
     def _read_local(self, group: FactorGroup, locals_: list) -> None:
         alpha = self.alpha(group)
         for index in _by_sign(alpha):
-            local = LocalDensity(group, index, self.like)
+            local = LocalDensity(group, index, self.like, self._names(group, index))
             quadratic = local.quadratic
             if group.arity == 1 and quadratic is not None:
                 number = int(self.family[group.scope[0, 0]])
@@ -268,6 +274,9 @@ class _Builder:
                 )
             else:
                 locals_.append((group, index, local, alpha[index]))
+
+    def _names(self, group: FactorGroup, index: Tensor) -> Callable[[int], str]:
+        return lambda e: self.graph.factor_name(group, int(index[e]))
 
     def _local_block(
         self, group: FactorGroup, index: Tensor, local: LocalDensity, alpha: Tensor

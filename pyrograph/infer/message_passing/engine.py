@@ -41,6 +41,7 @@ from pyrograph.infer.message_passing.evidence import is_forest, kind_of, log_evi
 from pyrograph.infer.message_passing.families import Categorical, Normal, Odds
 from pyrograph.infer.message_passing.implicit import attached
 from pyrograph.infer.message_passing.messages import Message, change, damped, movement
+from pyrograph.infer.message_passing.tilted import Grid
 from pyrograph.infer.message_passing.tree import applies, exact_messages
 from pyrograph.infer.options import count, fraction
 from pyrograph.infer.requires import FiniteOrContinuous
@@ -161,7 +162,8 @@ class MessagePassing(Engine):
         plain = self.schedule == "parallel" and self.init is None and self.damping in ("auto", 0.0)
         self._is_tree = self._forest and plain and bool(self.network.blocks)
         self._is_tree = self._is_tree and applies(self.network)
-        automatic = self.damping == "auto" and not self._forest
+        settles = self._forest and not self.network.has_quadrature
+        automatic = self.damping == "auto" and not settles
         self._automatic = AutomaticDamping() if automatic else None
         self._colours = self._node_colours() if self.schedule == "sequential" else []
         with torch.no_grad():
@@ -421,8 +423,10 @@ class MessagePassing(Engine):
                     kept["messages"][f"{b}.{p}"] = message.clone()
             grid = getattr(self.network.blocks[b], "grid", None)
             if grid is not None:
-                kept["messages"][f"{b}.grid.mean"] = grid[0].clone()
-                kept["messages"][f"{b}.grid.root"] = grid[1].clone()
+                kept["messages"][f"{b}.grid.mean"] = grid.mean.clone()
+                kept["messages"][f"{b}.grid.root"] = grid.root.clone()
+                rough = torch.tensor(self.network.blocks[b].tilted.is_rough)
+                kept["messages"][f"{b}.grid.rough"] = rough
         if self._automatic:
             kept["automatic"] = self._automatic.carried()
         kept["double_loop"] = {} if self._double_loop is None else self._double_loop.carried()
@@ -473,7 +477,8 @@ class MessagePassing(Engine):
                 ]
             )
             if f"{b}.grid.mean" in saved:
-                block.grid = (saved[f"{b}.grid.mean"], saved[f"{b}.grid.root"])
+                block.grid = Grid(saved[f"{b}.grid.mean"], saved[f"{b}.grid.root"])
+                block.tilted.is_rough = bool(saved[f"{b}.grid.rough"])
         return out
 
 

@@ -24,7 +24,6 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from pyrograph.infer.message_passing.build import Network
-from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 from pyrograph.posterior.posterior import EvidenceKind
 
 
@@ -56,7 +55,7 @@ def is_forest(network: Network) -> bool:
 
 def kind_of(network: Network, forest: bool, converged: bool) -> EvidenceKind:
     """What eq (66) is worth for these alphas. Quadrature makes no bound."""
-    if any(isinstance(block, QuadratureFactors) for block in network.blocks):
+    if network.has_quadrature:
         return "estimate"
     alphas = [block.alpha for block in network.blocks]
     alpha = torch.cat(alphas) if alphas else torch.zeros(0)

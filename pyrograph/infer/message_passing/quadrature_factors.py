@@ -26,23 +26,19 @@ import torch
 from torch import Tensor
 
 from pyrograph.beliefs import Gaussian
-from pyrograph.beliefs.gaussian import apply, inverse
+from pyrograph.beliefs.gaussian import apply
 from pyrograph.errors import OptionError
 from pyrograph.infer.message_passing.families import ZERO, finite_peak, without
 from pyrograph.infer.message_passing.quadratic import _stacked, _where, seen
 from pyrograph.infer.message_passing.reduction import LocalDensity
+from pyrograph.infer.message_passing.tilted import (
+    NOTHING,
+    POINTS,
+    Grid,
+    Tilted,
+    TiltedMoments,
+)
 from pyrograph.quadrature import gauss_hermite
-
-#: Points per dimension, by effective dimension.
-POINTS = {1: 32, 2: 16, 3: 10, 4: 7, 5: 5}
-#: Grids are moved again while fewer points than this carry the weight, at most so many times.
-FEW_POINTS, MAX_MOVES = 4.0, 12
-#: A grid shrinks to no less than this share of its variance at once.
-SHRINK = 0.05
-#: Log of a zero on the grid: minus infinity would make weights NaN where all points are zeros.
-NOTHING = -1e6
-#: Numbers evaluated at once.
-CHUNK = 2**20
 
 
 class QuadratureFactors:
@@ -73,9 +69,10 @@ class QuadratureFactors:
         self.nodes, self.weights = gauss_hermite(
             points, local.dim, local.like.dtype, local.like.device
         )
+        self.tilted = TiltedMoments(local, alpha, num_points)
         ends = torch.tensor(local.widths).cumsum(0).tolist()
         self.parts = [slice(end - w, end) for end, w in zip(ends, local.widths, strict=True)]
-        self.grid: tuple[Tensor, Tensor] | None = None  # mean and root, [D, E, r], [D, E, r, r]
+        self.grid: Grid | None = None
 
     @property
     def num_factors(self) -> int:
@@ -139,58 +136,40 @@ class QuadratureFactors:
             return mean.expand(states, *mean.shape), covariance.expand(states, *covariance.shape)
         return apply(joint, mean), joint @ covariance @ joint.mT
 
-    def _evaluate(self, u: Tensor) -> Tensor:
-        """log f at ``[N, D, E, r]``, zeros as :data:`NOTHING`."""
-        size = max(1, CHUNK // max(1, u[0].numel() * sum(self.local.nodes_widths)))
-        value = torch.cat([self.local(part) for part in u.split(size)])
-        return torch.nan_to_num(value, nan=torch.nan, neginf=NOTHING)
-
     # ------------------------------------------------------------------ alpha other than 0
-    def _tilted(self, mean: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Log mass ``[D, E]``, mean and covariance of f(u)^alpha N(u; mean, covariance)."""
-        precision = inverse(covariance)
-        log_norm = 0.5 * torch.logdet(precision)
-        start = self.grid
-        if start is None:
-            start = mean, torch.linalg.cholesky(covariance)
-        loc, root = start
-        for _ in range(MAX_MOVES):
-            u = loc + apply(root, self.nodes[:, None, None, :])
-            gap = u - mean
-            base = log_norm - 0.5 * (gap * apply(precision, gap)).sum(-1)
-            on_grid = (
-                0.5 * self.nodes.square().sum(1)[:, None, None]
-                + root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-                + self.weights.log()[:, None, None]
-            )
-            value = self._evaluate(u)
-            log_w = self.alpha * value + base + on_grid
-            log_w = torch.where(value <= NOTHING, NOTHING, log_w)
-            log_mass = log_w.logsumexp(0)
-            share = (log_w - log_mass).exp()
-            found = (share[..., None] * u).sum(0)
-            off = u - found
-            spread = torch.einsum("nde,nder,ndes->ders", share, off, off)
-            few = 1 / share.square().sum(0) < FEW_POINTS
-            with torch.no_grad():
-                floor = SHRINK * root @ root.mT
-                moved = spread + floor * few[..., None, None]
-                new_root, info = torch.linalg.cholesky_ex(moved)
-                keep = (info != 0)[..., None]
-                loc = torch.where(keep, loc, found).detach()
-                root = torch.where(keep[..., None], root, new_root).detach()
-            if not bool(few.any()):
-                break
-        self.grid = loc, root
-        return log_mass, found, spread
+    def _surroundings(self, own: list[Gaussian], cavities: list[Gaussian]) -> tuple[Gaussian, Grid]:
+        """The Gaussian of u under the cavities, batch ``[D, E]``, and where to look first."""
+        if self.local.joint is not None:
+            mean, covariance = self._effective(cavities)
+            root = torch.linalg.cholesky(covariance).detach()
+            return Gaussian.from_moments(mean, covariance), Grid(mean.detach(), root)
+        g = _stacked(cavities)
+        proper = torch.stack([c.is_proper for c in cavities]).all(0)
+        mean, covariance = self._effective(
+            [_where(proper, c, q) for c, q in zip(cavities, own, strict=True)]
+        )
+        first = Grid(mean.detach(), torch.linalg.cholesky(covariance).detach())
+        states = self.local.num_states
+        return Gaussian(
+            g.precision.expand(states, *g.precision.shape), g.shift.expand(states, *g.shift.shape)
+        ), first
 
-    def _cavity_is_usable(self, cavities: list[Gaussian]) -> Tensor:
+    def _is_usable(self, cavities: list[Gaussian]) -> Tensor:
+        """``[E]`` whether all cavities are proper; flat ones will do where the tilted moments are
+        those of the nodes themselves."""
         usable = torch.ones_like(self.alpha, dtype=torch.bool)
         for cavity in cavities:
-            usable = usable & cavity.is_proper
+            fine = cavity.is_proper
+            if self.local.joint is None:
+                size = cavity.precision.abs().amax((-1, -2)).clamp_min(1)
+                slack = 1e-12 * size[:, None, None] * torch.eye(cavity.d).to(cavity.precision)
+                fine = fine | Gaussian(cavity.precision + slack, cavity.shift).is_proper
+            usable = usable & fine
         return usable
 
-    def _repaired(self, usable: Tensor, cavities: list[Gaussian], own: list[Gaussian]):
+    def _repaired(
+        self, usable: Tensor, cavities: list[Gaussian], own: list[Gaussian]
+    ) -> list[Gaussian]:
         """Improper cavities replaced by the beliefs, whose results are then not used."""
         return [_where(usable, c, q) for c, q in zip(cavities, own, strict=True)]
 
@@ -199,43 +178,51 @@ class QuadratureFactors:
         if self.is_mean_field:
             return self._mean_field(messages, beliefs), None
         own, cavities = self._continuous(messages, beliefs)
-        usable = self._cavity_is_usable(cavities)
+        usable = self._is_usable(cavities)
         cavities = self._repaired(usable, cavities, own)
         _, states = self._discrete(messages, beliefs)
-        mean, covariance = self._effective(cavities)
-        log_mass, found, spread = self._tilted(mean, covariance)
-        joint_mass = log_mass + self._of_states(states)
+        g, first = self._surroundings(own, cavities)
+        tilted = self.tilted(g, self.grid, first)
+        self.grid = tilted.grid
+        log_mass = self._of_cavities(tilted, g)
         out = list(messages)
         for position, k in enumerate(self.local.discrete):
             value = self._per_state(log_mass + self._of_states(states, position), position)
-            value = value / self.alpha[:, None]
             value = value - finite_peak(value)
-            value = torch.where(value < NOTHING / 2, ZERO, value)
+            value = torch.where(value < NOTHING / 2, ZERO, value / self.alpha[:, None])
             out[k] = torch.where(usable[:, None], value, messages[k])
+        joint_mass = log_mass + self._of_states(states)
         share = (joint_mass - joint_mass.logsumexp(0)).exp()
         slots = zip(self.local.continuous, self.parts, own, cavities, strict=True)
-        gain = inverse(covariance)
         for k, part, q, cavity in slots:
-            across = cavity.covariance  # of v_i with u
-            if self.local.joint is None:
-                across = _embed(across, part, covariance.shape[-1])
-                across = across.expand(self.local.num_states, *across.shape)
-            else:
-                across = across @ self.local.joint[..., part].mT
-            g = across @ gain
-            there = cavity.mean + apply(g, found - mean)
-            around = cavity.covariance + g @ (spread - covariance) @ g.mT
+            there, around = self._node_moments(tilted, g, cavity, part)
             centre = (share[..., None] * there).sum(0)
             off = there - centre
-            around = (
-                share[..., None, None] * (around + off[..., :, None] * off[..., None, :])
-            ).sum(0)
-            tilted = Gaussian.from_moments(centre, around)
-            good = usable & tilted.precision.isfinite().all(-1).all(-1)
-            new = messages[k] + (1 / self.alpha) * (tilted - q)
+            spread = around + off[..., :, None] * off[..., None, :]
+            found = Gaussian.from_moments(centre, (share[..., None, None] * spread).sum(0))
+            good = usable & found.precision.isfinite().all(-1).all(-1)
+            new = messages[k] + (1 / self.alpha) * (found - q)
             out[k] = _where(good, new, messages[k])
             usable = good
         return out, ~usable
+
+    def _of_cavities(self, tilted: Tilted, g: Gaussian) -> Tensor:
+        """Log masses ``[D, E]`` under the cavities, up to what is the same for all states.
+
+        Where u is not v itself the Gaussian of u has a mass of its own for every state.
+        """
+        return tilted.log_mass if self.local.joint is None else tilted.log_mass - g.log_mass
+
+    def _node_moments(
+        self, tilted: Tilted, g: Gaussian, cavity: Gaussian, part: slice
+    ) -> tuple[Tensor, Tensor]:
+        """Mean ``[D, E, r_i]`` and covariance of a slot's v under the tilted distributions."""
+        if self.local.joint is None:
+            return tilted.mean[..., part], tilted.covariance[..., part, part]
+        gain = cavity.covariance @ self.local.joint[..., part].mT @ g.precision
+        there = cavity.mean + apply(gain, tilted.mean - g.mean)
+        around = cavity.covariance + gain @ (tilted.covariance - g.covariance) @ gain.mT
+        return there, around
 
     # ------------------------------------------------------------------ alpha = 0
     def _mean_field(self, messages: list, beliefs: list) -> list:
@@ -248,7 +235,7 @@ class QuadratureFactors:
         ]
         mean, covariance = self._effective(own)
         root = torch.linalg.cholesky(covariance)
-        value = self._evaluate(mean + apply(root, self.nodes[:, None, None, :]))
+        value = self.tilted.evaluate(mean + apply(root, self.nodes[:, None, None, :]))
         weight = self.weights[:, None, None]
         average = (weight * value).sum(0)
         z = self.nodes
@@ -286,7 +273,7 @@ class QuadratureFactors:
             logs = [q.log_softmax(1) for q in q_states]
             mean, covariance = self._effective(own)
             root = torch.linalg.cholesky(covariance)
-            value = self._evaluate(mean + apply(root, self.nodes[:, None, None, :]))
+            value = self.tilted.evaluate(mean + apply(root, self.nodes[:, None, None, :]))
             average = (self.weights[:, None, None] * value).sum(0)
             ratio = (self._of_states(logs).exp() * average).sum(0)
             for q, k in zip(q_states, self.local.discrete, strict=True):
@@ -296,10 +283,13 @@ class QuadratureFactors:
                 ratio = ratio - m.log_value(q.mean)
                 ratio = ratio + 0.5 * (m.precision * q.covariance).sum((-1, -2))
             return ratio
-        usable = self._cavity_is_usable(cavities)
+        usable = self._is_usable(cavities)
         cavities = self._repaired(usable, cavities, own)
-        mass = self._tilted(*self._effective(cavities))[0] + self._of_states(states)
-        gap = sum(c.log_mass - q.log_mass for c, q in zip(cavities, own, strict=True))
+        g, first = self._surroundings(own, cavities)
+        mass = self._of_cavities(self.tilted(g, self.grid, first), g) + self._of_states(states)
+        gap = -sum((q.log_mass for q in own), start=torch.zeros_like(self.alpha))
+        if self.local.joint is not None:
+            gap = gap + sum(c.log_mass for c in cavities)
         gap = gap - sum((q.logsumexp(1) for q in q_states), start=torch.zeros_like(self.alpha))
         value = (mass.logsumexp(0) + gap) / self.alpha
         return torch.where(usable, value, torch.nan)
@@ -319,20 +309,14 @@ class QuadratureFactors:
         own, cavities = self._continuous(messages, beliefs)
         if self.is_mean_field:
             return _stacked(own)
-        cavities = self._repaired(self._cavity_is_usable(cavities), cavities, own)
+        cavities = self._repaired(self._is_usable(cavities), cavities, own)
+        g, first = self._surroundings(own, cavities)
+        tilted = self.tilted(g, self.grid, first)
+        if self.local.joint is None:
+            return Gaussian.from_moments(tilted.mean[0], tilted.covariance[0])
         joint = _stacked(cavities)
-        mean, covariance = self._effective(cavities)
-        _, found, spread = self._tilted(mean, covariance)
-        across = joint.covariance
-        if self.local.joint is not None:
-            across = across @ self.local.joint[0].mT
-        g = across @ inverse(covariance[0])
+        gain = joint.covariance @ self.local.joint[0].mT @ g.precision[0]
         return Gaussian.from_moments(
-            joint.mean + apply(g, (found - mean)[0]),
-            joint.covariance + g @ (spread - covariance)[0] @ g.mT,
+            joint.mean + apply(gain, tilted.mean[0] - g.mean[0]),
+            joint.covariance + gain @ (tilted.covariance - g.covariance)[0] @ gain.mT,
         )
-
-
-def _embed(block: Tensor, part: slice, total: int) -> Tensor:
-    """``[E, r_i, R]`` with the block ``[E, r_i, r_i]`` in its place."""
-    return torch.nn.functional.pad(block, (part.start, total - part.stop))

@@ -28,8 +28,9 @@ from pyrograph.graph import FactorGroup
 SCALES = (1.0, 0.3, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 #: Points at which gradients are looked at, and those at which a reduction is checked.
 PROBES, CHECKS = 16, 16
-#: Rounding errors that a comparison may show, in units of the dtype's precision.
-ROUNDING = 3e3
+#: Rounding errors that a comparison may show, in units of the dtype's precision, and what
+#: ill-conditioned quadratic forms may show of them.
+ROUNDING, ILL_CONDITIONED = 3e3, 2e-7
 
 
 class LocalDensity:
@@ -38,6 +39,8 @@ class LocalDensity:
     Args:
         group: factors with at least one continuous slot.
         index: ``[E]`` the factors of the group that are meant.
+        like: dtype and device.
+        name: of each of these factors, for messages.
 
     Attributes:
         discrete, continuous: positions of the slots.
@@ -47,14 +50,14 @@ class LocalDensity:
         joint: A, ``[D, E, r, R]`` with orthonormal rows, or None for u = v.
     """
 
-    def __init__(self, group: FactorGroup, index: Tensor, like: Tensor, seed: int = 0):
-        self.group, self.index, self.like = group, index, like
+    def __init__(self, group: FactorGroup, index: Tensor, like: Tensor, name: Callable[[int], str]):
+        self.group, self.index, self.like, self.name = group, index, like, name
         self.discrete = [k for k, s in enumerate(group.slots) if s.is_discrete]
         self.continuous = [k for k, s in enumerate(group.slots) if not s.is_discrete]
         cards = [group.slots[k].cardinality for k in self.discrete]
         states = list(itertools.product(*(range(c) for c in cards)))
         self.states = torch.tensor(states, device=like.device).reshape(len(states), len(cards))
-        self.generator = torch.Generator().manual_seed(seed)
+        self.generator = torch.Generator().manual_seed(0)
         self.nodes_widths = [group.slots[k].width for k in self.continuous]
         self.bases: list[Tensor | None] = [None] * len(self.continuous)
         self.joint: Tensor | None = None
@@ -167,9 +170,7 @@ class LocalDensity:
         slopes = _gradients(function, [p.clone().requires_grad_() for p in points])
         with torch.no_grad():
             a, b = function(points), function(others)
-        lever = sum(
-            (g.norm(dim=-1) * p.norm(dim=-1)) for g, p in zip(slopes, points, strict=True)
-        )
+        lever = sum((g.norm(dim=-1) * p.norm(dim=-1)) for g, p in zip(slopes, points, strict=True))
         near = (a - b).abs() <= self._rounding * (1 + a.abs() + lever)
         finite = a.isfinite() & b.isfinite() & lever.isfinite()
         return bool(torch.where(finite, near, a.isfinite() == b.isfinite()).all())
@@ -228,7 +229,10 @@ class LocalDensity:
         # what the coefficients, differences of gradients, may be off by
         size = gaussian.precision.abs().amax((-1, -2)) + gaussian.shift.abs().amax(-1)
         bound = 1 + theirs.abs() + size * (1 + v.square().sum(-1))
-        return bool(((theirs - ours).abs() <= self._rounding * bound).all())
+        rounding = max(self._rounding, ILL_CONDITIONED)
+        if not bool(theirs.isfinite().all()):
+            return False
+        return bool(((theirs - ours).abs() <= rounding * bound).all())
 
 
 def _gradients(function: Callable, points: list[Tensor]) -> list[Tensor]:

@@ -1,0 +1,181 @@
+"""Moments of tilted distributions, f(u)^alpha g(u) with g Gaussian, on grids that follow them.
+
+    log int f^alpha g du,   mean and covariance under f^alpha g
+
+Gauss-Hermite points are laid where the tilted distribution was found before, so that near a fixed
+point the integrand is almost constant and few points are enough. In one dimension the first grid
+comes of a fine scan, since a peak much narrower than g may fall between the points; where the
+scan and the few points disagree (several modes, edges), evenly spaced points stay in use.
+
+Source: Liu & Pierce (1994) for adaptive Gauss-Hermite quadrature.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pyrograph.beliefs import Gaussian
+from pyrograph.beliefs.gaussian import LOG_2PI, apply
+from pyrograph.errors import NonFiniteDensity, ZeroMass
+from pyrograph.infer.message_passing.reduction import LocalDensity
+from pyrograph.quadrature import gauss_hermite
+
+#: Points per dimension, by effective dimension.
+POINTS = {1: 32, 2: 16, 3: 10, 4: 7, 5: 5}
+#: Grids are moved again while fewer points than this carry the weight, at most so many times.
+FEW_POINTS, MAX_MOVES = 4.0, 12
+#: A grid shrinks to no less than this share of its variance at once.
+SHRINK = 0.05
+#: Log of a zero on the grid: minus infinity would make weights NaN where all points are zeros.
+NOTHING = -1e6
+#: Numbers evaluated at once.
+CHUNK = 2**20
+#: Reach of evenly spaced points in standard deviations, and how many there are in steady use.
+REACH, NUM_EVEN = 8.0, 257
+#: Most and fewest points of the first scan, and the numbers that it may evaluate.
+SCAN_MOST, SCAN_FEWEST, SCAN_NUMBERS = 4097, 65, 2**25
+#: Difference of log masses from which a grid of few points is not trusted.
+DISAGREE = 1e-4
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Where points are laid: u = mean + root z.
+
+    Shapes:
+        mean: ``[D, E, r]``; root: ``[D, E, r, r]``, lower triangular.
+    """
+
+    mean: Tensor
+    root: Tensor
+
+
+@dataclass(frozen=True)
+class Tilted:
+    """Log mass ``[D, E]`` of f^alpha g (g not normalised), mean ``[D, E, r]``, covariance
+    ``[D, E, r, r]``, the grid for the next time, and whether too few points carried the weight."""
+
+    log_mass: Tensor
+    mean: Tensor
+    covariance: Tensor
+    grid: Grid
+    has_few: bool
+
+
+class TiltedMoments:
+    """Moments for a set of like factors.
+
+    Args:
+        local: their density in effective coordinates.
+        alpha: ``[E]``, not 0.
+        num_points: per dimension; default :data:`POINTS`.
+    """
+
+    def __init__(self, local: LocalDensity, alpha: Tensor, num_points: int | None = None):
+        self.local, self.alpha = local, alpha
+        like = local.like
+        z, w = gauss_hermite(num_points or POINTS[local.dim], local.dim, like.dtype, like.device)
+        volume = w.log() + 0.5 * z.square().sum(1) + 0.5 * local.dim * LOG_2PI
+        self._few = z, volume
+        self._even = _evenly_spaced(NUM_EVEN, like)
+        self.is_rough = False
+
+    def evaluate(self, u: Tensor) -> Tensor:
+        """log f at ``[N, D, E, r]``, zeros as :data:`NOTHING`.
+
+        Raises:
+            NonFiniteDensity: NaN, naming the factor.
+        """
+        size = max(1, CHUNK // max(1, u[0].numel() * sum(self.local.nodes_widths)))
+        value = torch.cat([self.local(part) for part in u.split(size)])
+        if bool(value.detach().sum().isnan()):
+            bad = (value.isnan() | (value == torch.inf)).flatten(0, 1).any(0)
+            if bool(bad.any()):
+                e = int(bad.nonzero()[0])
+                at = u[..., e, :][(value[..., e].isnan() | (value[..., e] == torch.inf))][0]
+                raise NonFiniteDensity(
+                    f"{self.local.name(e)} has log density NaN or plus infinity, at effective "
+                    f"coordinates {[round(float(x), 4) for x in at]}. Look at that statement: a "
+                    "scale that can reach 0 or a logarithm of a negative number are the usual "
+                    "causes."
+                )
+        return torch.nan_to_num(value, nan=torch.nan, neginf=NOTHING)
+
+    def __call__(self, g: Gaussian, start: Grid | None, first: Grid) -> Tilted:
+        """Moments of f^alpha g.
+
+        Args:
+            g: batch ``[D, E]``, dimension r; need not be proper.
+            start: the grid of the last time.
+            first: where to look when there is none.
+
+        Raises:
+            ZeroMass: no point with a positive density was found.
+        """
+        if start is not None:
+            return self._moved(g, start)
+        if self.local.dim > 1:
+            return self._moved(g, first)
+        per_point = max(1, first.mean.numel() * sum(self.local.nodes_widths))
+        count = min(SCAN_MOST, max(SCAN_FEWEST, SCAN_NUMBERS // per_point))
+        with torch.no_grad():
+            scan = self._on(g, first, _evenly_spaced(count, self.local.like))
+        found = self._moved(g, scan.grid)
+        if bool(((found.log_mass - scan.log_mass).abs() > DISAGREE).any()):
+            self.is_rough = True
+            found = self._moved(g, scan.grid)
+        return found
+
+    def _moved(self, g: Gaussian, grid: Grid) -> Tilted:
+        """Moments on a grid that is moved until enough points carry the weight."""
+        for _ in range(MAX_MOVES):
+            found = self._on(g, grid, self._even if self.is_rough else self._few)
+            grid = found.grid
+            if not found.has_few:
+                break
+        return found
+
+    def _on(self, g: Gaussian, grid: Grid, points: tuple[Tensor, Tensor]) -> Tilted:
+        z, volume = points
+        u = grid.mean + apply(grid.root, z[:, None, None, :])
+        value = self.evaluate(u)
+        self._refuse_nothing(value)
+        stretch = grid.root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        log_w = self.alpha * value + g.log_value(u) + volume[:, None, None] + stretch
+        log_w = torch.where(value <= NOTHING, NOTHING, log_w)
+        log_mass = log_w.logsumexp(0)
+        share = (log_w - log_mass).exp()
+        mean = (share[..., None] * u).sum(0)
+        off = u - mean
+        covariance = torch.einsum("nde,nder,ndes->ders", share, off, off)
+        with torch.no_grad():
+            few = 1 / share.square().sum(0) < FEW_POINTS
+            floor = SHRINK * grid.root @ grid.root.mT
+            root, info = torch.linalg.cholesky_ex(covariance + floor * few[..., None, None])
+            keep = (info != 0)[..., None]
+            there = Grid(
+                torch.where(keep, grid.mean, mean).detach(),
+                torch.where(keep[..., None], grid.root, root).detach(),
+            )
+        return Tilted(log_mass, mean, covariance, there, bool(few.any()))
+
+    def _refuse_nothing(self, value: Tensor) -> None:
+        nothing = (value <= NOTHING).flatten(0, 1).all(0)
+        if bool(nothing.any()):
+            raise ZeroMass(
+                f"{self.local.name(int(nothing.nonzero()[0]))} is zero at every point of the grid "
+                "laid over its cavity: the program's total mass is zero, or what is left of it "
+                "lies too far out. Look at the constraint and at the priors of its nodes."
+            )
+
+
+def _evenly_spaced(count: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Points ``[count, 1]`` over :data:`REACH`, and the log of the length each stands for."""
+    z = torch.linspace(-REACH, REACH, count, dtype=like.dtype, device=like.device)
+    volume = torch.full_like(z, math.log(2 * REACH / (count - 1)))
+    volume[[0, -1]] -= math.log(2)
+    return z.unsqueeze(1), volume

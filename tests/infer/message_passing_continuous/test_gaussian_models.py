@@ -1,0 +1,305 @@
+"""Gaussian models: exact on trees, exact means everywhere, mean field below the truth."""
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+import pyrograph as pg
+
+from .reference import LinearGaussian
+
+EXACT = {"rtol": 1e-9, "atol": 1e-10}
+
+
+def fit(model, args=(), infer=pg.EP, **options):
+    return pg.fit(model, args, infer=infer, progress=False, **options)
+
+
+def random_walk(y):
+    x = pyro.sample("x0", dist.Normal(1.0, 2.0))
+    pyro.sample("y0", dist.Normal(x, 0.7), obs=y[0])
+    for t in range(1, len(y)):
+        x = pyro.sample(f"x{t}", dist.Normal(0.9 * x + 0.1, 0.5))
+        pyro.sample(f"y{t}", dist.Normal(x, 0.7), obs=y[t])
+
+
+def random_walk_truth(y):
+    n, eye = len(y), np.eye(len(y))
+    truth = LinearGaussian(n).add(eye[0], 1.0, 4.0)
+    for t in range(n):
+        truth.add(eye[t], y[t], 0.49)
+        if t:
+            truth.add(eye[t] - 0.9 * eye[t - 1], 0.1, 0.25)
+    return truth
+
+
+@pytest.mark.parametrize("schedule", ["parallel", "sequential", "residual"])
+@pytest.mark.parametrize("preset", [pg.BP, pg.EP])
+def test_a_random_walk_is_smoothed_exactly(preset, schedule):
+    y = torch.randn(12).cumsum(0)
+    truth = random_walk_truth(y.numpy())
+    q = fit(random_walk, (y,), preset, schedule=schedule)
+    assert q.converged and q.evidence_kind == "exact"
+    sites = [q.marginal(f"x{t}") for t in range(12)]
+    assert_close(torch.stack([s.mean for s in sites]), torch.tensor(truth.mean), **EXACT)
+    variance = torch.tensor(truth.covariance.diagonal().copy())
+    assert_close(torch.stack([s.variance for s in sites]), variance, **EXACT)
+    assert abs(float(q.log_evidence) - truth.log_evidence) < 1e-10
+
+
+TURN = torch.tensor([[1.0, 0.5, 0.0], [-0.3, 0.9, 0.2], [0.0, 0.1, 0.8]], dtype=torch.float64)
+
+
+def kalman(y, turn, seen, noise):
+    d = len(turn)
+    x = pyro.sample("x0", dist.MultivariateNormal(torch.zeros(d), 2 * torch.eye(d)))
+    for t in range(len(y)):
+        if t:
+            step = dist.MultivariateNormal(turn @ x, noise)
+            x = pyro.sample(f"x{t}", step)
+        pyro.sample(f"y{t}", dist.Normal(seen @ x, 0.6), obs=y[t])
+
+
+@pytest.mark.parametrize("preset", [pg.BP, pg.EP])
+@pytest.mark.parametrize("d", [2, 3])
+def test_vector_states_are_smoothed_as_by_kalman(preset, d):
+    turn, seen = TURN[:d, :d], torch.randn(d)
+    root = torch.randn(d, d)
+    noise = root @ root.T + 0.1 * torch.eye(d)
+    y, n = torch.randn(8), 8
+    eye = np.eye(n * d).reshape(n, d, n * d)
+    truth = LinearGaussian(n * d).add(eye[0], np.zeros(d), 2 * np.eye(d))
+    for t in range(n):
+        truth.add(seen.numpy() @ eye[t], y[t], 0.36)
+        if t:
+            truth.add(eye[t] - turn.numpy() @ eye[t - 1], np.zeros(d), noise.numpy())
+    q = fit(kalman, (y, turn, seen, noise), preset)
+    assert q.evidence_kind == "exact"
+    for t in range(n):
+        part = slice(t * d, t * d + d)
+        s = q.marginal(f"x{t}")
+        assert_close(s.mean, torch.tensor(truth.mean[part]), **EXACT)
+        assert_close(s.covariance_matrix, torch.tensor(truth.covariance[part, part]), **EXACT)
+    assert abs(float(q.log_evidence) - truth.log_evidence) < 1e-9
+
+
+def regression(x, y):
+    w = pyro.sample("w", dist.Normal(0.5, 2.0).expand([x.shape[1]]).to_event(1))
+    with pyro.plate("data", len(y)):
+        pyro.sample("y", dist.Normal(x @ w, 0.3), obs=y)
+
+
+@pytest.mark.parametrize("preset", [pg.BP, pg.EP, pg.VMP, pg.PowerEP, pg.FractionalBP])
+def test_linear_regression_on_one_node_is_exact_for_every_preset(preset):
+    x, y = torch.randn(20, 6), torch.randn(20)
+    truth = LinearGaussian(6).add(np.eye(6), np.full(6, 0.5), 4 * np.eye(6))
+    truth.add(x.numpy(), y.numpy(), 0.09 * np.eye(20))
+    q = fit(regression, (x, y), preset)
+    s = q.marginal("w")
+    assert q.evidence_kind == "exact"
+    assert_close(s.mean, torch.tensor(truth.mean), **EXACT)
+    assert_close(s.covariance_matrix, torch.tensor(truth.covariance), **EXACT)
+    assert abs(float(q.log_evidence) - truth.log_evidence) < 1e-9
+
+
+def hierarchy(y):
+    mu = pyro.sample("mu", dist.Normal(0.0, 5.0))
+    with pyro.plate("group", len(y)):
+        theta = pyro.sample("theta", dist.Normal(mu, 2.0))
+        pyro.sample("y", dist.Normal(theta, 1.5), obs=y)
+
+
+def hierarchy_truth(y):
+    n = len(y)
+    eye = np.eye(n + 1)
+    truth = LinearGaussian(n + 1).add(eye[n], 0.0, 25.0)
+    for j in range(n):
+        truth.add(eye[j] - eye[n], 0.0, 4.0).add(eye[j], float(y[j]), 2.25)
+    return truth
+
+
+def test_hierarchical_normals_and_their_pairs_are_exact():
+    y = torch.randn(7) * 3
+    truth, q = hierarchy_truth(y), fit(hierarchy, (y,))
+    assert_close(q.marginal("theta").mean, torch.tensor(truth.mean[:7]), **EXACT)
+    assert_close(q.marginal("mu").variance, torch.tensor(truth.covariance[7, 7]), **EXACT)
+    assert abs(float(q.log_evidence) - truth.log_evidence) < 1e-10
+    mean, covariance = q.factor_marginal("theta")
+    both = torch.tensor(truth.covariance)
+    assert mean.shape == (7, 2)
+    order = [7, 0] if abs(float(mean[0, 0]) - truth.mean[7]) < 1e-9 else [0, 7]
+    for j in range(7):
+        index = [j if k == 0 else 7 for k in order]
+        assert_close(mean[j], torch.tensor(truth.mean[index]), **EXACT)
+        assert_close(covariance[j], both[index][:, index], **EXACT)
+
+
+def collider(y):
+    a = pyro.sample("a", dist.Normal(1.0, 1.0))
+    b = pyro.sample("b", dist.Normal(torch.zeros(2), torch.ones(2)).to_event(1))
+    c = pyro.sample("c", dist.Normal(-1.0, 2.0))
+    pyro.sample("y", dist.Normal(2 * a + b.sum() - c, 0.5), obs=y)
+
+
+def test_a_node_of_three_parents_of_mixed_widths_is_exact():
+    eye = np.eye(4)
+    truth = LinearGaussian(4).add(eye[0], 1.0, 1.0).add(eye[1:3], np.zeros(2), np.eye(2))
+    truth.add(eye[3], -1.0, 4.0).add([2.0, 1.0, 1.0, -1.0], 3.0, 0.25)
+    q = fit(collider, (torch.tensor(3.0),))
+    assert_close(q.marginal("a").mean, torch.tensor(truth.mean[0]), **EXACT)
+    wide = torch.tensor(truth.covariance[1:3, 1:3])
+    assert_close(q.marginal("b").covariance_matrix, wide, **EXACT)
+    assert_close(q.marginal("c").variance, torch.tensor(truth.covariance[3, 3]), **EXACT)
+    assert abs(float(q.log_evidence) - truth.log_evidence) < 1e-10
+
+
+def tree(parents, widths, maps, y):
+    x = []
+    for k, parent in enumerate(parents):
+        d = widths[k]
+        loc = torch.zeros(d) if parent is None else maps[k] @ x[parent]
+        x.append(pyro.sample(f"x{k}", dist.Normal(loc, 0.5 + 0.1 * k).to_event(1)))
+        pyro.sample(f"y{k}", dist.Normal(x[k].sum(), 1.0), obs=y[k])
+
+
+@given(st.integers(0, 10**6), st.integers(2, 7))
+@settings(max_examples=6)
+def test_random_trees_of_nodes_of_random_widths_are_exact(seed, n):
+    rng = np.random.default_rng(seed)
+    parents = [None] + [int(rng.integers(k)) for k in range(1, n)]
+    widths = rng.integers(1, 4, n).tolist()
+    ends = np.cumsum(widths)
+    eye = np.split(np.eye(ends[-1]), ends[:-1])
+    y = rng.normal(size=n)
+    maps: list = [None]
+    truth = LinearGaussian(int(ends[-1]))
+    for k, parent in enumerate(parents):
+        design = eye[k]
+        if parent is not None:
+            maps.append(torch.tensor(rng.normal(size=(widths[k], widths[parent]))))
+            design = design - maps[k].numpy() @ eye[parent]
+        truth.add(design, np.zeros(widths[k]), (0.5 + 0.1 * k) ** 2 * np.eye(widths[k]))
+        truth.add(eye[k].sum(0), y[k], 1.0)
+    q = fit(tree, (parents, widths, maps, torch.tensor(y)), pg.BP)
+    assert q.converged and q.evidence_kind == "exact"
+    for k in range(n):
+        part = slice(ends[k] - widths[k], ends[k])
+        s = q.marginal(f"x{k}")
+        assert_close(s.mean, torch.tensor(truth.mean[part]), **EXACT)
+        assert_close(s.covariance_matrix, torch.tensor(truth.covariance[part, part]), **EXACT)
+    assert abs(float(q.log_evidence) - truth.log_evidence) < 1e-9
+
+
+def field(h, edges, weight):
+    with pyro.plate("node", len(h)):
+        x = pyro.sample("x", dist.Normal(h, 1.0))
+    with pyro.plate("edge", len(edges)):
+        pyro.factor("pair", -weight * x[edges[:, 0]] * x[edges[:, 1]])
+
+
+def loopy(n=6, scale=0.5):
+    edges = torch.tensor([[i, (i + 1) % n] for i in range(n)] + [[0, n // 2]])
+    weight = (torch.rand(len(edges)) - 0.5) * scale
+    h = torch.randn(n)
+    precision = torch.eye(n)
+    for (i, j), w in zip(edges.tolist(), weight, strict=True):
+        precision[i, j] += w
+        precision[j, i] += w
+    mean = torch.linalg.solve(precision, h)
+    evidence = 0.5 * h @ mean - 0.5 * h @ h - 0.5 * torch.logdet(precision)
+    return (h, edges, weight), precision, mean, evidence
+
+
+@pytest.mark.parametrize(
+    "preset",
+    [pg.BP, pg.EP, pg.VMP, pg.PowerEP, pg.FractionalBP],
+    ids=lambda p: p.__name__,
+)
+def test_means_are_exact_on_loopy_graphs(preset):
+    args, _, mean, evidence = loopy()
+    q = fit(field, args, preset)
+    assert q.converged
+    assert_close(q.marginal("x").mean, mean, rtol=0, atol=1e-7)
+    assert q.evidence_kind == ("lower bound" if preset is pg.VMP else "estimate")
+    assert abs(float(q.log_evidence - evidence)) < 0.1
+
+
+def test_ep_is_gaussian_belief_propagation_on_loopy_graphs():
+    args, precision, _, evidence = loopy()
+    bp, ep = fit(field, args, pg.BP), fit(field, args, pg.EP)
+    assert_close(bp.marginal("x").variance, ep.marginal("x").variance)
+    assert_close(bp.log_evidence, ep.log_evidence)
+    exact = torch.linalg.inv(precision).diagonal()
+    field_error = (fit(field, args, pg.VMP).marginal("x").variance - exact).abs().max()
+    assert (bp.marginal("x").variance - exact).abs().max() < field_error
+    assert abs(float(bp.log_evidence - evidence)) > 1e-6  # it is an estimate, and says so
+
+
+def test_mean_field_precisions_are_the_diagonal_of_the_joint_and_its_bound_holds():
+    args, precision, mean, evidence = loopy(scale=1.0)
+    q = fit(field, args, pg.VMP)
+    assert_close(q.marginal("x").mean, mean, rtol=0, atol=1e-7)
+    assert_close(q.marginal("x").variance, 1 / precision.diagonal())
+    h = args[0]
+    entropy = 0.5 * (len(h) * np.log(2 * np.pi * np.e) - precision.diagonal().log().sum())
+    trace = 0.5 * (precision.diagonal() / precision.diagonal()).sum()
+    energy = -0.5 * mean @ precision @ mean + h @ mean - trace
+    energy = energy - 0.5 * h @ h - 0.5 * len(h) * np.log(2 * np.pi)
+    assert_close(q.log_evidence, energy + entropy)
+    assert q.log_evidence <= evidence
+    assert (q.history["objective"].diff() >= -1e-10).all()
+
+
+def test_mean_field_of_vector_states_keeps_blocks_of_the_joint_precision():
+    y, noise, n, d = torch.randn(5), 0.4 * torch.eye(2), 5, 2
+    turn, seen = TURN[:2, :2], torch.tensor([1.0, 0.3])
+    eye = np.eye(n * d).reshape(n, d, n * d)
+    truth = LinearGaussian(n * d).add(eye[0], np.zeros(d), 2 * np.eye(d))
+    for t in range(n):
+        truth.add(seen.numpy() @ eye[t], y[t], 0.36)
+        if t:
+            truth.add(eye[t] - turn.numpy() @ eye[t - 1], np.zeros(d), noise.numpy())
+    q = fit(kalman, (y, turn, seen, noise), pg.VMP)
+    for t in range(n):
+        part, s = slice(t * d, t * d + d), q.marginal(f"x{t}")
+        assert_close(s.mean, torch.tensor(truth.mean[part]), rtol=0, atol=1e-6)
+        block = torch.tensor(truth.precision[part, part])
+        assert_close(s.covariance_matrix, torch.linalg.inv(block))
+    assert q.log_evidence <= truth.log_evidence
+
+
+def test_flat_priors_held_by_the_rest_are_no_obstacle():
+    def model():
+        real = dist.constraints.real
+        x = pyro.sample("x", dist.ImproperUniform(real, (), ()))
+        y = pyro.sample("y", dist.Normal(x, 2.0))
+        pyro.sample("z", dist.Normal(y, 1.0), obs=torch.tensor(3.0))
+
+    q = fit(model)
+    assert_close(q.marginal("x").mean, torch.tensor(3.0))
+    assert_close(q.marginal("x").variance, torch.tensor(5.0))
+    assert_close(q.log_evidence, torch.tensor(0.0))  # the integral over x is 1
+
+
+def test_nothing_holding_a_node_is_an_error_that_names_it():
+    def model():
+        x = pyro.sample("x", dist.ImproperUniform(dist.constraints.real, (), ()))
+        pyro.sample("y", dist.Normal(x, 1.0))
+
+    with pytest.raises(pg.errors.InferenceError, match=r'"x"|"y"'):
+        fit(model, num_steps=20, tol=None)
+
+
+def test_single_precision_gives_single_precision_results():
+    y = torch.randn(10).cumsum(0)
+    truth = random_walk_truth(y.numpy())
+    q = fit(random_walk, (y,), dtype=torch.float32)
+    assert q.marginal("x3").mean.dtype == torch.float32
+    assert q.converged
+    got = torch.stack([q.marginal(f"x{t}").mean for t in range(10)]).double()
+    assert_close(got, torch.tensor(truth.mean), rtol=0, atol=2e-3)

@@ -1,0 +1,139 @@
+"""Checkpoints, guides, prediction and single precision of runs with continuous nodes."""
+
+import io
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro.infer import SVI, Importance, Predictive, Trace_ELBO
+from pyro.optim import Adam
+from torch.testing import assert_close
+
+import pyrograph as pg
+from pyrograph.posterior.belief_guide import BeliefGuide
+
+
+def model(y):
+    with pyro.plate("k", 2):
+        mu = pyro.sample("mu", dist.Normal(torch.tensor([-1.0, 1.0]), 2.0))
+    tau = pyro.sample("tau", dist.LogNormal(0.0, 0.4))
+    w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    with pyro.plate("data", 4):
+        z = pyro.sample("z", dist.Categorical(torch.tensor([0.4, 0.6])))
+        pyro.sample("y", dist.Normal(mu[z] + 0.1 * w.sum(), 0.8), obs=y)
+    pyro.sample("v", dist.Normal(0.0, tau), obs=torch.tensor(0.5))
+
+
+Y = torch.tensor([-2.0, -1.2, 1.1, 2.3], dtype=torch.float64)
+
+
+def engine(preset, steps, **options):
+    return preset(model, progress=False, num_steps=steps, tol=None, **options)
+
+
+def through_a_file(state):
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=True)
+
+
+def numbers(e):
+    return [
+        t
+        for b in e.messages
+        for m in b
+        for t in ([m] if isinstance(m, torch.Tensor) else [m.precision, m.shift])
+    ]
+
+
+@pytest.mark.parametrize("preset", [pg.VMP, pg.PowerEP], ids=["VMP", "PowerEP"])
+def test_stepping_on_from_a_state_is_bit_for_bit_the_unbroken_run(preset):
+    one, half, rest = (engine(preset, 20).setup(Y) for _ in range(3))
+    for _ in range(4):
+        half.step()
+    rest.load_state_dict(through_a_file(half.state_dict()))
+    for _ in range(3):
+        rest.step()
+    for _ in range(7):
+        one.step()
+    assert all(torch.equal(a, b) for a, b in zip(numbers(one), numbers(rest), strict=True))
+    assert torch.equal(one.history["objective"], rest.history["objective"])
+
+
+MOVES = pytest.mark.xfail(strict=True, reason="the evidence moves the quadrature grid")
+
+
+@pytest.mark.parametrize("preset", [pg.VMP, pytest.param(pg.PowerEP, marks=MOVES)])
+def test_running_on_from_a_finished_run_is_bit_for_bit_the_unbroken_run(preset):
+    one, half, rest = engine(preset, 7), engine(preset, 4), engine(preset, 7)
+    one.run(Y)
+    half.run(Y)
+    rest.load_state_dict(through_a_file(half.state_dict()))
+    rest.run(Y)
+    assert all(torch.equal(a, b) for a, b in zip(numbers(one), numbers(rest), strict=True))
+
+
+@MOVES
+def test_looking_at_the_evidence_does_not_change_the_run():
+    one, other = (engine(pg.PowerEP, 20).setup(Y) for _ in range(2))
+    for _ in range(5):
+        one.step()
+        other.step()
+        _ = other.log_evidence
+    assert all(torch.equal(a, b) for a, b in zip(numbers(one), numbers(other), strict=True))
+
+
+@pytest.fixture
+def fitted():
+    return engine(pg.PowerEP, 40).run(Y)
+
+
+def test_the_guide_draws_from_the_marginals_and_survives_a_state_dict(fitted):
+    guide = fitted.guide()
+    again = BeliefGuide.from_state_dict(through_a_file(guide.state_dict()))
+    for g in (guide, again):
+        trace = pyro.poutine.trace(g).get_trace(Y)
+        trace.compute_log_prob()
+        for name in ("mu", "tau", "w"):
+            value = trace.nodes[name]["value"]
+            want = fitted.marginal(name).log_prob(value).sum()
+            assert_close(trace.nodes[name]["log_prob_sum"], want)
+        z = trace.nodes["z"]["value"]
+        assert_close(trace.nodes["z"]["log_prob_sum"], fitted.marginal("z").log_prob(z).sum())
+
+
+def test_importance_sampling_from_the_guide_finds_the_evidence(fitted):
+    sampler = Importance(model, fitted.guide(), num_samples=150).run(Y)
+    estimate = torch.stack(list(sampler.log_weights)).logsumexp(0) - torch.tensor(150.0).log()
+    assert abs(float(estimate - fitted.log_evidence)) < 0.3
+    assert sampler.get_ESS() > 10
+
+
+def test_svi_trains_the_continuous_part_of_the_guide(fitted):
+    guide = fitted.guide(["mu", "tau", "w"])
+
+    before = {k: v.detach().clone() for k, v in guide.named_parameters()}
+    plain = pyro.poutine.block(guide, hide=[])
+    svi = SVI(pyro.poutine.block(model, hide=["z"]), plain, Adam({"lr": 0.01}), Trace_ELBO())
+    losses = [svi.step(Y) for _ in range(3)]
+    assert all(torch.tensor(losses).isfinite())
+    assert any(not torch.equal(before[k], v) for k, v in guide.named_parameters())
+
+
+def test_predictive_takes_the_guide(fitted):
+    out = Predictive(model, guide=fitted.guide(), num_samples=30)(None)
+    assert out["y"].shape == (30, 4) and out["z"].shape[0] == 30
+    assert (out["tau"] > 0).all()
+
+
+def test_single_precision_is_near_double_precision():
+    wide = engine(pg.PowerEP, 40).run(Y)
+    narrow = pg.PowerEP(model, progress=False, num_steps=40, tol=None, dtype=torch.float32).run(Y)
+    for name in ("mu", "tau", "w"):
+        assert narrow.marginal(name).mean.dtype == torch.float32
+        assert_close(
+            narrow.marginal(name).mean.double(), wide.marginal(name).mean, rtol=0, atol=5e-3
+        )
+    assert abs(float(narrow.log_evidence) - float(wide.log_evidence)) < 0.02

@@ -1,0 +1,59 @@
+"""Gauss-Hermite rules: the degree they are exact for, and the error beyond it."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.integrate import quad
+from scipy.stats import norm
+from torch.testing import assert_close
+
+from pyrograph.quadrature import gauss_hermite
+
+
+def normal_moment(n):
+    """E z^n: (n - 1)!! for even n."""
+    return 0.0 if n % 2 else float(math.prod(range(1, n, 2)))
+
+
+@pytest.mark.parametrize("k", [1, 2, 5, 8])
+def test_rules_are_exact_up_to_degree_2k_minus_1_and_not_beyond(k):
+    z, w = gauss_hermite(k)
+    for n in range(2 * k):
+        got = float((w * z[:, 0] ** n).sum())
+        assert abs(got - normal_moment(n)) < 1e-10 * max(1, normal_moment(n + n % 2))
+    # the remainder K! f^(2K) / (2K)! of z^2K is K! exactly
+    error = normal_moment(2 * k) - float((w * z[:, 0] ** (2 * k)).sum())
+    assert abs(error - math.factorial(k)) < 1e-9 * math.factorial(2 * k)
+
+
+def test_the_remainder_bounds_the_error_of_an_exponential():
+    # f(z) = exp(a z): f^(2K) = a^2K f, and E f = exp(a^2 / 2)
+    a, k = 0.5, 3
+    z, w = gauss_hermite(k)
+    error = math.exp(a * a / 2) - float((w * (a * z[:, 0]).exp()).sum())
+    xi = 2 * (k + 1) ** 0.5  # beyond the outermost point
+    bound = math.factorial(k) / math.factorial(2 * k) * a ** (2 * k)
+    assert bound * math.exp(-a * xi) < error < bound * math.exp(a * xi)
+
+
+def test_grids_of_several_variables_are_products():
+    z, w = gauss_hermite(4, 3)
+    assert z.shape == (64, 3)
+    assert_close(w.sum(), torch.tensor(1.0))
+    value = (z[:, 0] ** 2 * z[:, 1] ** 4 * z[:, 2] ** 6 * w).sum()
+    assert_close(value, torch.tensor(1.0 * 3.0 * 15.0))
+    assert_close((z.mT * w) @ z, torch.eye(3), rtol=0, atol=1e-12)
+
+
+def test_smooth_integrals_agree_with_scipy():
+    z, w = gauss_hermite(32)
+    value = float((w / (1 + (-1.5 * z[:, 0] - 0.3).exp())).sum())
+    truth = quad(lambda x: norm.pdf(x) / (1 + np.exp(-1.5 * x - 0.3)), -12, 12, epsabs=1e-13)[0]
+    assert abs(value - truth) < 1e-8
+
+
+def test_dtype_is_followed():
+    z, w = gauss_hermite(5, 2, torch.float32)
+    assert z.dtype == w.dtype == torch.float32
