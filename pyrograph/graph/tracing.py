@@ -64,6 +64,7 @@ def _same_sites(shapes: dict[str, tuple[int, ...]], point: Point) -> None:
         )
 
 
+@torch.no_grad()
 def _verify(graph: FactorGraph, point: Point, random_draws: tuple[str, ...]) -> None:
     """A wrong rule, or Python state that followed a latent's value, shows at another point."""
     values = {s.name: point.free[s.name] for s in graph.free_sites}

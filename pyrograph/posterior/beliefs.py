@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.distributions import (
-    Categorical,
     Distribution,
     Independent,
     MultivariateNormal,
@@ -25,6 +24,7 @@ from torch.distributions import (
 from pyrograph.beliefs import Gaussian
 from pyrograph.errors import OptionError
 from pyrograph.posterior.belief_guide import BeliefGuide
+from pyrograph.posterior.finite import States
 from pyrograph.posterior.posterior import Posterior
 from pyrograph.posterior.pushforward import Pushforward, is_real
 from pyrograph.trace.sites import support_on
@@ -79,8 +79,8 @@ class BeliefPosterior(Posterior):
         return self.beliefs[int(self.family[first])][self.row[nodes]]
 
     def marginal(self, site: str) -> Distribution:
-        """``Categorical`` over the states ``[*batch, c]`` of a discrete site; of a continuous one
-        a normal distribution, of a constrained one its image.
+        """``Categorical`` over the states ``[*batch, c]`` of a discrete site, with the moments of
+        its values; of a continuous one a normal distribution, of a constrained one its image.
 
         Raises:
             OptionError: no such site.
@@ -88,7 +88,8 @@ class BeliefPosterior(Posterior):
         """
         described, belief = self._site(site), self._belief(site)
         if isinstance(belief, Tensor):
-            return Categorical(logits=belief.reshape(*described.batch_shape, -1))
+            values = described.enumeration.to(belief.device)
+            return States(values, belief.reshape(*described.batch_shape, -1))
         base = normal_of(belief, described.batch_shape, described.event_shape)
         if is_real(described.support):
             return base

@@ -25,6 +25,29 @@ class _Among(constraints.Constraint):
         return _matches(self.values, value).any(-1)
 
 
+class States(torch.distributions.Categorical):
+    """A categorical distribution over the states of a site, numbered as its support lists them,
+    whose moments are those of the states' values.
+
+    Shapes:
+        logits: ``[*batch, c]``; values: ``[c, *event]``.
+    """
+
+    def __init__(self, values: Tensor, logits: Tensor):
+        super().__init__(logits=logits, validate_args=False)
+        self.values = values.to(logits)
+
+    @property
+    def mean(self) -> Tensor:
+        """``[*batch, *event]``."""
+        return torch.tensordot(self.probs, self.values, 1)
+
+    @property
+    def variance(self) -> Tensor:
+        """``[*batch, *event]``."""
+        return torch.tensordot(self.probs, self.values.square(), 1) - self.mean.square()
+
+
 class Finite(TorchDistribution):
     """P(value = values[k]) = softmax(logits)_k.
 

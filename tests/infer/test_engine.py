@@ -216,8 +216,8 @@ def test_a_discrete_site_is_refused_with_two_ways_out(engine):
 
     text = (
         rf'site "z" \(Categorical, 3 states\) is discrete; {engine.__name__} moves particles along '
-        r"gradients and needs continuous sites\. Use an engine for discrete sites \(pg\.BP, "
-        r'pg\.DPVI\), or sum "z" out in the model\.'
+        r"gradients and needs continuous sites\. Use an engine for discrete and mixed programs "
+        r'\(pg\.BP, pg\.EP, pg\.VMP\), or sum "z" out in the model\.'
     )
     with pytest.raises(UnsupportedSite, match=text):
         fit(model, infer=engine)

@@ -193,7 +193,6 @@ def test_the_bound_of_an_exact_guide_is_the_evidence_at_every_draw_and_svi_train
     assert not torch.equal(guide.distribution("b").logits, before)
 
 
-@pytest.mark.xfail(strict=True, reason="values of enumeration do not broadcast in Finite")
 def test_a_guide_can_be_enumerated_in_svi():
     posterior = pg.fit(plated_bits, infer=pg.BP, progress=False)
     guide = config_enumerate(posterior.guide(), "parallel")

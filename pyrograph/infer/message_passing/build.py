@@ -306,7 +306,7 @@ class _Builder:
 
 
 def _spread(table: Tensor) -> float:
-    flat = table.flatten(1)
+    flat = table.detach().flatten(1)
     return float((flat.amax(1) - flat.amin(1)).max()) if flat.numel() else 0.0
 
 

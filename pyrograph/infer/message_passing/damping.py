@@ -1,7 +1,8 @@
 """Damping that raises itself while an iteration does not settle.
 
 A contraction's residual falls by a steady factor. Where the lowest residual of the last WINDOW
-steps is not clearly below that of the window before, more of the old messages is kept.
+steps is not clearly below that of the window before, more of the old messages is kept; where it
+grows, at once.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ from __future__ import annotations
 WINDOW = 20
 #: What the lowest residual of a window must fall below, as a share of the window before.
 PROGRESS = 0.7
+#: A residual that has grown this many times over its lowest, PATIENCE steps after a change at the
+#: earliest, runs away.
+GROWTH, PATIENCE = 10.0, 5
 LEVELS = (0.0, 0.3, 0.6, 0.8, 0.9)
 
 
@@ -27,6 +31,11 @@ class AutomaticDamping:
     def observe(self, residual: float) -> None:
         """Take note of a step's residual."""
         self._residuals.append(residual)
+        grows = residual > GROWTH * min(self._residuals)
+        if grows and len(self._residuals) > PATIENCE and self.level + 1 < len(LEVELS):
+            self._residuals.clear()
+            self.level += 1
+            return
         if len(self._residuals) < 2 * WINDOW:
             return
         before = min(self._residuals[-2 * WINDOW : -WINDOW])

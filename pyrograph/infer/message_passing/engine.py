@@ -155,9 +155,9 @@ class MessagePassing(Engine):
     def allocate(self) -> None:
         self._check_alpha()
         self.network = self.build()
+        self._default_tol = 1e-8 if self.graph.constant.dtype == torch.float64 else 1e-4
         if self._auto_tol:
-            double = self.graph.constant.dtype == torch.float64
-            self.tol = 1e-8 if double else 1e-4
+            self.tol = self._default_tol
         self._forest = is_forest(self.network)
         plain = self.schedule == "parallel" and self.init is None and self.damping in ("auto", 0.0)
         self._is_tree = self._forest and plain and bool(self.network.blocks)
@@ -343,18 +343,21 @@ class MessagePassing(Engine):
 
     def evidence_kind(self) -> EvidenceKind:
         """What :attr:`log_evidence` is worth."""
-        return kind_of(self.network, self._forest, self.converged)
+        residuals = self._history.get("residual", [math.inf])
+        settled = self.converged and residuals[-1] <= self._default_tol
+        return kind_of(self.network, self._forest, settled)
 
     def posterior(self) -> BeliefPosterior:
         """Beliefs of nodes and factors as they stand.
 
         Raises:
-            InferenceError: a node has no proper belief.
+            InferenceError: a node has no proper belief, or the engine is not set up.
         """
+        graph = self.graph
         for family, belief in zip(self.network.families, self.beliefs, strict=True):
             if isinstance(family, Normal) and not bool(belief.is_proper.all()):
                 node = int(family.nodes[~belief.is_proper][0])
-                site, index = self.graph.nodes[node]
+                site, index = graph.nodes[node]
                 raise InferenceError(
                     f'node "{site}"{list(index)} has no proper belief: nothing that reaches it '
                     "holds it in place. Give the site a proper prior."

@@ -18,14 +18,18 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
+from pyro.distributions import constraints
 from torch import Tensor
 
 from pyrograph.beliefs import Gaussian
 from pyrograph.beliefs.gaussian import apply
 from pyrograph.graph import FactorGroup
+from pyrograph.trace.sites import Site
 
 #: Scales of the standard normal points, in turn: a factor may change its form far out.
 SCALES = (1.0, 0.3, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+#: Largest scale of numbers that stand for constrained values.
+CONSTRAINED = 10.0
 #: Points at which gradients are looked at, and those at which a reduction is checked.
 PROBES, CHECKS = 16, 16
 #: Rounding errors that a comparison may show, in units of the dtype's precision, and what
@@ -61,6 +65,7 @@ class LocalDensity:
         self.nodes_widths = [group.slots[k].width for k in self.continuous]
         self.bases: list[Tensor | None] = [None] * len(self.continuous)
         self.joint: Tensor | None = None
+        self.widths: list[int] | None = None
         self._reduce_slots()
         self.widths = [
             w if b is None else b.shape[1]
@@ -119,12 +124,22 @@ class LocalDensity:
         return sum(self.widths) if self.joint is None else self.joint.shape[2]
 
     # ------------------------------------------------------------------ reductions
-    def _points(self, count: int, width: int) -> Tensor:
-        """``[count, D, E, width]`` at several scales."""
+    def _points(self, count: int, slot: int) -> Tensor:
+        """Values of a continuous slot's part, ``[count, D, E, r]``, at several scales.
+
+        Numbers that stand for constrained values do not go as far out: exponentials overflow.
+        """
+        width = self.nodes_widths[slot] if self.widths is None else self.widths[slot]
+        site = self.group.slots[self.continuous[slot]]
+        farthest = max(SCALES) if is_unconstrained(site) else CONSTRAINED
+        scale = torch.tensor([min(SCALES[k % len(SCALES)], farthest) for k in range(count)])
         shape = (count, self.num_states, self.num_factors, width)
-        scale = torch.tensor([SCALES[k % len(SCALES)] for k in range(count)])
         z = torch.randn(shape, generator=self.generator, dtype=torch.float64)
         return (z * scale.view(-1, 1, 1, 1)).to(self.like)
+
+    def _stacked_points(self, count: int) -> Tensor:
+        """Values of v, ``[count, D, E, R]``."""
+        return torch.cat([self._points(count, k) for k in range(len(self.continuous))], -1)
 
     @property
     def _rounding(self) -> float:
@@ -133,7 +148,8 @@ class LocalDensity:
     def _reduce_slots(self) -> None:
         if max(self.nodes_widths) == 1 or self.group.is_differentiable:
             return  # what factors read may change with the tensors they are attached to
-        points = [self._points(PROBES, w).requires_grad_() for w in self.nodes_widths]
+        slots = range(len(self.continuous))
+        points = [self._points(PROBES, k).requires_grad_() for k in slots]
         gradients = _gradients(self.at_nodes, points)
         for k, gradient in enumerate(gradients):
             width = self.nodes_widths[k]
@@ -159,7 +175,7 @@ class LocalDensity:
 
     def _slot_is_free(self, k: int, basis: Tensor) -> bool:
         """Whether coordinates of slot k outside the basis leave the factors as they are."""
-        points = [self._points(CHECKS, w) for w in self.nodes_widths]
+        points = [self._points(CHECKS, j) for j in range(len(self.continuous))]
         inside = list(points)
         inside[k] = apply(basis.mT, apply(basis, points[k]))
         return self._same(self.at_nodes, points, inside)
@@ -180,12 +196,12 @@ class LocalDensity:
         total = sum(self.widths)
         if total == 1 or len(self.widths) == 1 or self.group.is_differentiable:
             return  # the basis of an only slot has seen to it
-        v = self._points(max(PROBES, 2 * total), total).requires_grad_()
+        v = self._stacked_points(max(PROBES, 2 * total)).requires_grad_()
         (gradient,) = _gradients(self._at_stacked, [v])
         joint = self._span(gradient.permute(1, 2, 0, 3))
         if joint is None:
             return
-        v = self._points(CHECKS, total)
+        v = self._stacked_points(CHECKS)
         inside = apply(joint.mT, apply(joint, v))
         if self._same(self._at_stacked, [v], [inside]):
             self.joint = joint
@@ -199,7 +215,7 @@ class LocalDensity:
         if self.discrete:
             return None
         total = sum(self.widths)
-        start = self._points(1, total)[0]  # [1, E, R]
+        start = self._stacked_points(1)[0]  # [1, E, R]
         v = start.repeat(total + 1, 1, 1, 1)
         v[1:] += torch.eye(total, dtype=v.dtype, device=v.device).view(total, 1, 1, total)
         v.requires_grad_()
@@ -217,7 +233,7 @@ class LocalDensity:
         gaussian = Gaussian(precision, shift)
         constant = value - gaussian.log_value(origin)
         quadratic = Quadratic(gaussian, constant)
-        return quadratic if self.is_quadratic_at(quadratic, self._points(CHECKS, total)) else None
+        return quadratic if self.is_quadratic_at(quadratic, self._stacked_points(CHECKS)) else None
 
     @torch.no_grad()
     def is_quadratic_at(self, quadratic: Quadratic, v: Tensor) -> bool:
@@ -233,6 +249,14 @@ class LocalDensity:
         if not bool(theirs.isfinite().all()):
             return False
         return bool(((theirs - ours).abs() <= rounding * bound).all())
+
+
+def is_unconstrained(site: Site) -> bool:
+    """Whether a site's numbers are its values."""
+    support = site.support
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    return support is constraints.real
 
 
 def _gradients(function: Callable, points: list[Tensor]) -> list[Tensor]:

@@ -13,7 +13,7 @@ Source: Liu & Pierce (1994) for adaptive Gauss-Hermite quadrature.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -34,10 +34,14 @@ SHRINK = 0.05
 NOTHING = -1e6
 #: Numbers evaluated at once.
 CHUNK = 2**20
-#: Reach of evenly spaced points in standard deviations, and how many there are in steady use.
-REACH, NUM_EVEN = 8.0, 257
-#: Most and fewest points of the first scan, and the numbers that it may evaluate.
-SCAN_MOST, SCAN_FEWEST, SCAN_NUMBERS = 4097, 65, 2**25
+#: Reach of evenly spaced points in standard deviations.
+REACH = 8.0
+#: Most and fewest evenly spaced points, and the numbers that the first scan may evaluate, and
+#: later ones.
+MOST, FEWEST, FIRST_NUMBERS, NUMBERS = 4097, 65, 2**25, 2**22
+#: A rough grid stays where it is while mean and variance move by less: the integrand's edges
+#: would jump over its points for ever.
+DRIFT = 0.25
 #: Difference of log masses from which a grid of few points is not trusted.
 DISAGREE = 1e-4
 
@@ -81,7 +85,6 @@ class TiltedMoments:
         z, w = gauss_hermite(num_points or POINTS[local.dim], local.dim, like.dtype, like.device)
         volume = w.log() + 0.5 * z.square().sum(1) + 0.5 * local.dim * LOG_2PI
         self._few = z, volume
-        self._even = _evenly_spaced(NUM_EVEN, like)
         self.is_rough = False
 
     def evaluate(self, u: Tensor) -> Tensor:
@@ -120,23 +123,29 @@ class TiltedMoments:
             return self._moved(g, start)
         if self.local.dim > 1:
             return self._moved(g, first)
-        per_point = max(1, first.mean.numel() * sum(self.local.nodes_widths))
-        count = min(SCAN_MOST, max(SCAN_FEWEST, SCAN_NUMBERS // per_point))
         with torch.no_grad():
-            scan = self._on(g, first, _evenly_spaced(count, self.local.like))
+            scan = self._on(g, first, self._even(FIRST_NUMBERS))
         found = self._moved(g, scan.grid)
         if bool(((found.log_mass - scan.log_mass).abs() > DISAGREE).any()):
             self.is_rough = True
             found = self._moved(g, scan.grid)
         return found
 
+    def _even(self, numbers: int) -> tuple[Tensor, Tensor]:
+        """Evenly spaced points, as many as may be evaluated for all factors."""
+        per_point = self.local.num_states * len(self.alpha) * sum(self.local.nodes_widths)
+        count = min(MOST, max(FEWEST, numbers // max(1, per_point)))
+        return _evenly_spaced(count, self.local.like)
+
     def _moved(self, g: Gaussian, grid: Grid) -> Tilted:
         """Moments on a grid that is moved until enough points carry the weight."""
         for _ in range(MAX_MOVES):
-            found = self._on(g, grid, self._even if self.is_rough else self._few)
-            grid = found.grid
+            found = self._on(g, grid, self._even(NUMBERS) if self.is_rough else self._few)
             if not found.has_few:
                 break
+            grid = found.grid
+        if self.is_rough and _is_near(found.grid, grid):
+            return replace(found, grid=grid)
         return found
 
     def _on(self, g: Gaussian, grid: Grid, points: tuple[Tensor, Tensor]) -> Tilted:
@@ -171,6 +180,13 @@ class TiltedMoments:
                 "laid over its cavity: the program's total mass is zero, or what is left of it "
                 "lies too far out. Look at the constraint and at the priors of its nodes."
             )
+
+
+def _is_near(new: Grid, old: Grid) -> bool:
+    """Whether a one-dimensional grid would move by little."""
+    shift = (new.mean - old.mean).abs() / old.root[..., 0]
+    stretch = (new.root / old.root).log().abs()
+    return float(shift.max()) < DRIFT and float(stretch.max()) < DRIFT
 
 
 def _evenly_spaced(count: int, like: Tensor) -> tuple[Tensor, Tensor]:

@@ -50,8 +50,22 @@ def test_the_free_energy_never_falls_over_outer_steps(seed):
     assert gaps[-1] < 1e-3 * max(gaps[:5])
 
 
-def test_an_oscillating_run_falls_back_and_says_that_it_converged():
-    tables = grid_model(seed=1, strength=3.0)
+def spin_glass(seed, strength):
+    """Couplings of both signs on a 4x4 grid: no state pleases all of them."""
+    graph = nx.convert_node_labels_to_integers(nx.grid_2d_graph(4, 4))
+    tables = random_model((2,) * 16, list(graph.edges()), seed, plated=True)
+    generator = torch.Generator().manual_seed(seed)
+    agree = torch.tensor([[1.0, -1.0], [-1.0, 1.0]])
+    weights = strength * torch.randn(len(tables.tables), generator=generator)
+    glass = [
+        0.5 * t if t.dim() == 1 else w * agree for t, w in zip(tables.tables, weights, strict=True)
+    ]
+    return type(tables)(tables.cards, tables.scopes, tuple(glass), True)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_an_oscillating_run_falls_back_and_says_that_it_converged(seed):
+    tables = spin_glass(seed, strength=2.0)
     plain = pg.BP(tables, progress=False, damping=0.0, num_steps=200)
     with pytest.warns(pg.errors.ConvergenceWarning):
         assert not plain.run().converged

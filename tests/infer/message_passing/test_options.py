@@ -238,7 +238,6 @@ def test_the_global_random_stream_does_not_matter():
     assert torch.equal(one.log_evidence, other.log_evidence)
 
 
-@pytest.mark.xfail(strict=True, reason="AttributeError", raises=AttributeError)
 def test_a_posterior_before_the_setup_is_refused_in_words():
     with pytest.raises(InferenceError, match="not set up"):
         pg.BP(PAIR, progress=False).posterior()

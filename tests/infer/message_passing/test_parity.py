@@ -103,7 +103,6 @@ def test_a_check_against_certain_bits_has_no_mass():
         run(model)
 
 
-@pytest.mark.xfail(strict=True, reason="a node that no state is left of is not seen by checks")
 @pytest.mark.parametrize("schedule", ["parallel", "sequential"])
 def test_two_checks_that_want_opposite_bits_have_no_mass(schedule):
     """All other bits are pinned: bit 4 would have to be 0 by the one check and 1 by the other."""

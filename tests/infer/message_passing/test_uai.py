@@ -95,7 +95,6 @@ def test_mean_field_is_below_the_solution(name, data_root):
     assert float(posterior.log_evidence) < solution.log_evidence
 
 
-@pytest.mark.xfail(strict=True, reason="messages that run away are taken for zeros")
 def test_a_file_of_positive_mass_has_no_zero_mass(data_root):
     with pytest.warns(ConvergenceWarning):
         run(read_uai("linkage_16"), num_steps=400)

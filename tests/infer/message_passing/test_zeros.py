@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 import pyrograph as pg
-from pyrograph.errors import ConvergenceWarning, OptionError, ZeroMass
+from pyrograph.errors import OptionError, ZeroMass
 
 from .builders import INF, Tables, random_model, run, tree_with_zeros
 
@@ -235,7 +235,6 @@ MANY = {
 }
 
 
-@pytest.mark.xfail(strict=True, reason="sums of a node's own log values count as zeros from -5e5")
 @pytest.mark.parametrize("name", MANY)
 def test_many_observations_of_one_node_are_no_contradiction(name):
     cards, tables, total = MANY[name]
@@ -299,13 +298,11 @@ def test_the_equality_example_has_its_closed_form(alpha, engine):
 def test_the_equality_example_at_one_half_has_its_boundary_optimum():
     """Log messages grow by a constant per sweep there; beliefs are settled long before."""
     engine = pg.FractionalBP(EXAMPLE, alpha=0.5, progress=False, num_steps=200).setup()
-    with pytest.warns(ConvergenceWarning):
-        posterior = engine.run()
+    posterior = engine.run()
     assert_close(EXAMPLE.beliefs(posterior)[0], torch.tensor([0.0, 1.0]), rtol=0, atol=1e-12)
     assert_close(float(posterior.log_evidence.exp()), 0.75, rtol=0, atol=1e-10)
 
 
-@pytest.mark.xfail(strict=True, reason="log messages go to minus infinity step by step")
 def test_the_equality_example_at_one_half_converges():
     assert run(EXAMPLE, pg.FractionalBP, alpha=0.5, num_steps=2000).converged
 

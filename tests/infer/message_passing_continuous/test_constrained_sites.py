@@ -86,7 +86,6 @@ def test_dirichlet_marginals_lie_on_the_simplex(preset):
 
 
 # ---------------------------------------------------------------------- where it goes wrong
-@pytest.mark.xfail(strict=True, reason="the cavity of a node's only factor is flat, and skipped")
 @pytest.mark.parametrize(
     "prior",
     [dist.Gamma(2.0, 3.0), dist.HalfNormal(2.0), dist.Exponential(2.0), dist.HalfCauchy(1.0)],
@@ -100,13 +99,11 @@ def test_a_node_of_one_factor_gets_its_moments(prior):
     assert abs(float(base.stddev) / float(draws.std()) - 1) < 0.05
 
 
-@pytest.mark.xfail(strict=True, raises=RuntimeError, reason="a constant density has no gradient")
 def test_a_uniform_site_can_be_inferred():
     q = fit(prior_alone(dist.Uniform(2.0, 5.0)))
     assert_close(q.marginal("x").mean, torch.tensor(3.5), rtol=0, atol=0.01)
 
 
-@pytest.mark.xfail(strict=True, reason="the natural gradient step goes round in circles")
 def test_mean_field_settles_on_a_half_normal_prior():
     q = fit(prior_alone(dist.HalfNormal(2.0)), infer=pg.VMP, num_steps=100)
     assert q.converged

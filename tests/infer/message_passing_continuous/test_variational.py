@@ -124,7 +124,6 @@ def test_the_factors_of_a_hybrid_program_settle_at_coordinate_ascent():
     assert (q.history["objective"].diff() >= -1e-8).all()
 
 
-@pytest.mark.xfail(strict=True, reason="the undamped natural gradient step goes round in circles")
 def test_a_quartic_well_settles():
     def model():
         x = pyro.sample("x", dist.Normal(0.0, 10.0))
