@@ -83,10 +83,13 @@ def ours(unary: Tensor, pair: Tensor, edges: Tensor) -> Callable[[int], Tensor]:
     engine = pg.BP(program, progress=False, tol=None, damping=0.0).setup(unary, pair, edges)
 
     def run(sweeps: int) -> Tensor:
-        engine.load_state_dict(start)
+        engine.load_state_dict(start)  # a fresh start costs no sweep
         for _ in range(sweeps):
             engine.step()
-        return engine.posterior().marginal("x").probs
+        (belief,) = engine.beliefs
+        if belief.dim() == 1:  # log odds of binary nodes
+            belief = torch.stack([torch.zeros_like(belief), belief], 1)
+        return belief.softmax(1)
 
     start = engine.state_dict()
     return run

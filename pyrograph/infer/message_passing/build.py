@@ -72,7 +72,7 @@ class Network:
         excluded = any(
             bool(is_zero(f.base).any()) for f in self.families if isinstance(f, Categorical)
         )
-        return excluded or any(getattr(block, "has_zeros", True) for block in self.blocks)
+        return excluded or any(block.has_zeros for block in self.blocks)
 
     @property
     def is_differentiable(self) -> bool:

@@ -247,7 +247,7 @@ class MessagePassing(Engine):
     def _gap(self) -> Tensor:
         """How far a plain step would move the messages."""
         gaps = [
-            change(a, b).amax()
+            change(a, b, has_zeros=block.has_zeros).amax()
             for block, old in zip(self.network.blocks, self.messages, strict=True)
             for a, b in zip(old, block.update(old, self.beliefs)[0], strict=True)
         ]
@@ -269,8 +269,8 @@ class MessagePassing(Engine):
             found.append(new)
             chosen.append([self._chosen(block, port, nodes) for port in range(len(block.rows))])
         changes = [
-            [change(a, b) for a, b in zip(old, new, strict=True)]
-            for old, new in zip(self.messages, found, strict=True)
+            [change(a, b, has_zeros=block.has_zeros) for a, b in zip(old, new, strict=True)]
+            for block, old, new in zip(self.network.blocks, self.messages, found, strict=True)
         ]
         residual = _largest(changes, chosen, like=skipped)
         if self.schedule == "residual":

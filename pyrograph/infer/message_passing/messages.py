@@ -42,17 +42,20 @@ def damped(old: Message, new: Message, step: float, chosen: Tensor | None) -> Me
     return torch.where(chosen if old.dim() == 1 else chosen.unsqueeze(1), moved, old)
 
 
-def change(old: Message, new: Message) -> Tensor:
+def change(old: Message, new: Message, *, has_zeros: bool = False) -> Tensor:
     """``[E]``: largest change of a log value; of Gaussians see :func:`movement`.
 
-    States that both messages make smaller than the square of the dtype's precision beside their
-    largest count as settled: on their way to a zero their logs never come to rest.
+    Where hard constraints are about, states that both messages make smaller than the square of the
+    dtype's precision beside their largest count as settled: on their way to a zero their logs
+    never come to rest.
     """
     if isinstance(old, Gaussian):
         return old.shift.new_zeros(len(old.shift))
     gap = (new - old).abs()
     if gap.dim() == 1:
         return gap
+    if not has_zeros:
+        return gap.amax(1)
     tiny = 2 * math.log(torch.finfo(new.dtype).eps)
     settled = (new == old) | ((new < tiny) & (old < tiny) & ~is_zero(new))
     return torch.where(settled, 0.0, gap).amax(1)

@@ -43,6 +43,7 @@ class ParityFactors:
         self.log_values, self.alpha = log_values, alpha
         self.arity = len(rows)
         self.rows, self.families = [torch.stack(rows, 1).flatten()], [family]
+        self.has_zeros = True
         self.is_mean_field = bool((alpha == 0).all())
         scaled = log_values if self.is_mean_field else alpha.unsqueeze(1) * log_values
         self._log_total = scaled.logsumexp(1)

@@ -64,6 +64,7 @@ class QuadratureFactors:
         self.bases: list[Tensor | None] = [None] * len(rows)
         for k, basis in zip(local.continuous, local.bases, strict=True):
             self.bases[k] = basis
+        self.has_zeros = True
         self.is_mean_field = bool((alpha == 0).all())
         points = num_points or POINTS[local.dim]
         self.nodes, self.weights = gauss_hermite(

@@ -28,6 +28,7 @@ from pyrograph.infer.message_passing.families import (
     without,
 )
 
+LOG_2 = math.log(2)
 #: Shares of the largest exponent that a table's range may use before sums go to the log domain.
 RANGE = 0.75
 
@@ -103,19 +104,8 @@ class TableFactors:
         """:meth:`exact_sums` up to a constant, by the fastest way."""
         if not self.is_plain:
             return self.exact_sums(cavities)
-        plain = [(n - n.amax(1, keepdim=True)).exp() for n in cavities]
-        if self.arity == 2:
-            a, b = plain
-            if len(self.kernel) == 1:
-                sums = [b @ self.kernel[0].mT, a @ self.kernel[0]]
-            else:
-                sums = [
-                    (self.kernel @ b.unsqueeze(2)).squeeze(2),
-                    (a.unsqueeze(1) @ self.kernel).squeeze(1),
-                ]
-        else:
-            sums = [self._contract(plain, i) for i in range(self.arity)]
-        return [s.log() for s in sums]
+        plain = [_exp(n - n.amax(1, keepdim=True)) for n in cavities]
+        return [self._plain_sum(plain, i).log2() * LOG_2 for i in range(self.arity)]
 
     def _contract(self, plain: list[Tensor], i: int) -> Tensor:
         """Sum over all slots but i, the last first so that what remains shrinks fast."""
@@ -144,6 +134,26 @@ class TableFactors:
                 value = value + n.view(len(n), *(1,) * j, -1, *(1,) * (self.arity - 1 - j))
         return value
 
+    def _log_mass(self, cavities: list[Tensor]) -> Tensor:
+        """``[E]``: log of sum_x f^alpha prod_j n_j."""
+        if not self.is_plain:
+            return self._tilted(cavities).flatten(1).logsumexp(1)
+        peaks = [n.amax(1, keepdim=True) for n in cavities]
+        plain = [_exp(n - p) for n, p in zip(cavities, peaks, strict=True)]
+        total = (self._plain_sum(plain, 0) * plain[0]).sum(1).log()
+        return total + self.peak + torch.cat(peaks, 1).sum(1)
+
+    def _plain_sum(self, plain: list[Tensor], i: int) -> Tensor:
+        """Sum over all slots but i of the plain kernel and cavities, ``[E, c_i]``."""
+        if self.arity != 2:
+            return self._contract(plain, i)
+        other = plain[1 - i]
+        if len(self.kernel) == 1:
+            return other @ (self.kernel[0].mT if i == 0 else self.kernel[0])
+        if i == 0:
+            return (self.kernel @ other.unsqueeze(2)).squeeze(2)
+        return (other.unsqueeze(1) @ self.kernel).squeeze(1)
+
     def _expectations(self, beliefs: list) -> list[Tensor]:
         """E_{q minus i} log f, ``[E, c_i]`` for every slot i."""
         probs = [
@@ -169,7 +179,7 @@ class TableFactors:
             for q, m in zip(own, messages, strict=True):
                 value = value - (q.softmax(1) * m).sum(1)
             return value
-        mass = self._tilted(self.cavities(messages, beliefs)).flatten(1).logsumexp(1)
+        mass = self._log_mass(self.cavities(messages, beliefs))
         return (mass - sum(q.logsumexp(1) for q in own)) / self.alpha
 
     def largest_ratio(self, messages: list[Tensor], beliefs: list) -> Tensor:
@@ -201,3 +211,8 @@ class TableFactors:
             value = self._tilted(self.cavities(messages, beliefs))
         flat = value.flatten(1)
         return (flat - flat.logsumexp(1, keepdim=True)).view(value.shape)
+
+
+def _exp(x: Tensor) -> Tensor:
+    """exp(x); torch's exp2 is several times as fast on a CPU."""
+    return torch.exp2(x * (1 / LOG_2))

@@ -1,0 +1,44 @@
+"""The experiment scripts run: a few seconds of each, in a process of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+SVGD = ("fig1_dimension", "fig2_grid", "fig2d_density", "fig3_dense", "accuracy", "double_well")
+SVGD += ("fig4_small_network", "fig5_large_network", "fig6_crowdsourcing")
+MINKA = ("equality", "fig1_mixture", "fig6_local_alpha", "fig7_predictive_error")
+MESSAGES = ("speed", "ldpc", "particle_baselines", "disease_mapping")
+REAL = ("uai", "alarm")
+QUICK = [("svgd", name) for name in SVGD] + [("minka", name) for name in MINKA]
+QUICK += [("message_passing", name) for name in MESSAGES]
+
+
+def run(folder, name):
+    env = {**os.environ, "MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1"}
+    code = f"from {name} import main; main(['--quick'])"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        check=False,
+        cwd=BENCHMARKS / folder,
+        env=env,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "pass  " in done.stdout or "FAIL  " in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder, name", QUICK)
+def test_an_experiment_prints_its_criteria(folder, name):
+    run(folder, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REAL)
+def test_an_experiment_on_real_data_prints_its_criteria(data_root, name):
+    run("message_passing", name)
