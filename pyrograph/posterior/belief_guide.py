@@ -8,7 +8,6 @@ saved ``state_dict`` is enough to build it again: :meth:`BeliefGuide.from_state_
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -23,22 +22,18 @@ from pyro.distributions import (
     TransformedDistribution,
     constraints,
 )
-from pyro.infer.autoguide import AutoGuide
 from pyro.nn import PyroParam
-from pyro.poutine.indep_messenger import CondIndepStackFrame
 from torch import Tensor
 from torch.distributions import biject_to
 
 from pyrograph.beliefs import Gaussian
 from pyrograph.posterior.finite import Finite
 from pyrograph.posterior.guide import describe_site
+from pyrograph.posterior.site_guide import SiteGuide
 from pyrograph.posterior.support import restore
 
-# Two guides of one name would share one parameter in Pyro's global store.
-_serial = itertools.count()
 
-
-class BeliefGuide(AutoGuide):
+class BeliefGuide(SiteGuide):
     """Independent nodes, as an ``AutoGuide``; arguments of calls are ignored.
 
     Its parameters are, per site k, ``logits_k [*batch, c]``, or ``loc_k [*batch, d]`` and
@@ -52,13 +47,11 @@ class BeliefGuide(AutoGuide):
     def __init__(
         self, sites: Sequence[Mapping[str, Any]], parameters: Sequence[Mapping[str, Tensor]]
     ):
-        super().__init__(model=None)
-        self._pyro_name = f"{type(self).__name__}_{next(_serial)}"
+        super().__init__(sites)
         for k, tensors in enumerate(parameters):
             for name, value in tensors.items():
                 kind = constraints.lower_cholesky if name == "scale_tril" else constraints.real
                 setattr(self, f"{name}_{k}", PyroParam(value.detach().clone(), kind))
-        self._set_sites(sites)
 
     @classmethod
     def from_beliefs(cls, sites: Sequence, beliefs: Sequence[Tensor | Gaussian]) -> BeliefGuide:
@@ -95,21 +88,6 @@ class BeliefGuide(AutoGuide):
         guide = cls(sites, parameters)
         guide.load_state_dict(state)
         return guide
-
-    def _set_sites(self, sites: Sequence[Mapping[str, Any]]) -> None:
-        self.sites = {site["name"]: dict(site) for site in sites}
-        # what AutoGuide would have read off a run of the model
-        self._prototype_frames = {
-            name: CondIndepStackFrame(name, dim, size, 0, full_size=size)
-            for site in sites
-            for name, dim, size in site["plates"]
-        }
-
-    def get_extra_state(self) -> dict[str, Any]:
-        return {"sites": list(self.sites.values())}
-
-    def set_extra_state(self, state: dict[str, Any]) -> None:
-        self._set_sites(state["sites"])
 
     def distribution(self, name: str) -> TorchDistribution:
         """Of a site, its batch independent."""

@@ -10,7 +10,6 @@ The guide knows its sites by plain descriptions. It never runs the model, and a 
 ``state_dict`` is enough to build it again: :meth:`ParticleGuide.from_state_dict`.
 """
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -21,20 +20,16 @@ import torch
 from pyro import poutine
 from pyro.distributions import constraints
 from pyro.distributions.util import sum_rightmost
-from pyro.infer.autoguide import AutoGuide
 from pyro.nn import PyroParam
-from pyro.poutine.indep_messenger import CondIndepStackFrame
 from torch import Tensor
 from torch.distributions import biject_to
 
 from pyrograph.posterior.mixture import NormalMixture, smooth
+from pyrograph.posterior.site_guide import SiteGuide
 from pyrograph.posterior.support import describe, restore
 
-# Two guides of one name would share one parameter in Pyro's global store.
-_serial = itertools.count()
 
-
-class ParticleGuide(AutoGuide):
+class ParticleGuide(SiteGuide):
     """Smoothed mixture on particles, as an ``AutoGuide``.
 
     Its parameters are the components' ``locs`` and ``scales`` (``[K, D]``, unconstrained space,
@@ -49,12 +44,10 @@ class ParticleGuide(AutoGuide):
     def __init__(
         self, sites: Sequence[Mapping[str, Any]], locs: Tensor, scales: Tensor, logits: Tensor
     ):
-        super().__init__(model=None)
-        self._pyro_name = f"{type(self).__name__}_{next(_serial)}"
+        super().__init__(sites)
         self.locs = PyroParam(locs.detach().clone(), constraints.real)
         self.scales = PyroParam(scales.detach().clone(), constraints.positive)
         self.register_buffer("logits", logits.detach().clone())
-        self._set_sites(sites)
 
     @classmethod
     def from_particles(
@@ -71,21 +64,6 @@ class ParticleGuide(AutoGuide):
         guide = cls(sites, like, torch.ones_like(like), torch.zeros_like(state["logits"]))
         guide.load_state_dict(state)
         return guide
-
-    def _set_sites(self, sites: Sequence[Mapping[str, Any]]) -> None:
-        self.sites = {site["name"]: dict(site) for site in sites}
-        # what AutoGuide would have read off a run of the model
-        self._prototype_frames = {
-            name: CondIndepStackFrame(name, dim, size, 0, full_size=size)
-            for site in sites
-            for name, dim, size in site["plates"]
-        }
-
-    def get_extra_state(self) -> dict[str, Any]:
-        return {"sites": list(self.sites.values())}
-
-    def set_extra_state(self, state: dict[str, Any]) -> None:
-        self._set_sites(state["sites"])
 
     def distribution(self) -> NormalMixture:
         """The density over the unconstrained space."""

@@ -10,11 +10,16 @@ import pytest
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SVGD = ("fig1_dimension", "fig2_grid", "fig2d_density", "fig3_dense", "accuracy", "double_well")
 SVGD += ("fig4_small_network", "fig5_large_network", "fig6_crowdsourcing")
-MINKA = ("equality", "fig1_mixture", "fig6_local_alpha", "fig7_predictive_error")
-MESSAGES = ("speed", "ldpc", "particle_baselines", "disease_mapping")
+MESSAGES = ("minka_equality", "minka_fig1_mixture", "minka_fig6_local_alpha")
+MESSAGES += (
+    "minka_fig7_predictive_error",
+    "speed",
+    "ldpc",
+    "particle_baselines",
+    "disease_mapping",
+)
 REAL = ("uai", "alarm")
-QUICK = [("svgd", name) for name in SVGD] + [("minka", name) for name in MINKA]
-QUICK += [("message_passing", name) for name in MESSAGES]
+QUICK = [("svgd", name) for name in SVGD] + [("message_passing", name) for name in MESSAGES]
 
 
 def run(folder, name):

@@ -26,11 +26,12 @@ import torch
 from torch import Tensor
 
 from pyrograph.beliefs import Gaussian
-from pyrograph.errors import InferenceError, OptionError, ShapeMismatch
+from pyrograph.errors import InferenceError, OptionError
 from pyrograph.graph import FactorGroup
 from pyrograph.graph.colouring import colour
 from pyrograph.infer.base import Engine
 from pyrograph.infer.message_passing.build import Block, Family, Network, build
+from pyrograph.infer.message_passing.checkpoint import loaded_messages, saved_messages
 from pyrograph.infer.message_passing.contradictions import (
     raise_empty,
     refuse_contradictions,
@@ -41,7 +42,6 @@ from pyrograph.infer.message_passing.evidence import is_forest, kind_of, log_evi
 from pyrograph.infer.message_passing.families import Categorical, Normal, Odds
 from pyrograph.infer.message_passing.implicit import attached
 from pyrograph.infer.message_passing.messages import Message, change, damped, movement
-from pyrograph.infer.message_passing.tilted import Grid
 from pyrograph.infer.message_passing.tree import applies, exact_messages
 from pyrograph.infer.options import count, fraction
 from pyrograph.infer.requires import FiniteOrContinuous
@@ -169,7 +169,7 @@ class MessagePassing(Engine):
         with torch.no_grad():
             self.messages = [block.start(self.network.families) for block in self.network.blocks]
         if self.init is not None:
-            self.messages = self._loaded(self.init)
+            self.messages = loaded_messages(self.network, self.messages, self.init)
         with torch.no_grad():
             self.beliefs = self.beliefs_of(self.messages)
         self._log_evidence: Tensor | None = None
@@ -416,20 +416,10 @@ class MessagePassing(Engine):
 
     # ------------------------------------------------------------------ checkpoints
     def carried(self) -> dict[str, Any]:
-        kept: dict[str, Any] = {"messages": {}, "automatic": {}}
-        for b, block in enumerate(self.messages):
-            for p, message in enumerate(block):
-                if isinstance(message, Gaussian):
-                    kept["messages"][f"{b}.{p}.precision"] = message.precision.clone()
-                    kept["messages"][f"{b}.{p}.shift"] = message.shift.clone()
-                else:
-                    kept["messages"][f"{b}.{p}"] = message.clone()
-            grid = getattr(self.network.blocks[b], "grid", None)
-            if grid is not None:
-                kept["messages"][f"{b}.grid.mean"] = grid.mean.clone()
-                kept["messages"][f"{b}.grid.root"] = grid.root.clone()
-                rough = torch.tensor(self.network.blocks[b].tilted.is_rough)
-                kept["messages"][f"{b}.grid.rough"] = rough
+        kept: dict[str, Any] = {
+            "messages": saved_messages(self.network, self.messages),
+            "automatic": {},
+        }
         if self._automatic:
             kept["automatic"] = self._automatic.carried()
         kept["double_loop"] = {} if self._double_loop is None else self._double_loop.carried()
@@ -438,7 +428,7 @@ class MessagePassing(Engine):
         return kept
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.messages = self._loaded(state["messages"])
+        self.messages = loaded_messages(self.network, self.messages, state["messages"])
         if self._automatic and state["automatic"]:
             self._automatic.restore(state["automatic"])
         evidence = state["evidence"].to(self.graph.constant.device)
@@ -449,40 +439,6 @@ class MessagePassing(Engine):
             self._double_loop.restore(state["double_loop"])
         with torch.no_grad():
             self.beliefs = self.beliefs_of(self.messages)
-
-    def _loaded(self, saved: Mapping[str, Tensor]) -> list[list[Message]]:
-        """Messages from their tensors.
-
-        Raises:
-            ShapeMismatch: they belong to another graph.
-        """
-
-        def take(key: str, like: Tensor) -> Tensor:
-            value = saved.get(key)
-            if value is None or value.shape != like.shape:
-                there = "none" if value is None else list(value.shape)
-                raise ShapeMismatch(
-                    f"the saved messages {key} have shape {there}, this graph needs "
-                    f"{list(like.shape)}: they belong to another model or to other arguments"
-                )
-            return value.to(like)
-
-        out = []
-        for b, (block, start) in enumerate(zip(self.network.blocks, self.messages, strict=True)):
-            out.append(
-                [
-                    Gaussian(
-                        take(f"{b}.{p}.precision", m.precision), take(f"{b}.{p}.shift", m.shift)
-                    )
-                    if isinstance(m, Gaussian)
-                    else take(f"{b}.{p}", m)
-                    for p, m in enumerate(start)
-                ]
-            )
-            if f"{b}.grid.mean" in saved:
-                block.grid = Grid(saved[f"{b}.grid.mean"], saved[f"{b}.grid.root"])
-                block.tilted.is_rough = bool(saved[f"{b}.grid.rough"])
-        return out
 
 
 def _largest(changes: list[list[Tensor]], chosen: list[list], like: Tensor) -> Tensor:

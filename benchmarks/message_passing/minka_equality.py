@@ -1,6 +1,6 @@
 """Does every alpha have the closed-form optimum on the equality example?
 
-    python benchmarks/minka/equality.py [--quick] [--threads 1]
+    python benchmarks/message_passing/minka_equality.py [--quick] [--threads 1]
 
 p(x, y) is .25 on (0, 0), .75 on (1, 1) and zero elsewhere; q(x, y) = s q_x q_y. The optimum is
 known: for alpha <= 1/2 the corner q_x(0) = 0 with s = .75, and above, with
@@ -111,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> bool:
         axes.plot(inner, values, "o", color=colour)
     axes.set(xlabel="alpha", ylabel="optimum (line: closed form)")
     axes.legend()
-    figure.savefig(figure_path("equality", args.quick), dpi=120)
+    figure.savefig(figure_path("minka_equality", args.quick), dpi=120)
     plt.close(figure)
     return all(passed)
 

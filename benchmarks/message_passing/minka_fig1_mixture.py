@@ -1,6 +1,6 @@
 """How does the best Gaussian for a mixture move with alpha?
 
-    python benchmarks/minka/fig1_mixture.py [--quick] [--threads 1]
+    python benchmarks/message_passing/minka_fig1_mixture.py [--quick] [--threads 1]
 
 p = .7 N(-1, 1) + .3 N(1, .35^2), the mixture that matches every visible tick and label of the
 figures (the paper does not state it). For each alpha the best unnormalised Gaussian is found by
@@ -159,7 +159,7 @@ def draw(p: Gridded, fits: dict[float, Gaussian], quick: bool) -> None:
         right.axhline(float(numbers(fits[1.0])[i]), color=f"C{i}", linewidth=0.7, linestyle=":")
     right.set(xlabel="alpha", ylabel="of the best Gaussian (dotted: of p)")
     right.legend(fontsize=8)
-    figure.savefig(figure_path("fig1_mixture", quick), dpi=120)
+    figure.savefig(figure_path("minka_fig1_mixture", quick), dpi=120)
     plt.close(figure)
 
 

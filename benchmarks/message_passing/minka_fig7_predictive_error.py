@@ -1,6 +1,6 @@
 """Which alpha predicts best?
 
-    python benchmarks/minka/fig7_predictive_error.py [--quick] [--threads 1]
+    python benchmarks/message_passing/minka_fig7_predictive_error.py [--quick] [--threads 1]
 
 210 random mixtures of two Gaussians: means N(0, 4), variances the squares of N(0, 1), weights
 U(0, 1) normalised. For each alpha the best Gaussian is found by the fixed-point iteration; the
@@ -114,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> bool:
     bars = [2 * float(errors[a].std()) / count**0.5 for a in alphas]
     axes.errorbar(alphas, [2 * average[a] for a in alphas], bars, fmt="o-", capsize=3)
     axes.set(xlabel="alpha", ylabel="total predictive error")
-    figure.savefig(figure_path("fig7_predictive_error", args.quick), dpi=120)
+    figure.savefig(figure_path("minka_fig7_predictive_error", args.quick), dpi=120)
     plt.close(figure)
     return all(passed)
 

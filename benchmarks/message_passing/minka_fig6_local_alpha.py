@@ -1,6 +1,6 @@
 """Which local alpha gives the least global divergence?
 
-    python benchmarks/minka/fig6_local_alpha.py [--quick] [--threads 1]
+    python benchmarks/message_passing/minka_fig6_local_alpha.py [--quick] [--threads 1]
 
 Ten 4x4 grids of binary variables, factors [1, e^theta_i] and [[1, e^w], [e^w, 1]]: (a) theta and
 w uniform on (-1, 1), (b) theta uniform and w = 1. Message passing with the local divergence
@@ -196,7 +196,7 @@ def main(argv: Sequence[str] | None = None) -> bool:
         ax.set(title=f"{kind} couplings", xlabel="global alpha")
     axes[0].set_ylabel("local alpha")
     axes[0].legend(fontsize=8)
-    figure.savefig(figure_path("fig6_local_alpha", args.quick), dpi=120)
+    figure.savefig(figure_path("minka_fig6_local_alpha", args.quick), dpi=120)
     plt.close(figure)
     return all(passed)
 

@@ -1,0 +1,67 @@
+"""Messages, and the grids of quadratures, as tensors by name, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from pyrograph.beliefs import Gaussian
+from pyrograph.errors import ShapeMismatch
+from pyrograph.infer.message_passing.build import Network
+from pyrograph.infer.message_passing.messages import Message
+from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
+from pyrograph.infer.message_passing.tilted import Grid
+
+
+def saved_messages(network: Network, messages: list[list[Message]]) -> dict[str, Tensor]:
+    """Copies, named by block and port."""
+    kept = {}
+    for b, (block, sent) in enumerate(zip(network.blocks, messages, strict=True)):
+        for p, message in enumerate(sent):
+            if isinstance(message, Gaussian):
+                kept[f"{b}.{p}.precision"] = message.precision.clone()
+                kept[f"{b}.{p}.shift"] = message.shift.clone()
+            else:
+                kept[f"{b}.{p}"] = message.clone()
+        if isinstance(block, QuadratureFactors) and block.grid is not None:
+            kept[f"{b}.grid.mean"] = block.grid.mean.clone()
+            kept[f"{b}.grid.root"] = block.grid.root.clone()
+            kept[f"{b}.grid.rough"] = torch.tensor(block.tilted.is_rough)
+    return kept
+
+
+def loaded_messages(
+    network: Network, like: list[list[Message]], saved: Mapping[str, Tensor]
+) -> list[list[Message]]:
+    """Messages of the shapes of ``like``; grids go to their blocks.
+
+    Raises:
+        ShapeMismatch: they belong to another graph.
+    """
+
+    def take(key: str, like: Tensor) -> Tensor:
+        value = saved.get(key)
+        if value is None or value.shape != like.shape:
+            there = "none" if value is None else list(value.shape)
+            raise ShapeMismatch(
+                f"the saved messages {key} have shape {there}, this graph needs "
+                f"{list(like.shape)}: they belong to another model or to other arguments"
+            )
+        return value.to(like)
+
+    out = []
+    for b, (block, start) in enumerate(zip(network.blocks, like, strict=True)):
+        messages: list[Message] = []
+        for p, m in enumerate(start):
+            if isinstance(m, Gaussian):
+                precision = take(f"{b}.{p}.precision", m.precision)
+                messages.append(Gaussian(precision, take(f"{b}.{p}.shift", m.shift)))
+            else:
+                messages.append(take(f"{b}.{p}", m))
+        out.append(messages)
+        if f"{b}.grid.mean" in saved:
+            block.grid = Grid(saved[f"{b}.grid.mean"], saved[f"{b}.grid.root"])
+            block.tilted.is_rough = bool(saved[f"{b}.grid.rough"])
+    return out

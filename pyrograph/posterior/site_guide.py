@@ -1,0 +1,44 @@
+"""What guides that know their sites by plain descriptions share.
+
+Such a guide never runs the model: a saved ``state_dict`` is enough to build it again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyro.infer.autoguide import AutoGuide
+from pyro.poutine.indep_messenger import CondIndepStackFrame
+
+# Two guides of one name would share one parameter in Pyro's global store.
+_serial = itertools.count()
+
+
+class SiteGuide(AutoGuide):
+    """An ``AutoGuide`` over described sites, which are part of its ``state_dict``.
+
+    Args:
+        sites: plain descriptions with ``name`` and ``plates`` at least.
+    """
+
+    def __init__(self, sites: Sequence[Mapping[str, Any]]):
+        super().__init__(model=None)
+        self._pyro_name = f"{type(self).__name__}_{next(_serial)}"
+        self._set_sites(sites)
+
+    def _set_sites(self, sites: Sequence[Mapping[str, Any]]) -> None:
+        self.sites = {site["name"]: dict(site) for site in sites}
+        # what AutoGuide would have read off a run of the model
+        self._prototype_frames = {
+            name: CondIndepStackFrame(name, dim, size, 0, full_size=size)
+            for site in sites
+            for name, dim, size in site["plates"]
+        }
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return {"sites": list(self.sites.values())}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        self._set_sites(state["sites"])
