@@ -6,7 +6,7 @@ graph = pg.trace_graph(model, (data,))                       # element-level fac
 posterior = pg.fit(model, (data,), infer=pg.GraphicalSVGD)   # inference on it
 """
 
-from pyrograph import datasets, diagnostics, errors, infer, kernels
+from pyrograph import datasets, diagnostics, divergences, errors, infer, kernels
 from pyrograph.graph import FactorGraph, FactorGroup, trace_graph
 from pyrograph.infer import (
     BP,
@@ -37,6 +37,7 @@ __all__ = [
     "PowerEP",
     "datasets",
     "diagnostics",
+    "divergences",
     "errors",
     "fit",
     "infer",

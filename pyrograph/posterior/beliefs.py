@@ -52,7 +52,7 @@ class BeliefPosterior(Posterior):
         graph: the factor graph, unconstrained.
         family: ``[num_nodes]`` which of ``beliefs`` holds a node; row: ``[num_nodes]`` where.
         beliefs: normalised log values ``[V, c]`` or Gaussians of batch ``[V]``.
-        scopes: beliefs of the factors of two and more nodes, and of those no family represents.
+        scopes: beliefs of the factors.
         run: ``converged``, ``status``, ``history`` and evidence, see :class:`Posterior`.
     """
 
@@ -107,15 +107,15 @@ class BeliefPosterior(Posterior):
         return out
 
     def factor_marginal(self, statement: str) -> Tensor | tuple[Tensor, Tensor]:
-        """Beliefs over the scopes of a statement's factors of two and more nodes.
+        """Beliefs over the scopes of a statement's factors.
 
         Returns:
             Probabilities ``[E, c_1, ..., c_k]`` of discrete factors; mean ``[E, R]`` and covariance
             ``[E, R, R]`` of continuous ones, over the numbers they depend on, node by node.
 
         Raises:
-            OptionError: no such statement, or its factors have one node each (ask for
-                ``marginal``), or their beliefs have different shapes.
+            OptionError: no such statement, or its factors' scopes have different shapes, or their
+                beliefs are not kept.
         """
         index, means, covariances = [], [], []
         for part in self.scopes:
@@ -132,7 +132,7 @@ class BeliefPosterior(Posterior):
             known = sorted({name for part in self.scopes for name in part.statements})
             raise OptionError(
                 f'statement "{statement}" has no factor beliefs; those that have: '
-                f"{', '.join(known) or 'none'}. A factor of one node is part of its marginal."
+                f"{', '.join(known) or 'none'}."
             )
         if any(m.shape[1:] != means[0].shape[1:] for m in means):
             raise OptionError(

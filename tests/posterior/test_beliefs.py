@@ -120,12 +120,27 @@ def test_factors_of_a_loop_are_told_apart():
 def test_questions_about_what_is_not_there_are_answered_in_words(posterior):
     with pytest.raises(OptionError, match='no latent site "z"; the latent sites are: c, k, h, b'):
         posterior.marginal("z")
-    with pytest.raises(OptionError, match=r'"y" has no factor beliefs; .* b, h, k'):
-        posterior.factor_marginal("y")
+    with pytest.raises(OptionError, match=r'"z" has no factor beliefs; .* b, c, h, k'):
+        posterior.factor_marginal("z")
     with pytest.raises(OptionError, match="no site to draw"):
         posterior.guide(sites=[])
     with pytest.raises(OptionError, match='no latent site "y"'):
         posterior.guide(sites=["y"])
+
+
+def test_factors_of_one_node_have_its_marginal():
+    def model():
+        with pyro.plate("nodes", 3):
+            x = pyro.sample("x", dist.Bernoulli(torch.tensor([0.2, 0.5, 0.9])))
+            pyro.factor("tilt", 0.3 * x)
+        m = pyro.sample("m", dist.Normal(0.0, 1.0))
+        pyro.sample("y", dist.Normal(m, 2.0), obs=torch.tensor(1.0))
+
+    posterior = pg.fit(model, infer=pg.BP, progress=False)
+    assert_close(posterior.factor_marginal("tilt"), posterior.marginal("x").probs)
+    mean, covariance = posterior.factor_marginal("y")
+    assert_close(mean, torch.full((1, 1), 0.2))
+    assert_close(covariance, torch.full((1, 1, 1), 0.8))
 
 
 def test_excluded_states_have_no_probability_and_are_never_drawn():

@@ -50,6 +50,7 @@ class Network:
         families: nodes by the family of their belief.
         blocks: like factors.
         members: of each block, its group and ``[E]`` the factors of the group.
+        absorbed: groups of factors of one node, and which of them, that are part of a base.
         row: ``[num_nodes]`` of each node in its family; family: ``[num_nodes]`` its number.
         constant: ``[]`` log of everything that depends on no latent.
     """
@@ -57,6 +58,7 @@ class Network:
     families: list[Family]
     blocks: list[Block]
     members: list[tuple[FactorGroup, Tensor]]
+    absorbed: list[tuple[FactorGroup, Tensor]]
     row: Tensor
     family: Tensor
     constant: Tensor
@@ -104,6 +106,7 @@ class _Builder:
         self.graph, self.alpha, self.num_points = graph, alpha, num_points
         self.like = graph.constant.detach().new_zeros(0)
         self.constant = graph.constant
+        self.absorbed: list[tuple[FactorGroup, Tensor]] = []
         device = graph.device
         kinds: dict[tuple[str, int], list[int]] = {}
         node = 0
@@ -159,7 +162,9 @@ class _Builder:
         for group, index, local, alpha in locals_:
             blocks.append(self._local_block(group, index, local, alpha))
             members.append((group, index))
-        return Network(self.families, blocks, members, self.row, self.family, self.constant)
+        return Network(
+            self.families, blocks, members, self.absorbed, self.row, self.family, self.constant
+        )
 
     # ------------------------------------------------------------------ discrete
     def _read_checks(self, group: FactorGroup, values: Tensor, checks: list) -> None:
@@ -181,6 +186,7 @@ class _Builder:
             number = int(self.family[group.scope[0, 0]])
             family, rows = self.families[number], self.row[group.scope[:, 0]]
             self.families[number] = family.absorb(rows, table)
+            self.absorbed.append((group, torch.arange(group.num_factors, device=rows.device)))
             return
         alpha = self._alpha_without_zeros(group, table)
         for index in _by_sign(alpha):
@@ -265,6 +271,7 @@ class _Builder:
             local = LocalDensity(group, index, self.like, self._names(group, index))
             quadratic = local.quadratic
             if group.arity == 1 and quadratic is not None:
+                self.absorbed.append((group, index))
                 number = int(self.family[group.scope[0, 0]])
                 self.families[number] = self.families[number].absorb(
                     self.row[group.scope[index, 0]],

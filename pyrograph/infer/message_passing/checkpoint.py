@@ -61,7 +61,9 @@ def loaded_messages(
             else:
                 messages.append(take(f"{b}.{p}", m))
         out.append(messages)
-        if f"{b}.grid.mean" in saved:
-            block.grid = Grid(saved[f"{b}.grid.mean"], saved[f"{b}.grid.root"])
-            block.tilted.is_rough = bool(saved[f"{b}.grid.rough"])
+        if isinstance(block, QuadratureFactors):
+            block.grid, block.tilted.is_rough = None, False
+            if f"{b}.grid.mean" in saved:
+                block.grid = Grid(saved[f"{b}.grid.mean"], saved[f"{b}.grid.root"])
+                block.tilted.is_rough = bool(saved[f"{b}.grid.rough"])
     return out

@@ -367,6 +367,7 @@ class MessagePassing(Engine):
             messages = attached(self.network, messages, self.beliefs_of)
         if self.network.is_differentiable:
             beliefs = self.beliefs_of(messages)
+        plain = [_plain(f, b) for f, b in zip(self.network.families, beliefs, strict=True)]
         scopes = [
             Scopes(
                 self._statements(group, index),
@@ -377,11 +378,16 @@ class MessagePassing(Engine):
                 self.network.members, self.network.blocks, messages, strict=True
             )
         ]
+        for group, index in self.network.absorbed:
+            node = group.scope[index, 0]
+            belief = plain[int(self.network.family[node[0]])]
+            own = partial(belief.__getitem__, self.network.row[node])
+            scopes.append(Scopes(self._statements(group, index), group.index[index], own))
         return BeliefPosterior(
             self.graph,
             self.network.family,
             self.network.row,
-            [_plain(f, b) for f, b in zip(self.network.families, beliefs, strict=True)],
+            plain,
             scopes,
             converged=self.converged,
             status=self.status,
