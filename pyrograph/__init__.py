@@ -6,7 +6,7 @@ graph = pg.trace_graph(model, (data,))                       # element-level fac
 posterior = pg.fit(model, (data,), infer=pg.GraphicalSVGD)   # inference on it
 """
 
-from pyrograph import datasets, diagnostics, divergences, errors, infer, kernels
+from pyrograph import datasets, diagnostics, divergences, errors, infer, kernels, models
 from pyrograph.graph import FactorGraph, FactorGroup, trace_graph
 from pyrograph.infer import (
     BP,
@@ -42,5 +42,6 @@ __all__ = [
     "fit",
     "infer",
     "kernels",
+    "models",
     "trace_graph",
 ]

@@ -1,5 +1,7 @@
 """What an approximation is made of."""
 
+from pyrograph.beliefs.conjugate import Conjugate, LogGamma, LogitBeta
 from pyrograph.beliefs.gaussian import Gaussian
+from pyrograph.beliefs.natural import Natural
 
-__all__ = ["Gaussian"]
+__all__ = ["Conjugate", "Gaussian", "LogGamma", "LogitBeta", "Natural"]

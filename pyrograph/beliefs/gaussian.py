@@ -2,8 +2,7 @@
 
     g(x) = exp(-x' P x / 2 + h' x),      log int g = h' P^-1 h / 2 - log det P / 2 + d log(2 pi) / 2
 
-Products add natural parameters, powers scale them, quotients may be improper: a site of
-expectation propagation is any such function, a belief a proper one.
+The natural parameters are P and h, see :mod:`.natural`.
 """
 
 from __future__ import annotations
@@ -15,11 +14,15 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from pyrograph.beliefs.natural import Natural
+
 LOG_2PI = math.log(2 * math.pi)
+#: Negative natural parameters that count as zero.
+FLAT = 1e-12
 
 
 @dataclass(frozen=True)
-class Gaussian:
+class Gaussian(Natural):
     """exp(-x' P x / 2 + h' x).
 
     Shapes:
@@ -45,24 +48,6 @@ class Gaussian:
         precision = inverse(covariance)
         return cls(precision, apply(precision, mean))
 
-    def __add__(self, other: Gaussian) -> Gaussian:
-        """Product of the functions: natural parameters add."""
-        return Gaussian(self.precision + other.precision, self.shift + other.shift)
-
-    def __sub__(self, other: Gaussian) -> Gaussian:
-        """Quotient of the functions."""
-        return Gaussian(self.precision - other.precision, self.shift - other.shift)
-
-    def __rmul__(self, power: float | Tensor) -> Gaussian:
-        """Power of the function, a number or ``[*batch]``."""
-        if isinstance(power, Tensor):
-            return Gaussian(power[..., None, None] * self.precision, power[..., None] * self.shift)
-        return Gaussian(power * self.precision, power * self.shift)
-
-    def __getitem__(self, index) -> Gaussian:
-        """Some of the batch."""
-        return Gaussian(self.precision[index], self.shift[index])
-
     @property
     def d(self) -> int:
         return self.shift.shape[-1]
@@ -78,6 +63,14 @@ class Gaussian:
     def is_proper(self) -> Tensor:
         """``[*batch]``: whether it can be normalised."""
         return ~self._cholesky[1] & self.precision.isfinite().all(-1).all(-1)
+
+    @property
+    def is_nearly_proper(self) -> Tensor:
+        """``[*batch]``: proper or flat in some directions, up to rounding."""
+        size = self.precision.abs().amax((-1, -2)).clamp_min(1)
+        eye = torch.eye(self.d, dtype=size.dtype, device=size.device)
+        slack = FLAT * size[..., None, None] * eye
+        return self.is_proper | Gaussian(self.precision + slack, self.shift).is_proper
 
     @cached_property
     def covariance(self) -> Tensor:

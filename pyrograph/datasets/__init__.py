@@ -6,6 +6,7 @@ from pyrograph.datasets.discrete_model import DiscreteModel
 from pyrograph.datasets.prices import CrowdPrices, crowd_prices
 from pyrograph.datasets.root import data_root
 from pyrograph.datasets.sensors import RangingNetwork, simulated_sensors, uwb_network
+from pyrograph.datasets.tabular import tabular
 from pyrograph.datasets.uai import UAIReference, read_uai, uai_reference
 from pyrograph.datasets.uai_writer import write_uai
 
@@ -20,6 +21,7 @@ __all__ = [
     "data_root",
     "read_uai",
     "simulated_sensors",
+    "tabular",
     "uai_reference",
     "uwb_network",
     "write_uai",

@@ -65,11 +65,17 @@ class FactorGroup:
         return self._program
 
     @property
-    def is_differentiable(self) -> bool:
-        """Whether its constants are attached to the program's tensors."""
+    def attached_constants(self) -> list[Tensor]:
+        """Its constants that are attached to the program's tensors."""
         program = self.program
         reads = [r for line in program.lines for r in line.reads] + [program.output]
-        return any(r.constant is not None and r.constant.requires_grad for r in reads)
+        constants = [r.constant for r in reads if r.constant is not None]
+        return [constant for constant in constants if constant.requires_grad]
+
+    @property
+    def is_differentiable(self) -> bool:
+        """Whether its constants are attached to the program's tensors."""
+        return bool(self.attached_constants)
 
     def log_prob(self, values: Sequence[Tensor]) -> Tensor:
         """Log value of every factor at its own values of its scope; differentiable.

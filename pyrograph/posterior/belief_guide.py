@@ -26,22 +26,36 @@ from pyro.nn import PyroParam
 from torch import Tensor
 from torch.distributions import biject_to
 
-from pyrograph.beliefs import Gaussian
+from pyrograph.beliefs import Conjugate, LogGamma, LogitBeta, Natural
+from pyrograph.posterior.conjugate import Rescaled, conjugate_distribution, median
 from pyrograph.posterior.finite import Finite
 from pyrograph.posterior.guide import describe_site
 from pyrograph.posterior.site_guide import SiteGuide
 from pyrograph.posterior.support import restore
+
+#: Names of a conjugate family's parameters, as its Pyro distribution has them.
+PARAMETERS: dict[type[Conjugate], tuple[str, str]] = {
+    LogGamma: ("concentration", "rate"),
+    LogitBeta: ("concentration1", "concentration0"),
+}
+CONSTRAINTS = {
+    "logits": constraints.real,
+    "loc": constraints.real,
+    "scale_tril": constraints.lower_cholesky,
+    **{name: constraints.positive for pair in PARAMETERS.values() for name in pair},
+}
 
 
 class BeliefGuide(SiteGuide):
     """Independent nodes, as an ``AutoGuide``; arguments of calls are ignored.
 
     Its parameters are, per site k, ``logits_k [*batch, c]``, or ``loc_k [*batch, d]`` and
-    ``scale_tril_k [*batch, d, d]`` in unconstrained space.
+    ``scale_tril_k [*batch, d, d]`` in unconstrained space, or ``concentration_k`` and ``rate_k``
+    of gamma beliefs, ``concentration1_k`` and ``concentration0_k`` of beta ones.
 
     Args:
         sites: plain descriptions, see :func:`describe`.
-        parameters: of each site, its tensors by name (``logits``, or ``loc`` and ``scale_tril``).
+        parameters: of each site, its tensors by name, without the number.
     """
 
     def __init__(
@@ -50,11 +64,10 @@ class BeliefGuide(SiteGuide):
         super().__init__(sites)
         for k, tensors in enumerate(parameters):
             for name, value in tensors.items():
-                kind = constraints.lower_cholesky if name == "scale_tril" else constraints.real
-                setattr(self, f"{name}_{k}", PyroParam(value.detach().clone(), kind))
+                setattr(self, f"{name}_{k}", PyroParam(value.detach().clone(), CONSTRAINTS[name]))
 
     @classmethod
-    def from_beliefs(cls, sites: Sequence, beliefs: Sequence[Tensor | Gaussian]) -> BeliefGuide:
+    def from_beliefs(cls, sites: Sequence, beliefs: Sequence[Tensor | Natural]) -> BeliefGuide:
         """From sites of the graph and the beliefs of their nodes, in row-major order."""
         parameters = []
         for site, belief in zip(sites, beliefs, strict=True):
@@ -62,6 +75,9 @@ class BeliefGuide(SiteGuide):
             if isinstance(belief, Tensor):
                 floor = torch.finfo(belief.dtype).min / 4  # logits have to be finite numbers
                 parameters.append({"logits": belief.clamp_min(floor).reshape(*batch, -1)})
+            elif isinstance(belief, Conjugate):
+                values = [p.reshape(batch) for p in (belief.first, belief.second)]
+                parameters.append(dict(zip(PARAMETERS[type(belief)], values, strict=True)))
             else:
                 root = torch.linalg.cholesky(belief.covariance)
                 parameters.append(
@@ -78,7 +94,11 @@ class BeliefGuide(SiteGuide):
         sites = state["_extra_state"]["sites"]
         parameters = []
         for k, site in enumerate(sites):
-            if site["values"] is not None:
+            named = [n for n in PARAMETERS.values() if f"{n[0]}_{k}_unconstrained" in state]
+            if named:
+                values = [torch.ones_like(state[f"{n}_{k}_unconstrained"]) for n in named[0]]
+                parameters.append(dict(zip(named[0], values, strict=True)))
+            elif site["values"] is not None:
                 parameters.append({"logits": torch.zeros_like(state[f"logits_{k}_unconstrained"])})
             else:
                 loc = state[f"loc_{k}_unconstrained"]
@@ -95,6 +115,11 @@ class BeliefGuide(SiteGuide):
         if site["values"] is not None:
             logits = getattr(self, f"logits_{k}")
             return Finite(site["values"].to(logits.device), logits)
+        for family, names in PARAMETERS.items():
+            if hasattr(self, f"{names[0]}_{k}"):
+                first, second = (getattr(self, f"{n}_{k}") for n in names)
+                support = restore(site["support"], first.device)
+                return conjugate_distribution(family, first, second, support)
         loc, root = getattr(self, f"loc_{k}"), getattr(self, f"scale_tril_{k}")
         event = torch.Size(site["event_shape"])
         batch = loc.shape[:-1]
@@ -127,6 +152,8 @@ class BeliefGuide(SiteGuide):
             fn = self.distribution(name)
             if site["values"] is not None:
                 out[name] = fn.mode
+            elif not isinstance(fn, TransformedDistribution) or isinstance(fn, Rescaled):
+                out[name] = median(fn)
             else:
                 value = fn.base_dist.mean
                 for transform in fn.transforms:

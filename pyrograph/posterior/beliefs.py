@@ -21,9 +21,10 @@ from torch.distributions import (
     biject_to,
 )
 
-from pyrograph.beliefs import Gaussian
+from pyrograph.beliefs import Conjugate, Gaussian, Natural
 from pyrograph.errors import OptionError
 from pyrograph.posterior.belief_guide import BeliefGuide
+from pyrograph.posterior.conjugate import conjugate_distribution
 from pyrograph.posterior.finite import States
 from pyrograph.posterior.posterior import Posterior
 from pyrograph.posterior.pushforward import Pushforward, is_real
@@ -42,7 +43,7 @@ class Scopes:
 
     statements: tuple[str, ...]
     index: Tensor
-    beliefs: Callable[[], Tensor | Gaussian]
+    beliefs: Callable[[], Tensor | Natural]
 
 
 class BeliefPosterior(Posterior):
@@ -51,7 +52,7 @@ class BeliefPosterior(Posterior):
     Args:
         graph: the factor graph, unconstrained.
         family: ``[num_nodes]`` which of ``beliefs`` holds a node; row: ``[num_nodes]`` where.
-        beliefs: normalised log values ``[V, c]`` or Gaussians of batch ``[V]``.
+        beliefs: normalised log values ``[V, c]``, or natural parameters of batch ``[V]``.
         scopes: beliefs of the factors.
         run: ``converged``, ``status``, ``history`` and evidence, see :class:`Posterior`.
     """
@@ -61,7 +62,7 @@ class BeliefPosterior(Posterior):
         graph,
         family: Tensor,
         row: Tensor,
-        beliefs: Sequence[Tensor | Gaussian],
+        beliefs: Sequence[Tensor | Natural],
         scopes: Sequence[Scopes],
         **run,
     ):
@@ -69,7 +70,7 @@ class BeliefPosterior(Posterior):
         self.family, self.row, self.beliefs = family, row, list(beliefs)
         self.scopes = list(scopes)
 
-    def _belief(self, name: str) -> Tensor | Gaussian:
+    def _belief(self, name: str) -> Tensor | Natural:
         """Of a site's nodes, in row-major order."""
         site = self._site(name)
         first = self.graph.node_id(name, *(0,) * len(site.batch_shape)) if site.num_nodes else 0
@@ -80,7 +81,8 @@ class BeliefPosterior(Posterior):
 
     def marginal(self, site: str) -> Distribution:
         """``Categorical`` over the states ``[*batch, c]`` of a discrete site, with the moments of
-        its values; of a continuous one a normal distribution, of a constrained one its image.
+        its values; of a continuous one a normal distribution, of a constrained one its image, or
+        the gamma or beta distribution it was given.
 
         Raises:
             OptionError: no such site.
@@ -90,6 +92,10 @@ class BeliefPosterior(Posterior):
         if isinstance(belief, Tensor):
             values = described.enumeration.to(belief.device)
             return States(values, belief.reshape(*described.batch_shape, -1))
+        if isinstance(belief, Conjugate):
+            parameters = [p.reshape(described.batch_shape) for p in (belief.first, belief.second)]
+            support = support_on(described.support, belief.first.device)
+            return conjugate_distribution(type(belief), *parameters, support)
         base = normal_of(belief, described.batch_shape, described.event_shape)
         if is_real(described.support):
             return base
@@ -111,7 +117,8 @@ class BeliefPosterior(Posterior):
 
         Returns:
             Probabilities ``[E, c_1, ..., c_k]`` of discrete factors; mean ``[E, R]`` and covariance
-            ``[E, R, R]`` of continuous ones, over the numbers they depend on, node by node.
+            ``[E, R, R]`` of continuous ones, over the numbers in unconstrained
+            space that they depend on, node by node.
 
         Raises:
             OptionError: no such statement, or its factors' scopes have different shapes, or their
@@ -123,7 +130,7 @@ class BeliefPosterior(Posterior):
             if mine:
                 belief = part.beliefs()
                 index.append(part.index[mine])
-                if isinstance(belief, Gaussian):
+                if isinstance(belief, Natural):
                     means.append(belief.mean[mine])
                     covariances.append(belief.covariance[mine])
                 else:

@@ -2,26 +2,30 @@
 
 Factors of one node that the node's family represents exactly (tables of a discrete node,
 quadratic log densities of a continuous one) go into the family's base. All others become blocks:
-binary pairs, tables, quadratic factors, factors integrated by quadrature.
+binary pairs, tables, pairs that depend on a difference, quadratic factors, factors integrated by
+quadrature.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
-from pyrograph.beliefs import Gaussian
+from pyrograph.beliefs import Conjugate, Gaussian, Natural
 from pyrograph.errors import NonFiniteDensity, OptionError, UnsupportedFactor, ZeroMass
 from pyrograph.graph import FactorGraph, FactorGroup
 from pyrograph.infer.message_passing.binary import BinaryFactors
+from pyrograph.infer.message_passing.conjugate_sites import FAMILIES, kinds_of_sites, member
+from pyrograph.infer.message_passing.differences import DifferenceFactors, difference_values
 from pyrograph.infer.message_passing.families import (
     Categorical,
-    Normal,
+    Continuous,
     Odds,
     is_zero,
 )
@@ -29,16 +33,21 @@ from pyrograph.infer.message_passing.parity import ParityFactors, parity_values
 from pyrograph.infer.message_passing.quadratic import QuadraticFactors
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 from pyrograph.infer.message_passing.reduction import LocalDensity
-from pyrograph.infer.message_passing.tables import TableFactors
+from pyrograph.infer.message_passing.tables import MAX_ENTRIES, TableFactors
 from pyrograph.infer.message_passing.tilted import POINTS
 
 #: Log odds beyond which binary messages would overflow are kept as two numbers.
 ODDS_RANGE = 40.0
-#: Largest number of entries that the tables of a group may have.
-MAX_ENTRIES = 2**27
 
-Family = Categorical | Odds | Normal
-Block = BinaryFactors | ParityFactors | TableFactors | QuadraticFactors | QuadratureFactors
+Family = Categorical | Odds | Continuous
+Block = (
+    BinaryFactors
+    | ParityFactors
+    | TableFactors
+    | DifferenceFactors
+    | QuadraticFactors
+    | QuadratureFactors
+)
 Alpha = Callable[[FactorGroup], Tensor]
 
 
@@ -79,18 +88,26 @@ class Network:
     @property
     def is_differentiable(self) -> bool:
         """Whether something in it is attached to the program's tensors."""
-        bases = [f.base.shift if isinstance(f, Normal) else f.base for f in self.families]
-        precisions = [f.base.precision for f in self.families if isinstance(f, Normal)]
-        attached = any(t.requires_grad for t in (self.constant, *bases, *precisions))
+        parts = [self.constant]
+        for family in self.families:
+            is_natural = isinstance(family.base, Natural)
+            parts += family.base.parameters().values() if is_natural else [family.base]
+        attached = any(part.requires_grad for part in parts)
         return attached or any(group.is_differentiable for group, _ in self.members)
 
 
-def build(graph: FactorGraph, alpha: Alpha, num_points: int | None = None) -> Network:
+def build(
+    graph: FactorGraph,
+    alpha: Alpha,
+    num_points: int | None = None,
+    family: Mapping[str, str] = MappingProxyType({}),
+) -> Network:
     """Sort nodes and factors.
 
     Args:
         alpha: of a group's factors, ``[E]``.
         num_points: of the quadrature, per dimension.
+        family: ``"gamma"`` or ``"beta"`` by site, where no Gaussian is wanted.
 
     Raises:
         NonFiniteDensity: a factor is NaN or plus infinity.
@@ -98,11 +115,17 @@ def build(graph: FactorGraph, alpha: Alpha, num_points: int | None = None) -> Ne
         UnsupportedFactor: a factor depends on too many continuous coordinates.
         ZeroMass: a node has no state that its own factors allow.
     """
-    return _Builder(graph, alpha, num_points).network()
+    return _Builder(graph, alpha, num_points, kinds_of_sites(graph, family)).network()
 
 
 class _Builder:
-    def __init__(self, graph: FactorGraph, alpha: Alpha, num_points: int | None):
+    def __init__(
+        self,
+        graph: FactorGraph,
+        alpha: Alpha,
+        num_points: int | None,
+        kind_of_site: Mapping[str, str],
+    ):
         self.graph, self.alpha, self.num_points = graph, alpha, num_points
         self.like = graph.constant.detach().new_zeros(0)
         self.constant = graph.constant
@@ -111,7 +134,8 @@ class _Builder:
         kinds: dict[tuple[str, int], list[int]] = {}
         node = 0
         for site in graph.sites.values():
-            kind = ("discrete", site.cardinality) if site.is_discrete else ("normal", site.width)
+            size = site.cardinality if site.is_discrete else site.width
+            kind = kind_of_site[site.name], size
             kinds.setdefault(kind, []).extend(range(node, node + site.num_nodes))
             node += site.num_nodes
         self.families: list[Family] = []
@@ -124,15 +148,23 @@ class _Builder:
             if kind == "discrete":
                 self.families.append(Categorical(nodes, self.like.new_zeros(len(nodes), size)))
             else:
-                base = Gaussian.flat((len(nodes),), size, self.like)
-                self.families.append(Normal(nodes, base, self.like.new_zeros(len(nodes))))
+                batch = (len(nodes),)
+                base = (
+                    Gaussian.flat(batch, size, self.like)
+                    if kind == "normal"
+                    else FAMILIES[kind].flat(batch, self.like)
+                )
+                self.families.append(Continuous(nodes, base, self.like.new_zeros(len(nodes))))
 
     def network(self) -> Network:
-        tables, checks, locals_ = [], [], []
+        tables, checks, differences, locals_ = [], [], [], []
         for group in self.graph.factors:
             parity = parity_values(group) if group.is_discrete else None
+            apart = difference_values(group) if group.is_discrete else None
             if parity is not None:
-                self._read_checks(group, parity.to(self.like), checks)
+                self._read_values(group, parity.to(self.like), checks)
+            elif apart is not None:
+                self._read_values(group, apart.to(self.like), differences)
             elif group.is_discrete:
                 self._read_table(group, tables)
             else:
@@ -143,7 +175,7 @@ class _Builder:
                 peak = family.base.amax(1)
                 self.constant = self.constant + peak.sum()
                 self.families[number] = replace(family, base=family.base - peak.unsqueeze(1))
-        self._use_odds(tables, [*checks, *locals_])
+        self._use_odds(tables, [*checks, *differences, *locals_])
         blocks, members = [], []
         for group, index, table, alpha in tables:
             rows, families = self._wiring(group, index)
@@ -159,6 +191,9 @@ class _Builder:
             rows, families = self._wiring(group, index)
             blocks.append(ParityFactors(values, alpha, rows, families[0]))
             members.append((group, index))
+        for group, index, values, alpha in differences:
+            blocks.append(DifferenceFactors(values, alpha, *self._wiring(group, index)))
+            members.append((group, index))
         for group, index, local, alpha in locals_:
             blocks.append(self._local_block(group, index, local, alpha))
             members.append((group, index))
@@ -167,11 +202,12 @@ class _Builder:
         )
 
     # ------------------------------------------------------------------ discrete
-    def _read_checks(self, group: FactorGroup, values: Tensor, checks: list) -> None:
+    def _read_values(self, group: FactorGroup, values: Tensor, out: list) -> None:
+        """Factors that need no tables: checks of parity, functions of a difference."""
         values = self._scaled(group, values)
         alpha = self._alpha_without_zeros(group, values)
         for index in _by_sign(alpha):
-            checks.append((group, index, values[index], alpha[index]))
+            out.append((group, index, values[index], alpha[index]))
 
     def _read_table(self, group: FactorGroup, tables: list) -> None:
         entries = math.prod(site.cardinality for site in group.slots)
@@ -179,7 +215,8 @@ class _Builder:
             raise UnsupportedFactor(
                 f"{self.graph.factor_name(group, 0)} and its likes have {group.num_factors} tables "
                 f"of {entries:,} entries, over the budget of {MAX_ENTRIES:,} in all. Split the "
-                "statement into terms of fewer nodes; checks of parity need no tables."
+                "statement into terms of fewer nodes. Checks of parity need no tables, nor do "
+                "pairs that depend on the difference of their states alone."
             )
         table = self._scaled(group, group.table().to(self.like))
         if group.arity == 1:
@@ -267,8 +304,11 @@ class _Builder:
     # ------------------------------------------------------------------ continuous
     def _read_local(self, group: FactorGroup, locals_: list) -> None:
         alpha = self.alpha(group)
-        for index in _by_sign(alpha):
+        for index in self._by_family(group, _by_sign(alpha)):
             local = LocalDensity(group, index, self.like, self._names(group, index))
+            if self._conjugates(group, index):
+                self._read_conjugate(group, index, local, alpha, locals_)
+                continue
             quadratic = local.quadratic
             if group.arity == 1 and quadratic is not None:
                 self.absorbed.append((group, index))
@@ -282,6 +322,39 @@ class _Builder:
             else:
                 locals_.append((group, index, local, alpha[index]))
 
+    def _by_family(self, group: FactorGroup, parts: list[Tensor]) -> list[Tensor]:
+        """The parts, split so that a slot's nodes are of one family."""
+        which = self.family[group.scope]
+        if bool((which == which[:1]).all()):
+            return parts
+        labels = which.unique(dim=0, return_inverse=True)[1]
+        return [part[labels[part] == k] for part in parts for k in labels[part].unique()]
+
+    def _conjugates(self, group: FactorGroup, index: Tensor) -> bool:
+        """Whether a node in these scopes has a gamma or beta belief."""
+        bases = [self.families[f].base for f in self._wiring(group, index)[1]]
+        return any(isinstance(base, Conjugate) for base in bases)
+
+    def _read_conjugate(
+        self,
+        group: FactorGroup,
+        index: Tensor,
+        local: LocalDensity,
+        alpha: Tensor,
+        locals_: list,
+    ) -> None:
+        number = int(self.family[group.scope[index[0], 0]])
+        found = None
+        if group.arity == 1:
+            found = member(local, type(self.families[number].base))
+        if found is None:
+            locals_.append((group, index, local, alpha[index]))
+            return
+        self.absorbed.append((group, index))
+        self.families[number] = self.families[number].absorb(
+            self.row[group.scope[index, 0]], found.function, found.constant
+        )
+
     def _names(self, group: FactorGroup, index: Tensor) -> Callable[[int], str]:
         return lambda e: self.graph.factor_name(group, int(index[e]))
 
@@ -289,7 +362,8 @@ class _Builder:
         self, group: FactorGroup, index: Tensor, local: LocalDensity, alpha: Tensor
     ) -> Block:
         rows, families = self._wiring(group, index)
-        quadratic = local.quadratic
+        has_conjugates = self._conjugates(group, index)
+        quadratic = None if has_conjugates else local.quadratic
         if quadratic is not None:
             return QuadraticFactors(
                 quadratic.gaussian.precision,
@@ -301,7 +375,8 @@ class _Builder:
                 local.bases,
                 local.widths,
             )
-        local.reduce_jointly()
+        if not has_conjugates:  # sums of their numbers are of no family
+            local.reduce_jointly()
         if local.dim not in POINTS:
             raise UnsupportedFactor(
                 f"{self.graph.factor_name(group, int(index[0]))} depends on {local.dim} continuous "

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from pyrograph.beliefs import Gaussian
+from pyrograph.beliefs import Natural
 from pyrograph.errors import ShapeMismatch
 from pyrograph.infer.message_passing.build import Network
 from pyrograph.infer.message_passing.messages import Message
@@ -20,9 +20,9 @@ def saved_messages(network: Network, messages: list[list[Message]]) -> dict[str,
     kept = {}
     for b, (block, sent) in enumerate(zip(network.blocks, messages, strict=True)):
         for p, message in enumerate(sent):
-            if isinstance(message, Gaussian):
-                kept[f"{b}.{p}.precision"] = message.precision.clone()
-                kept[f"{b}.{p}.shift"] = message.shift.clone()
+            if isinstance(message, Natural):
+                for name, value in message.parameters().items():
+                    kept[f"{b}.{p}.{name}"] = value.clone()
             else:
                 kept[f"{b}.{p}"] = message.clone()
         if isinstance(block, QuadratureFactors) and block.grid is not None:
@@ -55,9 +55,9 @@ def loaded_messages(
     for b, (block, start) in enumerate(zip(network.blocks, like, strict=True)):
         messages: list[Message] = []
         for p, m in enumerate(start):
-            if isinstance(m, Gaussian):
-                precision = take(f"{b}.{p}.precision", m.precision)
-                messages.append(Gaussian(precision, take(f"{b}.{p}.shift", m.shift)))
+            if isinstance(m, Natural):
+                named = m.parameters().items()
+                messages.append(type(m)(*(take(f"{b}.{p}.{n}", value) for n, value in named)))
             else:
                 messages.append(take(f"{b}.{p}", m))
         out.append(messages)

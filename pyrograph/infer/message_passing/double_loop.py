@@ -27,24 +27,24 @@ from torch import Tensor
 from pyrograph.infer.message_passing.binary import BinaryFactors
 from pyrograph.infer.message_passing.build import Network
 from pyrograph.infer.message_passing.families import without
+from pyrograph.infer.message_passing.slots import SlotFactors
 from pyrograph.infer.message_passing.states import (
+    as_slots,
     as_states,
-    as_tables,
     by_slot,
     family_of_states,
     in_form_of,
     normalised,
 )
-from pyrograph.infer.message_passing.tables import TableFactors
 
 #: Sweeps of the inner loop for one step of the outer one.
 INNER_SWEEPS = 5
 
 
 def is_discrete(network: Network) -> bool:
-    """Whether the double loop applies: tables alone, every alpha above 0."""
+    """Whether the double loop applies: sums over states alone, every alpha above 0."""
     return all(
-        isinstance(block, BinaryFactors | TableFactors) and bool((block.alpha > 0).all())
+        isinstance(block, BinaryFactors | SlotFactors) and bool((block.alpha > 0).all())
         for block in network.blocks
     )
 
@@ -60,7 +60,7 @@ class DoubleLoop:
     def __init__(self, network: Network, colours: list[Tensor]):
         self.network = network
         self.families = [family_of_states(family) for family in network.families]
-        self.blocks = [as_tables(block) for block in network.blocks]
+        self.blocks = [as_slots(block) for block in network.blocks]
         self.colours = colours
         self.sent = [block.start(self.families) for block in self.blocks]  # n, log values
         weight = [family.base.new_zeros(len(family.base)) for family in self.families]

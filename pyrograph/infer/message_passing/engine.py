@@ -19,18 +19,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pyrograph.beliefs import Gaussian
+from pyrograph.beliefs import Natural
 from pyrograph.errors import InferenceError, OptionError
 from pyrograph.graph import FactorGroup
 from pyrograph.graph.colouring import colour
 from pyrograph.infer.base import Engine
-from pyrograph.infer.message_passing.build import Block, Family, Network, build
+from pyrograph.infer.message_passing.alphas import Alpha, alpha_of_factors, check_alpha
+from pyrograph.infer.message_passing.build import Block, Network, build
 from pyrograph.infer.message_passing.checkpoint import loaded_messages, saved_messages
 from pyrograph.infer.message_passing.contradictions import (
     raise_empty,
@@ -39,13 +39,14 @@ from pyrograph.infer.message_passing.contradictions import (
 from pyrograph.infer.message_passing.damping import AutomaticDamping
 from pyrograph.infer.message_passing.double_loop import DoubleLoop, is_discrete
 from pyrograph.infer.message_passing.evidence import is_forest, kind_of, log_evidence
-from pyrograph.infer.message_passing.families import Categorical, Normal, Odds
+from pyrograph.infer.message_passing.families import Continuous
 from pyrograph.infer.message_passing.implicit import attached
 from pyrograph.infer.message_passing.messages import Message, change, damped, movement
+from pyrograph.infer.message_passing.results import beliefs_of_graph
 from pyrograph.infer.message_passing.tree import applies, exact_messages
 from pyrograph.infer.options import count, fraction
 from pyrograph.infer.requires import FiniteOrContinuous
-from pyrograph.posterior.beliefs import BeliefPosterior, Scopes
+from pyrograph.posterior.beliefs import BeliefPosterior
 from pyrograph.posterior.posterior import EvidenceKind
 
 SCHEDULES = ("parallel", "sequential", "residual")
@@ -55,6 +56,7 @@ URGENT = 0.3
 RECORD = 10
 #: Largest number of halvings of a step that would make a belief improper.
 HALVINGS = 40
+NO_EVIDENCE = "The evidence is not known while a cavity is improper."
 
 
 class MessagePassing(Engine):
@@ -79,6 +81,8 @@ class MessagePassing(Engine):
             in single precision.
         init: None, or an earlier engine's ``state_dict()["messages"]`` to start from.
         num_points: points of the quadrature, per dimension; default by dimension.
+        family: beliefs of some continuous sites, ``{site: "gamma"}`` (sites on a half-line) or
+            ``{site: "beta"}`` (on an interval), in the place of Gaussians in unconstrained space.
         options: see :class:`Engine`.
 
     Raises:
@@ -96,11 +100,12 @@ class MessagePassing(Engine):
         self,
         model: Callable,
         *,
-        alpha: float | Mapping[str, float] | Callable[[str], float] = 1.0,
+        alpha: Alpha = 1.0,
         damping: float | str = "auto",
         schedule: str = "parallel",
         init: Mapping[str, Any] | None = None,
         num_points: int | None = None,
+        family: Mapping[str, str] | None = None,
         num_steps: int = 1000,
         tol: float | str | None = "auto",
         **options: Any,
@@ -117,43 +122,17 @@ class MessagePassing(Engine):
         self.damping = damping if damping == "auto" else fraction("damping", damping)
         self.init = init
         self.num_points = None if num_points is None else count("num_points", num_points)
+        if not isinstance(family, Mapping | None):
+            raise OptionError(f'family={family!r} is not a dict such as {{"rate": "gamma"}}')
+        self.family = dict(family or {})
 
-    # ------------------------------------------------------------------ alpha
     def alpha_of(self, group: FactorGroup) -> Tensor:
         """Alpha of every factor of a group, ``[E]``."""
-        like = torch.zeros((), dtype=self.graph.constant.dtype, device=self.graph.device)
-        if isinstance(self.alpha, int | float):
-            return like.new_full((group.num_factors,), float(self.alpha))
-        names = self.graph.statements_of(group)
-        values = {name: self._alpha_named(name) for name in set(names)}
-        return like.new_tensor([values[name] for name in names])
-
-    def _alpha_named(self, name: str) -> float:
-        value = self.alpha(name) if callable(self.alpha) else self.alpha.get(name, 1.0)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not (is_number and math.isfinite(value)):
-            raise OptionError(f'alpha of statement "{name}" is {value!r}, not a finite number')
-        return float(value)
-
-    def _check_alpha(self) -> None:
-        if isinstance(self.alpha, bool) or not (
-            isinstance(self.alpha, int | float | Mapping) or callable(self.alpha)
-        ):
-            raise OptionError(f"alpha={self.alpha!r} is not a number, a dict or a function")
-        if isinstance(self.alpha, int | float) and not math.isfinite(self.alpha):
-            raise OptionError(f"alpha={self.alpha!r} must be finite")
-        if isinstance(self.alpha, Mapping):
-            known = {name for g in self.graph.factors for name in g.statements}
-            unknown = [name for name in self.alpha if name not in known]
-            if unknown:
-                raise OptionError(
-                    f"alpha names {', '.join(unknown)}; the statements with factors are "
-                    f"{', '.join(sorted(known))}"
-                )
+        return alpha_of_factors(self.alpha, self.graph, group)
 
     # ------------------------------------------------------------------ state
     def allocate(self) -> None:
-        self._check_alpha()
+        check_alpha(self.alpha, self.graph)
         self.network = self.build()
         self._default_tol = 1e-8 if self.graph.constant.dtype == torch.float64 else 1e-4
         if self._auto_tol:
@@ -176,7 +155,7 @@ class MessagePassing(Engine):
         self._double_loop: DoubleLoop | None = None
 
     def build(self) -> Network:
-        return build(self.graph, self.alpha_of, self.num_points)
+        return build(self.graph, self.alpha_of, self.num_points, self.family)
 
     def _node_colours(self) -> list[Tensor]:
         pointer, index = self.graph.neighbors
@@ -189,7 +168,7 @@ class MessagePassing(Engine):
         for block, sent in zip(self.network.blocks, messages, strict=True):
             for port, message in enumerate(sent):
                 part = (block.rows[port], message)
-                if isinstance(message, Gaussian):
+                if isinstance(message, Natural):
                     part = (*part, block.bases[port])
                 incoming[block.families[port]].append(part)
         return [
@@ -263,7 +242,7 @@ class MessagePassing(Engine):
         for number, (block, old) in enumerate(zip(self.network.blocks, self.messages, strict=True)):
             new, flagged = block.update(old, self.beliefs)
             if flagged is not None and bool(flagged.any()):
-                if not any(isinstance(m, Gaussian) for m in old):
+                if not any(isinstance(m, Natural) for m in old):
                     raise_empty(self.graph, self.network, number, flagged)
                 skipped = skipped + flagged.sum()
             found.append(new)
@@ -278,7 +257,7 @@ class MessagePassing(Engine):
         before = self.beliefs
         length = self._step_to(found, chosen, eta)
         for family, a, b in zip(self.network.families, before, self.beliefs, strict=True):
-            if isinstance(family, Normal):
+            if isinstance(family, Continuous):
                 residual = torch.maximum(residual, movement(a, b).amax() / length)
         return residual, skipped
 
@@ -307,7 +286,7 @@ class MessagePassing(Engine):
             for family, before, after in zip(
                 self.network.families, self.beliefs, beliefs, strict=True
             )
-            if isinstance(family, Normal)
+            if isinstance(family, Continuous)
         )
 
     def _chosen(self, block: Block, port: int, nodes: Tensor | None) -> Tensor | None:
@@ -353,54 +332,33 @@ class MessagePassing(Engine):
         Raises:
             InferenceError: a node has no proper belief, or the engine is not set up.
         """
-        graph = self.graph
+        graph, messages = self.graph, self.messages
+        self._refuse_improper()
+        if self.network.is_differentiable and torch.is_grad_enabled() and self.network.blocks:
+            messages = attached(self.network, messages, self.beliefs_of)
+        evidence = self._differentiable_evidence()
+        is_known = not bool(evidence.isnan())
+        return beliefs_of_graph(
+            graph,
+            self.network,
+            messages,
+            self.beliefs_of(messages) if self.network.is_differentiable else self.beliefs,
+            converged=self.converged,
+            status=self.status if is_known else f"{self.status} {NO_EVIDENCE}",
+            history=self.history,
+            log_evidence=evidence if is_known else None,
+            evidence_kind=self.evidence_kind() if is_known else None,
+        )
+
+    def _refuse_improper(self) -> None:
         for family, belief in zip(self.network.families, self.beliefs, strict=True):
-            if isinstance(family, Normal) and not bool(belief.is_proper.all()):
+            if isinstance(family, Continuous) and not bool(belief.is_proper.all()):
                 node = int(family.nodes[~belief.is_proper][0])
-                site, index = graph.nodes[node]
+                site, index = self.graph.nodes[node]
                 raise InferenceError(
                     f'node "{site}"{list(index)} has no proper belief: nothing that reaches it '
                     "holds it in place. Give the site a proper prior."
                 )
-        messages, beliefs = self.messages, self.beliefs
-        if self.network.is_differentiable and torch.is_grad_enabled() and self.network.blocks:
-            messages = attached(self.network, messages, self.beliefs_of)
-        if self.network.is_differentiable:
-            beliefs = self.beliefs_of(messages)
-        plain = [_plain(f, b) for f, b in zip(self.network.families, beliefs, strict=True)]
-        scopes = [
-            Scopes(
-                self._statements(group, index),
-                group.index[index],
-                partial(block.marginals, message, beliefs),
-            )
-            for (group, index), block, message in zip(
-                self.network.members, self.network.blocks, messages, strict=True
-            )
-        ]
-        for group, index in self.network.absorbed:
-            node = group.scope[index, 0]
-            belief = plain[int(self.network.family[node[0]])]
-            own = partial(belief.__getitem__, self.network.row[node])
-            scopes.append(Scopes(self._statements(group, index), group.index[index], own))
-        return BeliefPosterior(
-            self.graph,
-            self.network.family,
-            self.network.row,
-            plain,
-            scopes,
-            converged=self.converged,
-            status=self.status,
-            history=self.history,
-            log_evidence=self._differentiable_evidence(),
-            evidence_kind=self.evidence_kind(),
-        )
-
-    def _statements(self, group: FactorGroup, index: Tensor) -> tuple[str, ...]:
-        if len(group.statements) == 1:
-            return group.statements * len(index)
-        names = self.graph.statements_of(group)
-        return tuple(names[e] for e in index.tolist())
 
     @property
     def status(self) -> str:
@@ -456,13 +414,3 @@ def _largest(changes: list[list[Tensor]], chosen: list[list], like: Tensor) -> T
             if len(value):
                 largest = torch.maximum(largest, value.amax())
     return largest
-
-
-def _plain(family: Family, belief: Tensor | Gaussian) -> Tensor | Gaussian:
-    """Normalised log values ``[V, c]`` of discrete nodes."""
-    if isinstance(family, Odds):
-        both = torch.stack([torch.zeros_like(belief), belief], 1)
-        return both.log_softmax(1)
-    if isinstance(family, Categorical):
-        return belief.log_softmax(1)
-    return belief

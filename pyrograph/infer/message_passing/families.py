@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from pyrograph.beliefs import Gaussian
+from pyrograph.beliefs import Gaussian, Natural
 
 #: Log of a zero. Zeros come of hard constraints alone and are final: a cavity takes the factor's
 #: own zeros along instead of dividing by them.
@@ -104,17 +104,18 @@ class Odds:
 
 
 @dataclass(frozen=True)
-class Normal:
+class Continuous:
     """Continuous nodes of ``d`` unconstrained numbers each.
 
     Shapes:
         nodes: ``[V]`` node ids.
-        base: a :class:`Gaussian` of batch ``[V]`` and dimension d.
+        base: a :class:`Gaussian` of batch ``[V]`` and dimension d; or, of nodes of one number
+            whose beliefs are gamma or beta distributions, a :class:`Conjugate` of batch ``[V]``.
         scale: ``[V]`` log of the constants that came with the base.
     """
 
     nodes: Tensor
-    base: Gaussian
+    base: Natural
     scale: Tensor
 
     @property
@@ -122,22 +123,24 @@ class Normal:
         """Numbers of a node, d."""
         return self.base.d
 
-    def absorb(self, rows: Tensor, site: Gaussian, scale: Tensor, basis: Tensor | None) -> Normal:
-        """With Gaussian factors of the nodes in ``rows``, ``[E]``, multiplied into the base."""
+    def absorb(
+        self, rows: Tensor, site: Natural, scale: Tensor, basis: Tensor | None = None
+    ) -> Continuous:
+        """With factors ``[E]`` of the nodes in ``rows`` multiplied into the base."""
         return replace(
             self,
             base=add_sites(self.base, rows, site, basis),
             scale=self.scale.index_add(0, rows, scale),
         )
 
-    def beliefs(self, incoming: list[tuple[Tensor, Gaussian, Tensor | None]]) -> Gaussian:
+    def beliefs(self, incoming: list[tuple[Tensor, Natural, Tensor | None]]) -> Natural:
         """From (rows, sites, bases): see :func:`add_sites`."""
         total = self.base
         for rows, site, basis in incoming:
             total = add_sites(total, rows, site, basis)
         return total
 
-    def log_mass(self, belief: Gaussian) -> Tensor:
+    def log_mass(self, belief: Natural) -> Tensor:
         return belief.log_mass + self.scale
 
 
@@ -145,18 +148,16 @@ class Normal:
 CHUNK = 2**22
 
 
-def add_sites(total: Gaussian, rows: Tensor, site: Gaussian, basis: Tensor | None) -> Gaussian:
-    """Multiply functions of v = B x into the Gaussians of their nodes.
+def add_sites(total: Natural, rows: Tensor, site: Natural, basis: Tensor | None) -> Natural:
+    """Multiply functions of v = B x into those of their nodes.
 
     Shapes:
         total: batch ``[V]``, dimension d.
         rows: ``[E]``; site: batch ``[E]``, dimension r; basis: ``[E, r, d]``, None for B = I.
     """
     if basis is None:
-        return Gaussian(
-            total.precision.index_add(0, rows, site.precision),
-            total.shift.index_add(0, rows, site.shift),
-        )
+        both = zip(total.parameters().values(), site.parameters().values(), strict=True)
+        return type(total)(*(a.index_add(0, rows, b) for a, b in both))
     count, r, d = basis.shape
     weighted = site.precision @ basis  # [E, r, d]
     pull = site.shift.unsqueeze(-1) * basis

@@ -21,7 +21,7 @@ import torch
 from scipy.sparse.linalg import LinearOperator, gmres
 from torch import Tensor
 
-from pyrograph.beliefs import Gaussian
+from pyrograph.beliefs import Natural
 from pyrograph.errors import ConvergenceWarning
 from pyrograph.infer.message_passing.build import Network
 from pyrograph.infer.message_passing.messages import Message
@@ -39,7 +39,7 @@ def attached(
         messages: a fixed point.
         beliefs_of: beliefs of messages.
     """
-    start = [[_detached(m) for m in block] for block in messages]
+    start = [[m.detach() for m in block] for block in messages]
 
     def sweep(flat: Tensor) -> Tensor:
         current = _unflat(flat, start)
@@ -94,17 +94,11 @@ def _solve(image: Tensor, point: Tensor, gradient: Tensor) -> Tensor:
     return torch.from_numpy(found).to(gradient)
 
 
-def _detached(message: Message) -> Message:
-    if isinstance(message, Gaussian):
-        return Gaussian(message.precision.detach(), message.shift.detach())
-    return message.detach()
-
-
 def _flat(messages: list[list[Message]]) -> Tensor:
     parts = []
     for message in (m for block in messages for m in block):
-        if isinstance(message, Gaussian):
-            parts += [message.precision.flatten(), message.shift.flatten()]
+        if isinstance(message, Natural):
+            parts += [value.flatten() for value in message.parameters().values()]
         else:
             parts.append(message.flatten())
     return torch.cat(parts)
@@ -123,8 +117,8 @@ def _unflat(flat: Tensor, like: list[list[Message]]) -> list[list[Message]]:
     for block in like:
         taken: list[Message] = []
         for m in block:
-            if isinstance(m, Gaussian):
-                taken.append(Gaussian(take(m.precision.shape), take(m.shift.shape)))
+            if isinstance(m, Natural):
+                taken.append(type(m)(*(take(p.shape) for p in m.parameters().values())))
             else:
                 taken.append(take(m.shape))
         out.append(taken)

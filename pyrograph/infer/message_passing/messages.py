@@ -1,6 +1,7 @@
 """Arithmetic on messages: how far one moved, and a step of part of the way.
 
-A message is a tensor of log values, one row (or one number) per factor, or a batch of Gaussians.
+A message is a tensor of log values, one row (or one number) per factor, or a batch of functions
+in natural parameters.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import math
 import torch
 from torch import Tensor
 
-from pyrograph.beliefs import Gaussian
+from pyrograph.beliefs import Conjugate, Natural
+from pyrograph.beliefs.natural import where
 from pyrograph.infer.message_passing.families import is_zero
 
-Message = Tensor | Gaussian
+Message = Tensor | Natural
 
 
 def damped(old: Message, new: Message, step: float, chosen: Tensor | None) -> Message:
@@ -24,14 +26,9 @@ def damped(old: Message, new: Message, step: float, chosen: Tensor | None) -> Me
     Args:
         chosen: ``[E]`` which messages move; None for all.
     """
-    if isinstance(old, Gaussian):
+    if isinstance(old, Natural):
         moved = new if step == 1 else old + step * (new - old)
-        if chosen is None:
-            return moved
-        return Gaussian(
-            torch.where(chosen[:, None, None], moved.precision, old.precision),
-            torch.where(chosen[:, None], moved.shift, old.shift),
-        )
+        return moved if chosen is None else where(chosen, moved, old)
     moved = new
     if step != 1:
         moved = torch.lerp(old, new, step)
@@ -43,14 +40,15 @@ def damped(old: Message, new: Message, step: float, chosen: Tensor | None) -> Me
 
 
 def change(old: Message, new: Message, *, has_zeros: bool = False) -> Tensor:
-    """``[E]``: largest change of a log value; of Gaussians see :func:`movement`.
+    """``[E]``: largest change of a log value; of the others see :func:`movement`.
 
     Where hard constraints are about, states that both messages make smaller than the square of the
     dtype's precision beside their largest count as settled: on their way to a zero their logs
     never come to rest.
     """
-    if isinstance(old, Gaussian):
-        return old.shift.new_zeros(len(old.shift))
+    if isinstance(old, Natural):
+        like = next(iter(old.parameters().values()))
+        return like.new_zeros(len(like))
     gap = (new - old).abs()
     if gap.dim() == 1:
         return gap
@@ -61,17 +59,18 @@ def change(old: Message, new: Message, *, has_zeros: bool = False) -> Tensor:
     return torch.where(settled, 0.0, gap).amax(1)
 
 
-def movement(old: Gaussian, new: Gaussian) -> Tensor:
+def movement(old: Natural, new: Natural) -> Tensor:
     """``[V]``: how far beliefs moved, in units of their own width.
 
     The largest change of a mean in standard deviations, or of a variance relative to itself; of
     improper beliefs the change of the natural parameters, in units of the precision's diagonal.
     """
     proper = new.is_proper & old.is_proper
-    variance = new.covariance.diagonal(dim1=-2, dim2=-1)
-    spread = (old.covariance.diagonal(dim1=-2, dim2=-1) / variance - 1).abs().amax(-1)
-    shift = ((new.mean - old.mean) / variance.sqrt()).abs().amax(-1)
-    moved = torch.maximum(spread, shift)
+    if isinstance(new, Conjugate):
+        pairs = zip(old.parameters().values(), new.parameters().values(), strict=True)
+        moved = torch.stack([(b - a).abs() / b.abs().clamp_min(1) for a, b in pairs]).amax(0)
+        return torch.where(proper, torch.maximum(moved, _of_normals(old, new)), moved)
+    moved = _of_normals(old, new)
     if bool(proper.all()):
         return moved
     tiny = torch.finfo(new.shift.dtype).tiny
@@ -79,3 +78,11 @@ def movement(old: Gaussian, new: Gaussian) -> Tensor:
     gap = (new.precision - old.precision) / (scale.unsqueeze(-1) * scale.unsqueeze(-2))
     pull = ((new.shift - old.shift) / scale).abs().amax(-1)
     return torch.where(proper, moved, torch.maximum(gap.abs().flatten(-2).amax(-1), pull))
+
+
+def _of_normals(old: Natural, new: Natural) -> Tensor:
+    """Change of mean and variance, ``[V]``."""
+    variance = new.covariance.diagonal(dim1=-2, dim2=-1)
+    spread = (old.covariance.diagonal(dim1=-2, dim2=-1) / variance - 1).abs().amax(-1)
+    shift = ((new.mean - old.mean) / variance.sqrt()).abs().amax(-1)
+    return torch.maximum(spread, shift)

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from pyrograph.beliefs import Gaussian
 from pyrograph.beliefs.gaussian import apply
-from pyrograph.infer.message_passing.families import Normal
+from pyrograph.beliefs.natural import where
+from pyrograph.infer.message_passing.families import Continuous
 
 
 def seen(belief: Gaussian, rows: Tensor, basis: Tensor | None) -> Gaussian:
@@ -78,7 +79,7 @@ class QuadraticFactors:
     def num_factors(self) -> int:
         return len(self.alpha)
 
-    def start(self, families: list[Normal]) -> list[Gaussian]:
+    def start(self, families: list[Continuous]) -> list[Gaussian]:
         """Flat; for mean field what the factors say about nodes whose neighbours are at 0."""
         if self.is_mean_field:
             return [Gaussian(self.precision[:, p, p], self.shift[:, p]) for p in self.parts]
@@ -106,7 +107,7 @@ class QuadraticFactors:
             rest = [j for j in range(len(self.parts)) if j != i]
             index = torch.cat([torch.arange(self.parts[j].start, self.parts[j].stop) for j in rest])
             index = index.to(pull.device)
-            inner = Gaussian(scaled[:, index][:, :, index], pull[:, index]) + _stacked(
+            inner = Gaussian(scaled[:, index][:, :, index], pull[:, index]) + stacked(
                 [cavities[j] for j in rest]
             )
             across = scaled[:, own][:, :, index]
@@ -116,7 +117,7 @@ class QuadraticFactors:
             bad = ~inner.is_proper
             skipped = skipped | bad
             new = (1 / self.alpha) * Gaussian(tau, nu)
-            out.append(_where(bad, messages[i], new))
+            out.append(where(bad, messages[i], new))
         return out, skipped
 
     def _mean_field(self, beliefs: list) -> list[Gaussian]:
@@ -135,7 +136,7 @@ class QuadraticFactors:
 
     def _joint(self, cavities: list[Gaussian]) -> Gaussian:
         """f^alpha times the cavities, without the constant."""
-        return self.alpha * Gaussian(self.precision, self.shift) + _stacked(cavities)
+        return self.alpha * Gaussian(self.precision, self.shift) + stacked(cavities)
 
     def log_ratio(self, messages: list[Gaussian], beliefs: list) -> Tensor:
         """``[E]``: (1 / alpha) log E_q (f / prod_j m_j)^alpha, and its limit at alpha = 0."""
@@ -144,8 +145,8 @@ class QuadraticFactors:
             for f, rows, basis in zip(self.families, self.rows, self.bases, strict=True)
         ]
         if self.is_mean_field:
-            q = _stacked(own)
-            gap = Gaussian(self.precision, self.shift) - _stacked(messages)
+            q = stacked(own)
+            gap = Gaussian(self.precision, self.shift) - stacked(messages)
             trace = (gap.precision * _block_covariance(own)).sum((1, 2))
             return self.constant + gap.log_value(q.mean) - 0.5 * trace
         mass = self._joint(self.cavities(messages, beliefs)).log_mass
@@ -154,7 +155,7 @@ class QuadraticFactors:
     def marginals(self, messages: list[Gaussian], beliefs: list) -> Gaussian:
         """Beliefs over the scopes, batch ``[E]``, dimension R."""
         if self.is_mean_field:
-            return _stacked(
+            return stacked(
                 [
                     seen(beliefs[f], rows, basis)
                     for f, rows, basis in zip(self.families, self.rows, self.bases, strict=True)
@@ -163,7 +164,7 @@ class QuadraticFactors:
         return self._joint(self.cavities(messages, beliefs))
 
 
-def _stacked(parts: list[Gaussian]) -> Gaussian:
+def stacked(parts: list[Gaussian]) -> Gaussian:
     """Product of functions of different variables, as one of all."""
     if len(parts) == 1:
         return parts[0]
@@ -178,11 +179,4 @@ def _stacked(parts: list[Gaussian]) -> Gaussian:
 
 def _block_covariance(parts: list[Gaussian]) -> Tensor:
     blocks = [Gaussian(p.covariance, p.shift) for p in parts]
-    return _stacked(blocks).precision
-
-
-def _where(condition: Tensor, a: Gaussian, b: Gaussian) -> Gaussian:
-    return Gaussian(
-        torch.where(condition[:, None, None], a.precision, b.precision),
-        torch.where(condition[:, None], a.shift, b.shift),
-    )
+    return stacked(blocks).precision

@@ -11,11 +11,8 @@ where the tilted distribution was found before; the moments of every node follow
 
     E v_i = m_i + G_i (E u - m_u),   Cov v_i = C_i + G_i (Cov u - S) G_i',   G_i = C_i A_i' S^-1
 
-Discrete nodes in the scope are summed over. At alpha = 0 the limits are expected derivatives,
-
-    tau_i = -A_i' E_q[d2 log f] A_i,   nu_i = A_i' E_q[d log f] + tau_i E v_i
-
-found without differentiating, as moments of log f times Hermite polynomials.
+Nodes with gamma or beta beliefs keep the expectations of their statistics instead, discrete nodes
+in the scope are summed over. The limit alpha = 0 is in :mod:`.mean_field`.
 
 Source: Minka (2005), eqs (17), (54), (66), (85); Minka & Lafferty (2002) for powers.
 """
@@ -25,16 +22,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyrograph.beliefs import Gaussian
+from pyrograph.beliefs import Conjugate, Gaussian, Natural
 from pyrograph.beliefs.gaussian import apply
+from pyrograph.beliefs.natural import where
 from pyrograph.errors import OptionError
 from pyrograph.infer.message_passing.families import ZERO, finite_peak, without
-from pyrograph.infer.message_passing.quadratic import _stacked, _where, seen
+from pyrograph.infer.message_passing.mean_field import Expectations, expectations
+from pyrograph.infer.message_passing.quadratic import seen, stacked
 from pyrograph.infer.message_passing.reduction import LocalDensity
 from pyrograph.infer.message_passing.tilted import (
     NOTHING,
     POINTS,
     Grid,
+    Product,
+    Surroundings,
     Tilted,
     TiltedMoments,
 )
@@ -80,7 +81,8 @@ class QuadratureFactors:
         return len(self.alpha)
 
     def start(self, families: list) -> list:
-        """Flat, but for nodes that nothing else makes proper: a share of N(0, 1)."""
+        """Flat, but for nodes that nothing else makes proper: a share of N(0, 1). Gamma and beta
+        ones begin with parameters of 1 at least: quadrature loses itself in longer tails."""
         messages: list = [None] * len(self.rows)
         for k in self.local.discrete:
             messages[k] = families[self.families[k]].flat(self.num_factors)
@@ -88,13 +90,17 @@ class QuadratureFactors:
             family, rows = families[self.families[k]], self.rows[k]
             site = Gaussian.flat((self.num_factors,), width, self.local.like)
             share = torch.bincount(rows, minlength=len(family.nodes)).to(self.local.like)
+            if isinstance(family.base, Conjugate):
+                lifts = [(1 - p).clamp_min(0) for p in family.base.parameters().values()]
+                messages[k] = type(family.base)(*((p / share.clamp_min(1))[rows] for p in lifts))
+                continue
             vague = (~family.base.is_proper / share.clamp_min(1))[rows]
             eye = torch.eye(width, dtype=vague.dtype, device=vague.device)
             messages[k] = Gaussian(site.precision + vague[:, None, None] * eye, site.shift)
         return messages
 
     # ------------------------------------------------------------------ what surrounds a factor
-    def _continuous(self, messages: list, beliefs: list) -> tuple[list[Gaussian], list[Gaussian]]:
+    def _continuous(self, messages: list, beliefs: list) -> tuple[list[Natural], list[Natural]]:
         """Beliefs and cavities of the continuous slots, in v."""
         own = [
             seen(beliefs[self.families[k]], self.rows[k], basis)
@@ -127,10 +133,10 @@ class QuadratureFactors:
         out = [value[states == s].logsumexp(0) for s in range(int(states.max()) + 1)]
         return torch.stack(out, 1)
 
-    def _effective(self, parts: list[Gaussian]) -> tuple[Tensor, Tensor]:
+    def _effective(self, parts: list[Natural]) -> tuple[Tensor, Tensor]:
         """Mean ``[D, E, r]`` and covariance ``[D, E, r, r]`` of u under independent parts."""
         mean = torch.cat([p.mean for p in parts], 1)
-        covariance = _stacked([Gaussian(p.covariance, p.shift) for p in parts]).precision
+        covariance = stacked([Gaussian(p.covariance, p.mean) for p in parts]).precision
         joint = self.local.joint
         if joint is None:
             states = self.local.num_states
@@ -138,41 +144,42 @@ class QuadratureFactors:
         return apply(joint, mean), joint @ covariance @ joint.mT
 
     # ------------------------------------------------------------------ alpha other than 0
-    def _surroundings(self, own: list[Gaussian], cavities: list[Gaussian]) -> tuple[Gaussian, Grid]:
-        """The Gaussian of u under the cavities, batch ``[D, E]``, and where to look first."""
+    def _surroundings(
+        self, own: list[Natural], cavities: list[Natural]
+    ) -> tuple[Surroundings, Grid]:
+        """The function of u that the cavities make, and where to look first."""
         if self.local.joint is not None:
             mean, covariance = self._effective(cavities)
             root = torch.linalg.cholesky(covariance).detach()
             return Gaussian.from_moments(mean, covariance), Grid(mean.detach(), root)
-        g = _stacked(cavities)
         proper = torch.stack([c.is_proper for c in cavities]).all(0)
-        mean, covariance = self._effective(
-            [_where(proper, c, q) for c, q in zip(cavities, own, strict=True)]
-        )
+        narrower = [  # a gamma or beta cavity may reach very far
+            q if isinstance(q, Conjugate) else where(proper, c, q)
+            for c, q in zip(cavities, own, strict=True)
+        ]
+        mean, covariance = self._effective(narrower)
         first = Grid(mean.detach(), torch.linalg.cholesky(covariance).detach())
-        states = self.local.num_states
+        if any(isinstance(c, Conjugate) for c in cavities):
+            return Product(cavities, self.parts), first
+        g, states = stacked(cavities), self.local.num_states
         return Gaussian(
             g.precision.expand(states, *g.precision.shape), g.shift.expand(states, *g.shift.shape)
         ), first
 
-    def _is_usable(self, cavities: list[Gaussian]) -> Tensor:
+    def _is_usable(self, cavities: list[Natural]) -> Tensor:
         """``[E]`` whether all cavities are proper; flat ones will do where the tilted moments are
         those of the nodes themselves."""
         usable = torch.ones_like(self.alpha, dtype=torch.bool)
         for cavity in cavities:
-            fine = cavity.is_proper
-            if self.local.joint is None:
-                size = cavity.precision.abs().amax((-1, -2)).clamp_min(1)
-                slack = 1e-12 * size[:, None, None] * torch.eye(cavity.d).to(cavity.precision)
-                fine = fine | Gaussian(cavity.precision + slack, cavity.shift).is_proper
-            usable = usable & fine
+            flat_will_do = self.local.joint is None
+            usable = usable & (cavity.is_nearly_proper if flat_will_do else cavity.is_proper)
         return usable
 
     def _repaired(
-        self, usable: Tensor, cavities: list[Gaussian], own: list[Gaussian]
-    ) -> list[Gaussian]:
+        self, usable: Tensor, cavities: list[Natural], own: list[Natural]
+    ) -> list[Natural]:
         """Improper cavities replaced by the beliefs, whose results are then not used."""
-        return [_where(usable, c, q) for c, q in zip(cavities, own, strict=True)]
+        return [where(usable, c, q) for c, q in zip(cavities, own, strict=True)]
 
     def update(self, messages: list, beliefs: list) -> tuple[list, Tensor | None]:
         """New messages, and ``[E]`` which updates were skipped for an improper cavity."""
@@ -195,7 +202,15 @@ class QuadratureFactors:
         joint_mass = log_mass + self._of_states(states)
         share = (joint_mass - joint_mass.logsumexp(0)).exp()
         slots = zip(self.local.continuous, self.parts, own, cavities, strict=True)
+        expected = iter((share[..., None] * tilted.expected).sum(0).split(2, -1))
         for k, part, q, cavity in slots:
+            if isinstance(q, Conjugate):
+                found = q.project(next(expected))
+                good = usable & found.is_proper
+                new = messages[k] + (1 / self.alpha) * (found - q)
+                out[k] = where(good, new, messages[k])
+                usable = good
+                continue
             there, around = self._node_moments(tilted, g, cavity, part)
             centre = (share[..., None] * there).sum(0)
             off = there - centre
@@ -203,11 +218,11 @@ class QuadratureFactors:
             found = Gaussian.from_moments(centre, (share[..., None, None] * spread).sum(0))
             good = usable & found.precision.isfinite().all(-1).all(-1)
             new = messages[k] + (1 / self.alpha) * (found - q)
-            out[k] = _where(good, new, messages[k])
+            out[k] = where(good, new, messages[k])
             usable = good
         return out, ~usable
 
-    def _of_cavities(self, tilted: Tilted, g: Gaussian) -> Tensor:
+    def _of_cavities(self, tilted: Tilted, g: Surroundings) -> Tensor:
         """Log masses ``[D, E]`` under the cavities, up to what is the same for all states.
 
         Where u is not v itself the Gaussian of u has a mass of its own for every state.
@@ -234,36 +249,32 @@ class QuadratureFactors:
         states = [
             beliefs[self.families[k]][self.rows[k]].log_softmax(1) for k in self.local.discrete
         ]
-        mean, covariance = self._effective(own)
-        root = torch.linalg.cholesky(covariance)
-        value = self.tilted.evaluate(mean + apply(root, self.nodes[:, None, None, :]))
-        weight = self.weights[:, None, None]
-        average = (weight * value).sum(0)
-        z = self.nodes
-        first = torch.einsum("n,nde,nr->der", self.weights, value, z)
-        second = torch.einsum("n,nde,nr,ns->ders", self.weights, value - average, z, z)
-        whitening = torch.linalg.solve_triangular(
-            root, torch.eye(self.local.dim, dtype=root.dtype, device=root.device), upper=False
-        )
-        slope, bend = apply(whitening.mT, first), whitening.mT @ second @ whitening
+        found = self._expectations(own)
         share = self._of_states(states).exp()
         out = list(messages)
         for position, k in enumerate(self.local.discrete):
             others = self._of_states(states, position).exp()
             which = torch.nn.functional.one_hot(self.local.states[:, position]).to(share)
-            message = torch.einsum("de,dc->ec", others * average, which)
+            message = torch.einsum("de,dc->ec", others * found.average, which)
             out[k] = message - message.amax(1, keepdim=True)
+        natural = iter(found.natural)
         for k, part, q in zip(self.local.continuous, self.parts, own, strict=True):
-            pull, curve = slope, bend
+            if isinstance(q, Conjugate):
+                out[k] = type(q)(*(share[..., None] * next(natural)).sum(0).unbind(-1))
+                continue
             if self.local.joint is None:
-                pull, curve = pull[..., part], curve[..., part, part]
+                pull, curve = found.slope[..., part], found.bend[..., part, part]
             else:
                 a = self.local.joint[..., part]
-                pull, curve = apply(a.mT, pull), a.mT @ curve @ a
+                pull, curve = apply(a.mT, found.slope), a.mT @ found.bend @ a
             tau = -(share[..., None, None] * curve).sum(0)
             nu = (share[..., None] * pull).sum(0) + apply(tau, q.mean)
             out[k] = Gaussian(tau, nu)
         return out
+
+    def _expectations(self, own: list[Natural]) -> Expectations:
+        moments, rule = self._effective(own), (self.nodes, self.weights)
+        return expectations(self.tilted.evaluate, moments, rule, own, self.parts)
 
     # ------------------------------------------------------------------ results
     def log_ratio(self, messages: list, beliefs: list) -> Tensor:
@@ -272,15 +283,16 @@ class QuadratureFactors:
         q_states, states = self._discrete(messages, beliefs)
         if self.is_mean_field:
             logs = [q.log_softmax(1) for q in q_states]
-            mean, covariance = self._effective(own)
-            root = torch.linalg.cholesky(covariance)
-            value = self.tilted.evaluate(mean + apply(root, self.nodes[:, None, None, :]))
-            average = (self.weights[:, None, None] * value).sum(0)
+            average = self._expectations(own).average
             ratio = (self._of_states(logs).exp() * average).sum(0)
             for q, k in zip(q_states, self.local.discrete, strict=True):
                 ratio = ratio - (q.softmax(1) * messages[k]).sum(1)
             for q, k in zip(own, self.local.continuous, strict=True):
                 m = messages[k]
+                if isinstance(q, Conjugate):
+                    expected = q.expected
+                    ratio = ratio - m.first * expected[..., 0] - m.second * expected[..., 1]
+                    continue
                 ratio = ratio - m.log_value(q.mean)
                 ratio = ratio + 0.5 * (m.precision * q.covariance).sum((-1, -2))
             return ratio
@@ -309,13 +321,13 @@ class QuadratureFactors:
             )
         own, cavities = self._continuous(messages, beliefs)
         if self.is_mean_field:
-            return _stacked(own)
+            return stacked([q.normal if isinstance(q, Conjugate) else q for q in own])
         cavities = self._repaired(self._is_usable(cavities), cavities, own)
         g, first = self._surroundings(own, cavities)
         tilted = self.tilted(g, self.grid, first)
         if self.local.joint is None:
             return Gaussian.from_moments(tilted.mean[0], tilted.covariance[0])
-        joint = _stacked(cavities)
+        joint = stacked(cavities)
         gain = joint.covariance @ self.local.joint[0].mT @ g.precision[0]
         return Gaussian.from_moments(
             joint.mean + apply(gain, tilted.mean[0] - g.mean[0]),

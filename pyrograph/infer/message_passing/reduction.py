@@ -124,7 +124,7 @@ class LocalDensity:
         return sum(self.widths) if self.joint is None else self.joint.shape[2]
 
     # ------------------------------------------------------------------ reductions
-    def _points(self, count: int, slot: int) -> Tensor:
+    def points(self, count: int, slot: int) -> Tensor:
         """Values of a continuous slot's part, ``[count, D, E, r]``, at several scales.
 
         Numbers that stand for constrained values do not go as far out: exponentials overflow.
@@ -139,17 +139,18 @@ class LocalDensity:
 
     def _stacked_points(self, count: int) -> Tensor:
         """Values of v, ``[count, D, E, R]``."""
-        return torch.cat([self._points(count, k) for k in range(len(self.continuous))], -1)
+        return torch.cat([self.points(count, k) for k in range(len(self.continuous))], -1)
 
     @property
-    def _rounding(self) -> float:
+    def rounding(self) -> float:
+        """Relative error that a comparison may show."""
         return ROUNDING * torch.finfo(self.like.dtype).eps
 
     def _reduce_slots(self) -> None:
         if max(self.nodes_widths) == 1 or self.group.is_differentiable:
             return  # what factors read may change with the tensors they are attached to
         slots = range(len(self.continuous))
-        points = [self._points(PROBES, k).requires_grad_() for k in slots]
+        points = [self.points(PROBES, k).requires_grad_() for k in slots]
         gradients = _gradients(self.at_nodes, points)
         for k, gradient in enumerate(gradients):
             width = self.nodes_widths[k]
@@ -175,7 +176,7 @@ class LocalDensity:
 
     def _slot_is_free(self, k: int, basis: Tensor) -> bool:
         """Whether coordinates of slot k outside the basis leave the factors as they are."""
-        points = [self._points(CHECKS, j) for j in range(len(self.continuous))]
+        points = [self.points(CHECKS, j) for j in range(len(self.continuous))]
         inside = list(points)
         inside[k] = apply(basis.mT, apply(basis, points[k]))
         return self._same(self.at_nodes, points, inside)
@@ -187,7 +188,7 @@ class LocalDensity:
         with torch.no_grad():
             a, b = function(points), function(others)
         lever = sum((g.norm(dim=-1) * p.norm(dim=-1)) for g, p in zip(slopes, points, strict=True))
-        near = (a - b).abs() <= self._rounding * (1 + a.abs() + lever)
+        near = (a - b).abs() <= self.rounding * (1 + a.abs() + lever)
         finite = a.isfinite() & b.isfinite() & lever.isfinite()
         return bool(torch.where(finite, near, a.isfinite() == b.isfinite()).all())
 
@@ -245,7 +246,7 @@ class LocalDensity:
         # what the coefficients, differences of gradients, may be off by
         size = gaussian.precision.abs().amax((-1, -2)) + gaussian.shift.abs().amax(-1)
         bound = 1 + theirs.abs() + size * (1 + v.square().sum(-1))
-        rounding = max(self._rounding, ILL_CONDITIONED)
+        rounding = max(self.rounding, ILL_CONDITIONED)
         if not bool(theirs.isfinite().all()):
             return False
         return bool(((theirs - ours).abs() <= rounding * bound).all())

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from pyrograph.infer.message_passing.binary import BinaryFactors
 from pyrograph.infer.message_passing.families import Categorical, Odds, finite_peak
+from pyrograph.infer.message_passing.slots import SlotFactors
 from pyrograph.infer.message_passing.tables import TableFactors
 
 
@@ -22,9 +23,9 @@ def family_of_states(family: Categorical | Odds) -> Categorical:
     return Categorical(family.nodes, as_states(family.base) + family.scale.unsqueeze(1))
 
 
-def as_tables(block: BinaryFactors | TableFactors) -> TableFactors:
+def as_slots(block: BinaryFactors | SlotFactors) -> SlotFactors:
     """The same factors with one port per slot."""
-    if isinstance(block, TableFactors):
+    if isinstance(block, SlotFactors):
         return block
     rows = list(block.rows[0].chunk(2))
     return TableFactors(block.log_table, block.alpha, rows, block.families * 2)
@@ -37,9 +38,9 @@ def by_slot(messages: list[Tensor]) -> list[Tensor]:
     return messages
 
 
-def in_form_of(block: BinaryFactors | TableFactors, slots: list[Tensor]) -> list[Tensor]:
+def in_form_of(block: BinaryFactors | SlotFactors, slots: list[Tensor]) -> list[Tensor]:
     """Inverse of :func:`by_slot`."""
-    if isinstance(block, TableFactors):
+    if isinstance(block, SlotFactors):
         return slots
     return [torch.cat([m[:, 1] - m[:, 0] for m in slots])]
 

@@ -1,11 +1,12 @@
-"""Moments of tilted distributions, f(u)^alpha g(u) with g Gaussian, on grids that follow them.
+"""Moments of tilted distributions, f(u)^alpha g(u), on grids that follow them.
 
     log int f^alpha g du,   mean and covariance under f^alpha g
 
-Gauss-Hermite points are laid where the tilted distribution was found before, so that near a fixed
-point the integrand is almost constant and few points are enough. In one dimension the first grid
-comes of a fine scan, since a peak much narrower than g may fall between the points; where the
-scan and the few points disagree (several modes, edges), evenly spaced points stay in use.
+g is Gaussian, but for numbers with gamma or beta beliefs. Gauss-Hermite points are laid where the
+tilted distribution was found before, so that near a fixed point the integrand is almost constant
+and few points are enough. In one dimension the first grid comes of a fine scan, since a peak much
+narrower than g may fall between the points; where the scan and the few points disagree (several
+modes, edges), evenly spaced points stay in use.
 
 Source: Liu & Pierce (1994) for adaptive Gauss-Hermite quadrature.
 """
@@ -18,7 +19,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from pyrograph.beliefs import Gaussian
+from pyrograph.beliefs import Conjugate, Gaussian, Natural
 from pyrograph.beliefs.gaussian import LOG_2PI, apply
 from pyrograph.errors import NonFiniteDensity, ZeroMass
 from pyrograph.infer.message_passing.reduction import LocalDensity
@@ -47,6 +48,32 @@ DISAGREE = 1e-4
 
 
 @dataclass(frozen=True)
+class Product:
+    """A product of functions of different numbers, some of them gamma or beta ones.
+
+    Attributes:
+        parts: functions of batch ``[E]``; slices: the numbers of u that each one is about.
+    """
+
+    parts: list[Natural]
+    slices: list[slice]
+
+    def log_value(self, u: Tensor) -> Tensor:
+        """``[*batch, E]`` of ``u [*batch, E, r]``."""
+        return sum(p.log_value(u[..., s]) for p, s in zip(self.parts, self.slices, strict=True))
+
+    def statistics(self, u: Tensor) -> Tensor:
+        """Of the gamma and beta parts, two each: ``[*batch, E, 2 m]``."""
+        both = zip(self.parts, self.slices, strict=True)
+        return torch.cat(
+            [p.statistics(u[..., s.start]) for p, s in both if isinstance(p, Conjugate)], -1
+        )
+
+
+Surroundings = Gaussian | Product
+
+
+@dataclass(frozen=True)
 class Grid:
     """Where points are laid: u = mean + root z.
 
@@ -61,11 +88,13 @@ class Grid:
 @dataclass(frozen=True)
 class Tilted:
     """Log mass ``[D, E]`` of f^alpha g (g not normalised), mean ``[D, E, r]``, covariance
-    ``[D, E, r, r]``, the grid for the next time, and whether too few points carried the weight."""
+    ``[D, E, r, r]``, expectations of g's statistics ``[D, E, k]``, the grid for the next time, and
+    whether too few points carried the weight."""
 
     log_mass: Tensor
     mean: Tensor
     covariance: Tensor
+    expected: Tensor
     grid: Grid
     has_few: bool
 
@@ -108,11 +137,12 @@ class TiltedMoments:
                 )
         return torch.nan_to_num(value, nan=torch.nan, neginf=NOTHING)
 
-    def __call__(self, g: Gaussian, start: Grid | None, first: Grid) -> Tilted:
+    def __call__(self, g: Surroundings, start: Grid | None, first: Grid) -> Tilted:
         """Moments of f^alpha g.
 
         Args:
-            g: batch ``[D, E]``, dimension r; need not be proper.
+            g: a Gaussian of batch ``[D, E]``, dimension r, or a product of several functions;
+                need not be proper.
             start: the grid of the last time.
             first: where to look when there is none.
 
@@ -137,7 +167,7 @@ class TiltedMoments:
         count = min(MOST, max(FEWEST, numbers // max(1, per_point)))
         return _evenly_spaced(count, self.local.like)
 
-    def _moved(self, g: Gaussian, grid: Grid) -> Tilted:
+    def _moved(self, g: Surroundings, grid: Grid) -> Tilted:
         """Moments on a grid that is moved until enough points carry the weight."""
         for _ in range(MAX_MOVES):
             found = self._on(g, grid, self._even(NUMBERS) if self.is_rough else self._few)
@@ -148,7 +178,7 @@ class TiltedMoments:
             return replace(found, grid=grid)
         return found
 
-    def _on(self, g: Gaussian, grid: Grid, points: tuple[Tensor, Tensor]) -> Tilted:
+    def _on(self, g: Surroundings, grid: Grid, points: tuple[Tensor, Tensor]) -> Tilted:
         z, volume = points
         u = grid.mean + apply(grid.root, z[:, None, None, :])
         value = self.evaluate(u)
@@ -170,7 +200,8 @@ class TiltedMoments:
                 torch.where(keep, grid.mean, mean).detach(),
                 torch.where(keep[..., None], grid.root, root).detach(),
             )
-        return Tilted(log_mass, mean, covariance, there, bool(few.any()))
+        expected = (share[..., None] * g.statistics(u)).sum(0) if isinstance(g, Product) else mean
+        return Tilted(log_mass, mean, covariance, expected, there, bool(few.any()))
 
     def _refuse_nothing(self, value: Tensor) -> None:
         nothing = (value <= NOTHING).flatten(0, 1).all(0)

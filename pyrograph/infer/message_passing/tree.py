@@ -21,9 +21,10 @@ from torch import Tensor
 
 from pyrograph.infer.message_passing.binary import BinaryFactors
 from pyrograph.infer.message_passing.build import Network
+from pyrograph.infer.message_passing.differences import DifferenceFactors
 from pyrograph.infer.message_passing.families import ZERO, Categorical, Odds, without
 from pyrograph.infer.message_passing.states import (
-    as_tables,
+    as_slots,
     family_of_states,
     in_form_of,
     normalised,
@@ -47,6 +48,7 @@ def applies(network: Network) -> bool:
         and all(
             isinstance(block, BinaryFactors)
             or (isinstance(block, TableFactors) and block.arity == 2)
+            or (isinstance(block, DifferenceFactors) and block.fits_tables)
             for block in network.blocks
         )
         and all(bool((block.alpha == 1).all()) for block in network.blocks)
@@ -56,26 +58,27 @@ def applies(network: Network) -> bool:
 def exact_messages(network: Network) -> list[list[Tensor]]:
     """The fixed point of belief propagation, in the form of the network's blocks."""
     families = [family_of_states(f) for f in network.families]
-    blocks = [as_tables(b) for b in network.blocks]
+    blocks = [as_slots(b) for b in network.blocks]
     size = max(family.size for family in families)
     unary = families[0].base.new_full((len(network.row), size), ZERO)
     for family in families:
         unary[family.nodes, : family.size] = family.base
-    ends, tables = [], []
+    ends, own, tables = [], [], []
     for block in blocks:
         nodes = [families[f].nodes[r] for f, r in zip(block.families, block.rows, strict=True)]
         ends.append(torch.stack(nodes, 1))
-        pad = [n for width in reversed(block.log_table.shape[1:]) for n in (0, size - width)]
-        tables.append(torch.nn.functional.pad(block.log_table, pad))
+        own.append(block.log_table)
+        pad = [n for width in reversed(own[-1].shape[1:]) for n in (0, size - width)]
+        tables.append(torch.nn.functional.pad(own[-1], pad))
     sent = _Contraction(unary, torch.cat(ends), torch.cat(tables)).solve()
     out, start = [], 0
-    for block, original in zip(blocks, network.blocks, strict=True):
+    for block, table, original in zip(blocks, own, network.blocks, strict=True):
         cavities = sent[start : start + block.num_factors]
         start += block.num_factors
         slots = [cavities[:, k, : families[f].size] for k, f in enumerate(block.families)]
         found = [
-            (block.log_table + slots[1].unsqueeze(1)).logsumexp(2),
-            (block.log_table + slots[0].unsqueeze(2)).logsumexp(1),
+            (table + slots[1].unsqueeze(1)).logsumexp(2),
+            (table + slots[0].unsqueeze(2)).logsumexp(1),
         ]
         out.append(in_form_of(original, [normalised(m) for m in found]))
     return out

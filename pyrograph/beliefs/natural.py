@@ -1,0 +1,60 @@
+"""Functions in natural parameters, many at once: what messages and beliefs have in common.
+
+    g(z) = exp(eta' T(z))
+
+Products add natural parameters, quotients subtract them, powers scale them. A quotient may be
+improper: a site of expectation propagation is any such function, a belief a proper one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+N = TypeVar("N", bound="Natural")
+
+
+class Natural:
+    """A batch of functions; the fields of the dataclasses below are its natural parameters."""
+
+    def parameters(self) -> dict[str, Tensor]:
+        """By name; each has the batch's dimensions first."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def _with(self: N, operation: Callable[..., Tensor], *others: Natural) -> N:
+        values = [tuple(part.parameters().values()) for part in (self, *others)]
+        return type(self)(*(operation(*same) for same in zip(*values, strict=True)))
+
+    def __add__(self: N, other: N) -> N:
+        """Product of the functions."""
+        return self._with(torch.add, other)
+
+    def __sub__(self: N, other: N) -> N:
+        """Quotient of the functions."""
+        return self._with(torch.sub, other)
+
+    def __rmul__(self: N, power: float | Tensor) -> N:
+        """Power of the functions, a number or ``[*batch]``."""
+        if not isinstance(power, Tensor):
+            return self._with(lambda value: power * value)
+        return self._with(lambda value: _widened(power, value) * value)
+
+    def __getitem__(self: N, index) -> N:
+        """Some of the batch."""
+        return self._with(lambda value: value[index])
+
+    def detach(self: N) -> N:
+        return self._with(Tensor.detach)
+
+
+def where(condition: Tensor, a: N, b: N) -> N:
+    """``a`` where the condition ``[*batch]`` holds, else ``b``."""
+    return a._with(lambda x, y: torch.where(_widened(condition, x), x, y), b)
+
+
+def _widened(batch: Tensor, value: Tensor) -> Tensor:
+    return batch.view(batch.shape + (1,) * (value.dim() - batch.dim()))

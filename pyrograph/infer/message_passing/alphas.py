@@ -1,0 +1,57 @@
+"""Alpha of every factor, from what the user gave."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from pyrograph.errors import OptionError
+from pyrograph.graph import FactorGraph, FactorGroup
+
+#: A number for every factor, by statement (others 1), or a function of the statement's name.
+Alpha = float | Mapping[str, float] | Callable[[str], float]
+
+
+def check_alpha(alpha: Alpha, graph: FactorGraph) -> None:
+    """Refuse what is no alpha.
+
+    Raises:
+        OptionError: it is of another type, not finite, or names a statement without factors.
+    """
+    if isinstance(alpha, bool) or not (isinstance(alpha, int | float | Mapping) or callable(alpha)):
+        raise OptionError(f"alpha={alpha!r} is not a number, a dict or a function")
+    if isinstance(alpha, int | float) and not math.isfinite(alpha):
+        raise OptionError(f"alpha={alpha!r} must be finite")
+    if isinstance(alpha, Mapping):
+        known = {name for g in graph.factors for name in g.statements}
+        unknown = [name for name in alpha if name not in known]
+        if unknown:
+            raise OptionError(
+                f"alpha names {', '.join(unknown)}; the statements with factors are "
+                f"{', '.join(sorted(known))}"
+            )
+
+
+def alpha_of_factors(alpha: Alpha, graph: FactorGraph, group: FactorGroup) -> Tensor:
+    """Of a group, ``[E]``.
+
+    Raises:
+        OptionError: a dict or function gives something else than a finite number.
+    """
+    like = torch.zeros((), dtype=graph.constant.dtype, device=graph.device)
+    if isinstance(alpha, int | float):
+        return like.new_full((group.num_factors,), float(alpha))
+    names = graph.statements_of(group)
+    values = {name: _named(alpha, name) for name in set(names)}
+    return like.new_tensor([values[name] for name in names])
+
+
+def _named(alpha: Mapping[str, float] | Callable[[str], float], name: str) -> float:
+    value = alpha(name) if callable(alpha) else alpha.get(name, 1.0)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (is_number and math.isfinite(value)):
+        raise OptionError(f'alpha of statement "{name}" is {value!r}, not a finite number')
+    return float(value)

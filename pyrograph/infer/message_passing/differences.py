@@ -1,0 +1,269 @@
+"""Messages of pairs whose factor depends on the difference of their states alone.
+
+With f(x_0, x_1) = g(x_0 - x_1) for states 0 .. c - 1 the sums of :mod:`.slots` are correlations,
+
+    sum_{x_1} g(x_0 - x_1)^alpha n_1(x_1),    sum_{x_0} g(x_0 - x_1)^alpha n_0(x_0)
+
+of 2c - 1 with c numbers: neither c^2 numbers per factor nor, by fast Fourier transforms, c^2
+operations. A transform's error is a share eps of |g| |n|, whatever the size of the sum. Factors
+with a sum so small that this shows are done again term by term, which keeps every sum's leading
+digits; those where that runs below the smallest number (zeros among them), again in the log
+domain.
+
+Source: Felzenszwalb & Huttenlocher (2006), "Efficient belief propagation for early vision",
+section 3.1, for the use of convolutions; Minka (2005), eqs (54), (66) and (85).
+"""
+
+from __future__ import annotations
+
+import torch
+from scipy.fft import next_fast_len
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from pyrograph.errors import OptionError
+from pyrograph.graph import FactorGroup
+from pyrograph.infer.message_passing.families import finite_peak
+from pyrograph.infer.message_passing.slots import SlotFactors, exp, log
+from pyrograph.infer.message_passing.tables import MAX_ENTRIES
+
+#: Fewest states of factors for which differences are looked at; of larger tables than
+#: :data:`MAX_ENTRIES`, always.
+LEAST_STATES = 16
+#: How far entries of one diagonal may differ, in units of eps and of the factor's largest value.
+ROUNDING = 64.0
+#: Numbers evaluated at once.
+READ_CHUNK = 4_000_000
+#: Fewest states for which transforms are faster than sums term by term.
+TRANSFORM_STATES = 24
+#: Largest error of a transform's sums in units of eps |g| |n|; 3 was the most seen.
+TRANSFORM_ERROR = 8.0
+#: Relative error of a sum from which on it is done again.
+TOLERANCE = 1e-9
+#: Numbers worked on at once: term by term, in the log domain and in a kernel that all share.
+TERMS_CHUNK, CHUNK = 2**16, 2**22
+
+
+class DifferenceFactors(SlotFactors):
+    """Factors g(x_0 - x_1) on pairs of nodes of ``c`` states.
+
+    Args:
+        log_value: ``[E, 2 c - 1]`` log g at -(c - 1) .. c - 1, minus infinity for a zero.
+        alpha: ``[E]``.
+        rows: of each slot, ``[E]`` rows of its family.
+        families: index of each slot's family.
+    """
+
+    def __init__(self, log_value: Tensor, alpha: Tensor, rows: list[Tensor], families: list[int]):
+        super().__init__(log_value, alpha, rows, families)
+        self.log_value = log_value
+        self.num_states = c = (log_value.shape[1] + 1) // 2
+        if self.is_mean_field:
+            self.kernel, self.peak = log_value, None
+        else:
+            self.peak = self.scaled.amax(1, keepdim=True)
+            self.kernel = (self.scaled - self.peak).exp()
+        with torch.no_grad():
+            self._norm = self.kernel.double().norm(dim=1)
+            self._shared = self._transform = None
+            if self._is_alike and c * c <= CHUNK:
+                self._shared = self.kernel[0].unfold(0, c, 1).contiguous()  # [x, c - 1 - y]
+            elif c >= TRANSFORM_STATES and self._is_mild():
+                self._length = next_fast_len(2 * c - 1, real=True)
+                self._transform = torch.fft.rfft(self.kernel.double(), self._length)
+
+    def _is_mild(self) -> bool:
+        """Whether a transform is good enough for expectations: these are never done again."""
+        error = TRANSFORM_ERROR * torch.finfo(torch.float64).eps * self._norm
+        return not self.is_mean_field or bool((error <= TOLERANCE).all())
+
+    # ------------------------------------------------------------------ correlations
+    def _needs_graph(self, other: Tensor) -> bool:
+        return torch.is_grad_enabled() and (other.requires_grad or self.scaled.requires_grad)
+
+    def _by_slot(self, correlate, values: list[Tensor]) -> list[Tensor]:
+        """``correlate(w)[x] = sum_y g[x + y] w[y]`` towards either slot."""
+        return [correlate(values[1].flip(1)), correlate(values[0]).flip(1)]
+
+    def sums(self, cavities: list[Tensor]) -> list[Tensor]:
+        return self.exact_sums(cavities)
+
+    def exact_sums(self, cavities: list[Tensor]) -> list[Tensor]:
+        return self._by_slot(self._log_sums, cavities)
+
+    def _log_sums(self, log_weight: Tensor) -> Tensor:
+        """``[E, c]``: log sum_y g[x + y]^alpha n[y]."""
+        graph = self._needs_graph(log_weight)
+        if graph and not self.is_plain:
+            return _log_terms(self.scaled, log_weight)
+        peak = finite_peak(log_weight)
+        weight = exp(log_weight - peak)
+        if graph:
+            return log(_terms(self.kernel, weight)) + self.peak + peak
+        total = self._plain_sums(weight)
+        tiny = torch.finfo(total.dtype)
+        lost = (total.amin(1) < tiny.tiny / tiny.eps).nonzero().squeeze(1)
+        out = log(total) + self.peak + peak
+        if len(lost):
+            out[lost] = _log_terms(self.scaled[lost], log_weight[lost])
+        return out
+
+    def _plain_sums(self, weight: Tensor) -> Tensor:
+        """``[E, c]``: sum_y g[x + y]^alpha n[y] to full relative precision, but for underflow."""
+        if self._shared is not None:
+            return weight @ self._shared
+        if self._transform is None:
+            return _terms(self.kernel, weight)
+        total = self._transformed(weight)
+        error = TRANSFORM_ERROR * torch.finfo(torch.float64).eps * self._norm
+        error = error * weight.double().norm(dim=1)
+        rough = (total.amin(1) * TOLERANCE < error).nonzero().squeeze(1)
+        total = total.to(weight.dtype)
+        if len(rough):
+            total[rough] = _terms(self.kernel[rough], weight[rough])
+        return total
+
+    def _transformed(self, weight: Tensor) -> Tensor:
+        image = torch.fft.rfft(weight.double(), self._length).conj()
+        return torch.fft.irfft(self._transform * image, self._length)[:, : self.num_states]
+
+    def _expected(self, prob: Tensor) -> Tensor:
+        """``[E, c]``: sum_y log g[x + y] q[y]."""
+        if self._needs_graph(prob) or (self._shared is None and self._transform is None):
+            return _terms(self.log_value, prob)
+        if self._shared is not None:
+            return prob @ self._shared
+        return self._transformed(prob).to(prob.dtype)
+
+    def _expectations(self, beliefs: list) -> list[Tensor]:
+        return self._by_slot(self._expected, [q.softmax(1) for q in self._own(beliefs)])
+
+    def _log_mass(self, cavities: list[Tensor]) -> Tensor:
+        return (self._log_sums(cavities[1].flip(1)) + cavities[0]).logsumexp(1)
+
+    # ------------------------------------------------------------------ tables
+    @property
+    def fits_tables(self) -> bool:
+        """Whether the tables are within :data:`MAX_ENTRIES`."""
+        return self.num_factors * self.num_states**2 <= MAX_ENTRIES
+
+    @property
+    def log_table(self) -> Tensor:
+        """``[E, c, c]``, made anew.
+
+        Raises:
+            OptionError: they would have more than :data:`MAX_ENTRIES` entries.
+        """
+        return self._table(self.log_value)
+
+    def _table(self, value: Tensor) -> Tensor:
+        if not self.fits_tables:
+            raise OptionError(
+                f"beliefs over {self.num_factors:,} pairs of {self.num_states} states each are "
+                f"more than {MAX_ENTRIES:,} numbers: ask for the marginals of its nodes"
+            )
+        return value.unfold(1, self.num_states, 1).flip(2)
+
+    def _tilted(self, cavities: list[Tensor]) -> Tensor:
+        return self._table(self.scaled) + self._joined(cavities)
+
+
+def _terms(value: Tensor, weight: Tensor) -> Tensor:
+    """``[E, c]``: sum_y value[x + y] weight[y], term by term."""
+    c = weight.shape[1]
+    parts = []
+    for v, w in zip(_split(value, TERMS_CHUNK, c), _split(weight, TERMS_CHUNK, c), strict=True):
+        total = v[:, :c] * w[:, :1]
+        for y in range(1, c):
+            total = total.addcmul_(v[:, y : y + c], w[:, y : y + 1])
+        parts.append(total)
+    return torch.cat(parts)
+
+
+def _log_terms(log_value: Tensor, log_weight: Tensor) -> Tensor:
+    """``[E, c]``: log sum_y exp(log_value[x + y] + log_weight[y]), in bounded memory."""
+    c = log_weight.shape[1]
+    pieces = zip(_split(log_value, CHUNK, c * c), _split(log_weight, CHUNK, c * c), strict=True)
+    if torch.is_grad_enabled() and (log_value.requires_grad or log_weight.requires_grad):
+        # on the way back the c^2 numbers of a chunk are made again
+        return torch.cat([checkpoint(_log_chunk, v, w, use_reentrant=False) for v, w in pieces])
+    return torch.cat([_log_chunk(v, w) for v, w in pieces])
+
+
+def _log_chunk(log_value: Tensor, log_weight: Tensor) -> Tensor:
+    c = log_weight.shape[1]
+    windows = log_value.unfold(1, c, 1).split(max(1, CHUNK // (c * len(log_weight))), 1)
+    return torch.cat([(v + log_weight.unsqueeze(1)).logsumexp(2) for v in windows], 1)
+
+
+def _split(value: Tensor, budget: int, per_row: int) -> tuple[Tensor, ...]:
+    return value.split(max(1, budget // per_row))
+
+
+# ---------------------------------------------------------------------- detection
+def difference_values(group: FactorGroup) -> Tensor | None:
+    """``[E, 2 c - 1]`` log g(x_0 - x_1), if that is all that the factors depend on.
+
+    Every entry of every table is looked at, a chunk of states at a time, and where the factors
+    have derivatives these are: a table of free parameters that start out alike is no difference.
+    """
+    c = group.slots[0].cardinality
+    if group.arity != 2 or c != group.slots[1].cardinality:
+        return None
+    if c < LEAST_STATES and c * c * group.num_factors <= MAX_ENTRIES:
+        return None
+    state = torch.arange(c, device=group.scope.device)
+    zero = torch.zeros_like(state)
+    first = torch.cat([zero, state[1:]]), torch.cat([state.flip(0), zero[1:]])
+    each = max(1, READ_CHUNK // max(1, group.num_factors))
+    values = [_read(group, *part) for part in zip(*(s.split(each) for s in first), strict=True)]
+    value = torch.cat(values).t()
+    with torch.no_grad():
+        size = torch.where(value.isfinite(), value, 0.0).abs().amax(1)
+        slack = ROUNDING * torch.finfo(value.dtype).eps * size
+    for flat in torch.arange((c - 1) ** 2, device=state.device).split(each):
+        a, b = flat // (c - 1) + 1, flat % (c - 1) + 1
+        if not _repeats(group, a, b, value[:, a - b + c - 1].t(), slack):
+            return None
+    return value
+
+
+def _read(group: FactorGroup, a: Tensor, b: Tensor) -> Tensor:
+    """Log values ``[S, E]`` of all factors at pairs of states."""
+    slots = [
+        site.enumeration.to(code.device)[code]
+        .unsqueeze(1)
+        .expand(-1, group.num_factors, *site.event_shape)
+        for site, code in zip(group.slots, (a, b), strict=True)
+    ]
+    return group.log_prob(slots)
+
+
+def _repeats(group: FactorGroup, a: Tensor, b: Tensor, expected: Tensor, slack: Tensor) -> bool:
+    """Whether the factors' values ``[S, E]`` at these states, and their derivatives, are these."""
+    found = _read(group, a, b)
+    with torch.no_grad():
+        same = (found == expected) | ((found - expected).abs() <= slack)
+        if not bool((same | (found.isnan() & expected.isnan())).all()):
+            return False
+    if not found.requires_grad:
+        return True
+    # one random combination of all rows of the Jacobian: rows that differ do not cancel
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(found.shape, generator=generator).to(found)
+    inputs = group.attached_constants
+    ours, theirs = (
+        torch.autograd.grad(
+            torch.where(v.isfinite(), v, 0.0), inputs, weight, retain_graph=True, allow_unused=True
+        )
+        for v in (found, expected)
+    )
+    tolerance = torch.finfo(found.dtype).eps ** 0.5
+    for one, other in zip(ours, theirs, strict=True):
+        if (one is None) != (other is None):
+            return False
+        if one is not None:
+            scale = one.abs().amax() + other.abs().amax()
+            if not bool(((one - other).abs() <= tolerance * scale).all()):
+                return False
+    return True

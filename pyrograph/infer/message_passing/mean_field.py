@@ -1,0 +1,110 @@
+"""Messages at alpha = 0: expectations of log f under the beliefs, and their derivatives.
+
+A Gaussian node gets the Gaussian of the expected derivatives,
+
+    tau = -E_q[d2 log f],      nu = E_q[d log f] + tau E_q v
+
+found without differentiating, as moments of log f times Hermite polynomials; a node with natural
+parameters eta and statistics T gets the natural gradient, the regression of log f on T,
+
+    eta = Cov_q(T)^-1 Cov_q(T, log f)
+
+which for a conjugate factor is its own parameter whatever the quadrature. Weights are calibrated:
+what is linear in T is integrated without error, and only the rest by quadrature.
+
+Source: Winn & Bishop (2005); Khan & Rue (2023), eqs (8) and (10); Deville & Sarndal (1992) for
+calibrated weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pyrograph.beliefs import Conjugate, Natural
+from pyrograph.beliefs.gaussian import apply
+
+
+@dataclass(frozen=True)
+class Expectations:
+    """Of log f over u under independent beliefs, for every state of the discrete nodes.
+
+    Shapes:
+        average: ``[D, E]``.
+        slope: ``[D, E, r]``, bend: ``[D, E, r, r]``: first and second derivatives by u.
+        natural: of every gamma or beta node in turn, ``[D, E, 2]``.
+    """
+
+    average: Tensor
+    slope: Tensor
+    bend: Tensor
+    natural: list[Tensor]
+
+
+def expectations(
+    log_density: Callable[[Tensor], Tensor],
+    moments: tuple[Tensor, Tensor],
+    rule: tuple[Tensor, Tensor],
+    own: list[Natural],
+    parts: list[slice],
+) -> Expectations:
+    """Expectations by a Gauss-Hermite rule.
+
+    Args:
+        log_density: log f, ``[N, D, E]`` of ``[N, D, E, r]``.
+        moments: mean ``[D, E, r]`` and covariance ``[D, E, r, r]`` of u.
+        rule: nodes ``[N, r]`` and weights ``[N]`` for N(0, I).
+        own: beliefs of the nodes, batch ``[E]``; parts: where in u gamma and beta ones stand.
+    """
+    mean, covariance = moments
+    z, weight = rule[0], rule[1][:, None, None]
+    root = torch.linalg.cholesky(covariance)
+    u = mean + apply(root, z[:, None, None, :])
+    others = [(q, p.start) for q, p in zip(own, parts, strict=True) if isinstance(q, Conjugate)]
+    deviations = []
+    if others:
+        weight, deviations = _calibrated(weight, u, others)
+    value = log_density(u)
+    average = (weight * value).sum(0)
+    gap = weight * (value - average)
+    first = torch.einsum("nde,nr->der", gap, z)
+    second = torch.einsum("nde,nr,ns->ders", gap, z, z)
+    eye = torch.eye(z.shape[1], dtype=root.dtype, device=root.device)
+    whitening = torch.linalg.solve_triangular(root, eye, upper=False)
+    natural = []
+    for off in deviations:
+        scatter = torch.einsum("nde,ndei,ndej->deij", weight, off, off)
+        pull = torch.einsum("nde,nxei->dei", gap, off)
+        natural.append(torch.linalg.solve(scatter, pull[..., None]).squeeze(-1))
+    return Expectations(
+        average, apply(whitening.mT, first), whitening.mT @ second @ whitening, natural
+    )
+
+
+def _calibrated(
+    weight: Tensor, u: Tensor, beliefs: list[tuple[Conjugate, int]]
+) -> tuple[Tensor, list[Tensor]]:
+    """Weights ``[N, 1, E]`` under which gamma and beta numbers have the right expectations of 1 and
+    T, and T minus these, ``[N, 1, E, 2]`` each.
+
+    They start as ratios of the beliefs to the normals of their moments. The correction, linear in
+    T, makes everything exact that is linear in the T of every node, as conjugate factors are.
+    """
+    deviations = []
+    for q, column in beliefs:
+        at, normal = u[:, :1, :, column : column + 1], q.normal
+        ratio = q.log_value(at) - q.log_mass - normal.log_value(at) + normal.log_mass
+        weight = weight * ratio.exp()
+    weight = weight / weight.sum(0)
+    for q, column in beliefs:
+        statistics = q.statistics(u[:, :1, :, column])
+        off = statistics - (weight[..., None] * statistics).sum(0)
+        scatter = torch.einsum("nde,ndei,ndej->deij", weight, off, off)
+        gap = (q.expected - (weight[..., None] * statistics).sum(0)).unsqueeze(-1)
+        slope = torch.linalg.solve(scatter, gap).squeeze(-1)
+        weight = weight * (1 + (off * slope).sum(-1))
+        deviations.append(statistics - q.expected)
+    return weight, deviations

@@ -1,0 +1,171 @@
+"""Parzen windows: densities from data by a Gaussian kernel on every row.
+
+    p(x) = sum_m w_m prod_a N(x_a; c_ma, h_a^2)
+
+c_m are the distinct rows, w_m the fractions of the data at them: on 20000 rows of two integer
+columns that is a sum over a few hundred centres, and the same density. The kernel is a product,
+so integrating a column out leaves the density of the other columns at *their* bandwidths: with
+one h per variable, densities of pairs and of single variables agree exactly.
+
+Source: Parzen (1962); the bandwidth is Silverman (1986), equation 3.31.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, MixtureSameFamily, Normal
+
+from pyrograph.errors import OptionError
+
+#: Numbers held at once where values at many points are asked for: what stays in a cache.
+CHUNK = 2**18
+#: Interquartile range of the standard normal, to the digits that Silverman gives.
+NORMAL_IQR = 1.34
+
+
+def silverman_bandwidth(data: Tensor) -> Tensor:
+    """h = 0.9 min(sd, IQR / 1.34) N^(-1/5) of every column.
+
+    A column more than half of whose rows are equal can have no interquartile range; then the
+    standard deviation (of N - 1) stands alone.
+
+    Shapes:
+        data: ``[N, D]``.
+        output: ``[D]``.
+
+    Raises:
+        OptionError: a column is constant, so that no width follows from it.
+    """
+    sd = data.std(0)
+    low, high = data.quantile(data.new_tensor([0.25, 0.75]), 0)
+    iqr = (high - low) / NORMAL_IQR
+    spread = torch.where(iqr > 0, torch.minimum(sd, iqr), sd)
+    constant = (data == data[0]).all(0).nonzero().flatten().tolist()
+    if constant:
+        raise OptionError(
+            f'bandwidth="silverman" has no width for constant columns, here {constant}. Leave '
+            f"them out of the data, or give the widths as a number or a tensor [D]."
+        )
+    return 0.9 * spread * len(data) ** -0.2
+
+
+@dataclass(frozen=True, eq=False)
+class Parzen:
+    """B densities over k variables each, ready to be evaluated side by side.
+
+    Shapes:
+        centres: ``[B, M, k]`` distinct rows, M the largest number of them.
+        log_weights: ``[B, M]``, normalised; ``-inf`` where a density has fewer than M centres.
+        bandwidth: ``[B, k]`` standard deviations of the kernels.
+    """
+
+    centres: Tensor
+    log_weights: Tensor
+    bandwidth: Tensor
+
+    @classmethod
+    def fit(cls, data: Tensor, columns: Sequence[Sequence[int]], bandwidth: Tensor) -> "Parzen":
+        """One density for each of B groups of k columns.
+
+        Shapes:
+            data: ``[N, D]``.
+            columns: B times k numbers of columns.
+            bandwidth: ``[D]``.
+        """
+        columns = torch.as_tensor(columns, device=data.device)
+        found = [_distinct(data[:, c]) for c in columns]
+        most = max(len(rows) for rows, _ in found)
+        # The fill has no weight; it is a row of the data, so that numbers at it are ordinary ones.
+        centres = torch.stack([torch.cat([r, r[:1].expand(most - len(r), -1)]) for r, _ in found])
+        weights = data.new_zeros(len(found), most)
+        for weight, (_, counts) in zip(weights, found):
+            weight[: len(counts)] = counts / len(data)
+        return cls(centres, weights.log(), bandwidth[columns])
+
+    def __getitem__(self, index: Tensor | Sequence[int]) -> "Parzen":
+        """The densities at these places of the batch."""
+        return Parzen(self.centres[index], self.log_weights[index], self.bandwidth[index])
+
+    @property
+    def num_centres(self) -> int:
+        return self.centres.shape[1]
+
+    @cached_property
+    def _log_peaks(self) -> Tensor:
+        """Log value of every weighted kernel at its own centre, ``[B, M]``."""
+        k = self.bandwidth.shape[-1]
+        scale = self.bandwidth.log().sum(-1, keepdim=True) + 0.5 * k * math.log(2 * math.pi)
+        return self.log_weights - scale
+
+    @cached_property
+    def _scaled_centres(self) -> Tensor:
+        return self.centres / self.bandwidth.unsqueeze(-2)
+
+    def log_prob(self, *x: Tensor) -> Tensor:
+        """Log density of each of the B densities at its own point; differentiable.
+
+        Holds ``[*, B, M]`` numbers; :meth:`log_prob_of_many` does not.
+
+        Args:
+            x: the k coordinates, ``[*, B]`` each.
+
+        Returns:
+            ``[*, B]``.
+        """
+        exponent = self._log_peaks
+        for a, coordinate in enumerate(x):
+            scaled = (coordinate / self.bandwidth[:, a]).unsqueeze(-1)
+            exponent = exponent - 0.5 * (scaled - self._scaled_centres[..., a]).square()
+        return exponent.logsumexp(-1)
+
+    def log_prob_of_many(self, *x: Tensor) -> Tensor:
+        """:meth:`log_prob` at ``[S, B]`` coordinates, at most ``CHUNK`` numbers at once."""
+        rows = max(1, CHUNK // self.log_weights.numel())
+        return torch.cat([self.log_prob(*part) for part in zip(*(c.split(rows) for c in x))])
+
+    def entropy(self) -> Tensor:
+        """-sum_m w_m log p(c_m), ``[B]``: the mean of -log p over the data it was fitted to."""
+        log_p = self.log_prob_of_many(*self.centres.transpose(0, 1).unbind(-1))  # [M, B]
+        return -(self.log_weights.exp() * log_p.t()).sum(-1)
+
+    def draw(self, given: Tensor) -> Tensor:
+        """The last coordinate of S draws, given the ones before it.
+
+        A centre is drawn with its weight times its kernel at the given coordinates, then the
+        coordinate from the kernel of that centre.
+
+        Shapes:
+            given: ``[S, B, k - 1]``; of one variable the last size is 0.
+            output: ``[S, B]``.
+        """
+        rows = max(1, CHUNK // self.log_weights.numel())
+        drawn = []
+        for part in given.split(rows):
+            logits = self.log_weights
+            for a in range(part.shape[-1]):
+                scaled = (part[..., a] / self.bandwidth[:, a]).unsqueeze(-1)
+                logits = logits - 0.5 * (scaled - self._scaled_centres[..., a]).square()
+            centre = Categorical(logits=logits.expand(len(part), -1, -1)).sample()  # [S, B]
+            loc = self.centres[..., -1].gather(1, centre.t()).t()
+            drawn.append(torch.normal(loc, self.bandwidth[:, -1].expand_as(loc)))
+        return torch.cat(drawn)
+
+    def distribution(self) -> MixtureSameFamily:
+        """Densities of one variable as a distribution of batch shape ``[B]``."""
+        kernels = Normal(self.centres[..., 0], self.bandwidth)
+        return MixtureSameFamily(Categorical(logits=self.log_weights), kernels)
+
+
+def _distinct(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The distinct rows of ``[N, k]`` and how often each comes."""
+    code = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
+    for column in rows.unbind(1):  # many times faster than unique(dim=0)
+        values, rank = column.unique(return_inverse=True)
+        code = code * len(values) + rank
+    _, which, counts = code.unique(return_inverse=True, return_counts=True)
+    one = torch.empty_like(counts).scatter_(0, which, torch.arange(len(rows), device=rows.device))
+    return rows[one], counts

@@ -1,0 +1,84 @@
+"""Gamma and beta beliefs as distributions over a site's values."""
+
+from __future__ import annotations
+
+import pyro.distributions as dist
+import scipy.special
+import torch
+from pyro.distributions import TorchDistribution
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from torch import Tensor
+from torch.distributions import TransformedDistribution, biject_to
+from torch.distributions.constraints import Constraint
+from torch.distributions.transforms import (
+    AffineTransform,
+    ComposeTransform,
+    ExpTransform,
+    SigmoidTransform,
+    Transform,
+)
+
+from pyrograph.beliefs import Conjugate, LogGamma, LogitBeta
+
+FIRST_MAP: dict[type[Conjugate], type[Transform]] = {
+    LogGamma: ExpTransform,
+    LogitBeta: SigmoidTransform,
+}
+
+
+def is_image(family: type[Conjugate], support: Constraint | None) -> bool:
+    """Whether a site's values are a + b exp(z), or a + b expit(z), as the family needs."""
+    if support is None or support.event_dim:
+        return False
+    parts = _parts(biject_to(support))
+    is_affine = all(isinstance(part, AffineTransform) for part in parts[1:])
+    return is_affine and isinstance(parts[0] if parts else None, FIRST_MAP[family])
+
+
+def conjugate_distribution(
+    family: type[Conjugate], first: Tensor, second: Tensor, support: Constraint
+) -> TorchDistribution:
+    """Of a site's values: a gamma or beta distribution, shifted and scaled to the support.
+
+    Args:
+        first, second: natural parameters ``[*batch]``.
+    """
+    base = dist.Gamma(first, second) if family is LogGamma else dist.Beta(first, second)
+    rest = ComposeTransform(_parts(biject_to(support))[1:])
+    ends = rest(torch.stack([torch.zeros_like(first), torch.ones_like(first)]))
+    is_base = bool((ends[0] == 0).all()) and bool((ends[1] == 1).all())
+    return base if is_base else Rescaled(base, rest)
+
+
+def median(fn: TorchDistribution) -> Tensor:
+    """Of what :func:`conjugate_distribution` returns, ``[*batch]``."""
+    if isinstance(fn, Rescaled):
+        return fn.transforms[0](median(fn.base_dist))
+    if isinstance(fn, dist.Gamma):
+        value = scipy.special.gammaincinv(fn.concentration.double().cpu().numpy(), 0.5)
+        return torch.as_tensor(value).to(fn.rate) / fn.rate
+    a, b = (c.double().cpu().numpy() for c in (fn.concentration1, fn.concentration0))
+    return torch.as_tensor(scipy.special.betaincinv(a, b, 0.5)).to(fn.concentration1)
+
+
+class Rescaled(TransformedDistribution, TorchDistributionMixin):
+    """Image under an affine map, with its moments."""
+
+    def __init__(self, base: TorchDistribution, scaling: Transform):
+        super().__init__(base, [scaling], validate_args=False)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.transforms[0](self.base_dist.mean)
+
+    @property
+    def variance(self) -> Tensor:
+        zero = torch.zeros_like(self.base_dist.mean)
+        length = self.transforms[0](zero + 1) - self.transforms[0](zero)
+        return length.square() * self.base_dist.variance
+
+
+def _parts(transform: Transform) -> list[Transform]:
+    if isinstance(transform, ComposeTransform):
+        return [part for inner in transform.parts for part in _parts(inner)]
+    return [transform]

@@ -1,0 +1,142 @@
+"""Degrees of local functions as polynomials of their leaves, read off their steps.
+
+A function seen at points only may look like a polynomial and have a needle elsewhere; what its
+steps are does not depend on where one looks. A logarithm of an exponential counts as its argument,
+so that a log-normal density is the quadratic function that it is.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from pyrograph.trace.localize import LocalProgram
+from pyrograph.trace.rules.matrices import replay_matrix
+from pyrograph.trace.rules.pointwise import replay_pointwise
+from pyrograph.trace.rules.products import replay_dot
+from pyrograph.trace.rules.reductions import replay_reduction
+from pyrograph.trace.rules.slots import SLOT
+from pyrograph.trace.source import Line, Read
+
+
+@dataclass(frozen=True)
+class Form:
+    """A polynomial of some degree (minus infinity: zero), or the exponential of one; the degree is
+    infinite if it is neither."""
+
+    degree: float
+    is_exponential: bool = False
+
+    @property
+    def is_constant(self) -> bool:
+        return self.degree <= 0 and not self.is_exponential
+
+
+ZERO, CONSTANT, UNKNOWN = Form(-math.inf), Form(0), Form(math.inf)
+SAME = {"clone", "alias", "_to_copy", "positive"}
+SOLVES = {"aten::linalg_solve_triangular", "aten::_linalg_solve_ex"}
+
+
+def polynomial_degree(program: LocalProgram) -> float:
+    """Largest degree among the outputs, infinite where one is not known to be a polynomial."""
+    forms: dict[int, Form] = {}
+    for line in program.lines:
+        reads = [_of_read(read, forms) for read in line.reads]
+        if all(form.is_constant for form in reads):
+            forms[line.buffer] = CONSTANT
+        elif not line.dtype.is_floating_point:
+            forms[line.buffer] = UNKNOWN
+        else:
+            forms[line.buffer] = _of_line(line, reads)
+    out = _of_read(program.output, forms)
+    return math.inf if out.is_exponential else out.degree
+
+
+def _of_read(read: Read, forms: dict[int, Form]) -> Form:
+    """What stands in one operand; buffers without a line are leaves, of degree 1."""
+    parts = [forms.get(gather.buffer, Form(1)) for gather in read.gathers]
+    if not parts:
+        return CONSTANT if bool(read.constant.any()) else ZERO
+    if all(part == parts[0] for part in parts) and read.constant is None:
+        return parts[0]
+    return _largest(parts)
+
+
+def _of_line(line: Line, reads: list[Form]) -> Form:
+    rule = line.rule
+    if rule.replay is replay_dot:
+        return _product(reads)
+    if rule.replay is replay_matrix:
+        is_solve = rule.func._schema.name in SOLVES
+        return _largest(reads[1:]) if is_solve and reads[0].is_constant else UNKNOWN
+    name = rule.func._schema.name.removeprefix("aten::") if rule.func is not None else ""
+    if rule.replay is replay_reduction:
+        return _largest(reads) if name in ("sum", "mean") else UNKNOWN
+    if rule.replay is not replay_pointwise:
+        return UNKNOWN
+    template, _ = rule.static
+    queue = iter(reads)
+    return _of_operation(name, [next(queue) if a is SLOT else a for a in template])
+
+
+def _of_operation(name: str, arguments: list[Any]) -> Form:
+    """Of a pointwise operation of forms and plain numbers."""
+    forms = [a if isinstance(a, Form) else CONSTANT if a else ZERO for a in arguments]
+    first = forms[0]
+    if name in SAME:
+        return first
+    if name == "neg":
+        return UNKNOWN if first.is_exponential else first
+    if name == "where":
+        return _largest(forms[1:]) if first.is_constant else UNKNOWN
+    if name == "add":
+        return _largest(forms[:2])
+    if name in ("sub", "rsub"):
+        return UNKNOWN if any(f.is_exponential for f in forms) else _largest(forms[:2])
+    if name == "mul":
+        return _product(forms)
+    if name == "div":
+        return _quotient(*forms[:2]) if len(arguments) == 2 else UNKNOWN
+    if name in ("square", "pow"):
+        power = 2 if name == "square" else arguments[1]
+        if isinstance(power, Form):
+            return UNKNOWN
+        if first.is_exponential:
+            return first
+        is_whole = power >= 0 and float(power).is_integer()
+        return Form(first.degree * power) if is_whole else UNKNOWN
+    if name == "exp":
+        return UNKNOWN if first.is_exponential else Form(first.degree, True)
+    if first.is_exponential and name in ("reciprocal", "sqrt", "rsqrt"):
+        return first
+    if first.is_exponential and name == "log":
+        return Form(first.degree)
+    return UNKNOWN
+
+
+def _largest(forms: list[Form]) -> Form:
+    """Of a sum."""
+    forms = [form for form in forms if form != ZERO]
+    if len(forms) > 1 and any(form.is_exponential for form in forms):
+        return UNKNOWN
+    return max(forms, key=lambda form: form.degree, default=ZERO)
+
+
+def _product(forms: list[Form]) -> Form:
+    if ZERO in forms:
+        return ZERO
+    others = [form for form in forms if not form.is_constant]
+    if all(form.is_exponential for form in others):
+        return Form(max((form.degree for form in others), default=0), bool(others))
+    if any(form.is_exponential for form in others):
+        return UNKNOWN
+    return Form(sum(form.degree for form in others))
+
+
+def _quotient(above: Form, below: Form) -> Form:
+    if below.is_constant:
+        return above
+    if below.is_exponential and (above.is_exponential or above.is_constant):
+        return Form(max(above.degree, below.degree), True)
+    return UNKNOWN

@@ -1,0 +1,99 @@
+"""Gamma and beta functions of one unconstrained number, against scipy and quadrature."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import integrate, stats
+from torch.testing import assert_close
+
+from pyrograph.beliefs import LogGamma, LogitBeta
+
+PARAMETERS = st.tuples(st.floats(-3, 6), st.floats(-3, 6)).map(lambda t: tuple(map(math.exp, t)))
+FAMILIES = [LogGamma, LogitBeta]
+either = pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.__name__)
+
+
+def of(family, a, b):
+    return family(torch.tensor([a], dtype=torch.float64), torch.tensor([b], dtype=torch.float64))
+
+
+def density(family, a, b, z):
+    """Of z, by scipy: change of variables from x."""
+    if family is LogGamma:
+        return stats.gamma(a, scale=1 / b).pdf(np.exp(z)) * np.exp(z)
+    x = 1 / (1 + np.exp(-z))
+    return stats.beta(a, b).pdf(x) * x * (1 - x)
+
+
+@either
+@pytest.mark.parametrize("a, b", [(0.8, 0.9), (2.0, 3.0), (40.0, 5.0)])
+def test_the_function_is_the_density_times_its_mass(family, a, b):
+    q, z = of(family, a, b), torch.linspace(-3, 3, 7, dtype=torch.float64)
+    ours = (q.log_value(z.unsqueeze(1)) - q.log_mass).exp()
+    assert_close(ours.numpy(), density(family, a, b, z.numpy()), rtol=1e-10, atol=1e-12)
+
+
+@either
+@pytest.mark.parametrize("a, b", [(0.8, 0.9), (2.0, 3.0), (40.0, 5.0)])
+def test_moments_are_those_of_quadrature(family, a, b):
+    q = of(family, a, b)
+
+    def average(f):
+        return integrate.quad(lambda z: density(family, a, b, z) * f(z), -34, 34, limit=800)[0]
+
+    def statistic(k):
+        return lambda z: float(family.statistics(torch.tensor(z, dtype=torch.float64))[k])
+
+    expected = [average(statistic(k)) for k in range(2)]
+    assert_close(q.expected[0].numpy(), np.array(expected), rtol=1e-6, atol=1e-8)
+    mean = average(lambda z: z)
+    assert_close(float(q.mean), mean, rtol=1e-6, atol=1e-8)
+    assert_close(float(q.covariance), average(lambda z: (z - mean) ** 2), rtol=1e-6, atol=1e-8)
+
+
+@either
+def test_expectations_and_fisher_information_are_derivatives_of_the_log_mass(family):
+    point = torch.tensor([1.7, 0.6], dtype=torch.float64)
+
+    def log_mass(eta):
+        return family(*eta.unbind()).log_mass
+
+    q = family(*point.unbind())
+    assert_close(torch.autograd.functional.jacobian(log_mass, point), q.expected)
+    assert_close(torch.autograd.functional.hessian(log_mass, point), q.fisher)
+
+
+@given(st.sampled_from(FAMILIES), PARAMETERS)
+@settings(max_examples=150, deadline=None)
+def test_projection_finds_the_member_that_the_expectations_came_from(family, parameters):
+    q = of(family, *parameters)
+    found = family.project(q.expected)
+    assert_close(found.first, q.first, rtol=1e-6, atol=0)
+    assert_close(found.second, q.second, rtol=1e-6, atol=0)
+
+
+@either
+def test_projection_differentiates(family):
+    expected = of(family, 2.0, 3.0).expected.requires_grad_()
+    torch.autograd.gradcheck(
+        lambda t: tuple(family.project(t).parameters().values()), (expected,), atol=1e-6
+    )
+
+
+@either
+def test_projection_of_what_no_member_has_is_not_proper(family):
+    impossible = torch.tensor([[0.5, -1.0]], dtype=torch.float64)  # E log x > log E x, or log x > 0
+    assert not bool(family.project(impossible).is_proper)
+
+
+@either
+def test_products_and_powers_act_on_the_exponents(family):
+    p, q = of(family, 2.0, 3.0), of(family, 0.5, 1.5)
+    z = torch.tensor([[0.3]], dtype=torch.float64)
+    both = p + q - 0.5 * q
+    assert_close(both.log_value(z), p.log_value(z) + 0.5 * q.log_value(z))
+    assert not bool((q - p).is_proper)

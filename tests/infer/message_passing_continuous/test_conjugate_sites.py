@@ -1,0 +1,300 @@
+"""Sites with gamma and beta beliefs: exact where the program is conjugate, near it elsewhere."""
+
+import warnings
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro.infer import Importance, Predictive
+from scipy import special, stats
+from torch.testing import assert_close
+
+import pyrograph as pg
+from pyrograph.errors import OptionError, UnsupportedFactor
+
+PRESETS = [pg.EP, pg.PowerEP, pg.VMP, pg.BP, pg.FractionalBP]
+each_preset = pytest.mark.parametrize("preset", PRESETS, ids=lambda p: p.__name__)
+
+
+@pytest.fixture(autouse=True)
+def double():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def fit(model, args=(), infer=pg.EP, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pg.errors.ConvergenceWarning)
+        return pg.fit(model, args, infer=infer, progress=False, **options)
+
+
+def counts(y, shape=2.0):
+    rate = pyro.sample("rate", dist.Gamma(shape, 1.5))
+    with pyro.plate("data", len(y)):
+        pyro.sample("y", dist.Poisson(rate), obs=y)
+
+
+def coins(heads, tosses):
+    with pyro.plate("coins", len(heads)):
+        p = pyro.sample("p", dist.Beta(0.5, 2.0))
+        pyro.sample("heads", dist.Binomial(tosses, p), obs=heads)
+
+
+def normals(y, shape=2.0, rate=1.0):
+    mean = pyro.sample("mean", dist.Normal(0.0, 2.0))
+    precision = pyro.sample("precision", dist.Gamma(shape, rate))
+    with pyro.plate("data", len(y)):
+        pyro.sample("y", dist.Normal(mean, precision.rsqrt()), obs=y)
+
+
+COUNTS = torch.tensor([3.0, 5.0, 2.0, 4.0, 6.0], dtype=torch.float64)
+HEADS, TOSSES = torch.tensor([[0.0, 3.0, 7.0], [4.0, 5.0, 7.0]], dtype=torch.float64)
+VALUES = torch.tensor([0.4, 1.9, -0.6, 1.2, 0.8, 2.4], dtype=torch.float64)
+
+
+@each_preset
+def test_gamma_poisson_is_exact(preset):
+    q = fit(counts, (COUNTS,), preset, family={"rate": "gamma"})
+    marginal = q.marginal("rate")
+    assert_close(marginal.concentration, torch.tensor(2.0 + 20))
+    assert_close(marginal.rate, torch.tensor(1.5 + 5))
+    y = COUNTS.numpy()
+    truth = special.gammaln(22) - special.gammaln(2) + 2 * np.log(1.5) - 22 * np.log(6.5)
+    assert_close(float(q.log_evidence), truth - special.gammaln(y + 1).sum())
+    assert q.evidence_kind == "exact"
+
+
+@each_preset
+def test_beta_binomial_is_exact(preset):
+    q = fit(coins, (HEADS, TOSSES), preset, family={"p": "beta"})
+    marginal = q.marginal("p")
+    assert_close(marginal.concentration1, 0.5 + HEADS)
+    assert_close(marginal.concentration0, 2.0 + TOSSES - HEADS)
+    truth = stats.betabinom(TOSSES.numpy(), 0.5, 2.0).logpmf(HEADS.numpy()).sum()
+    assert_close(float(q.log_evidence), truth)
+
+
+def test_the_family_follows_an_interval_and_a_shifted_half_line():
+    def model():
+        pyro.sample("x", dist.Uniform(2.0, 5.0))
+        with pyro.plate("three", 3):
+            pyro.sample("y", dist.Pareto(torch.ones(3), torch.tensor([3.0, 4.0, 5.0])))
+
+    q = fit(model, family={"x": "beta"})
+    x = q.marginal("x")
+    assert_close(x.mean, torch.tensor(3.5))
+    assert_close(x.variance, torch.tensor(9 / 12))
+    assert 2 < float(q.sample(100)["x"].min()) < float(q.sample(100)["x"].max()) < 5
+    y = fit(model, family={"y": "gamma"}).marginal("y")  # EP keeps E x
+    assert_close(y.mean, torch.tensor([3 / 2, 4 / 3, 5 / 4]), rtol=1e-4, atol=0)
+    assert_close(y.variance, y.base_dist.variance)
+
+
+def variational_normals(y, shape, rate):
+    """Coordinate ascent of the normal with unknown mean and precision, and its bound."""
+    a, b, n = shape + len(y) / 2, 2.0, len(y)
+    for _ in range(5000):
+        tau = a / b
+        variance = 1 / (1 / 4 + n * tau)
+        mean = variance * tau * y.sum()
+        b = rate + 0.5 * (((y - mean) ** 2).sum() + n * variance)
+    log_tau = special.digamma(a) - np.log(b)
+    bound = 0.5 * n * (log_tau - np.log(2 * np.pi)) - 0.5 * a / b * (
+        ((y - mean) ** 2).sum() + n * variance
+    )
+    bound += -0.5 * np.log(2 * np.pi * 4) - 0.5 * (mean**2 + variance) / 4
+    bound += 0.5 * np.log(2 * np.pi * np.e * variance)
+    bound += shape * np.log(rate) - special.gammaln(shape) + (shape - 1) * log_tau - rate * a / b
+    bound += stats.gamma(a, scale=1 / b).entropy()
+    return mean, variance, a, b, bound
+
+
+@pytest.mark.parametrize("shape, rate, count", [(2.0, 1.0, 6), (0.01, 0.01, 1), (0.5, 3.0, 2)])
+def test_vmp_of_mean_and_precision_is_coordinate_ascent(shape, rate, count):
+    y = VALUES[:count]
+    q = fit(normals, (y, shape, rate), pg.VMP, family={"precision": "gamma"}, tol=1e-11)
+    mean, variance, a, b, bound = variational_normals(y.numpy(), shape, rate)
+    assert_close(float(q.marginal("mean").mean), mean)
+    assert_close(float(q.marginal("mean").variance), variance)
+    assert_close(float(q.marginal("precision").concentration), a)
+    assert_close(float(q.marginal("precision").rate), b)
+    assert_close(float(q.log_evidence), bound)
+
+
+def plain_ep_of_normals(y, sweeps=200):
+    """Sites of every observation on a dense grid over mean and log precision."""
+    m, z = np.linspace(-8, 8, 641)[:, None], np.linspace(-6, 4, 601)[None]
+    area = (m[1, 0] - m[0, 0]) * (z[0, 1] - z[0, 0])
+    sites = np.zeros((len(y), 4))  # precision, shift of the mean; shape, rate of the precision
+    prior = np.array([0.25, 0.0, 2.0, 1.0])
+
+    def log_q(eta):
+        return -0.5 * eta[0] * m**2 + eta[1] * m + eta[2] * z - eta[3] * np.exp(z)
+
+    def normalised(log_p):
+        peak = log_p.max()
+        p = np.exp(log_p - peak)
+        return p / p.sum(), peak + np.log(p.sum() * area)
+
+    def projected(p):
+        mean = (p * m).sum()
+        variance = (p * m**2).sum() - mean**2
+        s = np.log((p * np.exp(z)).sum()) - (p * z).sum()
+        a = 1.0
+        for _ in range(100):
+            a -= (np.log(a) - special.digamma(a) - s) / (1 / a - special.polygamma(1, a))
+            a = max(a, 1e-3)
+        return np.array([1 / variance, mean / variance, a, a / (p * np.exp(z)).sum()])
+
+    for _ in range(sweeps):
+        before = sites.copy()
+        for i in range(len(y)):
+            cavity = prior + sites.sum(0) - sites[i]
+            log_f = 0.5 * z - 0.5 * np.log(2 * np.pi) - 0.5 * np.exp(z) * (y[i] - m) ** 2
+            sites[i] = projected(normalised(log_q(cavity) + log_f)[0]) - cavity
+        if abs(sites - before).max() < 1e-10:
+            break
+    eta = prior + sites.sum(0)
+    evidence = normalised(log_q(eta))[1] - normalised(log_q(prior))[1]
+    for i in range(len(y)):
+        log_f = 0.5 * z - 0.5 * np.log(2 * np.pi) - 0.5 * np.exp(z) * (y[i] - m) ** 2
+        evidence += normalised(log_q(eta - sites[i]) + log_f)[1] - normalised(log_q(eta))[1]
+    exact = log_q(prior) + sum(
+        0.5 * z - 0.5 * np.log(2 * np.pi) - 0.5 * np.exp(z) * (v - m) ** 2 for v in y
+    )
+    return eta, evidence, normalised(exact)[1] - normalised(log_q(prior))[1]
+
+
+def test_ep_of_mean_and_precision_matches_a_plain_implementation():
+    q = fit(normals, (VALUES,), pg.EP, family={"precision": "gamma"})
+    eta, evidence, truth = plain_ep_of_normals(VALUES.numpy())
+    assert_close(float(q.marginal("mean").mean), eta[1] / eta[0], rtol=1e-4, atol=0)
+    assert_close(float(q.marginal("mean").variance), 1 / eta[0], rtol=1e-4, atol=0)
+    assert_close(float(q.marginal("precision").concentration), eta[2], rtol=1e-4, atol=0)
+    assert_close(float(q.marginal("precision").rate), eta[3], rtol=1e-4, atol=0)
+    assert_close(float(q.log_evidence), evidence, rtol=0, atol=1e-4)
+    assert abs(float(q.log_evidence) - truth) < 0.1  # six data: .091
+    mean, covariance = q.factor_marginal("y")
+    assert mean.shape == (6, 2) and covariance.shape == (6, 2, 2)
+
+
+def mixture(y):
+    with pyro.plate("parts", 2):
+        rate = pyro.sample("rate", dist.Gamma(torch.tensor([2.0, 9.0]), 1.0))
+    with pyro.plate("data", len(y)):
+        z = pyro.sample("z", dist.Categorical(torch.tensor([0.3, 0.7])))
+        pyro.sample("y", dist.Poisson(rate[z]), obs=y)
+
+
+def test_vmp_of_a_mixture_of_counts_solves_its_coordinate_equations():
+    y = torch.tensor([1.0, 0.0, 12.0, 9.0, 2.0, 14.0, 6.0])
+    q = fit(mixture, (y,), pg.VMP, family={"rate": "gamma"}, num_steps=500)
+    a, b = q.marginal("rate").concentration.numpy(), q.marginal("rate").rate.numpy()
+    share = q.marginal("z").probs.numpy()
+    logits = np.log([0.3, 0.7]) + y.numpy()[:, None] * (special.digamma(a) - np.log(b)) - a / b
+    expected = np.exp(logits - special.logsumexp(logits, axis=1, keepdims=True))
+    assert_close(share, expected, rtol=0, atol=1e-5)
+    assert_close(a, np.array([2.0, 9.0]) + share.T @ y.numpy(), rtol=1e-5, atol=0)
+    assert_close(b, 1.0 + share.sum(0), rtol=1e-5, atol=0)
+
+
+def test_ep_of_a_mixture_of_counts_is_near_enumeration():
+    y = torch.tensor([1.0, 0.0, 12.0, 9.0, 2.0, 14.0, 6.0])
+    q = fit(mixture, (y,), pg.EP, family={"rate": "gamma"}, num_steps=500)
+    total, first = -np.inf, np.zeros(2)
+    for code in range(2**7):
+        z = np.array([(code >> k) & 1 for k in range(7)])
+        value, means = 0.0, np.zeros(2)
+        for k, (shape, weight) in enumerate([(2.0, 0.3), (9.0, 0.7)]):
+            mine = y.numpy()[z == k]
+            a, b = shape + mine.sum(), 1.0 + len(mine)
+            value += len(mine) * np.log(weight) - special.gammaln(mine + 1).sum()
+            value += special.gammaln(a) - special.gammaln(shape) - a * np.log(b)
+            means[k] = a / b
+        new = np.logaddexp(total, value)
+        first = first * np.exp(total - new) + means * np.exp(value - new)
+        total = new
+    assert_close(q.marginal("rate").mean.numpy(), first, rtol=0.02, atol=0)
+    assert abs(float(q.log_evidence) - total) < 0.05
+
+
+def test_evidence_and_marginals_differentiate_by_the_program():
+    def results(shape):
+        q = fit(counts, (COUNTS[:2], shape), pg.EP, family={"rate": "gamma"})
+        return q.log_evidence, q.marginal("rate").mean
+
+    torch.autograd.gradcheck(results, (torch.tensor(2.0, requires_grad=True),), atol=1e-6)
+
+    def noisy(spread):
+        def model():
+            mean = pyro.sample("mean", dist.Normal(0.0, spread))
+            precision = pyro.sample("precision", dist.Gamma(2.0, 1.0))
+            with pyro.plate("data", 3):
+                pyro.sample("y", dist.Normal(mean, precision.rsqrt()), obs=VALUES[:3])
+
+        q = fit(model, (), pg.EP, family={"precision": "gamma"}, tol=1e-11, num_points=40)
+        return q.log_evidence, q.marginal("precision").mean
+
+    torch.autograd.gradcheck(noisy, (torch.tensor(1.5, requires_grad=True),), eps=1e-4, atol=5e-6)
+
+
+def test_the_guide_is_the_gamma_distribution_and_survives_saving():
+    q = fit(coins, (HEADS, TOSSES), family={"p": "beta"})
+    guide = q.guide()
+    log_weights = Importance(coins, guide, num_samples=20).run(HEADS, TOSSES).log_weights
+    assert_close(torch.stack(log_weights), q.log_evidence.expand(20))
+    again = type(guide).from_state_dict(guide.state_dict())
+    assert_close(again.distribution("p").mean, q.marginal("p").mean)
+    assert_close(
+        again.median()["p"].numpy(),
+        stats.beta(0.5 + HEADS.numpy(), 2 + (TOSSES - HEADS).numpy()).median(),
+    )
+    draws = Predictive(coins, guide=guide, num_samples=7)(HEADS, TOSSES)
+    assert draws["p"].shape == (7, 3)
+
+
+def test_a_stopped_run_goes_on_to_the_same_result():
+    options = {"family": {"precision": "gamma"}, "progress": False, "tol": None}
+    whole, first = (pg.EP(normals, num_steps=n, **options) for n in (12, 5))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pg.errors.ConvergenceWarning)
+        expected = whole.run(VALUES)
+        first.run(VALUES)
+        second = pg.EP(normals, num_steps=12, **options)
+        second.setup(VALUES)
+        second.load_state_dict(first.state_dict())
+        found = second.run(VALUES)
+    assert_close(found.marginal("precision").rate, expected.marginal("precision").rate)
+
+
+@pytest.mark.parametrize(
+    "family, words",
+    [
+        ({"rho": "gamma"}, "rho"),
+        ({"rate": "beta"}, "interval"),
+        ({"rate": "wishart"}, "wishart"),
+        ("gamma", "dict"),
+    ],
+)
+def test_a_family_that_does_not_fit_is_refused_by_name(family, words):
+    with pytest.raises(OptionError, match=words):
+        fit(counts, (COUNTS,), family=family)
+
+
+def test_discrete_sites_and_events_are_refused():
+    with pytest.raises(OptionError, match='"z" is discrete'):
+        fit(mixture, (COUNTS,), family={"z": "gamma"})
+
+    def vector():
+        pyro.sample("s", dist.HalfNormal(torch.ones(3)).to_event(1))
+
+    with pytest.raises(OptionError, match="plate"):
+        fit(vector, family={"s": "gamma"})
+
+
+def test_bp_says_which_preset_takes_a_factor_that_is_not_conjugate():
+    with pytest.raises(UnsupportedFactor, match=r"pg\.EP"):
+        fit(normals, (VALUES,), pg.BP, family={"precision": "gamma"})

@@ -1,0 +1,132 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from scipy.integrate import quad
+from torch.testing import assert_close
+
+from pyrograph.errors import OptionError
+from pyrograph.models import Parzen, parzen, silverman_bandwidth
+
+WIDTH = torch.tensor([0.4, 0.7, 1.1], dtype=torch.float64)
+
+
+def by_definition(data, columns, x):
+    """Mean over all rows of the product of normal densities, one point."""
+    kernels = [stats.norm.pdf(x[k], data[:, c], WIDTH[c]) for k, c in enumerate(columns)]
+    return float(np.log(np.prod(kernels, 0).mean()))
+
+
+def data(rows=60):
+    return torch.randn(rows, 3) * torch.tensor([1.0, 2.0, 0.5]) + torch.tensor([0.0, 5.0, -1.0])
+
+
+def test_one_variable_is_the_kernel_density_of_scipy():
+    x = data()
+    ours = Parzen.fit(x, [[0], [1], [2]], WIDTH)
+    at = torch.linspace(-3, 8, 23)
+    for c in range(3):
+        scipys = stats.gaussian_kde(x[:, c].numpy(), bw_method=float(WIDTH[c] / x[:, c].std()))
+        assert_close(
+            ours.log_prob(at.unsqueeze(-1).expand(-1, 3))[:, c],
+            torch.from_numpy(scipys.logpdf(at.numpy())),
+        )
+
+
+@given(
+    rows=st.lists(st.tuples(*[st.integers(-2, 2)] * 3), min_size=2, max_size=30),
+    point=st.tuples(*[st.floats(-4, 4)] * 3),
+)
+def test_merging_equal_rows_leaves_the_density_as_it_is(rows, point):
+    x = torch.tensor(rows, dtype=torch.float64)
+    groups = [[0, 1], [2, 0], [1, 2]]
+    pairs = Parzen.fit(x, groups, WIDTH)
+    assert pairs.num_centres == max(len({(r[a], r[b]) for r in rows}) for a, b in groups)
+    at = torch.tensor([[point[c] for c in group] for group in groups], dtype=torch.float64)
+    expected = [by_definition(x.numpy(), g, p) for g, p in zip(groups, at.tolist())]
+    assert_close(pairs.log_prob(*at.unbind(1)), torch.tensor(expected, dtype=torch.float64))
+
+
+def test_integrating_a_variable_out_of_a_pair_leaves_the_other_one():
+    x = data()
+    pair, single = Parzen.fit(x, [[0, 1]], WIDTH), Parzen.fit(x, [[1]], WIDTH)
+    for y in (-1.0, 4.0, 9.0):
+        other = torch.tensor([y])
+        mass = quad(lambda v, y=other: pair.log_prob(torch.tensor([v]), y).exp().item(), -8, 8)[0]
+        assert_close(mass, single.log_prob(other).exp().item())
+
+
+def test_values_at_many_points_do_not_depend_on_the_chunk(monkeypatch):
+    x = data()
+    pairs = Parzen.fit(x, [[0, 1], [1, 2]], WIDTH)
+    at = [torch.randn(37, 2), torch.randn(37, 2)]
+    whole = pairs.log_prob(*at)
+    monkeypatch.setattr(parzen, "CHUNK", 500)
+    assert_close(pairs.log_prob_of_many(*at), whole)
+
+
+def test_far_from_the_data_the_logarithm_is_that_of_the_nearest_kernel():
+    single = Parzen.fit(torch.tensor([[0.0], [1.0]]), [[0]], torch.tensor([0.1]))
+    expected = stats.norm.logpdf(1000.0, 1.0, 0.1) - np.log(2)
+    assert_close(single.log_prob(torch.tensor([1000.0])).item(), expected)
+
+
+def test_centres_without_weight_leave_derivatives_finite_and_right():
+    x = torch.randn(12, 3)
+    x[:6, :2] = x[0, :2]
+    pairs = Parzen.fit(x, [[0, 1], [1, 2]], WIDTH)
+    assert bool((pairs.log_weights == -torch.inf).any())
+    at = [torch.randn(3, 2, requires_grad=True) for _ in range(2)]
+    assert torch.autograd.gradcheck(pairs.log_prob, at)
+    assert torch.autograd.gradgradcheck(pairs.log_prob, at)
+
+
+def test_the_entropy_is_the_mean_over_the_rows_of_the_data():
+    x = data().round()
+    pairs = Parzen.fit(x, [[0, 1], [1, 2]], WIDTH)
+    for group, entropy in zip([[0, 1], [1, 2]], pairs.entropy()):
+        rows = [by_definition(x.numpy(), group, row[group].tolist()) for row in x]
+        assert_close(entropy.item(), -float(np.mean(rows)))
+
+
+def test_the_distribution_has_the_moments_of_data_and_kernel():
+    x = data()
+    q = Parzen.fit(x, [[0], [1], [2]], WIDTH).distribution()
+    assert_close(q.mean, x.mean(0))
+    assert_close(q.variance, x.var(0, correction=0) + WIDTH**2)
+
+
+def test_draws_given_a_coordinate_are_from_the_conditional_density():
+    x = data(20)
+    pair = Parzen.fit(x, [[0, 1]], WIDTH)
+    given_x = 0.3
+    drawn = pair.draw(torch.full((4000, 1, 1), given_x)).squeeze(1)
+    weight = stats.norm.pdf(given_x, x[:, 0], WIDTH[0])
+
+    def cdf(v):
+        below = stats.norm.cdf(np.asarray(v)[..., None], x[:, 1].numpy(), WIDTH[1].item())
+        return below @ (weight / weight.sum())
+
+    assert stats.kstest(drawn.numpy(), cdf).pvalue > 0.01
+
+
+def test_silvermans_width_takes_the_smaller_spread():
+    heavy = torch.cat([torch.randn(99), torch.tensor([1e3])])
+    x = torch.stack([heavy, torch.rand(100)], 1)
+    low, high = np.percentile(x.numpy(), [25, 75], axis=0)
+    spread = [(high - low)[0] / 1.34, x[:, 1].std().item()]
+    assert spread[0] < x[:, 0].std() and spread[1] < (high - low)[1] / 1.34
+    assert_close(silverman_bandwidth(x), 0.9 * torch.tensor(spread) * 100**-0.2)
+
+
+def test_a_column_of_mostly_one_value_has_a_width():
+    x = torch.zeros(100, 1)
+    x[:3] = 1.0
+    assert_close(silverman_bandwidth(x), 0.9 * x.std(0) * 100**-0.2)
+
+
+def test_a_constant_column_is_named():
+    with pytest.raises(OptionError, match=r"constant columns, here \[1\]"):
+        silverman_bandwidth(torch.stack([torch.randn(9), torch.ones(9)], 1))
