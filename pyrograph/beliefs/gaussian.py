@@ -82,6 +82,10 @@ class Gaussian(Natural):
         """``[*batch, d]``; of proper ones only."""
         return apply(self.covariance, self.shift)
 
+    def about(self, point: Tensor) -> Gaussian:
+        """g(point + y) / g(point) as a function of y: numbers far from 0 lose no digits in it."""
+        return Gaussian(self.precision, self.shift - apply(self.precision, point))
+
     @property
     def log_mass(self) -> Tensor:
         """``[*batch]``: log of the integral; of proper ones only."""

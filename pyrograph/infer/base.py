@@ -39,6 +39,8 @@ class Engine(ABC):
     unconstrained: ClassVar[bool] = False
     differentiable: ClassVar[bool] = False
     monitor: ClassVar[str] = "objective"
+    #: Options of the classes above it that a class sets by itself and does not take.
+    fixes: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,

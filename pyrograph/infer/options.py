@@ -63,13 +63,14 @@ def refuse_unknown(engine: type, unknown: dict) -> None:
     """
     if not unknown:
         return
-    valid = dict.fromkeys(
-        name
-        for cls in engine.__mro__
-        if "__init__" in vars(cls)
-        for name, p in inspect.signature(cls.__init__).parameters.items()
-        if p.kind is inspect.Parameter.KEYWORD_ONLY
-    )
+    valid: dict[str, None] = {}
+    fixed: set[str] = set()
+    for cls in engine.__mro__:
+        if "__init__" in vars(cls):
+            parameters = inspect.signature(cls.__init__).parameters.values()
+            named = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+            valid |= dict.fromkeys(name for name in named if name not in fixed)
+        fixed |= set(vars(cls).get("fixes", ()))
     name = next(iter(unknown))
     near = difflib.get_close_matches(name, valid, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""

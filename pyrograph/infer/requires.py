@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
+from torch.distributions import Independent
 
 from pyrograph.errors import UnsupportedSite
 from pyrograph.trace.plain_run import retried
@@ -44,12 +45,20 @@ class FiniteOrContinuous:
 
     def check(self, msg: dict, engine: str) -> None:
         name, fn = msg["name"], msg["fn"]
-        if fn.support.is_discrete and enumeration(fn) is None:
+        if not fn.support.is_discrete or enumeration(fn) is not None:
+            return
+        if isinstance(fn, Independent) and fn.base_dist.has_enumerate_support:
             raise UnsupportedSite(
-                f'site "{name}" ({name_of(fn)}) has no finite list of states; {engine} sums over '
-                "the states of discrete sites. Truncate it (a Categorical over the values that "
-                f'matter), or sum "{name}" out in the model.'
+                f'site "{name}" ({name_of(fn)}) is one event of {fn.event_shape.numel()} discrete '
+                f"numbers, and {engine} does not list their joint states. Make every number a node "
+                f"of its own: a pyro.plate in the place of .to_event"
+                f"({fn.reinterpreted_batch_ndims})."
             )
+        raise UnsupportedSite(
+            f'site "{name}" ({name_of(fn)}) has no finite list of states; {engine} sums over '
+            "the states of discrete sites. Truncate it (a Categorical over the values that "
+            f'matter), or sum "{name}" out in the model.'
+        )
 
 
 class _Inspector(Messenger):

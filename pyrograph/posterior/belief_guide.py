@@ -15,7 +15,6 @@ from typing import Any
 import pyro
 import torch
 from pyro.distributions import (
-    Independent,
     MultivariateNormal,
     Normal,
     TorchDistribution,
@@ -25,6 +24,7 @@ from pyro.distributions import (
 from pyro.nn import PyroParam
 from torch import Tensor
 from torch.distributions import biject_to
+from torch.distributions.transforms import ReshapeTransform
 
 from pyrograph.beliefs import Conjugate, LogGamma, LogitBeta, Natural
 from pyrograph.posterior.conjugate import Rescaled, conjugate_distribution, median
@@ -122,15 +122,16 @@ class BeliefGuide(SiteGuide):
                 return conjugate_distribution(family, first, second, support)
         loc, root = getattr(self, f"loc_{k}"), getattr(self, f"scale_tril_{k}")
         event = torch.Size(site["event_shape"])
-        batch = loc.shape[:-1]
+        to_support = biject_to(restore(site["support"], loc.device))
+        if not event:
+            base = Normal(loc.squeeze(-1), root[..., 0, 0])
+            return TransformedDistribution(base, [to_support])
+        base = MultivariateNormal(loc, scale_tril=root)
         if len(event) == 1:
-            base = MultivariateNormal(loc, scale_tril=root)
-        else:
-            scale = root.square().sum(-1).sqrt()
-            base = Normal(loc.reshape(batch + event), scale.reshape(batch + event))
-            base = Independent(base, len(event)) if event else base
-        transform = biject_to(restore(site["support"], loc.device))
-        return TransformedDistribution(base, [transform])
+            return TransformedDistribution(base, [to_support])
+        return TransformedDistribution(
+            base, [ReshapeTransform(base.event_shape, event), to_support]
+        )
 
     def forward(self, *args, **kwargs) -> dict[str, Tensor]:
         """Draw every site; returns ``{site: value}`` in the program's space."""

@@ -13,13 +13,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.distributions import (
-    Distribution,
-    Independent,
-    MultivariateNormal,
-    Normal,
-    biject_to,
-)
+from torch.distributions import Distribution, MultivariateNormal, Normal, biject_to
 
 from pyrograph.beliefs import Conjugate, Gaussian, Natural
 from pyrograph.errors import OptionError
@@ -27,7 +21,7 @@ from pyrograph.posterior.belief_guide import BeliefGuide
 from pyrograph.posterior.conjugate import conjugate_distribution
 from pyrograph.posterior.finite import States
 from pyrograph.posterior.posterior import Posterior
-from pyrograph.posterior.pushforward import Pushforward, is_real
+from pyrograph.posterior.pushforward import Pushforward, Reshaped, is_real
 from pyrograph.trace.sites import support_on
 
 
@@ -80,9 +74,10 @@ class BeliefPosterior(Posterior):
         return self.beliefs[int(self.family[first])][self.row[nodes]]
 
     def marginal(self, site: str) -> Distribution:
-        """``Categorical`` over the states ``[*batch, c]`` of a discrete site, with the moments of
-        its values; of a continuous one a normal distribution, of a constrained one its image, or
-        the gamma or beta distribution it was given.
+        """``Categorical`` over the states ``[*batch, c]`` of a discrete site, whose draws are the
+        states' numbers and whose moments are those of their values (see :class:`States`); of a
+        continuous one a normal distribution, joint over an event, of a constrained one its image,
+        or the gamma or beta distribution it was given.
 
         Raises:
             OptionError: no such site.
@@ -167,14 +162,12 @@ class BeliefPosterior(Posterior):
 
 
 def normal_of(belief: Gaussian, batch: tuple[int, ...], event: tuple[int, ...]) -> Distribution:
-    """Normal distribution of a site's shape in unconstrained space.
-
-    Nodes of one number have independent normals; the covariance of wider nodes is kept where
-    their event is a vector.
-    """
-    shape = (*batch, *event)
-    mean, covariance = belief.mean.reshape(shape), belief.covariance
-    if len(event) == 1:
-        return MultivariateNormal(mean, covariance.reshape(*shape, *event))
-    scale = covariance.diagonal(dim1=-2, dim2=-1).sqrt().reshape(shape)
-    return Independent(Normal(mean, scale), len(event)) if event else Normal(mean, scale)
+    """Normal distribution of a site's shape in unconstrained space, joint over an event."""
+    if not event:
+        scale = belief.covariance[..., 0, 0].sqrt()
+        return Normal(belief.mean.reshape(batch), scale.reshape(batch))
+    d = belief.d
+    joint = MultivariateNormal(
+        belief.mean.reshape(*batch, d), belief.covariance.reshape(*batch, d, d)
+    )
+    return joint if len(event) == 1 else Reshaped(joint, torch.Size(event))

@@ -26,8 +26,11 @@ class _Among(constraints.Constraint):
 
 
 class States(torch.distributions.Categorical):
-    """A categorical distribution over the states of a site, numbered as its support lists them,
-    whose moments are those of the states' values.
+    """A categorical distribution over the states of a site, numbered as its support lists them.
+
+    ``sample``, ``log_prob``, ``mode`` and ``entropy`` speak of the states' numbers, ``mean`` and
+    ``variance`` are moments of their values: of states 1, 2, 3 the numbers are 0, 1, 2. Draws as
+    values are ``values[fn.sample()]``, or those of ``posterior.sample``.
 
     Shapes:
         logits: ``[*batch, c]``; values: ``[c, *event]``.
@@ -36,6 +39,13 @@ class States(torch.distributions.Categorical):
     def __init__(self, values: Tensor, logits: Tensor):
         super().__init__(logits=logits, validate_args=False)
         self.values = values.to(logits)
+
+    def sample(self, sample_shape: torch.Size = NO_SAMPLES) -> Tensor:
+        """Numbers of states, ``[*sample_shape, *batch]``."""
+        shape = self._extended_shape(sample_shape)
+        if shape.numel() == 0:  # torch's multinomial refuses to draw nothing
+            return torch.zeros(shape, dtype=torch.int64, device=self.values.device)
+        return super().sample(sample_shape)
 
     @property
     def mean(self) -> Tensor:
@@ -72,8 +82,7 @@ class Finite(TorchDistribution):
 
     @torch.no_grad()
     def sample(self, sample_shape: torch.Size = NO_SAMPLES) -> Tensor:
-        index = torch.distributions.Categorical(logits=self.logits).sample(sample_shape)
-        return self.values[index]
+        return self.values[States(self.values, self.logits).sample(sample_shape)]
 
     def log_prob(self, value: Tensor) -> Tensor:
         match = _matches(self.values, value)

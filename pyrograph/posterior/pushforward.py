@@ -13,7 +13,7 @@ from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
 from torch.distributions import Distribution, MultivariateNormal, TransformedDistribution
 from torch.distributions.constraints import Constraint
-from torch.distributions.transforms import Transform
+from torch.distributions.transforms import IndependentTransform, ReshapeTransform, Transform
 from torch.quasirandom import SobolEngine
 
 from pyrograph.errors import UnsupportedSite
@@ -40,6 +40,28 @@ def is_real(support: Constraint | None) -> bool:
     return support is constraints.real
 
 
+class Reshaped(TransformedDistribution, TorchDistributionMixin):
+    """Jointly normal numbers in the shape of an event."""
+
+    def __init__(self, base: MultivariateNormal, event_shape: torch.Size):
+        shaping = ReshapeTransform(base.event_shape, event_shape)
+        super().__init__(base, [shaping], validate_args=False)
+
+    def expand(self, batch_shape: torch.Size, _instance=None) -> Reshaped:
+        return Reshaped(self.base_dist.expand(batch_shape), self.event_shape)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.transforms[0](self.base_dist.mean)
+
+    @property
+    def variance(self) -> Tensor:
+        return self.transforms[0](self.base_dist.variance)
+
+    def entropy(self) -> Tensor:
+        return self.base_dist.entropy()
+
+
 class Pushforward(TransformedDistribution, TorchDistributionMixin):
     """Normal base, transformed; ``mean`` and ``variance`` have the site's shape."""
 
@@ -56,8 +78,10 @@ class Pushforward(TransformedDistribution, TorchDistributionMixin):
         return self._moments()[1]
 
     def _moments(self) -> tuple[Tensor, Tensor]:
-        base = self.base_dist
-        if self._map.domain.event_dim == 0:
+        base, each = self.base_dist, self._map
+        while isinstance(each, IndependentTransform):
+            each = each.base_transform
+        if each.domain.event_dim == 0:
             z, weights = gauss_hermite(NUM_POINTS, 1, base.mean.dtype, base.mean.device)
             z = z.reshape(-1, *(1,) * base.mean.dim())
             image = self._map(base.mean + base.variance.sqrt() * z)
@@ -68,9 +92,11 @@ class Pushforward(TransformedDistribution, TorchDistributionMixin):
         mean = (weights * image).sum(0)
         return mean, (weights * (image - mean).square()).sum(0)
 
-    @staticmethod
-    def _spread_points(base: Distribution) -> Tensor:
+    @classmethod
+    def _spread_points(cls, base: Distribution) -> Tensor:
         """``[NUM_DRAWS, *batch, *event]`` of the base, spread evenly."""
+        if isinstance(base, Reshaped):
+            return base.transforms[0](cls._spread_points(base.base_dist))
         width = base.event_shape.numel()
         sobol = SobolEngine(width, scramble=True, seed=0).draw(NUM_DRAWS, dtype=torch.float64)
         inside = sobol.clamp(1e-12, 1 - 1e-12)

@@ -14,6 +14,7 @@ dispatch (``.item()``, ``float``, ``if``) are refused by the table, those that d
 from __future__ import annotations
 
 import gc
+import math
 import os
 import traceback
 from collections.abc import Callable, Iterator
@@ -53,6 +54,17 @@ _LIBRARIES = (
 @cache
 def _is_random(func: object) -> bool:
     return torch.Tag.nondeterministic_seeded in func.tags
+
+
+def _rows(arranged: Tensor, num_core: int) -> Tensor:
+    """``[blocks, *core]``; of blocks that are all the same view one."""
+    blocks = arranged.dim() - num_core
+    core = arranged.shape[blocks:]
+    pairs = zip(arranged.shape[:blocks], arranged.stride()[:blocks], strict=True)
+    if all(n == 1 or s == 0 for n, s in pairs):
+        for k in range(blocks):
+            arranged = arranged.narrow(k, 0, 1)
+    return arranged.reshape(-1, *core)
 
 
 class Shadow:
@@ -234,8 +246,7 @@ class Recorder(TorchDispatchMode):
             ids = view.reshape(-1, *core).cpu()
             if not self._shadows[t.untyped_storage()._cdata].mixed or not bool((ids == 0).any()):
                 return Operand(ids, None, dtype or t.dtype)
-        with self.attached(t):
-            return Operand(ids, *self._constants(t, arrange, num_core, dtype))
+        return Operand(ids, *self._constants(t, arrange, num_core, dtype))
 
     def _constants(
         self,
@@ -245,22 +256,33 @@ class Recorder(TorchDispatchMode):
         dtype: torch.dtype | None,
     ) -> tuple[Tensor, torch.dtype]:
         """Constant values as the blocks read them, and their dtype."""
-        view = arrange(t if self._is_attached(t) else t.detach())
-        blocks = view.dim() - num_core
-        core = view.shape[blocks:]
-        if all(
-            n == 1 or s == 0
-            for n, s in zip(view.shape[:blocks], view.stride()[:blocks], strict=True)
-        ):
-            for k in range(blocks):
-                view = view.narrow(k, 0, 1)
-        values = view.reshape(-1, *core)
-        if values.untyped_storage()._cdata == t.untyped_storage()._cdata:
-            values = values.clone()
-        values = values.cpu()
-        if dtype is not None:
-            values = values.to(dtype)
+        if self._is_attached(t):
+            values = self._looked_up(t, arrange, num_core)
+        else:
+            values = _rows(arrange(t.detach()), num_core)
+            if values.untyped_storage()._cdata == t.untyped_storage()._cdata:
+                values = values.clone()
+        with self.attached(t):
+            values = values.cpu()
+            if dtype is not None:
+                values = values.to(dtype)
         return values, values.dtype
+
+    def _looked_up(self, t: Tensor, arrange: Callable[[Tensor], Tensor], num_core: int) -> Tensor:
+        """An attached tensor's numbers as the blocks read them.
+
+        Their positions are arranged, 0 being that of a zero, and the numbers looked up: what makes
+        a tensor from none, as a reshape that copies does, cannot be dispatched from within a
+        dispatch.
+        """
+        pairs = zip(t.shape, t.stride(), strict=True)
+        shape = [1 if s == 0 and n > 1 else n for n, s in pairs]  # once where it is expanded
+        positions = torch.arange(1, math.prod(shape) + 1, device=t.device).view(shape)
+        index = _rows(arrange(positions.expand(t.shape)), num_core)
+        with self.attached(t):
+            for k, n in enumerate(shape):
+                t = t.narrow(k, 0, n)
+            return torch.cat([t.new_zeros(1), t.contiguous().view(-1)])[index]
 
     def _is_attached(self, t: Tensor) -> bool:
         return self.differentiable and t.requires_grad
@@ -311,7 +333,7 @@ class Recorder(TorchDispatchMode):
         known = self._tables.get(key)
         if known is None:
             with self.attached(t):
-                table = t if self._is_attached(t) else t.detach()
+                table = t.contiguous() if self._is_attached(t) else t.detach()  # see _constants
                 known = self._tables[key] = (t, table.reshape(1, -1).clone().cpu())
         return Operand(None, known[1], t.dtype, pool=True)
 

@@ -290,3 +290,82 @@ def test_guides_of_loops_draw_every_step(loop):
     assert set(posterior.sample(3)) == {f"z{t}" for t in range(4)}
     loss = Trace_ELBO().loss(model, posterior.guide())
     assert_close(torch.tensor(-loss), posterior.log_evidence, rtol=0, atol=1e-9)
+
+
+def test_no_draws_of_discrete_sites_are_empty(posterior):
+    draws = posterior.sample(0)
+    assert {name: tuple(v.shape) for name, v in draws.items()} == {
+        name: (0, *v.shape[1:]) for name, v in posterior.sample(1).items()
+    }
+    assert posterior.guide().distribution("h").sample((0,)).shape[0] == 0
+
+
+def test_draws_of_a_marginal_are_numbers_of_states_and_its_moments_those_of_values():
+    def program():
+        k = pyro.sample("k", dist.OneHotCategorical(torch.tensor([0.2, 0.8])))
+        pyro.sample("y", dist.Normal(k.sum(), 1.0), obs=torch.tensor(0.0))
+
+    posterior = pg.fit(program, infer=pg.BP, progress=False)
+    marginal = posterior.marginal("k")
+    assert_close(marginal.mean, torch.tensor([0.2, 0.8]))
+    numbers = marginal.sample((50,))
+    assert set(numbers.tolist()) == {0, 1}
+    values = marginal.values[numbers]
+    assert values.shape == posterior.sample(50)["k"].shape == (50, 2)
+
+
+# ---------------------------------------------------------------------- matrices
+def matrix(y):
+    """Posterior covariance of the six numbers, y being their sum with unit noise: I - 11' / 7."""
+    with pyro.plate("two", 2):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0).expand([2, 2, 3]).to_event(2))
+        pyro.sample("y", dist.Normal(w.sum((-1, -2)), 1.0), obs=y)
+
+
+@pytest.fixture
+def of_matrix():
+    return pg.fit(matrix, (torch.tensor([3.0, -1.0]),), infer=pg.EP, progress=False)
+
+
+def test_the_numbers_of_a_matrix_site_keep_their_covariance(of_matrix):
+    covariance = torch.eye(6) - torch.ones(6, 6) / 7
+    mean = torch.tensor([[3.0], [-1.0]]).expand(2, 6) / 7
+    true = torch.distributions.MultivariateNormal(mean, covariance)
+    w = torch.randn(5, 2, 2, 3, generator=torch.Generator().manual_seed(0))
+    marginal, guide = of_matrix.marginal("w"), of_matrix.guide()
+    assert marginal.batch_shape == (2,) and marginal.event_shape == (2, 3)
+    assert_close(marginal.mean, mean.reshape(2, 2, 3))
+    assert_close(marginal.variance, torch.full((2, 2, 3), 6 / 7))
+    assert_close(marginal.entropy(), true.entropy())
+    for found in (marginal, marginal.expand((5, 2)), guide.distribution("w")):
+        assert_close(found.log_prob(w), true.log_prob(w.reshape(5, 2, 6)))
+    assert_close(guide.median()["w"], mean.reshape(2, 2, 3))
+    pyro.set_rng_seed(0)
+    draws = of_matrix.sample(20_000)["w"].reshape(-1, 2, 6)
+    assert_close(torch.cov(draws[:, 0].T), covariance, rtol=0, atol=0.05)
+
+
+def test_a_guide_of_a_matrix_site_is_exact_and_rebuilt_from_its_state(of_matrix):
+    guide = of_matrix.guide()
+    loss = Trace_ELBO().loss(matrix, guide, torch.tensor([3.0, -1.0]))
+    assert_close(torch.tensor(-loss), of_matrix.log_evidence, rtol=0, atol=1e-9)
+    again = BeliefGuide.from_state_dict(guide.state_dict())
+    w = torch.randn(2, 2, 3, generator=torch.Generator().manual_seed(1))
+    one, other = again.distribution("w"), guide.distribution("w")
+    assert_close(one.log_prob(w), other.log_prob(w), rtol=0, atol=0)
+
+
+def test_a_matrix_of_positive_numbers_has_the_moments_of_its_draws():
+    def program():
+        w = pyro.sample("w", dist.LogNormal(0.0, 0.4).expand([2, 2]).to_event(2))
+        pyro.sample("y", dist.Normal(w.log().sum(), 0.5), obs=torch.tensor(1.0))
+
+    posterior = pg.fit(program, infer=pg.EP, progress=False)
+    marginal = posterior.marginal("w")
+    variance = 0.16 - 0.16**2 / (0.25 + 4 * 0.16)  # of log w, jointly normal
+    mean = 0.16 / (0.25 + 4 * 0.16)
+    expected = torch.tensor(mean + variance / 2).exp()
+    assert_close(marginal.mean, expected.expand(2, 2), rtol=0, atol=1e-5)
+    assert marginal.sample((3,)).shape == (3, 2, 2)
+    value = posterior.guide().distribution("w").sample()
+    assert_close(marginal.log_prob(value), posterior.guide().distribution("w").log_prob(value))

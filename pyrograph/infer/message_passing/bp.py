@@ -11,7 +11,7 @@ Source: Pearl (1988); Minka (2005), section 5.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from pyrograph.errors import OptionError, UnsupportedFactor
 from pyrograph.infer.message_passing.build import Network
@@ -31,6 +31,8 @@ class BP(MessagePassing):
         UnsupportedFactor: a factor of continuous nodes is not Gaussian; it says which preset fits.
     """
 
+    fixes: ClassVar[tuple[str, ...]] = ("alpha",)
+
     def __init__(self, model: Callable, **options: Any):
         refuse_alpha(type(self).__name__, options)
         super().__init__(model, alpha=1.0, **options)
@@ -39,10 +41,12 @@ class BP(MessagePassing):
         network = super().build()
         for (group, index), block in zip(network.members, network.blocks, strict=True):
             if isinstance(block, QuadratureFactors):
+                is_mixed = any(site.is_discrete for site in self.graph.sites.values())
+                others = "pg.VMP takes" if is_mixed else "pg.VMP and pg.GraphicalSVGD take"
                 raise UnsupportedFactor(
                     f"{self.graph.factor_name(group, int(index[0]))} is not a Gaussian function of "
                     f"its continuous nodes, and {type(self).__name__} projects nothing. pg.EP "
-                    "projects on Gaussians by quadrature; pg.VMP and pg.GraphicalSVGD take it too."
+                    f"projects on Gaussians by quadrature; {others} it too."
                 )
         return network
 

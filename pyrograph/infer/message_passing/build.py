@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.beliefs import Conjugate, Gaussian, Natural
-from pyrograph.errors import NonFiniteDensity, OptionError, UnsupportedFactor, ZeroMass
+from pyrograph.errors import NonFiniteDensity, UnsupportedFactor, ZeroMass
 from pyrograph.graph import FactorGraph, FactorGroup
 from pyrograph.infer.message_passing.binary import BinaryFactors
 from pyrograph.infer.message_passing.conjugate_sites import FAMILIES, kinds_of_sites, member
@@ -28,6 +28,7 @@ from pyrograph.infer.message_passing.families import (
     Continuous,
     Odds,
     is_zero,
+    zeros_refused,
 )
 from pyrograph.infer.message_passing.parity import ParityFactors, parity_values
 from pyrograph.infer.message_passing.quadratic import QuadraticFactors
@@ -154,7 +155,7 @@ class _Builder:
                     if kind == "normal"
                     else FAMILIES[kind].flat(batch, self.like)
                 )
-                self.families.append(Continuous(nodes, base, self.like.new_zeros(len(nodes))))
+                self.families.append(Continuous(nodes, base))
 
     def network(self) -> Network:
         tables, checks, differences, locals_ = [], [], [], []
@@ -260,12 +261,7 @@ class _Builder:
         zero = is_zero(log_values).flatten(1).any(1) & (alpha <= 0)
         if bool(zero.any()):
             e = int(zero.nonzero()[0])
-            raise OptionError(
-                f"{self.graph.factor_name(group, e)} has zeros, and alpha={float(alpha[e]):g} "
-                "divides by them: the divergence is infinite unless the approximation "
-                "is zero wherever the factor is. Give this statement an alpha above 0 (pg.BP, "
-                "pg.FractionalBP), or replace the zeros by small numbers."
-            )
+            raise zeros_refused(self.graph.factor_name(group, e), float(alpha[e]))
         return alpha
 
     def _refuse_empty(self, family: Categorical) -> None:
@@ -315,8 +311,8 @@ class _Builder:
                 number = int(self.family[group.scope[0, 0]])
                 self.families[number] = self.families[number].absorb(
                     self.row[group.scope[index, 0]],
-                    quadratic.gaussian,
-                    quadratic.constant,
+                    quadratic,
+                    local.at_node,
                     local.bases[0],
                 )
             else:
@@ -352,8 +348,14 @@ class _Builder:
             return
         self.absorbed.append((group, index))
         self.families[number] = self.families[number].absorb(
-            self.row[group.scope[index, 0]], found.function, found.constant
+            self.row[group.scope[index, 0]], found, local.at_node
         )
+
+    def _without_integrals(self) -> str:
+        """Which engine takes the program without integrals over scopes."""
+        if any(site.is_discrete for site in self.graph.sites.values()):
+            return " into ones of fewer nodes"
+        return ", or use an engine without integrals over scopes (pg.GraphicalSVGD)"
 
     def _names(self, group: FactorGroup, index: Tensor) -> Callable[[int], str]:
         return lambda e: self.graph.factor_name(group, int(index[e]))
@@ -366,9 +368,8 @@ class _Builder:
         quadratic = None if has_conjugates else local.quadratic
         if quadratic is not None:
             return QuadraticFactors(
-                quadratic.gaussian.precision,
-                quadratic.gaussian.shift,
-                quadratic.constant,
+                quadratic,
+                local.at_scope,
                 alpha,
                 rows,
                 families,
@@ -381,8 +382,7 @@ class _Builder:
             raise UnsupportedFactor(
                 f"{self.graph.factor_name(group, int(index[0]))} depends on {local.dim} continuous "
                 f"coordinates jointly, and is not quadratic: a quadrature grid serves up to "
-                f"{max(POINTS)}. Split the statement, or use an engine without integrals over "
-                "scopes (pg.GraphicalSVGD)."
+                f"{max(POINTS)}. Split the statement{self._without_integrals()}."
             )
         return QuadratureFactors(local, alpha, rows, families, self.num_points)
 

@@ -9,9 +9,12 @@ from torch import Tensor
 
 from pyrograph.beliefs import Natural
 from pyrograph.errors import ShapeMismatch
+from pyrograph.infer.message_passing.binary import BinaryFactors
 from pyrograph.infer.message_passing.build import Network
 from pyrograph.infer.message_passing.messages import Message
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
+from pyrograph.infer.message_passing.states import by_slot, in_form_of
+from pyrograph.infer.message_passing.tables import TableFactors
 from pyrograph.infer.message_passing.tilted import Grid
 
 
@@ -30,6 +33,18 @@ def saved_messages(network: Network, messages: list[list[Message]]) -> dict[str,
             kept[f"{b}.grid.root"] = block.grid.root.clone()
             kept[f"{b}.grid.rough"] = torch.tensor(block.tilted.is_rough)
     return kept
+
+
+def _in_form_of(network: Network, saved: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Messages of binary pairs as the blocks keep them: odds of both slots, or states of each."""
+    saved = dict(saved)
+    for b, block in enumerate(network.blocks):
+        first = saved.get(f"{b}.0")
+        if isinstance(block, BinaryFactors) and f"{b}.1" in saved and first.dim() == 2:
+            (saved[f"{b}.0"],) = in_form_of(block, [first, saved.pop(f"{b}.1")])
+        elif isinstance(block, TableFactors) and first is not None and first.dim() == 1:
+            saved[f"{b}.0"], saved[f"{b}.1"] = by_slot([first])
+    return saved
 
 
 def loaded_messages(
@@ -51,6 +66,7 @@ def loaded_messages(
             )
         return value.to(like)
 
+    saved = _in_form_of(network, saved)
     out = []
     for b, (block, start) in enumerate(zip(network.blocks, like, strict=True)):
         messages: list[Message] = []
@@ -64,6 +80,7 @@ def loaded_messages(
         if isinstance(block, QuadratureFactors):
             block.grid, block.tilted.is_rough = None, False
             if f"{b}.grid.mean" in saved:
-                block.grid = Grid(saved[f"{b}.grid.mean"], saved[f"{b}.grid.root"])
+                grid = (saved[f"{b}.grid.{part}"] for part in ("mean", "root"))
+                block.grid = Grid(*(value.to(block.alpha) for value in grid))
                 block.tilted.is_rough = bool(saved[f"{b}.grid.rough"])
     return out

@@ -7,10 +7,8 @@ priors and likelihoods that the user wrote so. Which factors those are is found 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from pyrograph.beliefs import Conjugate, LogGamma, LogitBeta
 from pyrograph.errors import OptionError
@@ -61,25 +59,16 @@ def kinds_of_sites(graph: FactorGraph, family: Mapping[str, str]) -> dict[str, s
     return kinds
 
 
-@dataclass(frozen=True)
-class Member:
-    """exp(c + eta' T(z)): ``function`` of batch ``[E]``, ``constant [E]``."""
-
-    function: Conjugate
-    constant: Tensor
-
-
-def member(local: LocalDensity, family: type[Conjugate]) -> Member | None:
-    """What factors of one node are as functions of a family, if they all are."""
+def member(local: LocalDensity, family: type[Conjugate]) -> Conjugate | None:
+    """What factors of one node are as functions of a family, up to constants, if they all are."""
     z = torch.tensor([-1.0, 0.0, 1.0], dtype=local.like.dtype, device=local.like.device)
     value = local.at_parts(z.view(3, 1, 1, 1).expand(3, 1, local.num_factors, 1)).squeeze(1)
     columns = torch.cat([torch.ones_like(z).unsqueeze(1), family.statistics(z)], 1)
     constant, first, second = torch.linalg.solve(columns, value)
-    found = Member(family(first, second), constant)
     with torch.no_grad():
         points = local.points(CHECKS, 0).clamp(-REACH, REACH)
         theirs = local.at_parts(points).squeeze(1)
         one, two = family.statistics(points[:, 0, :, 0]).unbind(-1)
         parts = torch.stack([constant.expand_as(one), first * one, second * two])
         near = (theirs - parts.sum(0)).abs() <= local.rounding * (1 + parts.abs().sum(0))
-    return found if bool(near.all()) else None
+    return family(first, second) if bool(near.all()) else None

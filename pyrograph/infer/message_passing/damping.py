@@ -7,7 +7,7 @@ grows, at once.
 
 from __future__ import annotations
 
-WINDOW = 20
+WINDOW = 40
 #: What the lowest residual of a window must fall below, as a share of the window before.
 PROGRESS = 0.7
 #: A residual that has grown this many times over its lowest, PATIENCE steps after a change at the

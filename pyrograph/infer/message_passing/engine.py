@@ -28,6 +28,7 @@ from pyrograph.beliefs import Natural
 from pyrograph.errors import InferenceError, OptionError
 from pyrograph.graph import FactorGroup
 from pyrograph.graph.colouring import colour
+from pyrograph.graph.forest import is_forest
 from pyrograph.infer.base import Engine
 from pyrograph.infer.message_passing.alphas import Alpha, alpha_of_factors, check_alpha
 from pyrograph.infer.message_passing.build import Block, Network, build
@@ -38,7 +39,7 @@ from pyrograph.infer.message_passing.contradictions import (
 )
 from pyrograph.infer.message_passing.damping import AutomaticDamping
 from pyrograph.infer.message_passing.double_loop import DoubleLoop, is_discrete
-from pyrograph.infer.message_passing.evidence import is_forest, kind_of, log_evidence
+from pyrograph.infer.message_passing.evidence import kind_of, log_evidence
 from pyrograph.infer.message_passing.families import Continuous
 from pyrograph.infer.message_passing.implicit import attached
 from pyrograph.infer.message_passing.messages import Message, change, damped, movement
@@ -56,6 +57,7 @@ URGENT = 0.3
 RECORD = 10
 #: Largest number of halvings of a step that would make a belief improper.
 HALVINGS = 40
+FEWEST_POINTS = 3
 NO_EVIDENCE = "The evidence is not known while a cavity is improper."
 
 
@@ -122,6 +124,10 @@ class MessagePassing(Engine):
         self.damping = damping if damping == "auto" else fraction("damping", damping)
         self.init = init
         self.num_points = None if num_points is None else count("num_points", num_points)
+        if self.num_points is not None and self.num_points < FEWEST_POINTS:
+            raise OptionError(
+                f"num_points={num_points} sees no curvature; take {FEWEST_POINTS} or more"
+            )
         if not isinstance(family, Mapping | None):
             raise OptionError(f'family={family!r} is not a dict such as {{"rate": "gamma"}}')
         self.family = dict(family or {})
@@ -137,7 +143,8 @@ class MessagePassing(Engine):
         self._default_tol = 1e-8 if self.graph.constant.dtype == torch.float64 else 1e-4
         if self._auto_tol:
             self.tol = self._default_tol
-        self._forest = is_forest(self.network)
+        scopes = [group.scope[index] for group, index in self.network.members]
+        self._forest = is_forest(scopes, self.graph.num_nodes)
         plain = self.schedule == "parallel" and self.init is None and self.damping in ("auto", 0.0)
         self._is_tree = self._forest and plain and bool(self.network.blocks)
         self._is_tree = self._is_tree and applies(self.network)
@@ -252,8 +259,13 @@ class MessagePassing(Engine):
             for block, old, new in zip(self.network.blocks, self.messages, found, strict=True)
         ]
         residual = _largest(changes, chosen, like=skipped)
-        if self.schedule == "residual":
-            chosen = [[c >= URGENT * residual for c in block] for block in changes]
+        if self.schedule == "residual":  # changes of Gaussians are known by their nodes alone
+            chosen = [
+                [None if isinstance(m, Natural) else c >= URGENT * residual for m, c in pairs]
+                for pairs in (
+                    list(zip(*both, strict=True)) for both in zip(found, changes, strict=True)
+                )
+            ]
         before = self.beliefs
         length = self._step_to(found, chosen, eta)
         for family, a, b in zip(self.network.families, before, self.beliefs, strict=True):
@@ -276,7 +288,7 @@ class MessagePassing(Engine):
             length /= 2
         raise InferenceError(
             "no step keeps all beliefs proper: messages pull the precision of a node below 0. Use "
-            "pg.VMP or a smaller alpha, or give the node a tighter prior."
+            "a smaller alpha (pg.PowerEP), or give the node a tighter prior."
         )
 
     def _lost(self, beliefs: list) -> bool:
@@ -356,8 +368,9 @@ class MessagePassing(Engine):
                 node = int(family.nodes[~belief.is_proper][0])
                 site, index = self.graph.nodes[node]
                 raise InferenceError(
-                    f'node "{site}"{list(index)} has no proper belief: nothing that reaches it '
-                    "holds it in place. Give the site a proper prior."
+                    f'node "{site}"{list(index)} has no proper belief: no message holds it in '
+                    "place by itself. Give the site a proper prior, or put what is known of it "
+                    "only jointly with others into one vector site."
                 )
 
     @property
@@ -367,15 +380,15 @@ class MessagePassing(Engine):
         if skipped:
             text += (
                 f" {skipped:.0f} updates of the last step were skipped because a cavity was "
-                "improper (a site of negative precision outweighs the rest): use damping=0.5, a "
-                "smaller alpha, or pg.VMP."
+                "improper (a site of negative precision outweighs the rest): use damping=0.5 or a "
+                "smaller alpha (pg.PowerEP)."
             )
         return text
 
     def remedy(self) -> str:
         return (
             'Messages still move: raise num_steps, use schedule="sequential" or a fixed damping '
-            "such as 0.5, or a convex method (pg.TRW, pg.VMP)."
+            "such as 0.5, or a smaller alpha (pg.PowerEP, pg.FractionalBP)."
         )
 
     # ------------------------------------------------------------------ checkpoints
@@ -395,7 +408,7 @@ class MessagePassing(Engine):
         self.messages = loaded_messages(self.network, self.messages, state["messages"])
         if self._automatic and state["automatic"]:
             self._automatic.restore(state["automatic"])
-        evidence = state["evidence"].to(self.graph.constant.device)
+        evidence = state["evidence"].to(self.graph.constant)
         self._log_evidence = None if bool(evidence.isnan()) else evidence
         self._double_loop = None
         if state["double_loop"]:

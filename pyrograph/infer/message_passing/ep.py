@@ -11,7 +11,7 @@ Source: Minka (2001); Minka (2004), "Power EP"; Minka (2005), sections 5 and 6.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from pyrograph.infer.message_passing.bp import refuse_alpha
 from pyrograph.infer.message_passing.engine import MessagePassing
@@ -24,6 +24,8 @@ class EP(MessagePassing):
         model: a Pyro program.
         options: see :class:`MessagePassing`, but for ``alpha``.
     """
+
+    fixes: ClassVar[tuple[str, ...]] = ("alpha",)
 
     def __init__(self, model: Callable, **options: Any):
         refuse_alpha(type(self).__name__, options)

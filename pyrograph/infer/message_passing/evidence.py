@@ -17,10 +17,7 @@ Source: Minka (2005), eq (66) and Theorem 4.
 
 from __future__ import annotations
 
-import numpy as np
 import torch
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from pyrograph.infer.message_passing.build import Network
@@ -35,22 +32,6 @@ def log_evidence(network: Network, messages: list[list], beliefs: list) -> Tenso
     for block, message in zip(network.blocks, messages, strict=True):
         total = total + block.log_ratio(message, beliefs).sum()
     return total
-
-
-def is_forest(network: Network) -> bool:
-    """Whether the factors of two and more nodes close no cycle."""
-    first, edges = len(network.row), []
-    for group, index in network.members:
-        scope = group.scope[index].cpu()
-        factor = first + torch.arange(len(scope)).unsqueeze(1).expand_as(scope)
-        edges.append(torch.stack([factor.flatten(), scope.flatten()]))
-        first += len(scope)
-    if not edges:
-        return True
-    factor, node = torch.cat(edges, 1).numpy()
-    links = coo_array((np.ones(len(node), np.int8), (factor, node)), shape=(first, first))
-    components = connected_components(links, directed=False, return_labels=False)
-    return len(node) == first - components
 
 
 def kind_of(network: Network, forest: bool, converged: bool) -> EvidenceKind:

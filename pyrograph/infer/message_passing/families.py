@@ -11,12 +11,14 @@ Source: Minka (2005), eqs (17) and (53).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from pyrograph.beliefs import Gaussian, Natural
+from pyrograph.errors import OptionError
 
 #: Log of a zero. Zeros come of hard constraints alone and are final: a cavity takes the factor's
 #: own zeros along instead of dividing by them.
@@ -26,6 +28,16 @@ ZERO = -torch.inf
 def is_zero(log_value: Tensor) -> Tensor:
     """Which log values are zeros."""
     return log_value == ZERO
+
+
+def zeros_refused(factor: str, alpha: float) -> OptionError:
+    """What is wrong with a factor that has zeros where alpha <= 0."""
+    return OptionError(
+        f"{factor} has zeros, and alpha={alpha:g} divides by them: the divergence is infinite "
+        "unless the approximation is zero wherever the factor is. Give this statement an alpha "
+        "above 0 (pg.BP, pg.FractionalBP; pg.EP for continuous nodes), or replace the zeros by "
+        "small numbers."
+    )
 
 
 def finite_peak(log_value: Tensor) -> Tensor:
@@ -111,12 +123,12 @@ class Continuous:
         nodes: ``[V]`` node ids.
         base: a :class:`Gaussian` of batch ``[V]`` and dimension d; or, of nodes of one number
             whose beliefs are gamma or beta distributions, a :class:`Conjugate` of batch ``[V]``.
-        scale: ``[V]`` log of the constants that came with the base.
+        absorbed: rows, and log densities ``[E]`` of values ``[E, d]``, of the factors in the base.
     """
 
     nodes: Tensor
     base: Natural
-    scale: Tensor
+    absorbed: tuple[tuple[Tensor, Callable[[Tensor], Tensor]], ...] = ()
 
     @property
     def size(self) -> int:
@@ -124,24 +136,41 @@ class Continuous:
         return self.base.d
 
     def absorb(
-        self, rows: Tensor, site: Natural, scale: Tensor, basis: Tensor | None = None
+        self,
+        rows: Tensor,
+        site: Natural,
+        log_density: Callable[[Tensor], Tensor],
+        basis: Tensor | None = None,
     ) -> Continuous:
         """With factors ``[E]`` of the nodes in ``rows`` multiplied into the base."""
         return replace(
             self,
             base=add_sites(self.base, rows, site, basis),
-            scale=self.scale.index_add(0, rows, scale),
+            absorbed=(*self.absorbed, (rows, log_density)),
         )
 
     def beliefs(self, incoming: list[tuple[Tensor, Natural, Tensor | None]]) -> Natural:
         """From (rows, sites, bases): see :func:`add_sites`."""
-        total = self.base
+        total = replace(self.base)  # apart from the base, whose moments may be kept without a graph
         for rows, site, basis in incoming:
             total = add_sites(total, rows, site, basis)
         return total
 
     def log_mass(self, belief: Natural) -> Tensor:
-        return belief.log_mass + self.scale
+        """``[V]``: log integral of the base times the messages, Gaussian ones scaled to 1 at the
+        belief's mean, as :meth:`log_ratio` of the blocks has them too.
+
+        The base is evaluated there, not put together from coefficients: of data far from 0
+        these are large numbers that cancel.
+        """
+        point = belief.mean.detach()
+        if isinstance(belief, Gaussian):
+            mass = belief.about(point).log_mass
+        else:
+            mass = belief.log_mass - self.base.log_value(point)
+        for rows, log_density in self.absorbed:
+            mass = mass.index_add(0, rows, log_density(point[rows]))
+        return mass
 
 
 #: Numbers of the blocks that are spread over nodes at once.

@@ -15,6 +15,8 @@ Source: Minka (2005), eq (54), for Gaussian factors and beliefs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -49,7 +51,8 @@ class QuadraticFactors:
     """Gaussian factors on two or more nodes.
 
     Args:
-        precision: ``[E, R, R]``; shift: ``[E, R]``; constant: ``[E]``: P, h and c above.
+        function: P and h above, batch ``[E]``, dimension R.
+        log_density: log f ``[E]`` at ``[E, R]``, c included.
         alpha: ``[E]``.
         rows: of each slot, ``[E]`` rows of its family.
         families: index of each slot's family.
@@ -59,16 +62,16 @@ class QuadraticFactors:
 
     def __init__(
         self,
-        precision: Tensor,
-        shift: Tensor,
-        constant: Tensor,
+        function: Gaussian,
+        log_density: Callable[[Tensor], Tensor],
         alpha: Tensor,
         rows: list[Tensor],
         families: list[int],
         bases: list[Tensor | None],
         widths: list[int],
     ):
-        self.precision, self.shift, self.constant = precision, shift, constant
+        self.function, self.log_density = function, log_density
+        self.precision, self.shift = function.precision, function.shift
         self.alpha, self.rows, self.families, self.bases = alpha, rows, families, bases
         self.has_zeros = False
         self.is_mean_field = bool((alpha == 0).all())
@@ -81,11 +84,8 @@ class QuadraticFactors:
 
     def start(self, families: list[Continuous]) -> list[Gaussian]:
         """Flat; for mean field what the factors say about nodes whose neighbours are at 0."""
-        if self.is_mean_field:
-            return [Gaussian(self.precision[:, p, p], self.shift[:, p]) for p in self.parts]
-        return [
-            Gaussian.flat((self.num_factors,), p.stop - p.start, self.precision) for p in self.parts
-        ]
+        own = [Gaussian(self.precision[:, p, p], self.shift[:, p]) for p in self.parts]
+        return own if self.is_mean_field else [0.0 * message for message in own]
 
     def cavities(self, messages: list[Gaussian], beliefs: list) -> list[Gaussian]:
         return [
@@ -135,22 +135,32 @@ class QuadraticFactors:
         return out
 
     def _joint(self, cavities: list[Gaussian]) -> Gaussian:
-        """f^alpha times the cavities, without the constant."""
-        return self.alpha * Gaussian(self.precision, self.shift) + stacked(cavities)
+        """f^alpha times the cavities, up to a constant."""
+        return self.alpha * self.function + stacked(cavities)
 
     def log_ratio(self, messages: list[Gaussian], beliefs: list) -> Tensor:
-        """``[E]``: (1 / alpha) log E_q (f / prod_j m_j)^alpha, and its limit at alpha = 0."""
+        """``[E]``: (1 / alpha) log E_q (f / prod_j m_j)^alpha, and its limit at alpha = 0, with
+        messages scaled to 1 at the means of the beliefs."""
         own = [
             seen(beliefs[f], rows, basis)
             for f, rows, basis in zip(self.families, self.rows, self.bases, strict=True)
         ]
+        points = [q.mean.detach() for q in own]
+        point = torch.cat(points, 1)
+        at_point = self.log_density(point)
+        function = self.function.about(point)
         if self.is_mean_field:
             q = stacked(own)
-            gap = Gaussian(self.precision, self.shift) - stacked(messages)
+            sent = [m.about(p) for m, p in zip(messages, points, strict=True)]
+            gap = function - stacked(sent)
             trace = (gap.precision * _block_covariance(own)).sum((1, 2))
-            return self.constant + gap.log_value(q.mean) - 0.5 * trace
-        mass = self._joint(self.cavities(messages, beliefs)).log_mass
-        return self.constant + (mass - sum(q.log_mass for q in own)) / self.alpha
+            return at_point + gap.log_value(q.mean - point) - 0.5 * trace
+        cavities = [
+            c.about(p) for c, p in zip(self.cavities(messages, beliefs), points, strict=True)
+        ]
+        mass = (self.alpha * function + stacked(cavities)).log_mass
+        whole = sum(q.about(p).log_mass for q, p in zip(own, points, strict=True))
+        return at_point + (mass - whole) / self.alpha
 
     def marginals(self, messages: list[Gaussian], beliefs: list) -> Gaussian:
         """Beliefs over the scopes, batch ``[E]``, dimension R."""

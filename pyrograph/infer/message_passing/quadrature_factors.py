@@ -100,8 +100,11 @@ class QuadratureFactors:
         return messages
 
     # ------------------------------------------------------------------ what surrounds a factor
-    def _continuous(self, messages: list, beliefs: list) -> tuple[list[Natural], list[Natural]]:
-        """Beliefs and cavities of the continuous slots, in v."""
+    def _continuous(
+        self, messages: list, beliefs: list
+    ) -> tuple[list[Natural], list[Natural], Tensor]:
+        """Beliefs and cavities of the continuous slots, in v, and ``[E]`` which factors may use
+        them: of nodes that nothing holds yet they stand in for what is not there."""
         own = [
             seen(beliefs[self.families[k]], self.rows[k], basis)
             for k, basis in zip(self.local.continuous, self.local.bases, strict=True)
@@ -109,7 +112,15 @@ class QuadratureFactors:
         cavities = [
             q - self.alpha * messages[k] for q, k in zip(own, self.local.continuous, strict=True)
         ]
-        return own, cavities
+        held = torch.ones_like(self.alpha, dtype=torch.bool)
+        for k in self.local.continuous:
+            held = held & beliefs[self.families[k]].is_proper[self.rows[k]]
+        if bool(held.all()):
+            return own, cavities, held
+        stand_in = [_unit(q) for q in own]
+        own = [where(held, q, one) for q, one in zip(own, stand_in, strict=True)]
+        cavities = [where(held, c, one) for c, one in zip(cavities, stand_in, strict=True)]
+        return own, cavities, held
 
     def _discrete(self, messages: list, beliefs: list) -> tuple[list[Tensor], list[Tensor]]:
         """Beliefs and cavities of the discrete slots, log values ``[E, c]``."""
@@ -146,12 +157,16 @@ class QuadratureFactors:
     # ------------------------------------------------------------------ alpha other than 0
     def _surroundings(
         self, own: list[Natural], cavities: list[Natural]
-    ) -> tuple[Surroundings, Grid]:
-        """The function of u that the cavities make, and where to look first."""
+    ) -> tuple[Surroundings, Tensor, Grid]:
+        """What the cavities make, as a function of u - origin, the origin ``[D, E, r]``, and where
+        to look first."""
+        points = _points(own)
+        origin = self._effective_point(torch.cat(points, 1))
         if self.local.joint is not None:
             mean, covariance = self._effective(cavities)
             root = torch.linalg.cholesky(covariance).detach()
-            return Gaussian.from_moments(mean, covariance), Grid(mean.detach(), root)
+            g = Gaussian.from_moments(mean - origin, covariance)
+            return g, origin, Grid(mean.detach(), root)
         proper = torch.stack([c.is_proper for c in cavities]).all(0)
         narrower = [  # a gamma or beta cavity may reach very far
             q if isinstance(q, Conjugate) else where(proper, c, q)
@@ -159,12 +174,19 @@ class QuadratureFactors:
         ]
         mean, covariance = self._effective(narrower)
         first = Grid(mean.detach(), torch.linalg.cholesky(covariance).detach())
+        around = _about(cavities, points)
         if any(isinstance(c, Conjugate) for c in cavities):
-            return Product(cavities, self.parts), first
-        g, states = stacked(cavities), self.local.num_states
-        return Gaussian(
+            return Product(around, self.parts), origin, first
+        g, states = stacked(around), self.local.num_states
+        g = Gaussian(
             g.precision.expand(states, *g.precision.shape), g.shift.expand(states, *g.shift.shape)
-        ), first
+        )
+        return g, origin, first
+
+    def _effective_point(self, v: Tensor) -> Tensor:
+        """u ``[D, E, r]`` of v ``[E, R]``."""
+        joint = self.local.joint
+        return v.expand(self.local.num_states, *v.shape) if joint is None else apply(joint, v)
 
     def _is_usable(self, cavities: list[Natural]) -> Tensor:
         """``[E]`` whether all cavities are proper; flat ones will do where the tilted moments are
@@ -185,12 +207,12 @@ class QuadratureFactors:
         """New messages, and ``[E]`` which updates were skipped for an improper cavity."""
         if self.is_mean_field:
             return self._mean_field(messages, beliefs), None
-        own, cavities = self._continuous(messages, beliefs)
-        usable = self._is_usable(cavities)
+        own, cavities, held = self._continuous(messages, beliefs)
+        usable = held & self._is_usable(cavities)
         cavities = self._repaired(usable, cavities, own)
         _, states = self._discrete(messages, beliefs)
-        g, first = self._surroundings(own, cavities)
-        tilted = self.tilted(g, self.grid, first)
+        g, origin, first = self._surroundings(own, cavities)
+        tilted = self.tilted(g, origin, self.grid, first)
         self.grid = tilted.grid
         log_mass = self._of_cavities(tilted, g)
         out = list(messages)
@@ -211,7 +233,7 @@ class QuadratureFactors:
                 out[k] = where(good, new, messages[k])
                 usable = good
                 continue
-            there, around = self._node_moments(tilted, g, cavity, part)
+            there, around = self._node_moments(tilted, g, origin, cavity, part)
             centre = (share[..., None] * there).sum(0)
             off = there - centre
             spread = around + off[..., :, None] * off[..., None, :]
@@ -230,13 +252,13 @@ class QuadratureFactors:
         return tilted.log_mass if self.local.joint is None else tilted.log_mass - g.log_mass
 
     def _node_moments(
-        self, tilted: Tilted, g: Gaussian, cavity: Gaussian, part: slice
+        self, tilted: Tilted, g: Gaussian, origin: Tensor, cavity: Gaussian, part: slice
     ) -> tuple[Tensor, Tensor]:
         """Mean ``[D, E, r_i]`` and covariance of a slot's v under the tilted distributions."""
         if self.local.joint is None:
             return tilted.mean[..., part], tilted.covariance[..., part, part]
         gain = cavity.covariance @ self.local.joint[..., part].mT @ g.precision
-        there = cavity.mean + apply(gain, tilted.mean - g.mean)
+        there = cavity.mean + apply(gain, tilted.mean - origin - g.mean)
         around = cavity.covariance + gain @ (tilted.covariance - g.covariance) @ gain.mT
         return there, around
 
@@ -272,14 +294,25 @@ class QuadratureFactors:
             out[k] = Gaussian(tau, nu)
         return out
 
+    def _evaluate_positive(self, u: Tensor) -> Tensor:
+        """log f where it may not be zero.
+
+        Raises:
+            OptionError: it is, somewhere; names the factor.
+        """
+        value = self.tilted.evaluate(u)
+        self.tilted.refuse_zeros(value)
+        return value
+
     def _expectations(self, own: list[Natural]) -> Expectations:
         moments, rule = self._effective(own), (self.nodes, self.weights)
-        return expectations(self.tilted.evaluate, moments, rule, own, self.parts)
+        return expectations(self._evaluate_positive, moments, rule, own, self.parts)
 
     # ------------------------------------------------------------------ results
     def log_ratio(self, messages: list, beliefs: list) -> Tensor:
-        """``[E]``: (1 / alpha) log E_q (f / prod_j m_j)^alpha, and its limit at alpha = 0."""
-        own, cavities = self._continuous(messages, beliefs)
+        """``[E]``: (1 / alpha) log E_q (f / prod_j m_j)^alpha, and its limit at alpha = 0, with
+        Gaussian messages scaled to 1 at the means of the beliefs."""
+        own, cavities, held = self._continuous(messages, beliefs)
         q_states, states = self._discrete(messages, beliefs)
         if self.is_mean_field:
             logs = [q.log_softmax(1) for q in q_states]
@@ -293,16 +326,19 @@ class QuadratureFactors:
                     expected = q.expected
                     ratio = ratio - m.first * expected[..., 0] - m.second * expected[..., 1]
                     continue
-                ratio = ratio - m.log_value(q.mean)
+                point = q.mean.detach()
+                ratio = ratio - m.about(point).log_value(q.mean - point)
                 ratio = ratio + 0.5 * (m.precision * q.covariance).sum((-1, -2))
             return ratio
-        usable = self._is_usable(cavities)
+        usable = held & self._is_usable(cavities)
         cavities = self._repaired(usable, cavities, own)
-        g, first = self._surroundings(own, cavities)
-        mass = self._of_cavities(self.tilted(g, self.grid, first), g) + self._of_states(states)
-        gap = -sum((q.log_mass for q in own), start=torch.zeros_like(self.alpha))
+        g, origin, first = self._surroundings(own, cavities)
+        tilted = self.tilted(g, origin, self.grid, first)
+        mass = self._of_cavities(tilted, g) + self._of_states(states)
+        points = _points(own)
+        gap = -sum((q.log_mass for q in _about(own, points)), start=torch.zeros_like(self.alpha))
         if self.local.joint is not None:
-            gap = gap + sum(c.log_mass for c in cavities)
+            gap = gap + sum(c.log_mass for c in _about(cavities, points))
         gap = gap - sum((q.logsumexp(1) for q in q_states), start=torch.zeros_like(self.alpha))
         value = (mass.logsumexp(0) + gap) / self.alpha
         return torch.where(usable, value, torch.nan)
@@ -319,17 +355,37 @@ class QuadratureFactors:
                 f'factors of "{self.local.group.name}" join discrete and continuous nodes; their '
                 "joint beliefs are mixtures and not kept. Ask for the marginals of the sites."
             )
-        own, cavities = self._continuous(messages, beliefs)
+        own, cavities, _ = self._continuous(messages, beliefs)
         if self.is_mean_field:
             return stacked([q.normal if isinstance(q, Conjugate) else q for q in own])
         cavities = self._repaired(self._is_usable(cavities), cavities, own)
-        g, first = self._surroundings(own, cavities)
-        tilted = self.tilted(g, self.grid, first)
+        g, origin, first = self._surroundings(own, cavities)
+        tilted = self.tilted(g, origin, self.grid, first)
         if self.local.joint is None:
             return Gaussian.from_moments(tilted.mean[0], tilted.covariance[0])
         joint = stacked(cavities)
         gain = joint.covariance @ self.local.joint[0].mT @ g.precision[0]
         return Gaussian.from_moments(
-            joint.mean + apply(gain, tilted.mean[0] - g.mean[0]),
+            joint.mean + apply(gain, (tilted.mean - origin - g.mean)[0]),
             joint.covariance + gain @ (tilted.covariance - g.covariance)[0] @ gain.mT,
         )
+
+
+def _points(own: list[Natural]) -> list[Tensor]:
+    """Where functions of the slots are expanded: the means of Gaussian beliefs, 0 of others."""
+    zeros = [torch.zeros_like(q.mean) if isinstance(q, Conjugate) else q.mean for q in own]
+    return [point.detach() for point in zeros]
+
+
+def _about(parts: list[Natural], points: list[Tensor]) -> list[Natural]:
+    """Gaussian functions about their points."""
+    both = zip(parts, points, strict=True)
+    return [part.about(p) if isinstance(part, Gaussian) else part for part, p in both]
+
+
+def _unit(like: Natural) -> Natural:
+    """N(0, 1), Gamma(1, 1) or Beta(1, 1) of the same batch."""
+    if isinstance(like, Conjugate):
+        return type(like)(torch.ones_like(like.first), torch.ones_like(like.second))
+    eye = torch.eye(like.d, dtype=like.shift.dtype, device=like.shift.device)
+    return Gaussian(eye.expand_as(like.precision), torch.zeros_like(like.shift))

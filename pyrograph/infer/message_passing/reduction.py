@@ -7,14 +7,13 @@ taken over u, whatever the width of the nodes.
 
 Both are found by gradients at random points, whose span is that of the rows, and checked: moving
 the rest of the coordinates must not change the factor. Quadratic factors are recognised by their
-constant second derivative and need no integral at all.
+steps, at points a needle could be missed; they need no integral at all.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -24,6 +23,7 @@ from torch import Tensor
 from pyrograph.beliefs import Gaussian
 from pyrograph.beliefs.gaussian import apply
 from pyrograph.graph import FactorGroup
+from pyrograph.trace.degree import polynomial_degree
 from pyrograph.trace.sites import Site
 
 #: Scales of the standard normal points, in turn: a factor may change its form far out.
@@ -113,6 +113,14 @@ class LocalDensity:
         for part, basis in zip(v.split(self.widths, -1), self.bases, strict=True):
             x.append(part if basis is None else apply(basis.mT, part))
         return self.at_nodes(x)
+
+    def at_scope(self, v: Tensor) -> Tensor:
+        """log f ``[E]`` at reduced coordinates ``[E, R]``, of factors without discrete slots."""
+        return self.at_parts(v[None, None])[0, 0]
+
+    def at_node(self, x: Tensor) -> Tensor:
+        """log f ``[E]`` at values ``[E, d]``, of factors of one continuous node."""
+        return self.at_nodes([x[None, None]])[0, 0]
 
     def __call__(self, u: Tensor) -> Tensor:
         """log f at effective coordinates ``[N, D, E, r]``: ``[N, D, E]``."""
@@ -211,9 +219,10 @@ class LocalDensity:
         return self.at_parts(points[0])
 
     @cached_property
-    def quadratic(self) -> Quadratic | None:
-        """Coefficients in v of factors without discrete slots, if all are quadratic."""
-        if self.discrete:
+    def quadratic(self) -> Gaussian | None:
+        """Coefficients in v of factors without discrete slots, batch ``[E]``, dimension R, if all
+        are quadratic; constants left out."""
+        if self.discrete or polynomial_degree(self.group.program) > 2:
             return None
         total = sum(self.widths)
         start = self._stacked_points(1)[0]  # [1, E, R]
@@ -225,7 +234,10 @@ class LocalDensity:
             value = self.at_parts(v)
             slope = torch.zeros_like(v)
             if value.requires_grad:
-                (slope,) = torch.autograd.grad(value.sum(), v, create_graph=attached)
+                found = torch.autograd.grad(
+                    value.sum(), v, create_graph=attached, allow_unused=True
+                )
+                slope = slope if found[0] is None else found[0]
         slope = slope.squeeze(1)  # [R + 1, E, R]
         value, origin = value[0, 0] if attached else value.detach()[0, 0], start[0]
         precision = -(slope[1:] - slope[:1]).transpose(0, 1)
@@ -233,16 +245,14 @@ class LocalDensity:
         shift = slope[0] + apply(precision, origin)
         gaussian = Gaussian(precision, shift)
         constant = value - gaussian.log_value(origin)
-        quadratic = Quadratic(gaussian, constant)
-        return quadratic if self.is_quadratic_at(quadratic, self._stacked_points(CHECKS)) else None
+        return gaussian if self._is_finite(gaussian, constant) else None
 
     @torch.no_grad()
-    def is_quadratic_at(self, quadratic: Quadratic, v: Tensor) -> bool:
-        """Whether the factors are what the coefficients say at ``[N, 1, E, R]``."""
-        theirs = self.at_parts(v).squeeze(1)
-        v = v.squeeze(1)
-        gaussian = quadratic.gaussian
-        ours = quadratic.constant + gaussian.log_value(v)
+    def _is_finite(self, gaussian: Gaussian, constant: Tensor) -> bool:
+        """Whether the coefficients are those of the factors, up to rounding, and finite."""
+        v = self._stacked_points(CHECKS)
+        theirs, v = self.at_parts(v).squeeze(1), v.squeeze(1)
+        ours = constant + gaussian.log_value(v)
         # what the coefficients, differences of gradients, may be off by
         size = gaussian.precision.abs().amax((-1, -2)) + gaussian.shift.abs().amax(-1)
         bound = 1 + theirs.abs() + size * (1 + v.square().sum(-1))
@@ -268,11 +278,3 @@ def _gradients(function: Callable, points: list[Tensor]) -> list[Tensor]:
             return [torch.zeros_like(p) for p in points]
         found = torch.autograd.grad(total, points, allow_unused=True)
     return [torch.zeros_like(p) if g is None else g for p, g in zip(points, found, strict=True)]
-
-
-@dataclass(frozen=True)
-class Quadratic:
-    """exp(-v' P v / 2 + h' v + c): ``gaussian`` of batch ``[E]``, ``constant [E]``."""
-
-    gaussian: Gaussian
-    constant: Tensor

@@ -1,4 +1,4 @@
-"""How often an edge is in a spanning tree drawn uniformly, and the best tree for given weights.
+"""Edges in random spanning trees: uniform ones, those of given probabilities, the heaviest one.
 
     P(edge uv in T) = effective resistance between u and v, every edge a unit resistor,
                     = G_uu + G_vv - 2 G_uv,   G = (L + e_r e_r')^-1
@@ -7,7 +7,15 @@ with L the graph's Laplacian and r one node of every component. Only entries of 
 wanted: nodes are ordered so that L is block tridiagonal (reverse Cuthill-McKee), and the blocks of
 the inverse beside the diagonal come of two sweeps of Schur complements, O(V b^2) for bandwidth b.
 
-Source: Kirchhoff (1847); Wainwright, Jaakkola & Willsky (2005).
+Probabilities mu belong to some distribution over forests if and only if no set S of nodes holds
+more of them than a tree has edges,
+
+    mu(E(S)) <= |S| - 1,    mu(E(S)) = (sum_{v in S} d_v - mu(S, rest)) / 2,    d_v = mu(v, all),
+
+so that the worst set with a given node in it is a minimum cut.
+
+Source: Kirchhoff (1847); Edmonds (1971), Padberg & Wolsey (1983) and Cunningham (1985) for the
+cuts; Wainwright, Jaakkola & Willsky (2005).
 """
 
 from __future__ import annotations
@@ -16,11 +24,18 @@ import numpy as np
 import torch
 from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import (
+    breadth_first_order,
     connected_components,
+    maximum_flow,
     minimum_spanning_tree,
     reverse_cuthill_mckee,
 )
 from torch import Tensor
+
+#: Capacities of the cuts are whole numbers: the largest power of two that one is scaled by.
+SCALE = 2.0**24
+#: Capacities are 32 bits wide.
+CAPACITY = 2.0**30
 
 
 def uniform_appearance(edges: Tensor, num_nodes: int) -> Tensor:
@@ -99,3 +114,61 @@ def heaviest_tree(edges: Tensor, weight: Tensor, num_nodes: int) -> Tensor:
     inside = np.zeros(len(u), dtype=bool)
     inside[chosen[kept]] = True
     return torch.from_numpy(inside).to(edges.device)
+
+
+def crowded_nodes(edges: Tensor, mu: Tensor, num_nodes: int, slack: float) -> Tensor | None:
+    """Nodes S with mu(E(S)) > |S| - 1 + slack |S|, ``[|S|]``, or None if there are none: mu then
+    are the edges' probabilities in a random forest.
+
+    One minimum cut per node r, among the nodes up to r: O(V) cuts.
+
+    Args:
+        edges: ``[E, 2]``; parallel edges count apart.
+        mu: ``[E]``, at least 0.
+    """
+    ends, weight = edges.cpu().numpy(), mu.detach().cpu().double().numpy()
+    adjacency = coo_array((np.ones(len(ends)), ends.T), shape=(num_nodes, num_nodes))
+    _, labels = connected_components(adjacency, directed=False)
+    order = np.argsort(labels, kind="stable")  # nodes of a component stand together
+    position = np.empty(num_nodes, dtype=np.int64)
+    position[order] = np.arange(num_nodes)
+    first = np.searchsorted(labels[order], labels[order])  # where a node's component begins
+    a, b = np.sort(position[ends], axis=1).T
+    by_last = np.argsort(b, kind="stable")
+    a, b, weight = a[by_last], b[by_last], weight[by_last]
+    until = np.searchsorted(b, np.arange(num_nodes), side="right")
+    for root in range(num_nodes):
+        start = first[root]
+        mine = slice(until[start], until[root])  # a component's first node has no earlier one
+        if mine.start == mine.stop:
+            continue
+        inside = _largest_excess(a[mine] - start, b[mine] - start, weight[mine], root - start)
+        held = weight[mine][inside[a[mine] - start] & inside[b[mine] - start]].sum()
+        if held > inside.sum() - 1 + slack * inside.sum():
+            return torch.from_numpy(np.sort(order[start + inside.nonzero()[0]]))
+    return None
+
+
+def _largest_excess(a: np.ndarray, b: np.ndarray, weight: np.ndarray, root: int) -> np.ndarray:
+    """``[root + 1]`` which nodes are in the S of largest mu(E(S)) - |S| with the last node in it.
+
+    S is the source's side of the cut that minimises
+    sum_{v not in S} max(w_v, 0) + sum_{v in S} max(-w_v, 0) + mu(S, rest) / 2,  w_v = d_v / 2 - 1.
+    """
+    count = root + 1
+    source, sink = count, count + 1
+    gain = 0.5 * np.bincount(np.concatenate([a, b]), np.tile(weight, 2), count) - 1
+    gain[root] = 0.5 * weight[(a == root) | (b == root)].sum() + 1  # more than its edges can cut
+    up, down = (gain > 0).nonzero()[0], (gain < 0).nonzero()[0]
+    tail = np.concatenate([a, b, np.full(len(up), source), down])
+    head = np.concatenate([b, a, up, np.full(len(down), sink)])
+    capacity = np.concatenate([weight / 2, weight / 2, gain[up], -gain[down]])
+    shape = (count + 2, count + 2)
+    total = csr_array(coo_array((capacity, (tail, head)), shape=shape))
+    total.data = np.rint(total.data * min(SCALE, CAPACITY / total.data.max())).astype(np.int32)
+    left = total - maximum_flow(total, source, sink).flow
+    left.eliminate_zeros()
+    reached = breadth_first_order(left, source, return_predecessors=False)
+    inside = np.zeros(count + 2, dtype=bool)
+    inside[reached] = True
+    return inside[:count]

@@ -22,6 +22,7 @@ from torch import Tensor
 from pyrograph.beliefs import Conjugate, Gaussian, Natural
 from pyrograph.beliefs.gaussian import LOG_2PI, apply
 from pyrograph.errors import NonFiniteDensity, ZeroMass
+from pyrograph.infer.message_passing.families import zeros_refused
 from pyrograph.infer.message_passing.reduction import LocalDensity
 from pyrograph.quadrature import gauss_hermite
 
@@ -32,7 +33,7 @@ FEW_POINTS, MAX_MOVES = 4.0, 12
 #: A grid shrinks to no less than this share of its variance at once.
 SHRINK = 0.05
 #: Log of a zero on the grid: minus infinity would make weights NaN where all points are zeros.
-NOTHING = -1e6
+NOTHING = -1e30
 #: Numbers evaluated at once.
 CHUNK = 2**20
 #: Reach of evenly spaced points in standard deviations.
@@ -115,6 +116,7 @@ class TiltedMoments:
         volume = w.log() + 0.5 * z.square().sum(1) + 0.5 * local.dim * LOG_2PI
         self._few = z, volume
         self.is_rough = False
+        self._has_negative = bool((alpha < 0).any())
 
     def evaluate(self, u: Tensor) -> Tensor:
         """log f at ``[N, D, E, r]``, zeros as :data:`NOTHING`.
@@ -137,12 +139,14 @@ class TiltedMoments:
                 )
         return torch.nan_to_num(value, nan=torch.nan, neginf=NOTHING)
 
-    def __call__(self, g: Surroundings, start: Grid | None, first: Grid) -> Tilted:
+    def __call__(self, g: Surroundings, origin: Tensor, start: Grid | None, first: Grid) -> Tilted:
         """Moments of f^alpha g.
 
         Args:
             g: a Gaussian of batch ``[D, E]``, dimension r, or a product of several functions;
-                need not be proper.
+                need not be proper. It is a function of u - origin: of numbers far from 0 natural
+                parameters lose their digits.
+            origin: ``[D, E, r]``.
             start: the grid of the last time.
             first: where to look when there is none.
 
@@ -150,15 +154,15 @@ class TiltedMoments:
             ZeroMass: no point with a positive density was found.
         """
         if start is not None:
-            return self._moved(g, start)
+            return self._moved(g, origin, start)
         if self.local.dim > 1:
-            return self._moved(g, first)
+            return self._moved(g, origin, first)
         with torch.no_grad():
-            scan = self._on(g, first, self._even(FIRST_NUMBERS))
-        found = self._moved(g, scan.grid)
+            scan = self._on(g, origin, first, self._even(FIRST_NUMBERS))
+        found = self._moved(g, origin, scan.grid)
         if bool(((found.log_mass - scan.log_mass).abs() > DISAGREE).any()):
             self.is_rough = True
-            found = self._moved(g, scan.grid)
+            found = self._moved(g, origin, scan.grid)
         return found
 
     def _even(self, numbers: int) -> tuple[Tensor, Tensor]:
@@ -167,10 +171,10 @@ class TiltedMoments:
         count = min(MOST, max(FEWEST, numbers // max(1, per_point)))
         return _evenly_spaced(count, self.local.like)
 
-    def _moved(self, g: Surroundings, grid: Grid) -> Tilted:
+    def _moved(self, g: Surroundings, origin: Tensor, grid: Grid) -> Tilted:
         """Moments on a grid that is moved until enough points carry the weight."""
         for _ in range(MAX_MOVES):
-            found = self._on(g, grid, self._even(NUMBERS) if self.is_rough else self._few)
+            found = self._on(g, origin, grid, self._even(NUMBERS) if self.is_rough else self._few)
             if not found.has_few:
                 break
             grid = found.grid
@@ -178,13 +182,17 @@ class TiltedMoments:
             return replace(found, grid=grid)
         return found
 
-    def _on(self, g: Surroundings, grid: Grid, points: tuple[Tensor, Tensor]) -> Tilted:
+    def _on(
+        self, g: Surroundings, origin: Tensor, grid: Grid, points: tuple[Tensor, Tensor]
+    ) -> Tilted:
         z, volume = points
         u = grid.mean + apply(grid.root, z[:, None, None, :])
         value = self.evaluate(u)
         self._refuse_nothing(value)
+        if self._has_negative:
+            self.refuse_zeros(value)
         stretch = grid.root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        log_w = self.alpha * value + g.log_value(u) + volume[:, None, None] + stretch
+        log_w = self.alpha * value + g.log_value(u - origin) + volume[:, None, None] + stretch
         log_w = torch.where(value <= NOTHING, NOTHING, log_w)
         log_mass = log_w.logsumexp(0)
         share = (log_w - log_mass).exp()
@@ -202,6 +210,17 @@ class TiltedMoments:
             )
         expected = (share[..., None] * g.statistics(u)).sum(0) if isinstance(g, Product) else mean
         return Tilted(log_mass, mean, covariance, expected, there, bool(few.any()))
+
+    def refuse_zeros(self, value: Tensor) -> None:
+        """Refuse values ``[N, D, E]`` of factors with alpha <= 0 that are zeros.
+
+        Raises:
+            OptionError: naming the factor.
+        """
+        zero = ((value <= NOTHING) & (self.alpha <= 0)).flatten(0, 1).any(0)
+        if bool(zero.any()):
+            e = int(zero.nonzero()[0])
+            raise zeros_refused(self.local.name(e), float(self.alpha[e]))
 
     def _refuse_nothing(self, value: Tensor) -> None:
         nothing = (value <= NOTHING).flatten(0, 1).all(0)

@@ -19,6 +19,7 @@ convergence stands here in the place of eq (92), with which it shares the limit.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -31,12 +32,20 @@ from pyrograph.infer.message_passing.bp import BP, refuse_alpha
 from pyrograph.infer.message_passing.build import Network
 from pyrograph.infer.message_passing.engine import MessagePassing
 from pyrograph.infer.message_passing.quadratic import QuadraticFactors
-from pyrograph.infer.message_passing.spanning_trees import heaviest_tree, uniform_appearance
+from pyrograph.infer.message_passing.spanning_trees import (
+    crowded_nodes,
+    heaviest_tree,
+    uniform_appearance,
+)
 from pyrograph.infer.options import count
 from pyrograph.posterior.posterior import EvidenceKind
 
-#: How far the appearances of a component may add up to something else than its nodes minus one.
+#: By how much, for every node of a set, the appearances in it may exceed its nodes minus one.
 SLACK = 1e-6
+#: Nodes of the largest graph whose given appearances are checked, at one minimum cut per node.
+MOST_NODES = 2000
+#: Nodes that the text of an error names.
+NAMED = 6
 #: Residual at which the next tree is mixed in; the last mixture runs to the engine's tolerance.
 SETTLED = 1e-3
 
@@ -49,9 +58,15 @@ class TRW(BP):
             Gaussian.
         edge_appearance: ``"uniform"`` (exact probabilities of a uniform spanning tree), a tensor
             ``[number of pair factors]`` in the graph's order of factors, from a distribution over
-            spanning trees, or ``"optimize"`` for the tightest bound.
+            spanning trees, or ``"optimize"`` for the tightest bound. A tensor for more than 2000
+            nodes is taken unchecked, and the evidence is then called an estimate.
         num_trees: with ``"optimize"``, how many trees are mixed in.
         options: see :class:`MessagePassing`.
+
+    Gradients are those of the bound at the appearances as they stand: of ``"optimize"``, at the
+    mixture of trees that was found, held fixed. At the best mixture the bound is stationary in it,
+    so that the evidence's gradient is then the whole one; those of marginals leave out how the
+    mixture moves.
 
     Raises:
         UnsupportedFactor: a factor has three or more nodes.
@@ -110,15 +125,31 @@ class TRW(BP):
                 f"edge_appearance has shape {list(mu.shape)}; the graph has {len(self._edges)} "
                 "factors on pairs of nodes"
             )
-        most = uniform_appearance(self._edges, self.graph.num_nodes).sum() if len(mu) else 0.0
-        if len(mu) and (float(mu.min()) <= 0 or float(mu.max()) > 1 + SLACK):
+        if not bool(((mu > 0) & (mu <= 1 + SLACK)).all()):
             raise OptionError("edge_appearance must lie in (0, 1]: every edge in some tree")
-        if float(mu.sum()) > float(most) + SLACK * max(1, len(mu)):
-            raise OptionError(
-                f"edge_appearance adds up to {float(mu.sum()):.6g}, but a spanning tree of this "
-                f"graph has {float(most):.0f} edges: no distribution over spanning trees has these"
-            )
+        if self._is_checked:
+            self._refuse_crowded(mu)
         return mu
+
+    @property
+    def _is_checked(self) -> bool:
+        """Whether the appearances are known to be those of a distribution over trees."""
+        return isinstance(self.edge_appearance, str) or self.graph.num_nodes <= MOST_NODES
+
+    def _refuse_crowded(self, mu: Tensor) -> None:
+        nodes = crowded_nodes(self._edges, mu, self.graph.num_nodes, SLACK)
+        if nodes is None:
+            return
+        inside = torch.isin(self._edges.cpu(), nodes).all(1).to(mu.device)
+        named = [self.graph.nodes[int(node)] for node in nodes[:NAMED]]
+        names = ", ".join(f'"{site}"{list(index)}' for site, index in named)
+        rest = f" and {len(nodes) - NAMED} more" if len(nodes) > NAMED else ""
+        raise OptionError(
+            f"edge_appearance adds up to {float(mu[inside].sum()):.6g} over the factors among the "
+            f"{len(nodes)} nodes {names}{rest}, where no tree has more than {len(nodes) - 1} "
+            "edges: no distribution over spanning trees has these. Lower them there, or take "
+            '"uniform" or "optimize".'
+        )
 
     def alpha_of(self, group: FactorGroup) -> Tensor:
         if group.arity != 2:
@@ -154,8 +185,9 @@ class TRW(BP):
             share = 1 / (self._trees_mixed + 3)
             self.mu = (1 - share) * self.mu + share * tree
             self._trees_mixed += 1
-            before = self.network
-            self.network = MessagePassing.build(self)
+        before = self.network
+        self.network = MessagePassing.build(self)  # attached to the program's tensors, as before
+        with torch.no_grad():
             kinds = [[type(b) for b in n.blocks] for n in (before, self.network)]
             if kinds[0] != kinds[1]:  # large alphas: odds would overflow, states do not
                 start = self.network.families
@@ -181,9 +213,12 @@ class TRW(BP):
         return any(isinstance(block, QuadraticFactors) for block in self.network.blocks)
 
     def evidence_kind(self) -> EvidenceKind:
-        if self._forest and self.converged and bool((self.mu > 1 - SLACK).all()):
+        residual = self._history.get("residual", [math.inf])[-1]
+        settled = self.converged and residual <= self._default_tol
+        if self._forest and settled and bool((self.mu > 1 - SLACK).all()):
             return "exact"
-        return "upper bound" if self.converged or not self._is_gaussian else "estimate"
+        is_bound = self._is_checked and (settled or not self._is_gaussian)
+        return "upper bound" if is_bound else "estimate"
 
     def carried(self) -> dict[str, Any]:
         return {**super().carried(), "mu": self.mu.clone(), "trees": self._trees_mixed}

@@ -15,7 +15,7 @@ Source: Winn & Bishop (2005); Minka (2005), section 4; Khan & Rue (2023) for the
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from pyrograph.infer.message_passing.bp import refuse_alpha
 from pyrograph.infer.message_passing.engine import MessagePassing
@@ -29,6 +29,8 @@ class VMP(MessagePassing):
         schedule: default ``"sequential"``, which never lowers the bound.
         options: see :class:`MessagePassing`, but for ``alpha``.
     """
+
+    fixes: ClassVar[tuple[str, ...]] = ("alpha",)
 
     def __init__(self, model: Callable, *, schedule: str = "sequential", **options: Any):
         refuse_alpha(type(self).__name__, options)

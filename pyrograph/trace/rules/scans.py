@@ -56,7 +56,8 @@ def prefix(rec: Recorder, func, args, kwargs):
     count = len(operand.ids)
     later = torch.ones(length, length, dtype=torch.bool).triu(1).repeat(count // length, 1)
     values = torch.zeros((), dtype=x.dtype) if operand.values is None else operand.values
-    values = values.expand(count, length).masked_fill(later, neutral)
+    with rec.attached(x):
+        values = values.expand(count, length).masked_fill(later, neutral)
     operand = Operand(operand.ids.masked_fill(later, 0), values, x.dtype)
     options = () if dtype is None else (("dtype", dtype),)
     rule = Rule(replay_reduction, single, (options, listed, None))

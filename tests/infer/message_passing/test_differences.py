@@ -182,8 +182,8 @@ PRESETS = [
 @pytest.mark.parametrize("c", [16, 40])
 def test_presets_end_where_they_end_with_tables(preset, options, c, through_tables):
     model = cycle(truncated, c)
-    ours = run(model, preset, **options)
-    theirs = through_tables(lambda: run(model, preset, **options))
+    ours = run(model, preset, num_steps=2000, **options)
+    theirs = through_tables(lambda: run(model, preset, num_steps=2000, **options))
     assert ours.converged and theirs.converged
     assert ours.evidence_kind == theirs.evidence_kind
     assert_close(ours.log_evidence, theirs.log_evidence, rtol=0, atol=1e-7)

@@ -90,7 +90,7 @@ def test_a_run_that_stops_early_says_so_everywhere():
     with pytest.warns(ConvergenceWarning, match="after 2 steps the residual is above tol=1e-08"):
         posterior = engine.run()
     assert not posterior.converged and posterior.evidence_kind == "estimate"
-    assert "schedule=" in posterior.status and "pg.VMP" in posterior.status
+    assert "schedule=" in posterior.status and "smaller alpha" in posterior.status
     assert len(posterior.history["residual"]) == 2
 
 

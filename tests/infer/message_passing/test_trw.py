@@ -5,6 +5,8 @@ import itertools
 
 import networkx as nx
 import numpy as np
+import pyro
+import pyro.distributions as dist
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,7 +16,12 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.errors import OptionError, UnsupportedFactor
-from pyrograph.infer.message_passing.spanning_trees import heaviest_tree, uniform_appearance
+from pyrograph.infer.message_passing import trw
+from pyrograph.infer.message_passing.spanning_trees import (
+    crowded_nodes,
+    heaviest_tree,
+    uniform_appearance,
+)
 
 from .builders import random_model
 
@@ -80,6 +87,45 @@ def test_the_heaviest_tree_is_the_best_of_all(seed):
     best = max(float(weight[torch.from_numpy(t)].sum()) for t in every_tree(edges, 6))
     assert float(weight[found].sum()) == pytest.approx(best)
     assert int(found.sum()) == 5
+
+
+SLACK = 1e-6
+
+
+@st.composite
+def weighted_graphs(draw):
+    """Small graphs, parallel edges and lone nodes among them; uniform probabilities, also with one
+    of them raised, or any."""
+    num_nodes = draw(st.integers(2, 6))
+    pair = st.tuples(st.integers(0, num_nodes - 1), st.integers(0, num_nodes - 1))
+    pair = pair.filter(lambda e: e[0] != e[1])
+    edges = torch.tensor(draw(st.lists(pair, min_size=1, max_size=9)))
+    if draw(st.booleans()):
+        mu = uniform_appearance(edges, num_nodes)
+        mu[draw(st.integers(0, len(edges) - 1))] += draw(st.sampled_from([0.0, 0.01]))
+    else:
+        share = st.floats(0.01, 1.0)
+        mu = torch.tensor(draw(st.lists(share, min_size=len(edges), max_size=len(edges))))
+    return edges, mu, num_nodes
+
+
+@given(weighted_graphs())
+def test_nodes_hold_too_much_exactly_if_some_subset_of_all_does(graph):
+    edges, mu, num_nodes = graph
+
+    def excess(nodes):
+        inside = [set(edge) <= set(nodes) for edge in edges.tolist()]
+        return float(mu[inside].sum()) - (len(nodes) - 1)
+
+    subsets = [
+        s for k in range(1, num_nodes + 1) for s in itertools.combinations(range(num_nodes), k)
+    ]
+    found = crowded_nodes(edges, mu, num_nodes, SLACK)
+    worst = max(excess(s) - SLACK * len(s) for s in subsets)
+    if abs(worst) > SLACK:  # capacities are rounded
+        assert (found is not None) == (worst > 0)
+    if found is not None:
+        assert excess(found.tolist()) > 0
 
 
 def model(name, seed=0, strength=1.0, cards=2, zeros=0.0):
@@ -205,6 +251,67 @@ def test_a_tensor_of_appearances_is_taken_and_checked():
     for bad in (torch.ones(3), torch.tensor([1.0, 1.0, 0.0]), torch.ones(2), "best"):
         with pytest.raises(OptionError, match="edge_appearance"):
             pg.fit(tables, infer=pg.TRW, edge_appearance=bad, progress=False)
+
+
+def test_appearances_that_crowd_some_nodes_are_refused_by_their_names():
+    tail = random_model((2,) * 5, [(4, 0), (0, 1), (1, 2), (0, 2), (2, 3)], 0, plated=True)
+    mu = torch.tensor([0.9, 0.7, 0.7, 0.7, 0.9])  # 3.9 of 4 in all, 2.1 of 2 in the triangle
+    with pytest.raises(OptionError, match=r'2\.1 .* 3 nodes "x"\[0\], "x"\[1\], "x"\[2\], where'):
+        pg.fit(tail, infer=pg.TRW, edge_appearance=mu, progress=False)
+
+
+def test_appearances_that_were_not_checked_make_no_bound(monkeypatch):
+    monkeypatch.setattr(trw, "MOST_NODES", 2)
+    mu = torch.tensor([1.0, 0.6, 0.4])
+    given_mu = pg.fit(model("triangle"), infer=pg.TRW, edge_appearance=mu, progress=False)
+    uniform = pg.fit(model("triangle"), infer=pg.TRW, progress=False)
+    assert (given_mu.evidence_kind, uniform.evidence_kind) == ("estimate", "upper bound")
+
+
+def gaussian_ring(t):
+    with pyro.plate("nodes", 4):
+        x = pyro.sample("x", dist.Normal(t[:4], 1.0))
+    with pyro.plate("pairs", 4):
+        pyro.factor("pair", t[4:] * x[[0, 1, 2, 3]] * x[[1, 2, 3, 0]])
+
+
+def spin_ring(t):
+    with pyro.plate("nodes", 4):
+        x = 2 * pyro.sample("x", dist.Bernoulli(logits=t[:4])) - 1
+    with pyro.plate("pairs", 4):
+        pyro.factor("pair", t[4:] * x[[0, 1, 2, 3]] * x[[1, 2, 3, 0]])
+
+
+THETA = torch.tensor([0.3, -0.4, 0.2, 0.1, 0.25, -0.1, 0.3, 0.2], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("program", [gaussian_ring, spin_ring])
+def test_gradients_of_the_optimised_bound_are_those_at_the_trees_found(program):
+    engine = pg.TRW(program, progress=False, edge_appearance="optimize", num_trees=4, tol=1e-11)
+    theta = THETA.clone().requires_grad_()
+    posterior = engine.run(theta)
+    wanted = {
+        "evidence": lambda p: p.log_evidence,
+        "marginals": lambda p: (p.marginal("x").mean * torch.arange(1.0, 5.0)).sum(),
+    }
+    for value in wanted.values():
+        (found,) = torch.autograd.grad(value(posterior), theta, retain_graph=True)
+
+        def at(point, value=value):
+            options = {"edge_appearance": engine.mu, "tol": 1e-12, "progress": False}
+            with torch.no_grad():
+                return value(pg.fit(program, (point,), infer=pg.TRW, **options))
+
+        steps = torch.eye(8) * 1e-4
+        quotient = torch.stack([(at(THETA + e) - at(THETA - e)) / 2e-4 for e in steps])
+        assert_close(found, quotient, rtol=0, atol=1e-6)
+
+
+def test_a_gaussian_bound_that_met_a_loose_tolerance_alone_is_an_estimate():
+    loose = pg.fit(gaussian_ring, (THETA,), infer=pg.TRW, tol=0.5, progress=False)
+    tight = pg.fit(gaussian_ring, (THETA,), infer=pg.TRW, progress=False)
+    assert loose.converged and loose.evidence_kind == "estimate"
+    assert tight.evidence_kind == "upper bound"
 
 
 def test_wide_factors_are_refused_by_name():
