@@ -8,8 +8,7 @@ through the map to the site's support. Factors keep beliefs over their scopes be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -20,27 +19,12 @@ from pyrograph.errors import OptionError
 from pyrograph.posterior.belief_guide import BeliefGuide
 from pyrograph.posterior.conjugate import conjugate_distribution
 from pyrograph.posterior.finite import States
-from pyrograph.posterior.posterior import Posterior
 from pyrograph.posterior.pushforward import Pushforward, Reshaped, is_real
+from pyrograph.posterior.scopes import ScopedPosterior, Scopes
 from pyrograph.trace.sites import support_on
 
 
-@dataclass(frozen=True)
-class Scopes:
-    """Beliefs over the scopes of like factors.
-
-    Attributes:
-        statements: of every factor.
-        index: ``[E]`` position of each factor in the graph's order.
-        beliefs: computes them: log values ``[E, c_1, ..., c_k]``, or Gaussians of batch ``[E]``.
-    """
-
-    statements: tuple[str, ...]
-    index: Tensor
-    beliefs: Callable[[], Tensor | Natural]
-
-
-class BeliefPosterior(Posterior):
+class BeliefPosterior(ScopedPosterior):
     """Beliefs of nodes and factors.
 
     Args:
@@ -60,9 +44,8 @@ class BeliefPosterior(Posterior):
         scopes: Sequence[Scopes],
         **run,
     ):
-        super().__init__(graph, **run)
+        super().__init__(graph, scopes, **run)
         self.family, self.row, self.beliefs = family, row, list(beliefs)
-        self.scopes = list(scopes)
 
     def _belief(self, name: str) -> Tensor | Natural:
         """Of a site's nodes, in row-major order."""
@@ -106,45 +89,6 @@ class BeliefPosterior(Posterior):
                 value = site.enumeration.to(value.device)[value]
             out[name] = value
         return out
-
-    def factor_marginal(self, statement: str) -> Tensor | tuple[Tensor, Tensor]:
-        """Beliefs over the scopes of a statement's factors.
-
-        Returns:
-            Probabilities ``[E, c_1, ..., c_k]`` of discrete factors; mean ``[E, R]`` and covariance
-            ``[E, R, R]`` of continuous ones, over the numbers in unconstrained
-            space that they depend on, node by node.
-
-        Raises:
-            OptionError: no such statement, or its factors' scopes have different shapes, or their
-                beliefs are not kept.
-        """
-        index, means, covariances = [], [], []
-        for part in self.scopes:
-            mine = [e for e, name in enumerate(part.statements) if name == statement]
-            if mine:
-                belief = part.beliefs()
-                index.append(part.index[mine])
-                if isinstance(belief, Natural):
-                    means.append(belief.mean[mine])
-                    covariances.append(belief.covariance[mine])
-                else:
-                    means.append(belief.exp()[mine])
-        if not index:
-            known = sorted({name for part in self.scopes for name in part.statements})
-            raise OptionError(
-                f'statement "{statement}" has no factor beliefs; those that have: '
-                f"{', '.join(known) or 'none'}."
-            )
-        if any(m.shape[1:] != means[0].shape[1:] for m in means):
-            raise OptionError(
-                f'the factors of statement "{statement}" have scopes of different shapes: '
-                f"{', '.join(str(list(m.shape)) for m in means)}"
-            )
-        order = torch.cat(index).argsort()
-        if covariances:
-            return torch.cat(means)[order], torch.cat(covariances)[order]
-        return torch.cat(means)[order]
 
     def guide(self, sites: Sequence[str] | None = None) -> BeliefGuide:
         """The product of the sites' marginals as a Pyro guide.

@@ -207,9 +207,14 @@ class LocalDensity:
             return  # the basis of an only slot has seen to it
         v = self._stacked_points(max(PROBES, 2 * total)).requires_grad_()
         (gradient,) = _gradients(self._at_stacked, [v])
-        joint = self._span(gradient.permute(1, 2, 0, 3))
+        # like factors often read their nodes alike: then the gradients of all find it, where a
+        # factor's own, flat at most points, do not
+        joint = self._span(gradient.reshape(1, 1, -1, total))
+        if joint is None:
+            joint = self._span(gradient.permute(1, 2, 0, 3))
         if joint is None:
             return
+        joint = joint.expand(self.num_states, self.num_factors, *joint.shape[2:])
         v = self._stacked_points(CHECKS)
         inside = apply(joint.mT, apply(joint, v))
         if self._same(self._at_stacked, [v], [inside]):

@@ -12,7 +12,8 @@ from pyrograph.graph import FactorGraph, FactorGroup
 from pyrograph.infer.message_passing.build import Family, Network
 from pyrograph.infer.message_passing.families import Categorical, Odds
 from pyrograph.infer.message_passing.messages import Message
-from pyrograph.posterior.beliefs import BeliefPosterior, Scopes
+from pyrograph.posterior.beliefs import BeliefPosterior
+from pyrograph.posterior.scopes import Scopes
 
 
 def beliefs_of_graph(
