@@ -13,10 +13,12 @@ from pyrograph.infer import (
     EP,
     TRW,
     VMP,
+    AutoQBethe,
     FractionalBP,
     GraphicalSVGD,
     Langevin,
     PowerEP,
+    QBethe,
     fit,
 )
 from pyrograph.posterior import Posterior
@@ -28,6 +30,7 @@ __all__ = [
     "EP",
     "TRW",
     "VMP",
+    "AutoQBethe",
     "FactorGraph",
     "FactorGroup",
     "FractionalBP",
@@ -35,6 +38,7 @@ __all__ = [
     "Langevin",
     "Posterior",
     "PowerEP",
+    "QBethe",
     "datasets",
     "diagnostics",
     "divergences",

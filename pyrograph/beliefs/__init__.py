@@ -2,6 +2,16 @@
 
 from pyrograph.beliefs.conjugate import Conjugate, LogGamma, LogitBeta
 from pyrograph.beliefs.gaussian import Gaussian
+from pyrograph.beliefs.joint_mixture import Categoricals, JointMixture, Normals
 from pyrograph.beliefs.natural import Natural
 
-__all__ = ["Conjugate", "Gaussian", "LogGamma", "LogitBeta", "Natural"]
+__all__ = [
+    "Categoricals",
+    "Conjugate",
+    "Gaussian",
+    "JointMixture",
+    "LogGamma",
+    "LogitBeta",
+    "Natural",
+    "Normals",
+]

@@ -3,6 +3,8 @@
 
 from pyrograph.datasets.bayesnets import BayesianNetwork, bayesian_network
 from pyrograph.datasets.discrete_model import DiscreteModel
+from pyrograph.datasets.flow import OpticalFlow, optical_flow
+from pyrograph.datasets.images import NoisyImage, denoise
 from pyrograph.datasets.prices import CrowdPrices, crowd_prices
 from pyrograph.datasets.root import data_root
 from pyrograph.datasets.sensors import RangingNetwork, simulated_sensors, uwb_network
@@ -14,11 +16,15 @@ __all__ = [
     "BayesianNetwork",
     "CrowdPrices",
     "DiscreteModel",
+    "NoisyImage",
+    "OpticalFlow",
     "RangingNetwork",
     "UAIReference",
     "bayesian_network",
     "crowd_prices",
     "data_root",
+    "denoise",
+    "optical_flow",
     "read_uai",
     "simulated_sensors",
     "tabular",

@@ -14,6 +14,7 @@ from pyrograph.infer.message_passing import (
 )
 from pyrograph.infer.optimizer import AdaGrad, Adam, RMSProp
 from pyrograph.infer.particle import ParticleEngine
+from pyrograph.infer.qbethe import AutoQBethe, QBethe
 from pyrograph.infer.requires import Continuous, FiniteOrContinuous
 from pyrograph.infer.svgd import GraphicalSVGD
 
@@ -24,6 +25,7 @@ __all__ = [
     "VMP",
     "AdaGrad",
     "Adam",
+    "AutoQBethe",
     "Continuous",
     "Engine",
     "FiniteOrContinuous",
@@ -33,6 +35,7 @@ __all__ = [
     "MessagePassing",
     "ParticleEngine",
     "PowerEP",
+    "QBethe",
     "RMSProp",
     "fit",
 ]

@@ -77,20 +77,10 @@ class ParticleGuide(SiteGuide):
         plates = self._create_plates(*args, **kwargs)
         result = {}
         for name, site, free in self._unpack(latent):
-            transform = biject_to(restore(site["support"], free.device))
-            value = transform(free)
-            event_dim = site["event_dim"]
-            log_density = 0.0
-            if poutine.get_mask() is not False:
-                log_density = transform.inv.log_abs_det_jacobian(value, free)
-                log_density = sum_rightmost(
-                    log_density, log_density.dim() - value.dim() + event_dim
-                )
             with ExitStack() as stack:
                 for plate, _, _ in site["plates"]:
                     stack.enter_context(plates[plate])
-                delta = dist.Delta(value, log_density=log_density, event_dim=event_dim)
-                result[name] = pyro.sample(name, delta)
+                result[name] = pyro.sample(name, image(site, free))
         return result
 
     def _unpack(self, latent: Tensor) -> Iterator[tuple[str, dict[str, Any], Tensor]]:
@@ -119,6 +109,17 @@ class ParticleGuide(SiteGuide):
             for q in quantiles
         ]
         return {name: torch.stack([point[name] for point in points]) for name in self.sites}
+
+
+def image(site: Mapping[str, Any], free: Tensor) -> dist.Delta:
+    """A described site at the image of ``free``; its density is the log Jacobian."""
+    transform = biject_to(restore(site["support"], free.device))
+    value, event_dim = transform(free), site["event_dim"]
+    log_density = 0.0
+    if poutine.get_mask() is not False:
+        log_density = transform.inv.log_abs_det_jacobian(value, free)
+        log_density = sum_rightmost(log_density, log_density.dim() - value.dim() + event_dim)
+    return dist.Delta(value, log_density=log_density, event_dim=event_dim)
 
 
 def describe_site(site) -> dict[str, Any]:

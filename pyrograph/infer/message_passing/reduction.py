@@ -114,6 +114,17 @@ class LocalDensity:
             x.append(part if basis is None else apply(basis.mT, part))
         return self.at_nodes(x)
 
+    @property
+    def is_scalar(self) -> bool:
+        """Whether all nodes are single continuous numbers."""
+        return not self.discrete and max(self.nodes_widths) == 1 and self.is_whole
+
+    def at_scalars(self, x: list[Tensor]) -> Tensor:
+        """log f ``[S, E]`` at values ``[S, E]`` of every slot, of single numbers."""
+        return self.group.log_prob(
+            [v.view(*v.shape, *s.event_shape) for v, s in zip(x, self.group.slots, strict=True)]
+        )
+
     def at_scope(self, v: Tensor) -> Tensor:
         """log f ``[E]`` at reduced coordinates ``[E, R]``, of factors without discrete slots."""
         return self.at_parts(v[None, None])[0, 0]

@@ -1,0 +1,168 @@
+"""A mixture over all nodes: free parameters, and the distributions they stand for.
+
+    b(x) = sum_l w_l prod_i b_il(x_i)
+
+The weights w are shared by all nodes and factors, so beliefs of factors and of nodes agree, and one
+mixture holds for everything. A component is a Gaussian at a continuous node and a categorical
+distribution at a discrete one. With full covariance the Gaussians of a scope are correlated:
+
+    Cov(x_a | l) = G G',   G = diag(roots of the nodes) N,   N N' a correlation matrix
+
+with identity blocks for the nodes, so the beliefs of factors still agree on nodes. Everything is a
+function of unconstrained numbers, and nothing needs projecting.
+
+Shapes: B restarts, L components, V nodes of one kind, d numbers or c states each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+#: A component's scale is at least this share of the root mean square of all components' at the
+#: node: quadrature of the mixture's entropy errs for components much narrower than the others.
+FLOOR = 0.2
+
+Parameters = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Nodes of one kind.
+
+    Attributes:
+        nodes: ``[V]``.
+        size: numbers of a continuous node, states of a discrete one.
+        is_discrete: which.
+        centre, unit: ``[V, size]`` what means are measured from and in, of continuous nodes.
+    """
+
+    nodes: Tensor
+    size: int
+    is_discrete: bool
+    centre: Tensor | None = None
+    unit: Tensor | None = None
+
+
+class Components:
+    """The mixture at given parameters.
+
+    Args:
+        kinds: of the nodes.
+        parameters: ``weights [B, L]``; per kind k ``mean_k, log_scale_k [B, L, V, d]`` and
+            ``shear_k [B, L, V, d (d - 1) / 2]`` or ``logits_k [B, L, V, c]``; per set of scopes
+            ``tie_s``, see :func:`correlation_root`.
+    """
+
+    def __init__(self, kinds: list[Kind], parameters: Parameters):
+        self.kinds, self.parameters = kinds, parameters
+        self.log_weights = parameters["weights"].log_softmax(1)
+        self.weights = self.log_weights.exp()
+
+    @property
+    def num_components(self) -> int:
+        return self.weights.shape[1]
+
+    @cached_property
+    def means(self) -> list[Tensor | None]:
+        """``[B, L, V, d]`` of continuous kinds."""
+        return [
+            None if k.is_discrete else k.centre + k.unit * self.parameters[f"mean_{n}"]
+            for n, k in enumerate(self.kinds)
+        ]
+
+    @cached_property
+    def scales(self) -> list[Tensor | None]:
+        """Standard deviations within a component, ``[B, L, V, d]``, as long as nothing is sheared.
+
+        No component is narrower than a share of its siblings, see :data:`FLOOR`.
+        """
+        out: list[Tensor | None] = []
+        for n, kind in enumerate(self.kinds):
+            if kind.is_discrete:
+                out.append(None)
+                continue
+            scale = self.parameters[f"log_scale_{n}"].exp()
+            if self.num_components > 1:
+                square = scale.square()
+                scale = (square + FLOOR**2 * square.mean(1, keepdim=True)).sqrt()
+            out.append(scale * kind.unit)
+        return out
+
+    @cached_property
+    def roots(self) -> list[Tensor | None]:
+        """Cholesky factors ``[B, L, V, d, d]`` of the nodes' covariances, of kinds with d > 1 whose
+        numbers are correlated; None of the others."""
+        out: list[Tensor | None] = []
+        for n, kind in enumerate(self.kinds):
+            shear = self.parameters.get(f"shear_{n}")
+            if shear is None:
+                out.append(None)
+                continue
+            scale = self.scales[n]
+            below = torch.tril_indices(kind.size, kind.size, -1, device=shear.device)
+            lower = torch.diag_embed(torch.ones_like(scale))
+            lower[..., below[0], below[1]] = shear
+            # rows of length 1, so that the scales stay standard deviations
+            lower = lower / lower.norm(dim=-1, keepdim=True)
+            out.append(scale.unsqueeze(-1) * lower)
+        return out
+
+    @cached_property
+    def log_probs(self) -> list[Tensor | None]:
+        """``[B, L, V, c]`` of discrete kinds."""
+        return [
+            self.parameters[f"logits_{n}"].log_softmax(-1) if kind.is_discrete else None
+            for n, kind in enumerate(self.kinds)
+        ]
+
+    def root(self, kind: int) -> Tensor:
+        """``[B, L, V, d, d]`` whatever the covariance is like."""
+        root = self.roots[kind]
+        return torch.diag_embed(self.scales[kind]) if root is None else root
+
+
+def num_ties(widths: list[int]) -> int:
+    """Free numbers of a correlation matrix with identity blocks."""
+    total = sum(widths)
+    return total * (total - 1) // 2 - sum(w * (w - 1) // 2 for w in widths)
+
+
+def correlation_root(tie: Tensor, widths: list[int]) -> Tensor:
+    """Lower triangular N with N N' a correlation matrix whose diagonal blocks are identities.
+
+    Block row i of a triangular matrix A with identity blocks on its diagonal, times the inverse
+    of the root of its own square: N_i = chol(A_i A_i')^-1 A_i.
+
+    Shapes:
+        tie: ``[*batch, num_ties(widths)]``, A's free numbers; zeros give N = I.
+        output: ``[*batch, R, R]``, R the sum of the widths.
+    """
+    total = sum(widths)
+    block = torch.repeat_interleave(torch.arange(len(widths)), torch.tensor(widths))
+    row, column = torch.tril_indices(total, total, -1)
+    free = block[row] != block[column]
+    row, column = row[free].to(tie.device), column[free].to(tie.device)
+    a = torch.eye(total, dtype=tie.dtype, device=tie.device).repeat(*tie.shape[:-1], 1, 1)
+    a[..., row, column] = tie
+    if all(width == 1 for width in widths):
+        return a / a.norm(dim=-1, keepdim=True)
+    rows = []
+    for part in a.split(widths, -2):
+        own = torch.linalg.cholesky(part @ part.mT)
+        rows.append(torch.linalg.solve_triangular(own, part, upper=False))
+    return torch.cat(rows, -2)
+
+
+def taken(value: Tensor, rows: Tensor) -> Tensor:
+    """``value[:, :, rows]`` of ``[B, L, V, *rest]``, laid out so that the derivative, a sum by
+    rows, runs over contiguous numbers: some forty times as fast.
+    """
+    batch, rest = value.shape[:2], value.shape[3:]
+    flat = value.flatten(3) if rest else value.unsqueeze(3)
+    columns = flat.movedim(3, 2).reshape(-1, value.shape[2])
+    picked = columns.index_select(1, rows)
+    return picked.view(*batch, -1, len(rows)).movedim(2, 3).reshape(*batch, len(rows), *rest)

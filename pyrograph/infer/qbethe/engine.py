@@ -1,0 +1,328 @@
+"""QBethe: a mixture over all nodes, fitted to the Bethe free energy by quadrature and gradients.
+
+    F(b) = sum_a E_{b_a} log f_a + T ( sum_a H(b_a) + sum_i (1 - d_i) H(b_i) )
+
+is climbed over mixtures whose weights all nodes and factors share (:mod:`.components`), so that
+their beliefs agree and no messages are needed: it converges where message passing does not. On
+trees, and for a single component of independent nodes on any graph, F is a lower bound of the log
+evidence; on graphs with cycles it may exceed it. T = 1 but for the search of modes, T -> 0.
+
+The optimiser exploits errors of a coarse quadrature. What it reached is evaluated again by rules it
+never saw; that value is the evidence, and a difference worth speaking of is spoken of.
+
+Source: Guo, Xiong & Ruozzi (2019), eq (5), maximised, over unconstrained parameters in the place
+of projections. Cost of a step: O(L factors) in one dimension, O(L^2) for entropies of L > 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrograph.errors import NonFiniteDensity, OptionError
+from pyrograph.infer.base import Engine
+from pyrograph.infer.options import count, positive
+from pyrograph.infer.qbethe.build import build
+from pyrograph.infer.qbethe.components import Components, Parameters
+from pyrograph.infer.qbethe.entropy import component_entropies, node_entropies, overlaps
+from pyrograph.infer.qbethe.potentials import IntegratedPotential
+from pyrograph.infer.qbethe.results import mixture_of_graph
+from pyrograph.infer.qbethe.rules import Rules, coarse, fine
+from pyrograph.infer.qbethe.start import starting_parameters
+from pyrograph.infer.requires import FiniteOrContinuous
+from pyrograph.posterior.joint_mixture import MixturePosterior
+from pyrograph.posterior.posterior import EvidenceKind
+
+COVARIANCES = ("diagonal", "full")
+OPTIMISERS = ("adam", "lbfgs")
+#: The last steps of Adam are this share of the first, along a cosine.
+LAST_STEP = 0.02
+#: Share of the steps for which weights are held: trained from the start they let one component
+#: take over.
+HELD = 0.4
+#: Differences of the certified value, absolute and relative, that are not spoken of.
+ABSOLUTE, RELATIVE = 0.01, 1e-3
+#: Fewest points for entropies of mixtures, and those by which they are certified.
+ENTROPY_POINTS, HELD_OUT = 12, (24, 17)
+#: Steps per iteration of L-BFGS, and its memory.
+LBFGS_STEPS, LBFGS_MEMORY = 5, 20
+
+
+class QBethe(Engine):
+    """Mixture beliefs in the Bethe free energy.
+
+    Args:
+        model: a Pyro program of continuous and finite discrete sites, without hard constraints.
+        num_components: L.
+        num_quadrature: Gauss-Hermite points per dimension, K, for the potentials; exact for
+            polynomials of degree 2 K - 1. Closed forms are used where they exist.
+        num_entropy: the same for entropies of more than one component; default K or 12, whichever
+            is more. With 4 the optimiser gains some 0.2 nats from their errors.
+        covariance: ``"diagonal"``, nodes independent in a component, or ``"full"``, correlated
+            within the scope of a factor (and the numbers of a node with each other).
+        num_restarts: runs side by side from different starts, of which the best is kept.
+        optimizer: ``"adam"`` or ``"lbfgs"``.
+        lr: step of Adam in units of the starting widths, decaying along a cosine.
+        hold_weights: steps for which the mixture weights stay uniform; default 40 % of all.
+        temperature: T, a number or a function of the step; small for the search of modes.
+        init_scale: width of the starting components in units of the prior draws' spread.
+        options: see :class:`Engine`; ``tol`` is for the change of the objective in a step.
+
+    Raises:
+        UnsupportedSite: a discrete site has infinitely many states.
+        UnsupportedFactor: a discrete factor has zeros.
+        OptionError: an option is unknown or out of range.
+    """
+
+    requires = FiniteOrContinuous()
+    unconstrained = True
+    monitor = "change"
+
+    def __init__(
+        self,
+        model: Callable,
+        *,
+        num_components: int = 5,
+        num_quadrature: int = 4,
+        num_entropy: int | None = None,
+        covariance: str = "diagonal",
+        num_restarts: int = 1,
+        optimizer: str = "adam",
+        lr: float = 0.05,
+        hold_weights: int | None = None,
+        temperature: float | Callable[[int], float] = 1.0,
+        init_scale: float = 0.5,
+        **options: Any,
+    ):
+        super().__init__(model, **options)
+        self.num_components = count("num_components", num_components)
+        self.num_quadrature = count("num_quadrature", num_quadrature, least=2)
+        most = max(self.num_quadrature, ENTROPY_POINTS)
+        self.num_entropy = most if num_entropy is None else count("num_entropy", num_entropy, 2)
+        if covariance not in COVARIANCES:
+            raise OptionError(f"covariance={covariance!r} is not one of {', '.join(COVARIANCES)}")
+        self.covariance = covariance
+        self.num_restarts = count("num_restarts", num_restarts)
+        if optimizer not in OPTIMISERS:
+            raise OptionError(f"optimizer={optimizer!r} is not one of {', '.join(OPTIMISERS)}")
+        self.optimizer = optimizer
+        self.lr = positive("lr", lr)
+        held = round(HELD * self.num_steps)
+        self.hold_weights = held if hold_weights is None else count("hold_weights", hold_weights, 0)
+        self.temperature = temperature if callable(temperature) else float(temperature)
+        if not callable(temperature) and not 0 <= temperature < float("inf"):
+            raise OptionError(f"temperature={temperature!r} must be finite, and not below 0")
+        self.init_scale = positive("init_scale", init_scale)
+
+    # ------------------------------------------------------------------ state
+    def allocate(self) -> None:
+        self.network = build(self.graph, self.covariance == "full")
+        args, kwargs = self._arguments
+        self.parameters = starting_parameters(
+            self.network,
+            self.graph,
+            lambda: (self.model, args, kwargs),
+            (self.num_restarts, self.num_components),
+            self.init_scale,
+            self.covariance == "full",
+            self.generator,
+        )
+        for value in self.parameters.values():
+            value.requires_grad_()
+        like = self.graph.constant.detach()
+        self._rules = coarse(self.num_quadrature, like), coarse(self.num_entropy, like)
+        self._start_optimiser()
+
+    def _start_optimiser(self) -> None:
+        leaves = list(self.parameters.values())
+        if self.optimizer == "adam":
+            self._rule: torch.optim.Optimizer = torch.optim.Adam(leaves, lr=self.lr)
+        else:
+            self._rule = torch.optim.LBFGS(
+                leaves,
+                max_iter=LBFGS_STEPS,
+                history_size=LBFGS_MEMORY,
+                line_search_fn="strong_wolfe",
+            )
+
+    # ------------------------------------------------------------------ the free energy
+    def objective(
+        self, parameters: Parameters, rules: tuple[Rules, Rules], temperature: float = 1.0
+    ) -> Tensor:
+        """F of every restart, ``[B]``.
+
+        Args:
+            rules: for potentials and for entropies.
+        """
+        mixture = Components(self.network.kinds, parameters)
+        total = self.graph.constant.detach()
+        for potential in self.network.potentials:
+            total = total + potential.expected(mixture, rules[0])
+        if temperature == 0:
+            return total
+        own = component_entropies(mixture)
+        is_mixed = self.num_components > 1
+        overlap = overlaps(mixture, rules[1]) if is_mixed else None
+        if not is_mixed and self.covariance == "diagonal":
+            entropy = sum(value.sum((1, 2)) for value in own)  # independent nodes: it adds up
+            return total + temperature * entropy
+        entropy = sum(
+            (value * counting).sum(1)
+            for value, counting in zip(
+                node_entropies(mixture, own, overlap), self.network.counting, strict=True
+            )
+        )
+        for scope in self.network.scopes:
+            entropy = entropy + scope(mixture, own, overlap, rules[1])
+        return total + temperature * entropy
+
+    def _temperature(self) -> float:
+        step = self.num_done
+        return float(self.temperature(step)) if callable(self.temperature) else self.temperature
+
+    def advance(self) -> dict[str, Tensor]:
+        before = {name: value.detach().clone() for name, value in self.parameters.items()}
+        temperature = self._temperature()
+        holds = self.num_done < self.hold_weights or self.num_components == 1
+        if self.num_done == self.hold_weights and self.optimizer == "lbfgs":
+            self._start_optimiser()  # curvature without the weights says nothing about them
+        self._set_step()
+
+        def evaluate() -> Tensor:
+            self._rule.zero_grad()
+            value = self.objective(self.parameters, self._rules, temperature)
+            (-value.sum()).backward()
+            if holds:
+                self.parameters["weights"].grad = None
+            self._measured = value.detach()
+            return -value.sum()
+
+        try:
+            self._rule.step(evaluate)
+            self._refuse_non_finite()
+        except Exception:
+            with torch.no_grad():
+                for name, value in self.parameters.items():
+                    value.copy_(before[name])
+            raise
+        best = self._measured.amax()
+        last = self._history.get("objective", [float("nan")])[-1]
+        change = (best - last).abs().nan_to_num(float("inf"))
+        return {"objective": best, "change": change}
+
+    def _set_step(self) -> None:
+        if self.optimizer == "adam":
+            share = min(1.0, self.num_done / max(1, self.num_steps))
+            cosine = 0.5 * (1 + torch.cos(torch.tensor(torch.pi * share)).item())
+            for group in self._rule.param_groups:
+                group["lr"] = self.lr * (LAST_STEP + (1 - LAST_STEP) * cosine)
+
+    def _refuse_non_finite(self) -> None:
+        if not bool(self._measured.isfinite().all()):
+            raise NonFiniteDensity(
+                f"the free energy is {float(self._measured.min()):g} after {self.num_done} steps. "
+                "Lower lr, or look for potentials that are infinite."
+            )
+
+    # ------------------------------------------------------------------ results
+    def posterior(self) -> MixturePosterior:
+        """The best restart, with its evidence by rules that the optimiser never saw."""
+        graph = self.graph
+        with torch.no_grad():
+            optimised = self.objective(self.parameters, self._rules)
+            best = int(optimised.argmax())
+            chosen = {
+                name: value.detach()[best : best + 1].clone()
+                for name, value in self.parameters.items()
+            }
+            mixture = Components(self.network.kinds, chosen)
+            like = graph.constant.detach()
+            held_out = fine(like), coarse(HELD_OUT[0], like)
+            certified = self.objective(chosen, held_out)[0]
+            other = fine(like, second=True), coarse(HELD_OUT[1], like)
+            second = self.objective(chosen, other)[0]
+            excluded = self._excluded(mixture, fine(like))
+        evidence = self._evidence(optimised[best], certified, second, excluded)
+        return mixture_of_graph(
+            graph,
+            self.network,
+            mixture,
+            is_joint=self.covariance == "diagonal",
+            converged=self.converged,
+            status=" ".join([self.status, *evidence[2]]),
+            history=self.history,
+            log_evidence=evidence[0],
+            evidence_kind=evidence[1],
+        )
+
+    def _excluded(self, mixture: Components, rules: Rules) -> str | None:
+        """A factor that is zero where the mixture has mass."""
+        for potential in self.network.potentials:
+            if isinstance(potential, IntegratedPotential):
+                e = potential.excludes(mixture, rules)
+                if e is not None:
+                    return potential.local.name(e)
+        return None
+
+    def _evidence(
+        self, optimised: Tensor, certified: Tensor, second: Tensor, excluded: str | None
+    ) -> tuple[Tensor | None, EvidenceKind, list[str]]:
+        """The certified value, what it is worth, and what to say about it."""
+        if excluded is not None:
+            return (
+                None,
+                None,
+                [
+                    f"{excluded} is zero where the mixture has mass, so its free energy is minus "
+                    "infinity and no evidence is given. Write the constraint as the site's support."
+                ],
+            )
+        slack = ABSOLUTE + RELATIVE * float(certified.abs())
+        notes = []
+        is_sure = abs(float(certified - second)) <= slack
+        if float(optimised - certified) > slack:
+            notes.append(
+                "The optimiser lived on errors of the quadrature: it reached "
+                f"{float(optimised):.6g}, finer rules give {float(certified):.6g}. Raise "
+                "num_quadrature."
+            )
+        if not is_sure:
+            notes.append(
+                f"Two fine rules differ, {float(certified):.6g} and {float(second):.6g}: some "
+                "potential is too rough for them, and the evidence is an estimate."
+            )
+        independent = self.num_components == 1 and self.covariance == "diagonal"
+        is_bound = is_sure and (self.network.is_forest or independent)
+        return certified, "lower bound" if is_bound else "estimate", notes
+
+    def remedy(self) -> str:
+        return "The objective still moves: raise num_steps, or lower lr."
+
+    # ------------------------------------------------------------------ checkpoints
+    def carried(self) -> dict[str, Any]:
+        return {
+            "parameters": {n: v.detach().clone() for n, v in self.parameters.items()},
+            "measures": {
+                f"{name}_{k}": getattr(kind, name)
+                for k, kind in enumerate(self.network.kinds)
+                for name in ("centre", "unit")
+                if not kind.is_discrete
+            },
+            "optimizer": self._rule.state_dict(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        with torch.no_grad():
+            for name, value in self.parameters.items():
+                value.copy_(state["parameters"][name])
+        for k, kind in enumerate(self.network.kinds):
+            if not kind.is_discrete:
+                measures = {n: state["measures"][f"{n}_{k}"] for n in ("centre", "unit")}
+                self.network.kinds[k] = replace(
+                    kind, **{n: v.to(kind.centre) for n, v in measures.items()}
+                )
+        self._rule.load_state_dict(state["optimizer"])

@@ -1,0 +1,267 @@
+"""Expected log potentials under a mixture: E_b log f_a = sum_l w_l E_l log f_a.
+
+A potential of continuous nodes depends on u = T x, often of fewer dimensions than its scope (see
+:mod:`~pyrograph.infer.message_passing.reduction`): a difference of two nodes is integrated in one
+dimension, whatever the nodes are. Under component l u is Gaussian. Quadratic potentials have their
+expectations in closed form, tables are summed, all others are integrated by the rules given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pyrograph.beliefs.gaussian import apply
+from pyrograph.errors import NonFiniteDensity
+from pyrograph.infer.message_passing.reduction import LocalDensity
+from pyrograph.infer.qbethe.components import Components, correlation_root, taken
+from pyrograph.infer.qbethe.rules import Rules
+
+#: Numbers evaluated at once where a finer rule holds a result to account.
+CHUNK = 2**24
+#: What an excluded value counts for while optimising. It pulls nowhere; the certified value has
+#: minus infinity in its place.
+EXCLUDED = -1e4
+
+
+@dataclass
+class Wiring:
+    """Where the nodes of like factors stand.
+
+    Attributes:
+        kinds: of every slot.
+        rows: of every slot, ``[E]`` rows of its kind.
+        ties: name of the scopes' ``tie`` parameter, and ``[E]`` rows of it; None if the nodes of
+            a scope are independent in a component.
+    """
+
+    kinds: list[int]
+    rows: list[Tensor]
+    ties: tuple[str, Tensor] | None
+
+
+class TablePotential:
+    """Discrete factors.
+
+    Args:
+        log_table: ``[E, c_1, ..., c_k]``, finite.
+    """
+
+    def __init__(self, log_table: Tensor, wiring: Wiring):
+        self.log_table, self.wiring = log_table, wiring
+
+    def expected(self, mixture: Components, rules: Rules) -> Tensor:
+        """``[B]``: sum of E_b log f over the factors."""
+        value = self.log_table
+        for position, (kind, rows) in reversed(
+            list(enumerate(zip(self.wiring.kinds, self.wiring.rows, strict=True)))
+        ):
+            probs = taken(mixture.log_probs[kind].exp(), rows)  # [B, L, E, c]
+            probs = probs.view(*probs.shape[:3], *(1,) * position, probs.shape[3])
+            value = (value * probs).sum(-1)
+        return (mixture.weights * value.sum(2)).sum(1)
+
+
+class QuadraticPotential:
+    """Factors that are quadratic in v, parts B_k x_k of their nodes:
+
+    E_l log f = log f(E_l v) - tr(P Cov_l v) / 2.
+    """
+
+    def __init__(self, local: LocalDensity, wiring: Wiring):
+        self.local, self.wiring = local, wiring
+        self.precision = local.quadratic.precision
+        self.maps = _node_maps(local, wiring)
+
+    def expected(self, mixture: Components, rules: Rules) -> Tensor:
+        if self.local.is_scalar and self.wiring.ties is None:
+            return self._expected_of_scalars(mixture)
+        mean, root = scope_moments(mixture, self.wiring, self.maps)  # [B, L, E, R]
+        flat = mean.flatten(0, 1).unsqueeze(1)
+        value = self.local.at_parts(flat).view(mean.shape[:3])
+        if root.dim() == mean.dim():
+            trace = (self.precision.diagonal(dim1=-2, dim2=-1) * root.square()).sum(-1)
+        else:
+            trace = ((self.precision @ root) * root).sum((-1, -2))
+        return (mixture.weights * (value - 0.5 * trace).sum(2)).sum(1)
+
+    def _expected_of_scalars(self, mixture: Components) -> Tensor:
+        """The same for independent single numbers, in few operations."""
+        x, trace = [], 0.0
+        for k, (kind, rows, _) in enumerate(self.maps):
+            x.append(taken(mixture.means[kind].squeeze(-1), rows).flatten(0, 1))
+            scale = taken(mixture.scales[kind].squeeze(-1), rows)
+            trace = trace + scale.square() @ self.precision[:, k, k]
+        value = self.local.at_scalars(x).sum(1).view(mixture.weights.shape)
+        return (mixture.weights * (value - 0.5 * trace)).sum(1)
+
+
+class IntegratedPotential:
+    """All other factors with continuous nodes."""
+
+    def __init__(self, local: LocalDensity, wiring: Wiring):
+        self.local, self.wiring = local, wiring
+        self.maps = _node_maps(local, wiring)
+        self.discrete = [(wiring.kinds[k], wiring.rows[k]) for k in local.discrete]
+        joint = local.joint
+        #: [E, r, R] where all states of the discrete nodes share it, else [D, E, r, R].
+        self.joint = None if joint is None else joint
+        total = sum(local.widths)
+        self.dim = total if joint is None else joint.shape[2]
+        #: Of single numbers read through one linear combination: its coefficients, ``[R, E]``.
+        self.lever = None
+        if local.is_scalar and self.dim == 1 and max(local.widths) == 1:
+            ones = local.like.new_ones(1, local.num_factors)
+            self.lever = ones if joint is None else joint[0, :, 0].t().contiguous()
+
+    def expected(self, mixture: Components, rules: Rules) -> Tensor:
+        if self.lever is not None and self.wiring.ties is None:
+            return self._expected_of_scalar(mixture, rules)
+        mean, root = self._moments(mixture)
+        rule = rules(self.dim, mean[..., 0].numel(), sum(self.local.nodes_widths))
+        total = mean.new_zeros(len(mean))
+        per_point = max(1, mean.numel() * sum(self.local.nodes_widths))
+        size = max(1, CHUNK // per_point)
+        share = self._share(mixture)  # [B, L, D, E]
+        for points, weights in zip(rule.points.split(size), rule.weights.split(size), strict=True):
+            value = self._at(mean, root, points)  # [B, L, N, D, E]
+            total = total + torch.einsum("n,blnde,blde->b", weights, value, share)
+        return total
+
+    def _expected_of_scalar(self, mixture: Components, rules: Rules) -> Tensor:
+        """The same for a linear combination of independent single numbers, in few operations."""
+        centre, variance = 0.0, 0.0
+        for a, (kind, rows, _) in zip(self.lever, self.maps, strict=True):
+            centre = centre + a * taken(mixture.means[kind].squeeze(-1), rows)
+            variance = variance + (a * taken(mixture.scales[kind].squeeze(-1), rows)).square()
+        rule = rules(1, centre.numel(), len(self.lever))
+        sd = variance.sqrt().unsqueeze(2)
+        total: Tensor | float = 0.0
+        size = max(1, CHUNK // max(1, centre.numel() * len(self.lever)))
+        for points, weights in zip(rule.points.split(size), rule.weights.split(size), strict=True):
+            u = (centre.unsqueeze(2) + sd * points).flatten(0, 2)  # [B L N, E]
+            value = self._checked(self.local.at_scalars([a * u for a in self.lever]))
+            total = total + value.sum(1).view(*mixture.weights.shape, -1) @ weights
+        return (mixture.weights * total).sum(1)
+
+    def _at(self, mean: Tensor, root: Tensor, points: Tensor) -> Tensor:
+        """log f at ``[B, L, N, D, E]`` points of u."""
+        if root.dim() == mean.dim():
+            steps = root.unsqueeze(2) * points[:, None, None, :]
+        else:
+            steps = apply(root.unsqueeze(2), points[:, None, None, :])
+        u = mean.unsqueeze(2) + steps
+        value = self.local(u.flatten(0, 2)).view(u.shape[:-1])
+        return self._checked(value)
+
+    def _checked(self, value: Tensor) -> Tensor:
+        with torch.no_grad():
+            total = value.sum()
+        if bool(total.isfinite()):
+            return value
+        bad = value.isnan() | (value == torch.inf)
+        if bool(bad.any()):
+            e = int(bad.flatten(0, -2).any(0).nonzero()[0])
+            raise NonFiniteDensity(
+                f"{self.local.name(e)} has log density NaN or plus infinity under a component of "
+                "the mixture. Look at that statement: a scale that can reach 0 or a logarithm of a "
+                "negative number are the usual causes."
+            )
+        return torch.where(value == -torch.inf, EXCLUDED, value)
+
+    def excludes(self, mixture: Components, rules: Rules) -> int | None:
+        """A factor that is zero where a component has mass, if there is one."""
+        mean, root = self._moments(mixture)
+        rule = rules(self.dim, mean[..., 0].numel())
+        inner = rule.points.norm(dim=1) < 4
+        size = max(1, CHUNK // max(1, mean.numel() * sum(self.local.nodes_widths)))
+        for points in rule.points[inner].split(size):
+            found = (self._at(mean, root, points) == EXCLUDED).flatten(0, -2).any(0)
+            if bool(found.any()):
+                return int(found.nonzero()[0])
+        return None
+
+    def _moments(self, mixture: Components) -> tuple[Tensor, Tensor]:
+        """Mean ``[B, L, D, E, r]`` of u and a root of its covariance: standard deviations of the
+        same shape, or lower triangular ``[B, L, D, E, r, r]``."""
+        mean, root = scope_moments(mixture, self.wiring, self.maps)
+        if self.joint is None:
+            states = (-1, -1, self.local.num_states) + (-1,) * (root.dim() - 2)
+            mean = mean.unsqueeze(2).expand(-1, -1, self.local.num_states, -1, -1)
+            return mean, root.unsqueeze(2).expand(*states)
+        mean = apply(self.joint, mean.unsqueeze(2))
+        if root.dim() == mean.dim() - 1:
+            lever = self.joint * root.unsqueeze(2).unsqueeze(-2)
+        else:
+            lever = self.joint @ root.unsqueeze(2)
+        if self.dim == 1:
+            return mean, lever.norm(dim=-1)
+        return mean, torch.linalg.cholesky(lever @ lever.mT)
+
+    def _share(self, mixture: Components) -> Tensor:
+        """Weight of component and states, ``[B, L, D, E]``."""
+        share = mixture.weights[:, :, None, None]
+        for position, (kind, rows) in enumerate(self.discrete):
+            probs = taken(mixture.log_probs[kind].exp(), rows)  # [B, L, E, c]
+            share = share * probs.movedim(-1, 2)[:, :, self.local.states[:, position]]
+        if not self.discrete:
+            share = share.expand(-1, -1, 1, self.local.num_factors)
+        return share
+
+
+Potential = TablePotential | QuadraticPotential | IntegratedPotential
+
+
+def _node_maps(local: LocalDensity, wiring: Wiring) -> list[tuple[int, Tensor, Tensor | None]]:
+    """Kind, rows and basis of every continuous slot."""
+    slots = zip(local.continuous, local.bases, strict=True)
+    return [(wiring.kinds[k], wiring.rows[k], basis) for k, basis in slots]
+
+
+def scope_moments(
+    mixture: Components, wiring: Wiring, maps: list[tuple[int, Tensor, Tensor | None]]
+) -> tuple[Tensor, Tensor]:
+    """Mean ``[B, L, E, R]`` of the parts of a scope, and standard deviations of the same shape
+    where they are independent in a component, else a root ``[B, L, E, R, R']`` of the covariance.
+    """
+    means, scales, roots = [], [], []
+    is_diagonal = wiring.ties is None
+    for kind, _, basis in maps:
+        is_diagonal = is_diagonal and basis is None and mixture.roots[kind] is None
+    for kind, rows, basis in maps:
+        mean = taken(mixture.means[kind], rows)
+        means.append(mean if basis is None else apply(basis, mean))
+        if is_diagonal:
+            scales.append(taken(mixture.scales[kind], rows))
+        else:
+            root = taken(mixture.root(kind), rows)
+            roots.append(root if basis is None else basis @ root)
+    mean = torch.cat(means, -1) if len(means) > 1 else means[0]
+    if is_diagonal:
+        return mean, torch.cat(scales, -1) if len(scales) > 1 else scales[0]
+    root = block_diagonal(roots)
+    if wiring.ties is not None:
+        name, at = wiring.ties
+        tie = taken(mixture.parameters[name], at)
+        root = root @ correlation_root(tie, [mixture.kinds[kind].size for kind, _, _ in maps])
+    return mean, root
+
+
+def block_diagonal(blocks: list[Tensor]) -> Tensor:
+    """``[*batch, sum r, sum d]`` of ``[*batch, r, d]`` each."""
+    if len(blocks) == 1:
+        return blocks[0]
+    total, start, rows = sum(b.shape[-1] for b in blocks), 0, []
+    for block in blocks:
+        d = block.shape[-1]
+        rows.append(torch.nn.functional.pad(block, (start, total - start - d)))
+        start += d
+    return torch.cat(rows, -2)
+
+
+def zero_states(log_table: Tensor) -> int | None:
+    """A factor with an excluded state, if there is one."""
+    zero = (log_table == -torch.inf).flatten(1).any(1)
+    return int(zero.nonzero()[0]) if bool(zero.any()) else None

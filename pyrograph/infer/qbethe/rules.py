@@ -1,0 +1,91 @@
+"""Quadrature rules against standard normal densities of some dimensions, for optimising and for
+holding its results to account.
+
+Gauss-Hermite points on tensor grids as long as they are few, a fixed low-discrepancy set beyond,
+whose number does not depend on the dimension. Results are certified by finer rules, which the
+optimiser never saw: many evenly spaced points in one dimension, where kinks of a potential cost
+Gauss-Hermite rules their accuracy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.quasirandom import SobolEngine
+
+from pyrograph.quadrature import gauss_hermite
+
+#: Most points per dimension where dimensions stand for several numbers.
+MOST_POINTS = 16
+#: Largest tensor grid.
+MAX_POINTS = 1024
+#: Points of the low-discrepancy sets.
+SAMPLES, FINE_SAMPLES = 256, 4096
+#: Finer points per dimension, by dimension, and a second choice to compare with.
+FINE = ({2: 20, 3: 10, 4: 6}, {2: 15, 3: 8, 4: 5})
+#: Evenly spaced points, most and fewest, their reach, and numbers they may make altogether.
+EVEN, FEWEST_EVEN, REACH, NUMBERS = (801, 401), 65, 8.0, 2**26
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Points ``[N, r]`` and weights ``[N]`` that add up to 1."""
+
+    points: Tensor
+    weights: Tensor
+
+
+#: From dimension and number of integrals to a rule; and how many numbers of nodes the dimensions
+#: stand for.
+Rules = Callable[..., Rule]
+
+
+def coarse(num_points: int, like: Tensor) -> Rules:
+    """Rules to optimise by, of ``num_points`` per number of the nodes.
+
+    A difference of two nodes would meet K^2 points of their grid: a rule in the difference alone
+    has as many, up to :data:`MOST_POINTS`. With K of them kinks would be missed more often.
+    """
+
+    def rule(dim: int, integrals: int, numbers: int | None = None) -> Rule:
+        count = min(num_points ** ((numbers or dim) // dim), max(num_points, MOST_POINTS))
+        if count**dim > MAX_POINTS:
+            count = num_points
+        if count**dim > MAX_POINTS:
+            return low_discrepancy(dim, SAMPLES, like)
+        return Rule(*gauss_hermite(count, dim, like.dtype, like.device))
+
+    return rule
+
+
+def fine(like: Tensor, second: bool = False) -> Rules:
+    """Rules to certify by; the second choice tells how good the first is."""
+
+    def rule(dim: int, integrals: int, numbers: int | None = None) -> Rule:
+        if dim == 1:
+            most = min(EVEN[second], NUMBERS // (1 + second) // max(1, integrals))
+            return evenly_spaced(max(FEWEST_EVEN - 16 * second, most), like)
+        if dim in FINE[second]:
+            return Rule(*gauss_hermite(FINE[second][dim], dim, like.dtype, like.device))
+        return low_discrepancy(dim, FINE_SAMPLES >> second, like)
+
+    return rule
+
+
+def evenly_spaced(count: int, like: Tensor) -> Rule:
+    """Trapezoids under the normal density."""
+    z = torch.linspace(-REACH, REACH, count, dtype=like.dtype, device=like.device)
+    weights = torch.exp(-0.5 * z.square())
+    return Rule(z.unsqueeze(1), weights / weights.sum())
+
+
+def low_discrepancy(dim: int, count: int, like: Tensor) -> Rule:
+    """A Sobol set and its mirror image, mapped to normal numbers and scaled to variance 1."""
+    inside = SobolEngine(dim, scramble=True, seed=0).draw(count // 2, dtype=torch.float64)
+    z = torch.special.ndtri(inside.clamp(1e-12, 1 - 1e-12))
+    z = torch.cat([z, -z])
+    z = (z / z.square().mean(0).sqrt()).to(like)
+    return Rule(z, like.new_full((len(z),), 1 / len(z)))

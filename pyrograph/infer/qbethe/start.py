@@ -1,0 +1,105 @@
+"""Where a mixture starts: means at draws from the program, widths from their spread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from pyrograph.graph import FactorGraph
+from pyrograph.infer.qbethe.build import Network
+from pyrograph.infer.qbethe.components import Parameters
+from pyrograph.trace.plain_run import plain_run
+
+#: Draws of the program, at least, from which spreads are taken, and at most for starting means.
+FEWEST, MOST = 8, 64
+#: Spread of the logits of discrete nodes: components have to differ to part.
+JITTER = 0.5
+
+
+def starting_parameters(
+    network: Network,
+    graph: FactorGraph,
+    program: Callable[[], tuple],
+    shape: tuple[int, int],
+    init_scale: float,
+    is_full: bool,
+    generator: torch.Generator,
+) -> Parameters:
+    """Parameters of B restarts and L components; fills in what means are measured in.
+
+    Args:
+        program: gives the model and its arguments.
+        shape: B and L.
+        init_scale: width of a component in units of the draws' spread.
+    """
+    batch, components = shape
+    wanted = batch * components
+    like = graph.constant.detach()
+    free = _draws(graph, program, max(FEWEST, min(MOST, wanted)))
+    parameters: Parameters = {"weights": like.new_zeros(batch, components)}
+    for k, kind in enumerate(network.kinds):
+        count, size = len(kind.nodes), kind.size
+        if kind.is_discrete:
+            noise = torch.randn(batch, components, count, size, generator=generator)
+            parameters[f"logits_{k}"] = (JITTER * noise).to(like)
+            continue
+        draws = (
+            torch.cat(
+                [
+                    free[s.name].flatten(1, len(s.batch_shape))
+                    if s.batch_shape
+                    else free[s.name].unsqueeze(1)
+                    for s in graph.sites.values()
+                    if not s.is_discrete and s.width == size
+                ],
+                1,
+            )
+            .reshape(-1, count, size)
+            .to(like)
+        )
+        unit = _spread(graph, draws, size)
+        network.kinds[k] = replace(kind, centre=draws.mean(0), unit=unit)
+        chosen = draws[torch.arange(wanted, device=like.device) % len(draws)]
+        if wanted > len(draws):
+            noise = torch.randn(chosen.shape, generator=generator, dtype=torch.float64)
+            chosen = chosen + unit * noise.to(like)
+        start = (chosen - draws.mean(0)) / unit
+        parameters[f"mean_{k}"] = start.reshape(batch, components, count, size)
+        width = torch.full_like(parameters[f"mean_{k}"], init_scale).log()
+        parameters[f"log_scale_{k}"] = width
+        if is_full and size > 1:
+            parameters[f"shear_{k}"] = like.new_zeros(
+                batch, components, count, size * (size - 1) // 2
+            )
+    for name, (scopes, numbers) in network.num_ties.items():
+        parameters[name] = like.new_zeros(batch, components, scopes, numbers)
+    return parameters
+
+
+def _draws(graph: FactorGraph, program: Callable[[], tuple], count: int) -> dict[str, Tensor]:
+    """``[count, *site]`` of every continuous site, in the graph's space."""
+    model, args, kwargs = program()
+    points = [plain_run(model, args, kwargs, {}, True).free for _ in range(count)]
+    return {
+        name: torch.stack([point[name] for point in points])
+        for name, site in graph.sites.items()
+        if not site.is_discrete
+    }
+
+
+def _spread(graph: FactorGraph, draws: Tensor, size: int) -> Tensor:
+    """``[V, size]``: standard deviation of a site's numbers over draws and nodes alike, so that
+    few draws are enough."""
+    parts, start = [], 0
+    for site in graph.sites.values():
+        if site.is_discrete or site.width != size:
+            continue
+        own = draws[:, start : start + site.num_nodes]
+        start += site.num_nodes
+        spread = (own - own.mean(0)).square().mean().sqrt() * (len(own) / (len(own) - 1)) ** 0.5
+        spread = torch.where(spread > 0, spread, torch.ones_like(spread))
+        parts.append(spread.expand(site.num_nodes, size))
+    return torch.cat(parts)

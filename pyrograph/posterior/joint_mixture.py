@@ -1,0 +1,219 @@
+"""A posterior that is one mixture over all nodes.
+
+    q(x) = sum_l w_l prod_i q_il(x_i)
+
+Marginals of any nodes are mixtures with the same weights, and so are conditionals, whose weights
+follow by Bayes' rule,
+
+    w_l | x_G  ~  w_l prod_{i in G} q_il(x_i)
+
+without inference running again. Continuous nodes are Gaussian in unconstrained space within a
+component, pushed through the map to the site's support.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.distributions import (
+    Categorical,
+    Distribution,
+    Independent,
+    MixtureSameFamily,
+    MultivariateNormal,
+    Normal,
+    biject_to,
+)
+
+from pyrograph.beliefs import Categoricals, JointMixture
+from pyrograph.errors import InferenceError, OptionError, ShapeMismatch
+from pyrograph.posterior.finite import States
+from pyrograph.posterior.mixture_guide import MixtureGuide
+from pyrograph.posterior.pushforward import Pushforward, is_real
+from pyrograph.posterior.scopes import ScopedPosterior, Scopes
+from pyrograph.trace.sites import Site, support_on
+
+
+class MixturePosterior(ScopedPosterior):
+    """A joint mixture.
+
+    Args:
+        graph: the factor graph, unconstrained.
+        mixture: over its sites.
+        scopes: beliefs of the factors.
+        is_joint: whether nodes are independent within a component, so that the mixture is all
+            there is; beliefs of factors may know of more dependence.
+        run: ``converged``, ``status``, ``history`` and evidence, see :class:`Posterior`.
+    """
+
+    def __init__(
+        self, graph, mixture: JointMixture, scopes: Sequence[Scopes], *, is_joint: bool, **run
+    ):
+        super().__init__(graph, scopes, **run)
+        self.mixture, self.is_joint = mixture, is_joint
+        self.given: dict[str, Tensor] = {}
+
+    def marginal(self, site: str) -> Distribution:
+        """``MixtureSameFamily`` over the components, in the program's space; ``Categorical`` over
+        the states of a discrete site. Nodes that were given have no width.
+
+        Raises:
+            OptionError: no such site.
+            UnsupportedSite: its support depends on latents.
+        """
+        described, nodes = self._site(site), self.mixture.sites[site]
+        batch = described.batch_shape
+        if isinstance(nodes, Categoricals):
+            log_p = (nodes.log_p + self.mixture.log_weights[:, None, None]).logsumexp(0)
+            values = described.enumeration.to(log_p.device)
+            return States(values, log_p.reshape(*batch, -1))
+        count = self.mixture.num_components
+        mean = nodes.mean.movedim(0, 1).reshape(*batch, count, *described.event_shape)
+        root = nodes.root.movedim(0, 1)
+        base = _normal(mean, root, len(described.event_shape))
+        if not is_real(described.support):
+            base = Pushforward(base, biject_to(support_on(described.support, mean.device)))
+        weights = self.mixture.log_weights.expand(*batch, count)
+        return MixtureSameFamily(
+            Categorical(logits=weights, validate_args=False), base, validate_args=False
+        )
+
+    def sample(self, num_samples: int) -> dict[str, Tensor]:
+        """Draws from the joint mixture: one component for all nodes of a draw."""
+        component = self.mixture.draw_components(num_samples) if num_samples else None
+        out = {}
+        for name, site in self.graph.sites.items():
+            nodes = self.mixture.sites[name]
+            if component is None:
+                out[name] = torch.zeros(0, *site.shape, dtype=site.dtype, device=site.device)
+                continue
+            drawn = nodes.sample(component).detach()
+            if isinstance(nodes, Categoricals):
+                value = site.enumeration.to(drawn.device)[drawn]
+                out[name] = value.reshape(num_samples, *site.shape)
+                continue
+            free = drawn.reshape(num_samples, *site.batch_shape, *site.event_shape)
+            out[name] = biject_to(_fixed_support(site, free))(free)
+        return out
+
+    def condition(
+        self, values: Mapping[str, Tensor], mask: Mapping[str, Tensor] | None = None
+    ) -> MixturePosterior:
+        """The posterior given values of some nodes, in closed form.
+
+        Args:
+            values: by site, in the program's space, of the site's shape.
+            mask: by site, bool of its batch shape, True where the value is given; default all.
+
+        Raises:
+            OptionError: no such site, a node given before, or a value outside the support.
+            ShapeMismatch: a value or mask has another shape than the site.
+            InferenceError: nodes are correlated within a component (``covariance="full"``).
+        """
+        if not self.is_joint:
+            raise InferenceError(
+                "conditioning needs nodes that are independent within a component; run QBethe with "
+                'covariance="diagonal"'
+            )
+        mask = mask or {}
+        known, given = {}, dict(self.given)
+        for name in [*values, *(name for name in mask if name not in values)]:
+            site = self._site(name)
+            if name not in values:
+                raise OptionError(f'mask names site "{name}", of which no value is given')
+            which = _checked_mask(site, mask.get(name))
+            if name in given and bool((which & given[name]).any()):
+                raise OptionError(f'nodes of site "{name}" are given already')
+            known[name] = which, self._states_or_numbers(site, values[name], which)
+            given[name] = which | given.get(name, torch.zeros_like(which))
+        result = MixturePosterior(
+            self.graph,
+            self.mixture.condition(known),
+            [],
+            is_joint=True,
+            converged=self.converged,
+            status=self.status,
+            history=self.history,
+        )
+        result.given = given
+        return result
+
+    def _states_or_numbers(self, site: Site, value: Tensor, mask: Tensor) -> Tensor:
+        """``[n]`` or ``[n, d]``: state numbers or unconstrained numbers of the given nodes."""
+        value = torch.as_tensor(value)
+        if value.shape != site.shape:
+            raise ShapeMismatch(
+                f'the value of site "{site.name}" has shape {list(value.shape)}, the site has '
+                f"shape {list(site.shape)}; values of nodes that are not given may be anything"
+            )
+        nodes = self.mixture.sites[site.name]
+        if isinstance(nodes, Categoricals):
+            states = site.enumeration.to(value)
+            flat = value.reshape(site.num_nodes, 1, *states.shape[1:])
+            same = (flat == states).reshape(site.num_nodes, len(states), -1).all(2)
+            if not bool(same.any(1)[mask].all()):
+                raise OptionError(f'a value of site "{site.name}" is none of its states')
+            return same.to(torch.int64).argmax(1)
+        value = value.to(nodes.mean)
+        support = _fixed_support(site, value)
+        flat = value.reshape(site.num_nodes, *site.constrained_event_shape)
+        inside = support.check(flat)
+        if not bool(inside.reshape(site.num_nodes, -1).all(1)[mask].all()):
+            raise OptionError(f'a value of site "{site.name}" is outside its support')
+        free = biject_to(support).inv(flat).reshape(site.num_nodes, -1)
+        return torch.where(mask.unsqueeze(1), free, 0.0)
+
+    def guide(self, sites: Sequence[str] | None = None) -> MixtureGuide:
+        """The joint mixture as a Pyro guide with its exact density; sites left out are integrated
+        out.
+
+        Raises:
+            OptionError: no such site, or an empty list.
+            UnsupportedSite: a site's support depends on latents.
+            InferenceError: some nodes are given, and have no density.
+        """
+        names = list(self.graph.sites if sites is None else sites)
+        if not names:
+            raise OptionError("guide(sites=[]) has no site to draw")
+        held = [name for name in names if name in self.given]
+        if held:
+            raise InferenceError(
+                f"site {held[0]!r} has nodes that are given and have no density; leave it out: "
+                "guide(sites=[...])"
+            )
+        return MixtureGuide.from_mixture([self._site(name) for name in names], self.mixture)
+
+
+def _normal(mean: Tensor, root: Tensor, event_dim: int) -> Distribution:
+    """Normal of shape ``mean``; ``root [n, L, d, d]``."""
+    if event_dim == 1 and mean.shape[-1] > 1 and bool(root.tril(-1).any()):
+        tril = root.reshape(*mean.shape, mean.shape[-1])
+        return MultivariateNormal(mean, scale_tril=tril, validate_args=False)
+    scale = root.square().sum(-1).sqrt().reshape(mean.shape)
+    base = Normal(mean, scale, validate_args=False)
+    return Independent(base, event_dim) if event_dim else base
+
+
+def _checked_mask(site: Site, mask: Tensor | None) -> Tensor:
+    """``[n]``."""
+    if mask is None:
+        return torch.ones(site.num_nodes, dtype=torch.bool, device=site.device)
+    mask = torch.as_tensor(mask, device=site.device)
+    if mask.dtype != torch.bool or mask.shape != torch.Size(site.batch_shape):
+        raise ShapeMismatch(
+            f'the mask of site "{site.name}" is {mask.dtype} of shape {list(mask.shape)}; it has '
+            f"to be bool of the batch shape {list(site.batch_shape)}"
+        )
+    return mask.reshape(site.num_nodes)
+
+
+def _fixed_support(site: Site, like: Tensor):
+    """The site's support.
+
+    Raises:
+        UnsupportedSite: it depends on latents.
+    """
+    is_real(site.support)
+    return support_on(site.support, like.device)
