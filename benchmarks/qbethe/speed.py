@@ -32,6 +32,7 @@ def iterations(num_components: int, dtype: torch.dtype) -> tuple[Callable, Calla
         programs.denoising,
         num_components=num_components,
         num_quadrature=3,
+        num_entropy=3,  # as by hand; the default takes more
         covariance="diagonal",
         progress=False,
     )

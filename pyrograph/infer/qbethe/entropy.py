@@ -158,10 +158,11 @@ class ScopeEntropies:
                 for kind, rows in zip(self.wiring.kinds, self.wiring.rows, strict=True)
             ]
             inner = 0.0
-            for m in range(mixture.num_components):
-                product = slots[0][0][:, :, :, m] * mixture.weights[:, m, None, None, None]
-                for ratio, _ in slots[1:]:
-                    product = (product.unsqueeze(3) * ratio[:, :, None, :, m]).flatten(2, 3)
+            by_component = zip(*(ratio.unbind(3) for ratio, _ in slots), strict=True)
+            for w, (product, *others) in zip(mixture.weights.unbind(1), by_component, strict=True):
+                product = w[:, None, None, None] * product
+                for ratio in others:
+                    product = (product.unsqueeze(3) * ratio.unsqueeze(2)).flatten(2, 3)
                 inner = inner + product
             weight = slots[0][1]
             for _, share in slots[1:]:
@@ -173,10 +174,10 @@ class ScopeEntropies:
     @staticmethod
     def _slot(overlap: Overlap, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Ratios ``[B, L, N, M, S]`` of a slot and weights ``[B or 1, L or 1, N, S or 1]``."""
-        ratio, weight = overlap.ratio.index_select(4, rows), overlap.weight
+        ratio, weight = _columns(overlap.ratio, rows), overlap.weight
         if weight.dim() == 1:
             return ratio, weight[None, None, :, None]
-        return ratio, weight.index_select(3, rows)
+        return ratio, _columns(weight, rows)
 
     def _mixing_of_correlated(self, mixture: Components, rules: Rules) -> Tensor:
         maps = [(k, r, None) for k, r in zip(self.wiring.kinds, self.wiring.rows, strict=True)]
@@ -243,3 +244,9 @@ def _at_drawn_states(log_p: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
     index = state.unsqueeze(2).expand(-1, -1, components, -1, -1)  # [B, L, M, N, S]
     ratio = others.gather(3, index).transpose(2, 3) - own.unsqueeze(3)
     return ratio, own - own.detach()
+
+
+def _columns(value: Tensor, rows: Tensor) -> Tensor:
+    """``value[..., rows]``, whose derivative is a sum over contiguous numbers."""
+    flat = value.reshape(-1, value.shape[-1]).index_select(1, rows)
+    return flat.view(*value.shape[:-1], len(rows))
