@@ -262,7 +262,7 @@ class QBethe(Engine):
     def _excluded(self, mixture: Components, rules: Rules) -> str | None:
         """A factor that is zero where the mixture has mass."""
         for potential in self.network.potentials:
-            if isinstance(potential, IntegratedPotential):
+            if isinstance(potential, IntegratedPotential) and potential.met_zero:
                 e = potential.excludes(mixture, rules)
                 if e is not None:
                     return potential.local.name(e)

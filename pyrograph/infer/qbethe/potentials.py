@@ -106,10 +106,11 @@ class IntegratedPotential:
         self.maps = _node_maps(local, wiring)
         self.discrete = [(wiring.kinds[k], wiring.rows[k]) for k in local.discrete]
         joint = local.joint
-        #: [E, r, R] where all states of the discrete nodes share it, else [D, E, r, R].
-        self.joint = None if joint is None else joint
+        self.joint = joint
         total = sum(local.widths)
         self.dim = total if joint is None else joint.shape[2]
+        #: Whether a zero was met at some point of a rule.
+        self.met_zero = False
         #: Of single numbers read through one linear combination: its coefficients, ``[R, E]``.
         self.lever = None
         if local.is_scalar and self.dim == 1 and max(local.widths) == 1:
@@ -169,6 +170,7 @@ class IntegratedPotential:
                 "the mixture. Look at that statement: a scale that can reach 0 or a logarithm of a "
                 "negative number are the usual causes."
             )
+        self.met_zero = True
         return torch.where(value == -torch.inf, EXCLUDED, value)
 
     def excludes(self, mixture: Components, rules: Rules) -> int | None:
