@@ -25,6 +25,8 @@ from torch import Tensor
 #: A component's scale is at least this share of the root mean square of all components' at the
 #: node: quadrature of the mixture's entropy errs for components much narrower than the others.
 FLOOR = 0.2
+#: A weight below exp(-60) stays there: one of 0 has no logarithm.
+LEAST_LOG_WEIGHT = -60.0
 
 Parameters = dict[str, Tensor]
 
@@ -59,7 +61,7 @@ class Components:
 
     def __init__(self, kinds: list[Kind], parameters: Parameters):
         self.kinds, self.parameters = kinds, parameters
-        self.log_weights = parameters["weights"].log_softmax(1)
+        self.log_weights = parameters["weights"].log_softmax(1).clamp_min(LEAST_LOG_WEIGHT)
         self.weights = self.log_weights.exp()
 
     @property

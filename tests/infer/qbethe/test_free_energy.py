@@ -10,7 +10,7 @@ from scipy import stats
 from torch.testing import assert_close
 
 import pyrograph as pg
-from pyrograph.infer.qbethe.components import Components, correlation_root, num_ties
+from pyrograph.infer.qbethe.components import FLOOR, Components, correlation_root, num_ties
 from pyrograph.infer.qbethe.rules import coarse, fine, low_discrepancy
 
 from .programs import CELL, CYCLE, GRID, chain, spins, three_cycle
@@ -185,3 +185,21 @@ def test_one_component_is_mean_field():
             log_p += j * spin[e] * spin[(e + 1) % 4]
         total += q * (log_p - np.log(q))
     assert_close(exact(found)[0].item(), total, rtol=0, atol=1e-9)
+
+
+def test_a_component_without_weight_changes_nothing():
+    found = engine(three_cycle, num_components=3)
+    with torch.no_grad():
+        found.parameters["weights"][:] = torch.tensor([0.0, -2000.0, -3000.0])
+        found.parameters["log_scale_0"][:] = 0.0  # scales of siblings are a floor to each other
+    alone = engine(three_cycle, num_components=1)
+    with torch.no_grad():
+        for name in ("mean_0", "log_scale_0"):
+            alone.parameters[name][:] = found.parameters[name][:, :1]
+        # the root mean square of equal scales and their floor
+        alone.parameters["log_scale_0"] += 0.5 * np.log(1 + FLOOR**2)
+    rules = coarse(12, DOUBLE), coarse(12, DOUBLE)
+    value, expected = (e.objective(e.parameters, rules) for e in (found, alone))
+    value.sum().backward()
+    assert_close(value, expected)
+    assert all(v.grad.isfinite().all() for v in found.parameters.values())
