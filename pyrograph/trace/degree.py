@@ -3,6 +3,9 @@
 A function seen at points only may look like a polynomial and have a needle elsewhere; what its
 steps are does not depend on where one looks. A logarithm of an exponential counts as its argument,
 so that a log-normal density is the quadratic function that it is.
+
+Absolute values, clamps, minima and maxima of polynomials are polynomials between kinks; their
+degree is asked for apart, with the steps that may switch.
 """
 
 from __future__ import annotations
@@ -35,18 +38,34 @@ class Form:
 
 ZERO, CONSTANT, UNKNOWN = Form(-math.inf), Form(0), Form(math.inf)
 SAME = {"clone", "alias", "_to_copy", "positive"}
+#: Operations that switch between their arguments, or between one and constants.
+SWITCHES = {"abs", "relu", "clamp", "clamp_min", "clamp_max", "minimum", "maximum"}
 SOLVES = {"aten::linalg_solve_triangular", "aten::_linalg_solve_ex"}
 
 
 def polynomial_degree(program: LocalProgram) -> float:
     """Largest degree among the outputs, infinite where one is not known to be a polynomial."""
+    return _degree(program, None)
+
+
+def piecewise_degree(program: LocalProgram) -> tuple[float, list[int]]:
+    """The same where pieces may be different polynomials that meet, and which lines switch."""
+    switches: list[int] = []
+    return _degree(program, switches), switches
+
+
+def _degree(program: LocalProgram, switches: list[int] | None) -> float:
     forms: dict[int, Form] = {}
-    for line in program.lines:
+    for n, line in enumerate(program.lines):
         reads = [_of_read(read, forms) for read in line.reads]
         if all(form.is_constant for form in reads):
             forms[line.buffer] = CONSTANT
         elif not line.dtype.is_floating_point:
             forms[line.buffer] = UNKNOWN
+        elif switches is not None and operation(line) in SWITCHES:
+            switches.append(n)
+            exponential = any(form.is_exponential for form in reads)
+            forms[line.buffer] = UNKNOWN if exponential else _largest(reads)
         else:
             forms[line.buffer] = _of_line(line, reads)
     out = _of_read(program.output, forms)
@@ -63,6 +82,11 @@ def _of_read(read: Read, forms: dict[int, Form]) -> Form:
     return _largest(parts)
 
 
+def operation(line: Line) -> str:
+    """Name of the operation of a line."""
+    return line.rule.func._schema.name.removeprefix("aten::") if line.rule.func is not None else ""
+
+
 def _of_line(line: Line, reads: list[Form]) -> Form:
     rule = line.rule
     if rule.replay is replay_dot:
@@ -70,7 +94,7 @@ def _of_line(line: Line, reads: list[Form]) -> Form:
     if rule.replay is replay_matrix:
         is_solve = rule.func._schema.name in SOLVES
         return _largest(reads[1:]) if is_solve and reads[0].is_constant else UNKNOWN
-    name = rule.func._schema.name.removeprefix("aten::") if rule.func is not None else ""
+    name = operation(line)
     if rule.replay is replay_reduction:
         return _largest(reads) if name in ("sum", "mean") else UNKNOWN
     if rule.replay is not replay_pointwise:

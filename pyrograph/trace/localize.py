@@ -54,7 +54,7 @@ class LocalProgram:
         rows = torch.zeros_like(ids) if rows is None else rows
         demand = Demand(tape, ids, rows)
         self.num_outputs = len(ids)
-        self._leaf_home, self._leaf_sizes = leaf_home, leaf_sizes
+        self._leaf_home, self.leaf_sizes = leaf_home, leaf_sizes
         self._sizes = {}
         base = len(leaf_sizes)
         self.lines: list[Line] = []
@@ -117,24 +117,24 @@ class LocalProgram:
         table = index.view(count, per_block)
         if bool((table == table[0]).all()):
             gather = read.gathers[0]
-            size = self._sizes.get(gather.buffer) or self._leaf_sizes[gather.buffer]
+            size = self._sizes.get(gather.buffer) or self.leaf_sizes[gather.buffer]
             read.gathers = [_gather(gather.buffer, table[0].clone(), size)]
             read.shape = (1, *read.shape[1:])
         return read
 
     def _locate(self, piece: Piece, size: int, demand: Demand):
         """Buffers and positions of a piece's numbers, and where they go in the read."""
-        base = len(self._leaf_sizes)
+        base = len(self.leaf_sizes)
         if piece.source == LEAVES:
             slot, position = self._leaf_home(piece.row, piece.leaf)
             target = piece.target
             for s in slot.unique().tolist():
                 here = (slot == s).nonzero().squeeze(1)
                 if len(here) == len(slot):
-                    yield _gather(s, position, self._leaf_sizes[s]), target
+                    yield _gather(s, position, self.leaf_sizes[s]), target
                 else:
                     yield (
-                        _gather(s, position[here], self._leaf_sizes[s]),
+                        _gather(s, position[here], self.leaf_sizes[s]),
                         here if target is None else target[here],
                     )
             return
@@ -167,7 +167,7 @@ class LocalProgram:
     def __call__(self, leaves: list[Tensor]) -> Tensor:
         """The wanted numbers ``[len(ids), S]``."""
         if self._values is None:
-            self._values = write_function(len(self._leaf_sizes), self.lines, self.output)
+            self._values = write_function(len(self.leaf_sizes), self.lines, self.output)
         out = self._values(*leaves)
         shape = (self.num_outputs, max([leaf.shape[1] for leaf in leaves], default=1))
         return out if out.shape == shape else out.expand(shape)
@@ -175,7 +175,7 @@ class LocalProgram:
     def total(self, leaves: list[Tensor]) -> Tensor:
         """Their sum ``[S]``, without gathering them first."""
         if self._total is None:
-            self._total = write_function(len(self._leaf_sizes), self.lines, self.output, total=True)
+            self._total = write_function(len(self.leaf_sizes), self.lines, self.output, total=True)
         total = self._total(*leaves)
         samples = max((t.shape[1] for t in leaves), default=1)
         return total.expand(samples)

@@ -18,6 +18,7 @@ from pyrograph.infer.message_passing.reduction import LocalDensity
 from pyrograph.infer.message_passing.tables import MAX_ENTRIES
 from pyrograph.infer.qbethe.components import Kind, num_ties
 from pyrograph.infer.qbethe.entropy import ScopeEntropies
+from pyrograph.infer.qbethe.piecewise import PiecewisePotential
 from pyrograph.infer.qbethe.potentials import (
     IntegratedPotential,
     Potential,
@@ -51,11 +52,12 @@ class Network:
     is_forest: bool
 
 
-def build(graph: FactorGraph, is_full: bool) -> Network:
+def build(graph: FactorGraph, is_full: bool, closed_forms: bool | None) -> Network:
     """Sort nodes, factors and scopes.
 
     Args:
         is_full: whether nodes of a scope are correlated within a component.
+        closed_forms: of potentials in pieces; None for those of more than one node.
 
     Raises:
         UnsupportedFactor: a discrete factor has zeros, or a table too large.
@@ -70,7 +72,7 @@ def build(graph: FactorGraph, is_full: bool) -> Network:
     for number, group in enumerate(graph.factors):
         wiring = _wiring(group.scope, kind, row)
         wiring.ties = place.get(number)
-        potentials.append(_potential(graph, group, wiring))
+        potentials.append(_potential(graph, group, wiring, closed_forms))
     different = [torch.stack(scope.nodes, 1) for scope in scopes]
     forest = is_forest(different, graph.num_nodes)
     return Network(kinds, kind, row, potentials, scopes, counting, ties, forest)
@@ -141,7 +143,9 @@ def _scopes(
     return entropies, ties, place
 
 
-def _potential(graph: FactorGraph, group: FactorGroup, wiring: Wiring) -> Potential:
+def _potential(
+    graph: FactorGraph, group: FactorGroup, wiring: Wiring, closed_forms: bool | None
+) -> Potential:
     like = graph.constant.detach().new_zeros(0)
     if group.is_discrete:
         entries = math.prod(site.cardinality for site in group.slots) * group.num_factors
@@ -165,4 +169,6 @@ def _potential(graph: FactorGraph, group: FactorGroup, wiring: Wiring) -> Potent
     if local.quadratic is not None:
         return QuadraticPotential(local, wiring)
     local.reduce_jointly()
-    return IntegratedPotential(local, wiring)
+    potential = IntegratedPotential(local, wiring)
+    wanted = group.arity > 1 if closed_forms is None else closed_forms
+    return PiecewisePotential.recognised(potential) if wanted else potential

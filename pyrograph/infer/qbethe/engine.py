@@ -17,13 +17,14 @@ of projections. Cost of a step: O(L factors) in one dimension, O(L^2) for entrop
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pyrograph.errors import NonFiniteDensity, OptionError
+from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch
 from pyrograph.infer.base import Engine
 from pyrograph.infer.options import count, positive
 from pyrograph.infer.qbethe.build import build
@@ -31,7 +32,7 @@ from pyrograph.infer.qbethe.components import Components, Parameters
 from pyrograph.infer.qbethe.entropy import component_entropies, node_entropies, overlaps
 from pyrograph.infer.qbethe.potentials import IntegratedPotential
 from pyrograph.infer.qbethe.results import mixture_of_graph
-from pyrograph.infer.qbethe.rules import Rules, coarse, fine
+from pyrograph.infer.qbethe.rules import Rules, coarse, fine, fine_entropies
 from pyrograph.infer.qbethe.start import starting_parameters
 from pyrograph.infer.requires import FiniteOrContinuous
 from pyrograph.posterior.joint_mixture import MixturePosterior
@@ -46,8 +47,8 @@ LAST_STEP = 0.02
 HELD = 0.4
 #: Differences of the certified value, absolute and relative, that are not spoken of.
 ABSOLUTE, RELATIVE = 0.01, 1e-3
-#: Fewest points for entropies of mixtures, and those by which they are certified.
-ENTROPY_POINTS, HELD_OUT = 12, (24, 17)
+#: Fewest points for entropies of mixtures.
+ENTROPY_POINTS = 12
 #: Steps per iteration of L-BFGS, and its memory.
 LBFGS_STEPS, LBFGS_MEMORY = 5, 20
 
@@ -59,7 +60,10 @@ class QBethe(Engine):
         model: a Pyro program of continuous and finite discrete sites, without hard constraints.
         num_components: L.
         num_quadrature: Gauss-Hermite points per dimension, K, for the potentials; exact for
-            polynomials of degree 2 K - 1. Closed forms are used where they exist.
+            polynomials of degree 2 K - 1. Gaussian factors are closed forms.
+        closed_forms: for polynomials between kinks (absolute values, clamps, minima of one linear
+            combination of numbers) too; by default for those of two nodes and more, whose kinks
+            points miss first. With False all are integrated by points, as in the paper.
         num_entropy: the same for entropies of more than one component; default K or 12, whichever
             is more. With 4 the optimiser gains some 0.2 nats from their errors.
         covariance: ``"diagonal"``, nodes independent in a component, or ``"full"``, correlated
@@ -89,6 +93,7 @@ class QBethe(Engine):
         num_components: int = 5,
         num_quadrature: int = 4,
         num_entropy: int | None = None,
+        closed_forms: bool | None = None,
         covariance: str = "diagonal",
         num_restarts: int = 1,
         optimizer: str = "adam",
@@ -103,6 +108,9 @@ class QBethe(Engine):
         self.num_quadrature = count("num_quadrature", num_quadrature, least=2)
         most = max(self.num_quadrature, ENTROPY_POINTS)
         self.num_entropy = most if num_entropy is None else count("num_entropy", num_entropy, 2)
+        if closed_forms not in (None, True, False):
+            raise OptionError(f"closed_forms={closed_forms!r} is not True, False or None")
+        self.closed_forms = closed_forms
         if covariance not in COVARIANCES:
             raise OptionError(f"covariance={covariance!r} is not one of {', '.join(COVARIANCES)}")
         self.covariance = covariance
@@ -120,7 +128,7 @@ class QBethe(Engine):
 
     # ------------------------------------------------------------------ state
     def allocate(self) -> None:
-        self.network = build(self.graph, self.covariance == "full")
+        self.network = build(self.graph, self.covariance == "full", self.closed_forms)
         args, kwargs = self._arguments
         self.parameters = starting_parameters(
             self.network,
@@ -180,13 +188,18 @@ class QBethe(Engine):
             entropy = entropy + scope(mixture, own, overlap, rules[1])
         return total + temperature * entropy
 
-    def _temperature(self) -> float:
-        step = self.num_done
+    def _temperature(self, step: int) -> float:
         return float(self.temperature(step)) if callable(self.temperature) else self.temperature
+
+    @property
+    def converged(self) -> bool:
+        """Whether ``tol`` was met, by weights that were free unless they never are."""
+        is_fixed = self.num_components == 1 or self.hold_weights >= self.num_steps
+        return super().converged and (is_fixed or self.num_done > self.hold_weights + 1)
 
     def advance(self) -> dict[str, Tensor]:
         before = {name: value.detach().clone() for name, value in self.parameters.items()}
-        temperature = self._temperature()
+        temperature = self._temperature(self.num_done)
         holds = self.num_done < self.hold_weights or self.num_components == 1
         if self.num_done == self.hold_weights and self.optimizer == "lbfgs":
             self._start_optimiser()  # curvature without the weights says nothing about them
@@ -196,6 +209,7 @@ class QBethe(Engine):
             self._rule.zero_grad()
             value = self.objective(self.parameters, self._rules, temperature)
             (-value.sum()).backward()
+            self._refuse_bad_gradient(value)
             if holds:
                 self.parameters["weights"].grad = None
             self._measured = value.detach()
@@ -228,32 +242,42 @@ class QBethe(Engine):
                 "Lower lr, or look for potentials that are infinite."
             )
 
+    def _refuse_bad_gradient(self, value: Tensor) -> None:
+        total = torch.stack([v.grad.sum() for v in self.parameters.values() if v.grad is not None])
+        if not bool(total.isfinite().all()) and bool(value.isfinite().all()):
+            raise NonFiniteDensity(
+                f"the free energy is finite after {self.num_done} steps but its gradient is not. "
+                "torch.where differentiates the branch not taken too: keep its argument inside the "
+                "domain, as in torch.where(x > 0, x.clamp_min(1e-6).sqrt(), 0.0)."
+            )
+
     # ------------------------------------------------------------------ results
     def posterior(self) -> MixturePosterior:
         """The best restart, with its evidence by rules that the optimiser never saw."""
         graph = self.graph
         with torch.no_grad():
-            optimised = self.objective(self.parameters, self._rules)
-            best = int(optimised.argmax())
+            temperature = self._temperature(max(0, self.num_done - 1))
+            best = int(self.objective(self.parameters, self._rules, temperature).argmax())
             chosen = {
                 name: value.detach()[best : best + 1].clone()
                 for name, value in self.parameters.items()
             }
             mixture = Components(self.network.kinds, chosen)
             like = graph.constant.detach()
-            held_out = fine(like), coarse(HELD_OUT[0], like)
+            optimised = self.objective(chosen, self._rules)[0]
+            held_out = fine(like), fine_entropies(like)
             certified = self.objective(chosen, held_out)[0]
-            other = fine(like, second=True), coarse(HELD_OUT[1], like)
+            other = fine(like, second=True), fine_entropies(like, second=True)
             second = self.objective(chosen, other)[0]
             excluded = self._excluded(mixture, fine(like))
-        evidence = self._evidence(optimised[best], certified, second, excluded)
+        evidence = self._evidence(optimised, certified, second, excluded)
         return mixture_of_graph(
             graph,
             self.network,
             mixture,
             is_joint=self.covariance == "diagonal",
             converged=self.converged,
-            status=" ".join([self.status, *evidence[2]]),
+            status=_sentences(self.status, evidence[2]),
             history=self.history,
             log_evidence=evidence[0],
             evidence_kind=evidence[1],
@@ -288,7 +312,7 @@ class QBethe(Engine):
             notes.append(
                 "The optimiser lived on errors of the quadrature: it reached "
                 f"{float(optimised):.6g}, finer rules give {float(certified):.6g}. Raise "
-                "num_quadrature."
+                "num_quadrature, and num_entropy."
             )
         if not is_sure:
             notes.append(
@@ -312,10 +336,23 @@ class QBethe(Engine):
                 for name in ("centre", "unit")
                 if not kind.is_discrete
             },
-            "optimizer": self._rule.state_dict(),
+            "optimizer": deepcopy(self._rule.state_dict()),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        ours = {name: list(value.shape) for name, value in self.parameters.items()}
+        theirs = {name: list(value.shape) for name, value in state["parameters"].items()}
+        if ours != theirs:
+            raise ShapeMismatch(
+                "the state belongs to other options: its parameters are "
+                f"{theirs}, here they are {ours}. Give num_components, num_restarts and covariance "
+                "of the saved run."
+            )
+        rules = self._rule.state_dict(), state["optimizer"]
+        if len({frozenset(rule["param_groups"][0]) for rule in rules}) > 1:
+            raise ShapeMismatch(
+                f'the state is not of optimizer="{self.optimizer}": give the saved run\'s.'
+            )
         with torch.no_grad():
             for name, value in self.parameters.items():
                 value.copy_(state["parameters"][name])
@@ -326,3 +363,7 @@ class QBethe(Engine):
                     kind, **{n: v.to(kind.centre) for n, v in measures.items()}
                 )
         self._rule.load_state_dict(state["optimizer"])
+
+
+def _sentences(status: str, notes: list[str]) -> str:
+    return f"{status.rstrip('.')}. {' '.join(notes)}" if notes else status

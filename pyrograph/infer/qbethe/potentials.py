@@ -133,12 +133,9 @@ class IntegratedPotential:
 
     def _expected_of_scalar(self, mixture: Components, rules: Rules) -> Tensor:
         """The same for a linear combination of independent single numbers, in few operations."""
-        centre, variance = 0.0, 0.0
-        for a, (kind, rows, _) in zip(self.lever, self.maps, strict=True):
-            centre = centre + a * taken(mixture.means[kind].squeeze(-1), rows)
-            variance = variance + (a * taken(mixture.scales[kind].squeeze(-1), rows)).square()
+        centre, sd = self.line_moments(mixture)
         rule = rules(1, centre.numel(), len(self.lever))
-        sd = variance.sqrt().unsqueeze(2)
+        sd = sd.unsqueeze(2)
         total: Tensor | float = 0.0
         size = max(1, CHUNK // max(1, centre.numel() * len(self.lever)))
         for points, weights in zip(rule.points.split(size), rule.weights.split(size), strict=True):
@@ -146,6 +143,17 @@ class IntegratedPotential:
             value = self._checked(self.local.at_scalars([a * u for a in self.lever]))
             total = total + value.sum(1).view(*mixture.weights.shape, -1) @ weights
         return (mixture.weights * total).sum(1)
+
+    def line_moments(self, mixture: Components) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of u, one number of single numbers: ``[B, L, E]`` both."""
+        if self.wiring.ties is not None:
+            mean, sd = self._moments(mixture)
+            return mean[:, :, 0, :, 0], sd[:, :, 0, :, 0]
+        mean, variance = 0.0, 0.0
+        for a, (kind, rows, _) in zip(self.lever, self.maps, strict=True):
+            mean = mean + a * taken(mixture.means[kind].squeeze(-1), rows)
+            variance = variance + (a * taken(mixture.scales[kind].squeeze(-1), rows)).square()
+        return mean, variance.sqrt()
 
     def _at(self, mean: Tensor, root: Tensor, points: Tensor) -> Tensor:
         """log f at ``[B, L, N, D, E]`` points of u."""

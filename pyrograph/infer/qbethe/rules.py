@@ -24,6 +24,8 @@ MOST_POINTS = 16
 MAX_POINTS = 1024
 #: Points of the low-discrepancy sets.
 SAMPLES, FINE_SAMPLES = 256, 4096
+#: Points per dimension by which entropies are certified, and a second choice.
+HELD_OUT = (24, 17)
 #: Finer points per dimension, by dimension, and a second choice to compare with.
 FINE = ({2: 20, 3: 10, 4: 6}, {2: 15, 3: 8, 4: 5})
 #: Evenly spaced points, most and fewest, their reach, and numbers they may make altogether.
@@ -43,11 +45,16 @@ class Rule:
 Rules = Callable[..., Rule]
 
 
-def coarse(num_points: int, like: Tensor) -> Rules:
+def coarse(num_points: int, like: Tensor, samples: int = SAMPLES, seed: int = 0) -> Rules:
     """Rules to optimise by, of ``num_points`` per number of the nodes.
 
     A difference of two nodes would meet K^2 points of their grid: a rule in the difference alone
     has as many, up to :data:`MOST_POINTS`. With K of them kinks would be missed more often.
+
+    Args:
+        samples: points, at least, where a grid would be too large; ``num_points ** 2`` if that is
+            more.
+        seed: of these points.
     """
 
     def rule(dim: int, integrals: int, numbers: int | None = None) -> Rule:
@@ -55,7 +62,7 @@ def coarse(num_points: int, like: Tensor) -> Rules:
         if count**dim > MAX_POINTS:
             count = num_points
         if count**dim > MAX_POINTS:
-            return low_discrepancy(dim, SAMPLES, like)
+            return low_discrepancy(dim, max(samples, num_points**2), like, seed)
         return Rule(*gauss_hermite(count, dim, like.dtype, like.device))
 
     return rule
@@ -70,9 +77,14 @@ def fine(like: Tensor, second: bool = False) -> Rules:
             return evenly_spaced(max(FEWEST_EVEN - 16 * second, most), like)
         if dim in FINE[second]:
             return Rule(*gauss_hermite(FINE[second][dim], dim, like.dtype, like.device))
-        return low_discrepancy(dim, FINE_SAMPLES >> second, like)
+        return low_discrepancy(dim, FINE_SAMPLES >> second, like, 1 + second)
 
     return rule
+
+
+def fine_entropies(like: Tensor, second: bool = False) -> Rules:
+    """The same for entropies of mixtures, on points of their own for wide scopes too."""
+    return coarse(HELD_OUT[second], like, FINE_SAMPLES >> second, 1 + second)
 
 
 def evenly_spaced(count: int, like: Tensor) -> Rule:
@@ -82,9 +94,12 @@ def evenly_spaced(count: int, like: Tensor) -> Rule:
     return Rule(z.unsqueeze(1), weights / weights.sum())
 
 
-def low_discrepancy(dim: int, count: int, like: Tensor) -> Rule:
-    """A Sobol set and its mirror image, mapped to normal numbers and scaled to variance 1."""
-    inside = SobolEngine(dim, scramble=True, seed=0).draw(count // 2, dtype=torch.float64)
+def low_discrepancy(dim: int, count: int, like: Tensor, seed: int = 0) -> Rule:
+    """A Sobol set and its mirror image, mapped to normal numbers and scaled to variance 1.
+
+    Sets of one seed are parts of each other: what holds another to account has its own.
+    """
+    inside = SobolEngine(dim, scramble=True, seed=seed).draw(count // 2, dtype=torch.float64)
     z = torch.special.ndtri(inside.clamp(1e-12, 1 - 1e-12))
     z = torch.cat([z, -z])
     z = (z / z.square().mean(0).sqrt()).to(like)

@@ -15,6 +15,9 @@ from pyrograph.trace.plain_run import plain_run
 
 #: Draws of the program, at least, from which spreads are taken, and at most for starting means.
 FEWEST, MOST = 8, 64
+#: Means start no farther out than this, in units of the spread, and spreads are at most so many
+#: times that of the inner draws: far in a heavy tail nothing would come back.
+FARTHEST, HEAVIEST = 10.0, 3.0
 #: Spread of the logits of discrete nodes: components have to differ to part.
 JITTER = 0.5
 
@@ -61,12 +64,13 @@ def starting_parameters(
             .to(like)
         )
         unit = _spread(graph, draws, size)
-        network.kinds[k] = replace(kind, centre=draws.mean(0), unit=unit)
+        centre = draws.median(0).values
+        network.kinds[k] = replace(kind, centre=centre, unit=unit)
         chosen = draws[torch.arange(wanted, device=like.device) % len(draws)]
         if wanted > len(draws):
             noise = torch.randn(chosen.shape, generator=generator, dtype=torch.float64)
             chosen = chosen + unit * noise.to(like)
-        start = (chosen - draws.mean(0)) / unit
+        start = ((chosen - centre) / unit).clamp(-FARTHEST, FARTHEST)
         parameters[f"mean_{k}"] = start.reshape(batch, components, count, size)
         width = torch.full_like(parameters[f"mean_{k}"], init_scale).log()
         parameters[f"log_scale_{k}"] = width
@@ -92,7 +96,7 @@ def _draws(graph: FactorGraph, program: Callable[[], tuple], count: int) -> dict
 
 def _spread(graph: FactorGraph, draws: Tensor, size: int) -> Tensor:
     """``[V, size]``: standard deviation of a site's numbers over draws and nodes alike, so that
-    few draws are enough."""
+    few draws are enough, bounded where tails are heavy."""
     parts, start = [], 0
     for site in graph.sites.values():
         if site.is_discrete or site.width != size:
@@ -100,6 +104,8 @@ def _spread(graph: FactorGraph, draws: Tensor, size: int) -> Tensor:
         own = draws[:, start : start + site.num_nodes]
         start += site.num_nodes
         spread = (own - own.mean(0)).square().mean().sqrt() * (len(own) / (len(own) - 1)) ** 0.5
+        inner = (own - own.median(0).values).abs().median() / 0.6745  # of a normal, its deviation
+        spread = torch.where(inner > 0, spread.minimum(HEAVIEST * inner), spread)
         spread = torch.where(spread > 0, spread, torch.ones_like(spread))
         parts.append(spread.expand(site.num_nodes, size))
     return torch.cat(parts)
