@@ -111,6 +111,8 @@ def optical_flow(
         data = charbonnier(first.flatten() - moved, eps)
         pyro.factor("data", -lambda_d * data)
     with pyro.plate("edges", len(edges)):
-        apart = charbonnier(flow[edges[:, 0]] - flow[edges[:, 1]], eps).sum(-1)
-        pyro.factor("smooth", -lambda_s * apart)
+        apart = charbonnier(flow[edges[:, 0]] - flow[edges[:, 1]], eps)
+        # one at a time, so that each is an integral in one dimension
+        pyro.factor("smooth_u", -lambda_s * apart[:, 0])
+        pyro.factor("smooth_v", -lambda_s * apart[:, 1])
     return flow

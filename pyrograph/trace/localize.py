@@ -9,7 +9,9 @@ gathered.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from copy import copy
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -179,6 +181,51 @@ class LocalProgram:
         total = self._total(*leaves)
         samples = max((t.shape[1] for t in leaves), default=1)
         return total.expand(samples)
+
+    def leaves_read(self, leaf: int) -> Tensor:
+        """Rows of a leaf buffer that are read, ascending."""
+        size = self.leaf_sizes[leaf]
+        is_read = torch.zeros(size, dtype=torch.bool)
+        for gather in self._gathers_of(leaf):
+            rows = slice(gather.start, gather.stop) if gather.index is None else gather.index.cpu()
+            is_read[rows] = True
+        return is_read.nonzero().squeeze(1)
+
+    def _gathers_of(self, leaf: int) -> Iterator[Gather]:
+        reads = [r for line in self.lines for r in line.reads] + [self.output]
+        return (g for read in reads for g in read.gathers if g.buffer == leaf)
+
+    def compacted(self, kept: dict[int, Tensor]) -> LocalProgram:
+        """The same program on leaf buffers of fewer rows.
+
+        Args:
+            kept: for some leaf buffers the rows that are left, ascending, all that are read.
+        """
+        place: dict[int, Tensor] = {}
+        for leaf, rows in kept.items():
+            place[leaf] = torch.full((self.leaf_sizes[leaf],), -1)
+            place[leaf][rows] = torch.arange(len(rows))
+
+        def moved_gather(gather: Gather) -> Gather:
+            if gather.buffer not in place:
+                return gather
+            device = None if gather.index is None else gather.index.device
+            rows = slice(gather.start, gather.stop) if gather.index is None else gather.index.cpu()
+            found = _gather(gather.buffer, place[gather.buffer][rows], len(kept[gather.buffer]))
+            found.index = None if found.index is None else found.index.to(device)
+            return found
+
+        def moved(read: Read) -> Read:
+            return replace(read, gathers=[moved_gather(g) for g in read.gathers])
+
+        out = copy(self)
+        out.lines = [replace(line, reads=[moved(r) for r in line.reads]) for line in self.lines]
+        out.output = moved(self.output)
+        out.leaf_sizes = [
+            len(kept[leaf]) if leaf in kept else size for leaf, size in enumerate(self.leaf_sizes)
+        ]
+        out._values = out._total = None
+        return out
 
     def to(self, device: torch.device | None = None, dtype: torch.dtype | None = None):
         """Constants and indices to a device; floating constants to a dtype."""

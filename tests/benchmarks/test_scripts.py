@@ -18,8 +18,11 @@ MESSAGES += (
     "particle_baselines",
     "disease_mapping",
 )
-REAL = ("uai", "alarm")
+QBETHE = ("denoising", "hand_written", "chow_liu", "optical_flow", "speed")
+REAL = [("message_passing", name) for name in ("uai", "alarm")]
+REAL += [("qbethe", name) for name in QBETHE]
 QUICK = [("svgd", name) for name in SVGD] + [("message_passing", name) for name in MESSAGES]
+QUICK += [("qbethe", "three_cycle")]
 
 
 def run(folder, name):
@@ -44,6 +47,6 @@ def test_an_experiment_prints_its_criteria(folder, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", REAL)
-def test_an_experiment_on_real_data_prints_its_criteria(data_root, name):
-    run("message_passing", name)
+@pytest.mark.parametrize("folder, name", REAL)
+def test_an_experiment_on_real_data_prints_its_criteria(data_root, folder, name):
+    run(folder, name)

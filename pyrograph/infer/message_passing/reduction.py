@@ -5,9 +5,10 @@ likelihood reads the weights through one, a Gaussian process's likelihood one en
 of several nodes often reads them jointly through u = A v: a difference, a sum. Integrals are then
 taken over u, whatever the width of the nodes.
 
-Both are found by gradients at random points, whose span is that of the rows, and checked: moving
-the rest of the coordinates must not change the factor. Quadratic factors are recognised by their
-steps, at points a needle could be missed; they need no integral at all.
+Entries that a factor does not read are known from its steps, and left out of its program. Other
+combinations are found by gradients at random points, whose span is that of the rows, and checked:
+moving the rest of the coordinates must not change the factor. Quadratic factors are recognised by
+their steps, at points a needle could be missed; they need no integral at all.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ class LocalDensity:
         states: ``[D, number of discrete slots]``, all assignments, the last fastest.
         bases: of each continuous slot, ``[E, r, d]`` with orthonormal rows, or None for B = I.
         widths: r of each continuous slot; they add up to R.
+        columns: of each continuous slot, ``[E, m]`` the entries that its factors read, or None for
+            all d; read_widths: m of each.
         joint: A, ``[D, E, r, R]`` with orthonormal rows, or None for u = v.
     """
 
@@ -63,14 +66,17 @@ class LocalDensity:
         self.states = torch.tensor(states, device=like.device).reshape(len(states), len(cards))
         self.generator = torch.Generator().manual_seed(0)
         self.nodes_widths = [group.slots[k].width for k in self.continuous]
-        self.bases: list[Tensor | None] = [None] * len(self.continuous)
+        self._leave_out_unread()
+        #: Of the entries read, as :attr:`bases` is of all.
+        self._inner: list[Tensor | None] = [None] * len(self.continuous)
         self.joint: Tensor | None = None
         self.widths: list[int] | None = None
         self._reduce_slots()
         self.widths = [
             w if b is None else b.shape[1]
-            for w, b in zip(self.nodes_widths, self.bases, strict=True)
+            for w, b in zip(self.read_widths, self._inner, strict=True)
         ]
+        self.bases = [self._basis(k) for k in range(len(self.continuous))]
 
     # ------------------------------------------------------------------ evaluation
     @property
@@ -87,17 +93,24 @@ class LocalDensity:
 
     def at_nodes(self, x: list[Tensor]) -> Tensor:
         """log f at node values ``[N, D, E, d]`` of every continuous slot: ``[N, D, E]``."""
+        read = []
+        for value, columns in zip(x, self.columns, strict=True):
+            own = None if columns is None else columns.expand(*value.shape[:3], -1)
+            read.append(value if own is None else value.gather(-1, own))
+        return self._at_read(read)
+
+    def _at_read(self, x: list[Tensor]) -> Tensor:
+        """log f at the entries that are read, ``[N, D, E, m]`` of every continuous slot."""
         n, states, count = x[0].shape[:3]
-        values: list[Tensor] = [x[0]] * self.group.arity
+        leaves: list[Tensor] = [x[0]] * self.group.arity
         for k, value in zip(self.continuous, x, strict=True):
-            flat = value.reshape(n * states, count, *self.group.slots[k].event_shape)
-            values[k] = self._all_factors(flat)
+            leaves[k] = self._all_factors(value.reshape(n * states, count, -1)).flatten(1).t()
         for position, k in enumerate(self.discrete):
             site = self.group.slots[k]
             chosen = site.enumeration.to(self.like.device)[self.states[:, position]]
-            chosen = chosen.expand(n, *chosen.shape).reshape(n * states, 1, *site.event_shape)
-            values[k] = chosen.expand(-1, self.group.num_factors, *site.event_shape)
-        found = self.group.log_prob(values)
+            chosen = chosen.expand(n, *chosen.shape).reshape(n * states, 1, -1)
+            leaves[k] = chosen.expand(-1, self.group.num_factors, -1).flatten(1).t()
+        found = self.program(leaves).t()
         return (found if self.is_whole else found[:, self.index]).reshape(n, states, count)
 
     def _all_factors(self, flat: Tensor) -> Tensor:
@@ -110,20 +123,18 @@ class LocalDensity:
     def at_parts(self, v: Tensor) -> Tensor:
         """log f at reduced coordinates ``[N, D, E, R]``."""
         x = []
-        for part, basis in zip(v.split(self.widths, -1), self.bases, strict=True):
+        for part, basis in zip(v.split(self.widths, -1), self._inner, strict=True):
             x.append(part if basis is None else apply(basis.mT, part))
-        return self.at_nodes(x)
+        return self._at_read(x)
 
     @property
     def is_scalar(self) -> bool:
-        """Whether all nodes are single continuous numbers."""
-        return not self.discrete and max(self.nodes_widths) == 1 and self.is_whole
+        """Whether every factor reads a single continuous number of each of its nodes."""
+        return not self.discrete and max(self.read_widths) == 1 and self.is_whole
 
     def at_scalars(self, x: list[Tensor]) -> Tensor:
-        """log f ``[S, E]`` at values ``[S, E]`` of every slot, of single numbers."""
-        return self.group.log_prob(
-            [v.view(*v.shape, *s.event_shape) for v, s in zip(x, self.group.slots, strict=True)]
-        )
+        """log f ``[S, E]`` at values ``[S, E]`` of what is read of every slot, a number each."""
+        return self.program([v.t() for v in x]).t()
 
     def at_scope(self, v: Tensor) -> Tensor:
         """log f ``[E]`` at reduced coordinates ``[E, R]``, of factors without discrete slots."""
@@ -148,7 +159,7 @@ class LocalDensity:
 
         Numbers that stand for constrained values do not go as far out: exponentials overflow.
         """
-        width = self.nodes_widths[slot] if self.widths is None else self.widths[slot]
+        width = self.read_widths[slot] if self.widths is None else self.widths[slot]
         site = self.group.slots[self.continuous[slot]]
         farthest = max(SCALES) if is_unconstrained(site) else CONSTRAINED
         scale = torch.tensor([min(SCALES[k % len(SCALES)], farthest) for k in range(count)])
@@ -165,19 +176,50 @@ class LocalDensity:
         """Relative error that a comparison may show."""
         return ROUNDING * torch.finfo(self.like.dtype).eps
 
+    def _leave_out_unread(self) -> None:
+        """Find the entries that factors read of their nodes, where all read as many."""
+        self.columns: list[Tensor | None] = []
+        kept = {}
+        for k, width in zip(self.continuous, self.nodes_widths, strict=True):
+            self.columns.append(None)
+            if width == 1:
+                continue
+            rows = self.group.program.leaves_read(k)
+            counts = torch.div(rows, width, rounding_mode="floor").bincount(
+                minlength=self.group.num_factors
+            )
+            least, most = int(counts.min()), int(counts.max())
+            if least == most and 0 < most < width:
+                kept[k] = rows
+                columns = (rows % width).view(-1, most).to(self.index.device)
+                self.columns[-1] = columns[self.index]
+        self.program = self.group.program.compacted(kept) if kept else self.group.program
+        self.read_widths = [
+            width if columns is None else columns.shape[1]
+            for width, columns in zip(self.nodes_widths, self.columns, strict=True)
+        ]
+
+    def _basis(self, k: int) -> Tensor | None:
+        """Of a slot, in all entries of its nodes."""
+        columns, inner = self.columns[k], self._inner[k]
+        if columns is None:
+            return inner
+        chosen = torch.nn.functional.one_hot(columns, self.nodes_widths[k]).to(self.like)
+        return chosen if inner is None else inner @ chosen
+
     def _reduce_slots(self) -> None:
-        if max(self.nodes_widths) == 1 or self.group.is_differentiable:
+        if max(self.read_widths) == 1 or self.group.is_differentiable:
             return  # what factors read may change with the tensors they are attached to
         slots = range(len(self.continuous))
         points = [self.points(PROBES, k).requires_grad_() for k in slots]
-        gradients = _gradients(self.at_nodes, points)
+        gradients = _gradients(self._at_read, points)
         for k, gradient in enumerate(gradients):
-            width = self.nodes_widths[k]
+            width = self.read_widths[k]
             rows = gradient.flatten(0, 1).transpose(0, 1)  # [E, N D, d]
             basis = self._span(rows) if width > 1 else None
             if basis is None or not self._slot_is_free(k, basis):
                 continue
-            self.bases[k] = basis
+            self._inner[k] = basis
 
     def _span(self, rows: Tensor) -> Tensor | None:
         """Orthonormal basis of the rows, ``[..., r, d]`` of ``[..., m, d]``; None if all of it.
@@ -198,7 +240,7 @@ class LocalDensity:
         points = [self.points(CHECKS, j) for j in range(len(self.continuous))]
         inside = list(points)
         inside[k] = apply(basis.mT, apply(basis, points[k]))
-        return self._same(self.at_nodes, points, inside)
+        return self._same(self._at_read, points, inside)
 
     def _same(self, function: Callable, points: list[Tensor], others: list[Tensor]) -> bool:
         """Whether the factors are the same at other points, up to rounding of values and of

@@ -124,7 +124,7 @@ class TiltedMoments:
         Raises:
             NonFiniteDensity: NaN, naming the factor.
         """
-        size = max(1, CHUNK // max(1, u[0].numel() * sum(self.local.nodes_widths)))
+        size = max(1, CHUNK // max(1, u[0].numel() * sum(self.local.read_widths)))
         value = torch.cat([self.local(part) for part in u.split(size)])
         if bool(value.detach().sum().isnan()):
             bad = (value.isnan() | (value == torch.inf)).flatten(0, 1).any(0)
@@ -167,7 +167,7 @@ class TiltedMoments:
 
     def _even(self, numbers: int) -> tuple[Tensor, Tensor]:
         """Evenly spaced points, as many as may be evaluated for all factors."""
-        per_point = self.local.num_states * len(self.alpha) * sum(self.local.nodes_widths)
+        per_point = self.local.num_states * len(self.alpha) * sum(self.local.read_widths)
         count = min(MOST, max(FEWEST, numbers // max(1, per_point)))
         return _evenly_spaced(count, self.local.like)
 

@@ -8,6 +8,7 @@ expectations in closed form, tables are summed, all others are integrated by the
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -74,9 +75,10 @@ class QuadraticPotential:
         self.local, self.wiring = local, wiring
         self.precision = local.quadratic.precision
         self.maps = _node_maps(local, wiring)
+        self.numbers = _Numbers(local, self.maps) if local.is_scalar else None
 
     def expected(self, mixture: Components, rules: Rules) -> Tensor:
-        if self.local.is_scalar and self.wiring.ties is None:
+        if self.numbers is not None and self.wiring.ties is None:
             return self._expected_of_scalars(mixture)
         mean, root = scope_moments(mixture, self.wiring, self.maps)  # [B, L, E, R]
         flat = mean.flatten(0, 1).unsqueeze(1)
@@ -90,9 +92,8 @@ class QuadraticPotential:
     def _expected_of_scalars(self, mixture: Components) -> Tensor:
         """The same for independent single numbers, in few operations."""
         x, trace = [], 0.0
-        for k, (kind, rows, _) in enumerate(self.maps):
-            x.append(taken(mixture.means[kind].squeeze(-1), rows).flatten(0, 1))
-            scale = taken(mixture.scales[kind].squeeze(-1), rows)
+        for k, (mean, scale) in enumerate(self.numbers(mixture)):
+            x.append(mean.flatten(0, 1))
             trace = trace + scale.square() @ self.precision[:, k, k]
         value = self.local.at_scalars(x).sum(1).view(mixture.weights.shape)
         return (mixture.weights * (value - 0.5 * trace)).sum(1)
@@ -111,6 +112,7 @@ class IntegratedPotential:
         self.dim = total if joint is None else joint.shape[2]
         #: Whether a zero was met at some point of a rule.
         self.met_zero = False
+        self.numbers = _Numbers(local, self.maps) if local.is_scalar else None
         #: Of single numbers read through one linear combination: its coefficients, ``[R, E]``.
         self.lever = None
         if local.is_scalar and self.dim == 1 and max(local.widths) == 1:
@@ -121,9 +123,9 @@ class IntegratedPotential:
         if self.lever is not None and self.wiring.ties is None:
             return self._expected_of_scalar(mixture, rules)
         mean, root = self._moments(mixture)
-        rule = rules(self.dim, mean[..., 0].numel(), sum(self.local.nodes_widths))
+        rule = rules(self.dim, mean[..., 0].numel(), sum(self.local.read_widths))
         total = mean.new_zeros(len(mean))
-        per_point = max(1, mean.numel() * sum(self.local.nodes_widths))
+        per_point = max(1, mean.numel() * sum(self.local.read_widths))
         size = max(1, CHUNK // per_point)
         share = self._share(mixture)  # [B, L, D, E]
         for points, weights in zip(rule.points.split(size), rule.weights.split(size), strict=True):
@@ -150,9 +152,9 @@ class IntegratedPotential:
             mean, sd = self._moments(mixture)
             return mean[:, :, 0, :, 0], sd[:, :, 0, :, 0]
         mean, variance = 0.0, 0.0
-        for a, (kind, rows, _) in zip(self.lever, self.maps, strict=True):
-            mean = mean + a * taken(mixture.means[kind].squeeze(-1), rows)
-            variance = variance + (a * taken(mixture.scales[kind].squeeze(-1), rows)).square()
+        for a, (centre, scale) in zip(self.lever, self.numbers(mixture), strict=True):
+            mean = mean + a * centre
+            variance = variance + (a * scale).square()
         return mean, variance.sqrt()
 
     def _at(self, mean: Tensor, root: Tensor, points: Tensor) -> Tensor:
@@ -186,7 +188,7 @@ class IntegratedPotential:
         mean, root = self._moments(mixture)
         rule = rules(self.dim, mean[..., 0].numel())
         inner = rule.points.norm(dim=1) < 4
-        size = max(1, CHUNK // max(1, mean.numel() * sum(self.local.nodes_widths)))
+        size = max(1, CHUNK // max(1, mean.numel() * sum(self.local.read_widths)))
         for points in rule.points[inner].split(size):
             found = (self._at(mean, root, points) == EXCLUDED).flatten(0, -2).any(0)
             if bool(found.any()):
@@ -222,6 +224,23 @@ class IntegratedPotential:
 
 
 Potential = TablePotential | QuadraticPotential | IntegratedPotential
+
+
+class _Numbers:
+    """Means and standard deviations of the one number that every factor reads of a slot's node."""
+
+    def __init__(self, local: LocalDensity, maps: list[tuple[int, Tensor, Tensor | None]]):
+        self.places = []
+        for (kind, rows, _), columns, width in zip(
+            maps, local.columns, local.nodes_widths, strict=True
+        ):
+            self.places.append((kind, rows if columns is None else rows * width + columns[:, 0]))
+
+    def __call__(self, mixture: Components) -> Iterator[tuple[Tensor, Tensor]]:
+        """``[B, L, E]`` both, of every slot."""
+        for kind, place in self.places:
+            mean, scale = mixture.means[kind].flatten(2), mixture.scales[kind].flatten(2)
+            yield taken(mean, place), taken(scale, place)
 
 
 def _node_maps(local: LocalDensity, wiring: Wiring) -> list[tuple[int, Tensor, Tensor | None]]:
