@@ -22,8 +22,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-#: A component's scale is at least this share of the root mean square of all components' at the
-#: node: quadrature of the mixture's entropy errs for components much narrower than the others.
+#: A component's scale is at least this share of the largest at the node: quadrature of the
+#: mixture's entropy errs for components much narrower than the others.
 FLOOR = 0.2
 #: A weight below exp(-60) stays there: one of 0 has no logarithm.
 LEAST_LOG_WEIGHT = -60.0
@@ -90,7 +90,7 @@ class Components:
             scale = self.parameters[f"log_scale_{n}"].exp()
             if self.num_components > 1:
                 square = scale.square()
-                scale = (square + FLOOR**2 * square.mean(1, keepdim=True)).sqrt()
+                scale = (square + FLOOR**2 * square.amax(1, keepdim=True)).sqrt()
             out.append(scale * kind.unit)
         return out
 

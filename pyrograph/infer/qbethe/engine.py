@@ -28,15 +28,15 @@ from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch
 from pyrograph.infer.base import Engine
 from pyrograph.infer.options import count, positive
 from pyrograph.infer.qbethe.build import build
+from pyrograph.infer.qbethe.certificate import FreeEnergy, certify, without_mass
 from pyrograph.infer.qbethe.components import Components, Parameters
 from pyrograph.infer.qbethe.entropy import component_entropies, node_entropies, overlaps
 from pyrograph.infer.qbethe.potentials import IntegratedPotential
 from pyrograph.infer.qbethe.results import mixture_of_graph
-from pyrograph.infer.qbethe.rules import Rules, coarse, fine, fine_entropies
+from pyrograph.infer.qbethe.rules import Rules, coarse, entropy_points, fine, fine_entropies
 from pyrograph.infer.qbethe.start import starting_parameters
 from pyrograph.infer.requires import FiniteOrContinuous
 from pyrograph.posterior.joint_mixture import MixturePosterior
-from pyrograph.posterior.posterior import EvidenceKind
 
 COVARIANCES = ("diagonal", "full")
 OPTIMISERS = ("adam", "lbfgs")
@@ -45,10 +45,6 @@ LAST_STEP = 0.02
 #: Share of the steps for which weights are held: trained from the start they let one component
 #: take over.
 HELD = 0.4
-#: Differences of the certified value, absolute and relative, that are not spoken of.
-ABSOLUTE, RELATIVE = 0.01, 1e-3
-#: Fewest points for entropies of mixtures.
-ENTROPY_POINTS = 12
 #: Steps per iteration of L-BFGS, and its memory.
 LBFGS_STEPS, LBFGS_MEMORY = 5, 20
 
@@ -64,8 +60,9 @@ class QBethe(Engine):
         closed_forms: for polynomials between kinks (absolute values, clamps, minima of one linear
             combination of numbers) too; by default for those of two nodes and more, whose kinks
             points miss first. With False all are integrated by points, as in the paper.
-        num_entropy: the same for entropies of more than one component; default K or 12, whichever
-            is more. With 4 the optimiser gains some 0.2 nats from their errors.
+        num_entropy: the same for entropies of more than one component; default K or 20 (12 on
+            graphs so large that a step would take seconds), whichever is more. With 12 the
+            optimiser may gain some 0.2 nats from their errors at a node.
         covariance: ``"diagonal"``, nodes independent in a component, or ``"full"``, correlated
             within the scope of a factor (and the numbers of a node with each other).
         num_restarts: runs side by side from different starts, of which the best is kept.
@@ -106,8 +103,7 @@ class QBethe(Engine):
         super().__init__(model, **options)
         self.num_components = count("num_components", num_components)
         self.num_quadrature = count("num_quadrature", num_quadrature, least=2)
-        most = max(self.num_quadrature, ENTROPY_POINTS)
-        self.num_entropy = most if num_entropy is None else count("num_entropy", num_entropy, 2)
+        self.num_entropy = None if num_entropy is None else count("num_entropy", num_entropy, 2)
         if closed_forms not in (None, True, False):
             raise OptionError(f"closed_forms={closed_forms!r} is not True, False or None")
         self.closed_forms = closed_forms
@@ -142,7 +138,9 @@ class QBethe(Engine):
         for value in self.parameters.values():
             value.requires_grad_()
         like = self.graph.constant.detach()
-        self._rules = coarse(self.num_quadrature, like), coarse(self.num_entropy, like)
+        points = entropy_points(self.graph.num_nodes, self.num_components)
+        entropies = self.num_entropy or max(self.num_quadrature, points)
+        self._rules = coarse(self.num_quadrature, like), coarse(entropies, like)
         self._start_optimiser()
 
     def _start_optimiser(self) -> None:
@@ -167,17 +165,28 @@ class QBethe(Engine):
             rules: for potentials and for entropies.
         """
         mixture = Components(self.network.kinds, parameters)
+        energy = self._energy(mixture, rules[0])
+        return energy + temperature * self._entropy(mixture, rules[1]) if temperature else energy
+
+    def _parts(self, parameters: Parameters, rules: tuple[Rules, Rules]) -> tuple[Tensor, Tensor]:
+        """Energy and entropy, ``[B]`` each, added up to F at temperature 1."""
+        mixture = Components(self.network.kinds, parameters)
+        return self._energy(mixture, rules[0]), self._entropy(mixture, rules[1])
+
+    def _energy(self, mixture: Components, rules: Rules) -> Tensor:
+        """sum_a E log f_a, ``[B]``."""
         total = self.graph.constant.detach()
         for potential in self.network.potentials:
-            total = total + potential.expected(mixture, rules[0])
-        if temperature == 0:
-            return total
+            total = total + potential.expected(mixture, rules)
+        return total
+
+    def _entropy(self, mixture: Components, rules: Rules) -> Tensor:
+        """sum_a H(b_a) + sum_i (1 - d_i) H(b_i), ``[B]``."""
         own = component_entropies(mixture)
         is_mixed = self.num_components > 1
-        overlap = overlaps(mixture, rules[1]) if is_mixed else None
+        overlap = overlaps(mixture, rules) if is_mixed else None
         if not is_mixed and self.covariance == "diagonal":
-            entropy = sum(value.sum((1, 2)) for value in own)  # independent nodes: it adds up
-            return total + temperature * entropy
+            return sum(value.sum((1, 2)) for value in own)  # independent nodes: it adds up
         entropy = sum(
             (value * counting).sum(1)
             for value, counting in zip(
@@ -185,8 +194,8 @@ class QBethe(Engine):
             )
         )
         for scope in self.network.scopes:
-            entropy = entropy + scope(mixture, own, overlap, rules[1])
-        return total + temperature * entropy
+            entropy = entropy + scope(mixture, own, overlap, rules)
+        return entropy
 
     def _temperature(self, step: int) -> float:
         return float(self.temperature(step)) if callable(self.temperature) else self.temperature
@@ -255,32 +264,37 @@ class QBethe(Engine):
     def posterior(self) -> MixturePosterior:
         """The best restart, with its evidence by rules that the optimiser never saw."""
         graph = self.graph
+        like = graph.constant.detach()
+        held_out = fine(like), fine_entropies(like)
+        other = fine(like, second=True), fine_entropies(like, second=True)
         with torch.no_grad():
+            energy, entropy = self._parts(self.parameters, held_out)
             temperature = self._temperature(max(0, self.num_done - 1))
-            best = int(self.objective(self.parameters, self._rules, temperature).argmax())
+            best = int((energy + temperature * entropy).argmax())
             chosen = {
                 name: value.detach()[best : best + 1].clone()
                 for name, value in self.parameters.items()
             }
             mixture = Components(self.network.kinds, chosen)
-            like = graph.constant.detach()
-            optimised = self.objective(chosen, self._rules)[0]
-            held_out = fine(like), fine_entropies(like)
-            certified = self.objective(chosen, held_out)[0]
-            other = fine(like, second=True), fine_entropies(like, second=True)
-            second = self.objective(chosen, other)[0]
             excluded = self._excluded(mixture, fine(like))
-        evidence = self._evidence(optimised, certified, second, excluded)
+            if excluded is not None:
+                found = without_mass(excluded)
+            else:
+                by_rule = (self._parts(chosen, rules) for rules in (self._rules, other))
+                optimised, second = (FreeEnergy(*map(float, parts)) for parts in by_rule)
+                sums = FreeEnergy(float(energy[best]), float(entropy[best]))
+                value = energy[best] + entropy[best]
+                found = certify(value, optimised, sums, second, self._is_bound)
         return mixture_of_graph(
             graph,
             self.network,
             mixture,
             is_joint=self.covariance == "diagonal",
             converged=self.converged,
-            status=_sentences(self.status, evidence[2]),
+            status=_sentences(self.status, found.notes),
             history=self.history,
-            log_evidence=evidence[0],
-            evidence_kind=evidence[1],
+            log_evidence=found.evidence,
+            evidence_kind=found.kind,
         )
 
     def _excluded(self, mixture: Components, rules: Rules) -> str | None:
@@ -292,36 +306,11 @@ class QBethe(Engine):
                     return potential.local.name(e)
         return None
 
-    def _evidence(
-        self, optimised: Tensor, certified: Tensor, second: Tensor, excluded: str | None
-    ) -> tuple[Tensor | None, EvidenceKind, list[str]]:
-        """The certified value, what it is worth, and what to say about it."""
-        if excluded is not None:
-            return (
-                None,
-                None,
-                [
-                    f"{excluded} is zero where the mixture has mass, so its free energy is minus "
-                    "infinity and no evidence is given. Write the constraint as the site's support."
-                ],
-            )
-        slack = ABSOLUTE + RELATIVE * float(certified.abs())
-        notes = []
-        is_sure = abs(float(certified - second)) <= slack
-        if float(optimised - certified) > slack:
-            notes.append(
-                "The optimiser lived on errors of the quadrature: it reached "
-                f"{float(optimised):.6g}, finer rules give {float(certified):.6g}. Raise "
-                "num_quadrature, and num_entropy."
-            )
-        if not is_sure:
-            notes.append(
-                f"Two fine rules differ, {float(certified):.6g} and {float(second):.6g}: some "
-                "potential is too rough for them, and the evidence is an estimate."
-            )
+    @property
+    def _is_bound(self) -> bool:
+        """Whether the exact free energy is a lower bound of the log evidence."""
         independent = self.num_components == 1 and self.covariance == "diagonal"
-        is_bound = is_sure and (self.network.is_forest or independent)
-        return certified, "lower bound" if is_bound else "estimate", notes
+        return self.network.is_forest or independent
 
     def remedy(self) -> str:
         return "The objective still moves: raise num_steps, or lower lr."

@@ -28,6 +28,8 @@ from pyrograph.infer.qbethe.potentials import CHUNK, Wiring, scope_moments
 from pyrograph.infer.qbethe.rules import MAX_POINTS, Rules
 
 HALF_LOG_2PIE = 0.5 * (1 + LOG_2PI)
+#: Largest grid of a pair of single numbers, which is never held in memory as a whole.
+MAX_PAIR_POINTS = 2**14
 #: Largest log ratio of a node.
 LARGEST = 40.0
 
@@ -136,9 +138,14 @@ class ScopeEntropies:
             return value
         if self.has_ties:
             return value + self._mixing_of_correlated(mixture, rules)
-        if self._num_points(overlap) > MAX_POINTS:
+        if self._num_points(overlap) > (MAX_PAIR_POINTS if self._is_pair else MAX_POINTS):
             return value + self._mixing_by_samples(mixture, rules)
         return value + self._mixing_on_grid(mixture, overlap)
+
+    @property
+    def _is_pair(self) -> bool:
+        """Of single numbers or states."""
+        return len(self.sizes) == 2 and max(self.sizes) == 1
 
     def _num_points(self, overlap: list[Overlap], part: slice = slice(None)) -> int:
         return math.prod(overlap[kind].ratio.shape[2] for kind in self.wiring.kinds[part])

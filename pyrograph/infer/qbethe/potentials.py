@@ -202,11 +202,14 @@ class IntegratedPotential:
         if self.joint is None:
             states = (-1, -1, self.local.num_states) + (-1,) * (root.dim() - 2)
             mean = mean.unsqueeze(2).expand(-1, -1, self.local.num_states, -1, -1)
-            return mean, root.unsqueeze(2).expand(*states)
-        mean = apply(self.joint, mean.unsqueeze(2))
-        if root.dim() == mean.dim() - 1:
+            lever = root.unsqueeze(2).expand(*states)
+            if lever.dim() == mean.dim() or lever.shape[-1] == lever.shape[-2]:
+                return mean, lever
+        elif root.dim() == mean.dim():
+            mean = apply(self.joint, mean.unsqueeze(2))
             lever = self.joint * root.unsqueeze(2).unsqueeze(-2)
         else:
+            mean = apply(self.joint, mean.unsqueeze(2))
             lever = self.joint @ root.unsqueeze(2)
         if self.dim == 1:
             return mean, lever.norm(dim=-1)

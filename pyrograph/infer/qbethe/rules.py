@@ -9,6 +9,7 @@ Gauss-Hermite rules their accuracy.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -24,8 +25,10 @@ MOST_POINTS = 16
 MAX_POINTS = 1024
 #: Points of the low-discrepancy sets.
 SAMPLES, FINE_SAMPLES = 256, 4096
-#: Points per dimension by which entropies are certified, and a second choice.
-HELD_OUT = (24, 17)
+#: Points per dimension by which entropies are certified, fewest and most, and a second choice.
+HELD_OUT, MOST_HELD_OUT = (24, 17), (128, 96)
+#: Points per dimension for entropies, and numbers that many may make; fewer beyond.
+ENTROPY_POINTS, FEWER_ENTROPY_POINTS, ENTROPY_NUMBERS = 20, 12, 2**23
 #: Finer points per dimension, by dimension, and a second choice to compare with.
 FINE = ({2: 20, 3: 10, 4: 6}, {2: 15, 3: 8, 4: 5})
 #: Evenly spaced points, most and fewest, their reach, and numbers they may make altogether.
@@ -83,8 +86,23 @@ def fine(like: Tensor, second: bool = False) -> Rules:
 
 
 def fine_entropies(like: Tensor, second: bool = False) -> Rules:
-    """The same for entropies of mixtures, on points of their own for wide scopes too."""
-    return coarse(HELD_OUT[second], like, FINE_SAMPLES >> second, 1 + second)
+    """The same for entropies of mixtures: as many points as a pair of nodes can have in time."""
+    other = coarse(HELD_OUT[second], like, FINE_SAMPLES >> second, 1 + second)
+
+    def rule(dim: int, integrals: int, numbers: int | None = None) -> Rule:
+        if dim > 1:
+            return other(dim, integrals, numbers)
+        most = math.isqrt(NUMBERS // max(1, integrals))
+        count = min(MOST_HELD_OUT[second], most * MOST_HELD_OUT[second] // MOST_HELD_OUT[0])
+        return Rule(*gauss_hermite(max(HELD_OUT[second], count), 1, like.dtype, like.device))
+
+    return rule
+
+
+def entropy_points(num_nodes: int, num_components: int) -> int:
+    """The default number of points for entropies."""
+    numbers = num_nodes * num_components**2 * ENTROPY_POINTS**2
+    return ENTROPY_POINTS if numbers <= ENTROPY_NUMBERS else FEWER_ENTROPY_POINTS
 
 
 def evenly_spaced(count: int, like: Tensor) -> Rule:
