@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -42,6 +43,11 @@ class Pieces:
     origin: Tensor
     unit: Tensor
     coefficients: Tensor
+
+    @cached_property
+    def slopes(self) -> Tensor:
+        """Of the linear parts, ``[K + 1, E]``."""
+        return self.coefficients[1] / self.unit
 
     def __call__(self, u: Tensor) -> Tensor:
         """Values at ``[N, E]``."""

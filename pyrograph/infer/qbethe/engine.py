@@ -207,7 +207,6 @@ class QBethe(Engine):
         return super().converged and (is_fixed or self.num_done > self.hold_weights + 1)
 
     def advance(self) -> dict[str, Tensor]:
-        before = {name: value.detach().clone() for name, value in self.parameters.items()}
         temperature = self._temperature(self.num_done)
         holds = self.num_done < self.hold_weights or self.num_components == 1
         if self.num_done == self.hold_weights and self.optimizer == "lbfgs":
@@ -217,13 +216,28 @@ class QBethe(Engine):
         def evaluate() -> Tensor:
             self._rule.zero_grad()
             value = self.objective(self.parameters, self._rules, temperature)
-            (-value.sum()).backward()
+            self._measured = value.detach()
+            if self.optimizer == "adam":
+                self._refuse_non_finite()  # before it moves anything
+            loss = -value.sum()
+            loss.backward()
             self._refuse_bad_gradient(value)
             if holds:
                 self.parameters["weights"].grad = None
-            self._measured = value.detach()
-            return -value.sum()
+            return loss
 
+        if self.optimizer == "adam":
+            self._rule.step(evaluate)
+        else:
+            self._search(evaluate)
+        best = self._measured.amax()
+        last = self._history.get("objective", [float("nan")])[-1]
+        change = (best - last).abs().nan_to_num(float("inf"))
+        return {"objective": best, "change": change}
+
+    def _search(self, evaluate: Callable[[], Tensor]) -> None:
+        """A step of L-BFGS, which evaluates where it may not stay."""
+        before = {name: value.detach().clone() for name, value in self.parameters.items()}
         try:
             self._rule.step(evaluate)
             self._refuse_non_finite()
@@ -232,10 +246,6 @@ class QBethe(Engine):
                 for name, value in self.parameters.items():
                     value.copy_(before[name])
             raise
-        best = self._measured.amax()
-        last = self._history.get("objective", [float("nan")])[-1]
-        change = (best - last).abs().nan_to_num(float("inf"))
-        return {"objective": best, "change": change}
 
     def _set_step(self) -> None:
         if self.optimizer == "adam":

@@ -237,13 +237,18 @@ class _Numbers:
         for (kind, rows, _), columns, width in zip(
             maps, local.columns, local.nodes_widths, strict=True
         ):
-            self.places.append((kind, rows if columns is None else rows * width + columns[:, 0]))
+            place = rows if columns is None else rows * width + columns[:, 0]
+            in_order = torch.equal(place, torch.arange(len(place), device=place.device))
+            self.places.append((kind, place, in_order))
 
     def __call__(self, mixture: Components) -> Iterator[tuple[Tensor, Tensor]]:
         """``[B, L, E]`` both, of every slot."""
-        for kind, place in self.places:
+        for kind, place, in_order in self.places:
             mean, scale = mixture.means[kind].flatten(2), mixture.scales[kind].flatten(2)
-            yield taken(mean, place), taken(scale, place)
+            if in_order and mean.shape[2] == len(place):  # a factor for every number
+                yield mean, scale
+            else:
+                yield taken(mean, place), taken(scale, place)
 
 
 def _node_maps(local: LocalDensity, wiring: Wiring) -> list[tuple[int, Tensor, Tensor | None]]:
