@@ -146,7 +146,7 @@ class QBethe(Engine):
     def _start_optimiser(self) -> None:
         leaves = list(self.parameters.values())
         if self.optimizer == "adam":
-            self._rule: torch.optim.Optimizer = torch.optim.Adam(leaves, lr=self.lr)
+            self._rule: torch.optim.Optimizer = torch.optim.Adam(leaves, lr=self.lr, fused=True)
         else:
             self._rule = torch.optim.LBFGS(
                 leaves,

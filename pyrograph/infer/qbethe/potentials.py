@@ -233,6 +233,8 @@ class _Numbers:
     """Means and standard deviations of the one number that every factor reads of a slot's node."""
 
     def __init__(self, local: LocalDensity, maps: list[tuple[int, Tensor, Tensor | None]]):
+        #: Of slots of one kind their places one after the other, to be read at once.
+        self.together: Tensor | None = None
         self.places = []
         for (kind, rows, _), columns, width in zip(
             maps, local.columns, local.nodes_widths, strict=True
@@ -240,9 +242,18 @@ class _Numbers:
             place = rows if columns is None else rows * width + columns[:, 0]
             in_order = torch.equal(place, torch.arange(len(place), device=place.device))
             self.places.append((kind, place, in_order))
+        if len(self.places) > 1 and len({kind for kind, _, _ in self.places}) == 1:
+            self.together = torch.cat([place for _, place, _ in self.places])
 
     def __call__(self, mixture: Components) -> Iterator[tuple[Tensor, Tensor]]:
         """``[B, L, E]`` both, of every slot."""
+        if self.together is not None:
+            kind = self.places[0][0]
+            both = torch.stack([mixture.means[kind].flatten(2), mixture.scales[kind].flatten(2)])
+            picked = both.flatten(0, 2).index_select(1, self.together)
+            means, scales = picked.view(*both.shape[:3], len(self.places), -1)
+            yield from zip(means.unbind(2), scales.unbind(2), strict=True)
+            return
         for kind, place, in_order in self.places:
             mean, scale = mixture.means[kind].flatten(2), mixture.scales[kind].flatten(2)
             if in_order and mean.shape[2] == len(place):  # a factor for every number
