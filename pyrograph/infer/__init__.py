@@ -1,6 +1,7 @@
 """Engines: one algorithm per file."""
 
 from pyrograph.infer.base import Engine
+from pyrograph.infer.dpvi import DPVI
 from pyrograph.infer.fit import fit
 from pyrograph.infer.langevin import Langevin
 from pyrograph.infer.message_passing import (
@@ -15,11 +16,12 @@ from pyrograph.infer.message_passing import (
 from pyrograph.infer.optimizer import AdaGrad, Adam, RMSProp
 from pyrograph.infer.particle import ParticleEngine
 from pyrograph.infer.qbethe import AutoQBethe, QBethe
-from pyrograph.infer.requires import Continuous, FiniteOrContinuous
+from pyrograph.infer.requires import Continuous, FiniteDiscrete, FiniteOrContinuous
 from pyrograph.infer.svgd import GraphicalSVGD
 
 __all__ = [
     "BP",
+    "DPVI",
     "EP",
     "TRW",
     "VMP",
@@ -28,6 +30,7 @@ __all__ = [
     "AutoQBethe",
     "Continuous",
     "Engine",
+    "FiniteDiscrete",
     "FiniteOrContinuous",
     "FractionalBP",
     "GraphicalSVGD",

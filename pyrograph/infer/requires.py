@@ -61,6 +61,37 @@ class FiniteOrContinuous:
         )
 
 
+#: A continuous prior of these families, over observations of those, can be summed out.
+CONJUGATE = {
+    "Beta": "if it is the probability of Bernoulli or binomial observations, write BetaBinomial",
+    "Dirichlet": "if it is the probabilities of categorical observations, write "
+    "DirichletMultinomial, or pg.distributions.CollapsedMixture with DirichletCategorical",
+    "Gamma": "if it is the rate of Poisson observations, write GammaPoisson",
+    "Normal": "if it is the mean of normal observations in a cluster, write "
+    "pg.distributions.CollapsedMixture with NormalInverseGamma",
+    "InverseGamma": "if it is the variance of normal observations, write "
+    "pg.distributions.CollapsedMixture with NormalInverseGamma",
+    "MultivariateNormal": "if it is the mean of normal observations in a cluster, write "
+    "pg.distributions.CollapsedMixture with NormalInverseWishart",
+}
+
+
+@dataclass(frozen=True)
+class FiniteDiscrete:
+    """Every latent site is discrete with finitely many states."""
+
+    def check(self, msg: dict, engine: str) -> None:
+        name, fn = msg["name"], msg["fn"]
+        if fn.support.is_discrete:
+            return FiniteOrContinuous().check(msg, engine)
+        advice = CONJUGATE.get(name_of(fn))
+        collapse = f" It may be summed out in the model: {advice}." if advice else ""
+        raise UnsupportedSite(
+            f'site "{name}" ({name_of(fn)}) is continuous; {engine} lists states of discrete '
+            f"sites.{collapse} Engines for mixed programs are pg.EP, pg.VMP and pg.QBethe."
+        )
+
+
 class _Inspector(Messenger):
     """Shows every latent site to a requirement; the first one refused ends the run."""
 

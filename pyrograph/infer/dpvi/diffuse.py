@@ -1,0 +1,90 @@
+"""Whether a posterior is too diffuse for so many particles.
+
+K particles exceed the best single state by at most log K. Where a product of marginals, mean field,
+has the better bound, or where the worse half of the particles still adds much, no affordable
+number of particles will do, and the engine says which others will.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from pyrograph.infer.dpvi.network import EXCLUDED, Network
+
+#: What the worse half of the particles may add to the bound, in nats.
+LARGE_GAIN = 0.3
+#: Steps of mean field, and how much of the new marginals each takes.
+STEPS, DAMPING = 100, 0.5
+
+
+def warning_of_diffuse(network: Network, score: Tensor, bound: Tensor) -> list[str]:
+    """What to say, if anything.
+
+    Args:
+        score: ``[K]``, falling.
+    """
+    half = (len(score) + 1) // 2
+    gain = float(bound - score[:half].logsumexp(0))
+    field = mean_field_bound(network)
+    advice = (
+        "The posterior is too diffuse for so few particles: take marginals and evidence of pg.BP, "
+        "pg.TRW (an upper bound) or pg.VMP (a lower one)."
+    )
+    if field is not None and field > float(bound) + 1e-9:
+        return [f"The mean-field bound is higher, {field:.6g} against {float(bound):.6g}. {advice}"]
+    if len(score) > 1 and gain > LARGE_GAIN:
+        return [
+            f"The worse {len(score) - half} of {len(score)} particles still add {gain:.2g} nats. "
+            f"{advice}"
+        ]
+    return []
+
+
+def mean_field_bound(network: Network) -> float | None:
+    """The best bound of a product of marginals on the way of a damped iteration from uniform ones;
+    None where a table has zeros. Every product gives a bound, so nothing has to converge."""
+    if any(bool((group.values == EXCLUDED).any()) for group in network.tables):
+        return None
+    most = int(network.cards.max())
+    state = torch.arange(most, device=network.cards.device)
+    is_state = state < network.cards.unsqueeze(1)
+    log_q = torch.where(is_state, 0.0, -torch.inf).double().log_softmax(1)
+    best = -math.inf
+    for _ in range(STEPS):
+        q = log_q.exp()
+        push = torch.zeros_like(q)
+        energy = network.constant
+        for group in network.tables:
+            messages, mean = _expected(group.values, [q[s] for s in group.scope.unbind(1)])
+            energy = energy + mean
+            for slot, message in zip(group.scope.unbind(1), messages, strict=True):
+                padded = torch.nn.functional.pad(message, (0, most - message.shape[1]))
+                push.index_add_(0, slot, padded)
+        entropy = -(q * torch.where(is_state, log_q, 0.0)).sum()
+        value = float(energy + entropy)
+        if value <= best + 1e-9 and math.isfinite(best):
+            break
+        best = max(best, value)
+        mixed = (1 - DAMPING) * torch.where(is_state, log_q, 0.0) + DAMPING * push
+        log_q = torch.where(is_state, mixed, -torch.inf).log_softmax(1)
+    return best
+
+
+def _expected(values: Tensor, beliefs: list[Tensor]) -> tuple[list[Tensor], Tensor]:
+    """E log f given each slot's state, ``[E, c]`` of every slot, and the sum of E log f."""
+    cards = values.shape[1:]
+    beliefs = [q[:, :c] for q, c in zip(beliefs, cards, strict=True)]
+    out = []
+    for own in range(len(cards)):
+        value = values
+        for k in reversed(range(len(cards))):
+            if k != own:
+                shape = [len(values), *(1,) * len(cards)]
+                shape[k + 1] = cards[k]
+                value = value * beliefs[k].reshape(shape)
+        keep = [k + 1 for k in range(len(cards)) if k != own]
+        out.append(value.sum(keep) if keep else value)
+    return out, (out[0] * beliefs[0]).sum()

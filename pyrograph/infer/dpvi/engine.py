@@ -1,0 +1,256 @@
+"""DPVI: the best K distinct joint states, as a bound of the log evidence.
+
+    log Z >= L(Q) = log sum_k f(x_k),    weights w_k = f(x_k) / sum_j f(x_j)
+
+maximised over sets of K particles by moves that never lower it: with one particle iterated
+conditional modes, with all joint states exact. Algorithm 1 changes one node after the other
+(``moves=("single",)``); blocks of nodes without common factors change at once by default, which
+reaches better bounds in far less time, and then single changes of all nodes are searched until
+there is none that helps.
+
+Source: Saeedi, Kulkarni, Mansinghka & Gershman (2017), "Variational particle approximations",
+Algorithm 1 (which never assigns Q <- Q' and compares bounds within a sweep; here between sweeps).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrograph.errors import InferenceError, OptionError, ShapeMismatch
+from pyrograph.infer.base import Engine
+from pyrograph.infer.dpvi.blocks import node_blocks, pair_blocks
+from pyrograph.infer.dpvi.diffuse import warning_of_diffuse
+from pyrograph.infer.dpvi.moves import block_move, flip_move
+from pyrograph.infer.dpvi.network import EXCLUDED, Clusters, Network
+from pyrograph.infer.dpvi.particles import Hash, Particles
+from pyrograph.infer.dpvi.start import FEWEST, climbed, scattered
+from pyrograph.infer.options import count
+from pyrograph.infer.requires import FiniteDiscrete
+from pyrograph.posterior import Posterior
+from pyrograph.posterior.discrete_particles import DiscreteParticles
+
+MOVES = ("block", "pair", "single", "flip")
+#: Most blocks of pairs that are moved by default.
+MOST_PAIR_BLOCKS = 64
+#: Sweeps between scores from scratch.
+REFRESH = 10
+#: A gain below this share of the bound is rounding.
+ROUNDING = 1e-12
+
+
+class DPVI(Engine):
+    """Discrete particle variational inference.
+
+    Args:
+        model: a Pyro program of finite discrete sites.
+        num_particles: K; fewer if there are not as many joint states.
+        moves: what a sweep does, in turn: each kind is repeated until it gains no more, then the
+            next. ``"block"`` all nodes of a colour at once, ``"pair"`` the same with pairs of
+            neighbours, ``"single"`` node by node in the order of the graph (Algorithm 1),
+            ``"flip"`` every change of one node of one particle. By default blocks, pairs where
+            they fall into few blocks, and flips.
+        init: ``"icm"`` local maxima from scattered and opposite states, ``"random"`` the same
+            without climbing, a posterior whose draws start it, or ``{site: [M, *site shape]}``.
+        proposals: a function of ``{site: [K, *site shape]}`` that proposes more, ``{site: [M,
+            *site shape]}``, after every sweep.
+        options: see :class:`Engine`; ``tol`` is for the gain of the bound in a sweep.
+
+    Raises:
+        UnsupportedSite: a site is continuous, or has infinitely many states.
+        UnsupportedFactor: a table is too large.
+        OptionError: an option is unknown or out of range.
+    """
+
+    requires = FiniteDiscrete()
+    monitor = "gain"
+
+    def __init__(
+        self,
+        model: Callable,
+        *,
+        num_particles: int = 10,
+        moves: tuple[str, ...] | str | None = None,
+        init: str | Posterior | Mapping[str, Tensor] = "icm",
+        proposals: Callable[[dict[str, Tensor]], Mapping[str, Tensor]] | None = None,
+        num_steps: int = 100,
+        tol: float | None = 1e-9,
+        **options: Any,
+    ):
+        super().__init__(model, num_steps=num_steps, tol=tol, **options)
+        self.num_particles = count("num_particles", num_particles)
+        self.moves = (moves,) if isinstance(moves, str) else moves and tuple(moves)
+        if moves is not None and (not self.moves or set(self.moves) - set(MOVES)):
+            raise OptionError(f"moves={moves!r}: take some of {', '.join(MOVES)}, in an order")
+        if isinstance(init, str) and init not in ("icm", "random"):
+            raise OptionError(
+                f'init={init!r} is not "icm", "random", a posterior or {{site: values}}'
+            )
+        self.init, self.proposals = init, proposals
+
+    # ------------------------------------------------------------------ state
+    def allocate(self) -> None:
+        self.network = Network.of_graph(self.graph)
+        self.hashes = Hash(self.network.cards)
+        self._kinds = self.moves or ("block", "flip")
+        self._clusters = {kind: self._clusters_of(kind) for kind in self._kinds}
+        if self.moves is None:
+            pairs = pair_blocks(*self.graph.neighbors)
+            if pairs and len(pairs) <= MOST_PAIR_BLOCKS:
+                self._kinds = ("block", "pair", "flip")
+                self._clusters["pair"] = self._by_cards(pairs)
+        self._stage = 0
+        self.particles = Particles.best(
+            self.network, self.hashes, self._starts(), self.num_particles
+        )
+
+    def _clusters_of(self, kind: str) -> list[Clusters]:
+        if kind == "block":
+            sets = node_blocks(*self.graph.neighbors)
+        elif kind == "pair":
+            sets = self._pairs()
+        else:
+            sets = [torch.arange(self.network.num_nodes).unsqueeze(1)]
+        return self._by_cards(sets)
+
+    def _by_cards(self, sets: list[Tensor]) -> list[Clusters]:
+        """Clusters of every set, those of like numbers of states together."""
+        network, device = self.network, self.network.cards.device
+        parts = (part for s in sets for part in network.clusters_by_cards(s.to(device)))
+        return [Clusters(network, part) for part in parts]
+
+    def _pairs(self) -> list[Tensor]:
+        found = pair_blocks(*self.graph.neighbors)
+        if found is None:
+            raise OptionError(
+                'moves="pair" moves blocks of pairs that are not in each other\'s way, and in this '
+                "graph nearly all are. Leave it out."
+            )
+        return found
+
+    def _starts(self) -> Tensor:
+        """``[V, M]``."""
+        if isinstance(self.init, Posterior):
+            return self._codes(self.init.sample(max(FEWEST, 4 * self.num_particles)))
+        if isinstance(self.init, Mapping):
+            return self._codes(self.init)
+        x = scattered(self.network.cards, max(FEWEST, self.num_particles), self.generator)
+        if self.init == "random":
+            return x
+        blocks = self._clusters.get("block") or self._clusters_of("block")
+        return climbed(x, blocks)
+
+    def _codes(self, values: Mapping[str, Tensor]) -> Tensor:
+        """Numbers of states ``[V, M]`` of values ``{site: [M, *site shape]}``.
+
+        Raises:
+            ShapeMismatch: a site is missing or has another shape.
+            OptionError: a value is none of the site's states.
+        """
+        rows = []
+        for name, site in self.graph.sites.items():
+            if name not in values or tuple(values[name].shape[1:]) != site.shape:
+                found = tuple(values[name].shape) if name in values else "none"
+                raise ShapeMismatch(
+                    f'values of site "{name}" have shape {found}; expected [M, *{site.shape}]'
+                )
+            states = site.enumeration.flatten(1) if site.event_shape else site.enumeration[:, None]
+            value = values[name].to(states).reshape(len(values[name]), site.num_nodes, 1, -1)
+            match = (value == states).all(-1)
+            if not bool(match.any(-1).all()):
+                raise OptionError(f'a value given for site "{name}" is none of its states')
+            rows.append(match.long().argmax(-1).t())
+        return torch.cat(rows).to(self.network.cards.device)
+
+    def values(self) -> dict[str, Tensor]:
+        """The particles as values, ``{site: [K, *site shape]}``."""
+        out, start = {}, 0
+        for name, site in self.graph.sites.items():
+            codes = self.particles.x[start : start + site.num_nodes].t()
+            start += site.num_nodes
+            out[name] = site.enumeration[codes].reshape(len(codes), *site.shape)
+        return out
+
+    # ------------------------------------------------------------------ sweeps
+    def advance(self) -> dict[str, Tensor]:
+        before = self.particles.bound
+        particles = self._sweep(self.particles, self._kinds[self._stage])
+        if self.proposals is not None:
+            extra = self._codes(self.proposals(self.values()))
+            both = torch.cat([particles.x, extra], 1)
+            particles = Particles.best(self.network, self.hashes, both, self.num_particles)
+        if self.num_done % REFRESH == 0 or bool((self.particles.score < EXCLUDED / 2).any()):
+            particles = Particles.best(self.network, self.hashes, particles.x, self.num_particles)
+        self.particles = particles
+        gain = particles.bound - before
+        if float(gain) <= ROUNDING * (1 + float(before.abs())):
+            gain = torch.zeros_like(gain)
+        # the next kind of move has its turn when this one gains no more
+        self._is_last = self._stage == len(self._kinds) - 1
+        if self.tol is not None and float(gain) <= self.tol and not self._is_last:
+            self._stage += 1
+        return {"objective": particles.bound, "gain": gain}
+
+    def _sweep(self, particles: Particles, kind: str) -> Particles:
+        for clusters in self._clusters[kind]:
+            if kind in ("block", "pair"):
+                particles = block_move(particles, clusters, self.hashes, self.num_particles)
+            elif kind == "single":
+                for j in range(len(clusters)):
+                    particles = block_move(
+                        particles, clusters, self.hashes, self.num_particles, only=j
+                    )
+            else:
+                particles = flip_move(particles, clusters, self.hashes, self.num_particles)
+        return particles
+
+    @property
+    def converged(self) -> bool:
+        """Whether the last kind of move gained at most ``tol`` in a sweep."""
+        return super().converged and getattr(self, "_is_last", True)
+
+    # ------------------------------------------------------------------ results
+    def posterior(self) -> DiscreteParticles:
+        """The particles, weighted by their scores.
+
+        Raises:
+            InferenceError: no state with mass was found.
+        """
+        kept = self.particles.score > EXCLUDED / 2
+        if not bool(kept.any()):
+            raise InferenceError(
+                f"none of the {len(self.particles)} particles has mass: every state that was met "
+                "breaks a hard constraint. Start from states that hold it: init={site: values}, or "
+                "init=posterior of pg.BP."
+            )
+        x, score = self.particles.x[:, kept], self.particles.score[kept]
+        evidence = score.logsumexp(0)
+        is_all = math.log(len(self.particles)) >= self.network.log_num_states - 1e-9
+        notes = [] if is_all else warning_of_diffuse(self.network, score, evidence)
+        status = f"{self.status.rstrip('.')}. {' '.join(notes)}" if notes else self.status
+        return DiscreteParticles(
+            self.graph,
+            x,
+            score - evidence,
+            converged=self.converged,
+            status=status,
+            history=self.history,
+            log_evidence=evidence.to(self.graph.dtype),
+            evidence_kind="exact" if is_all else "lower bound",
+        )
+
+    def remedy(self) -> str:
+        return "The bound still grows: raise num_steps."
+
+    # ------------------------------------------------------------------ checkpoints
+    def carried(self) -> dict[str, Any]:
+        return {"x": self.particles.x, "score": self.particles.score, "stage": self._stage}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        x = state["x"].to(self.network.cards.device)
+        self.particles = Particles(x, state["score"].to(x.device), self.hashes(x))
+        self._stage = int(state["stage"])

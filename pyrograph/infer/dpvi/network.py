@@ -1,0 +1,249 @@
+"""A discrete factor graph as tables, and what a change of some of its nodes does to the score.
+
+    score(x) = sum_a log f_a(x_a),        L_j(s) = sum_{a touching cluster j} log f_a(s, rest)
+
+A cluster is a node, or a few: L_j is all that its states change, so candidates are scored by the
+factors around them and never by all (Saeedi et al. 2017, eq (12)). Clusters are scored side by
+side, and so are particles.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from pyrograph.errors import NonFiniteDensity, UnsupportedFactor
+from pyrograph.graph import FactorGraph
+
+#: Largest table of a group of factors.
+MAX_ENTRIES = 2**28
+#: What a zero counts for. No sum of other terms comes near it, and its multiples stay exact.
+EXCLUDED = -(2.0**40)
+#: Entries looked up at once.
+CHUNK = 2**24
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Like factors.
+
+    Attributes:
+        scope: ``[E, k]`` nodes.
+        values: ``[E, c_1, ..., c_k]`` log values, zeros as :data:`EXCLUDED`.
+    """
+
+    scope: Tensor
+    values: Tensor
+
+    @cached_property
+    def flat(self) -> Tensor:
+        return self.values.reshape(-1)
+
+    @property
+    def strides(self) -> list[int]:
+        """Of the slots' states in a factor's table; factors are ``entries`` apart."""
+        cards = self.values.shape[1:]
+        return [math.prod(cards[k + 1 :]) for k in range(len(cards))]
+
+    @property
+    def entries(self) -> int:
+        return math.prod(self.values.shape[1:])
+
+    def at(self, x: Tensor) -> Tensor:
+        """Log values ``[E, K]`` at states ``[V, K]``."""
+        place = torch.arange(len(self.scope), device=x.device).unsqueeze(1) * self.entries
+        for slot, stride in zip(self.scope.unbind(1), self.strides, strict=True):
+            place = place + stride * x.index_select(0, slot)
+        return self.flat.index_select(0, place.view(-1)).view(place.shape)
+
+
+class Network:
+    """Discrete nodes and the tables over them.
+
+    Args:
+        cards: ``[V]`` numbers of states.
+        tables: of the factors.
+        constant: what no node changes.
+    """
+
+    def __init__(self, cards: Tensor, tables: list[Tables], constant: Tensor):
+        self.cards, self.tables, self.constant = cards, tables, constant
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.cards)
+
+    @property
+    def log_num_states(self) -> float:
+        """Log of the number of joint states."""
+        return float(self.cards.double().log().sum())
+
+    @classmethod
+    def of_graph(cls, graph: FactorGraph) -> Network:
+        """The tables of a program's factors, in double precision.
+
+        Raises:
+            UnsupportedFactor: a table would be too large.
+            NonFiniteDensity: a factor is NaN or plus infinity in some state.
+        """
+        cards = [
+            torch.full((s.num_nodes,), s.cardinality, dtype=torch.int64)
+            for s in graph.sites.values()
+        ]
+        tables = []
+        for group in graph.factors:
+            entries = group.num_factors * math.prod(s.cardinality for s in group.slots)
+            if entries > MAX_ENTRIES:
+                raise UnsupportedFactor(
+                    f"{graph.factor_name(group, 0)} and its likes have tables of {entries:,} "
+                    f"entries in all, over the budget of {MAX_ENTRIES:,}. Split the statement into "
+                    "terms of fewer nodes."
+                )
+            values = group.table().detach().double()
+            bad = values.isnan() | (values == torch.inf)
+            if bool(bad.any()):
+                e = int(bad.flatten(1).any(1).nonzero()[0])
+                raise NonFiniteDensity(
+                    f"{graph.factor_name(group, e)} is NaN or plus infinity in some state. Look at "
+                    "that statement: a probability above 1 or 0 / 0 are the usual causes."
+                )
+            values = torch.where(values == -torch.inf, EXCLUDED, values)
+            tables.append(Tables(group.scope, values))
+        return cls(torch.cat(cards).to(graph.device), tables, graph.constant.detach().double())
+
+    def score(self, x: Tensor) -> Tensor:
+        """``[K]`` of states ``[V, K]``, the constant included."""
+        total = self.constant.expand(x.shape[1])
+        for group in self.tables:
+            total = total + group.at(x).sum(0)
+        return total
+
+    def clusters_by_cards(self, clusters: Tensor) -> Iterator[Tensor]:
+        """Clusters ``[n, m]``, those of like numbers of states together."""
+        cards = self.cards[clusters]
+        labels = cards.unique(dim=0, return_inverse=True)[1]
+        for k in range(int(labels.max()) + 1 if len(labels) else 0):
+            yield clusters[labels == k]
+
+
+@dataclass(frozen=True)
+class _Touching:
+    """Factors of one group that touch clusters in the same slots.
+
+    Attributes:
+        factor: ``[R]`` which, ordered by cluster; cluster: ``[R]``; start: ``[n + 1]`` where the
+            rows of a cluster start.
+        fixed: slots whose nodes are not in the cluster, ``[R]`` nodes each, with their strides.
+        offset: ``[T]`` what the states of the cluster add to the place in a table.
+    """
+
+    tables: Tables
+    factor: Tensor
+    cluster: Tensor
+    start: Tensor
+    fixed: list[tuple[Tensor, int]]
+    offset: Tensor
+
+
+class Clusters:
+    """Clusters of nodes with as many states each, and the factors that touch them.
+
+    A factor may touch several clusters: it is then one of each, at the others' present states.
+
+    Args:
+        nodes: ``[n, m]``, distinct in a row.
+    """
+
+    def __init__(self, network: Network, nodes: Tensor):
+        self.network, self.nodes = network, nodes
+        cards = network.cards[nodes[0]].tolist()
+        grids = torch.meshgrid(*(torch.arange(c) for c in cards), indexing="ij")
+        #: ``[T, m]`` all joint states, the last node's fastest.
+        self.states = torch.stack([g.flatten() for g in grids], 1).to(nodes.device)
+        self.strides = [math.prod(cards[k + 1 :]) for k in range(len(cards))]
+        self._touching = [t for group in network.tables for t in self._around(group)]
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    @property
+    def num_states(self) -> int:
+        return len(self.states)
+
+    def _around(self, group: Tables) -> Iterator[_Touching]:
+        """Rows (factor, cluster) by the slots in which the cluster's nodes stand."""
+        n, m = self.nodes.shape
+        owner, place = torch.arange(n).repeat_interleave(m), torch.arange(m).repeat(n)
+        owner, place = owner.to(self.nodes.device), place.to(self.nodes.device)
+        order = self.nodes.flatten().argsort(stable=True)
+        node = self.nodes.flatten()[order]
+        owner, place = owner[order], place[order]
+        pairs = []
+        for slot in range(group.scope.shape[1]):
+            first = torch.searchsorted(node, group.scope[:, slot].contiguous())
+            last = torch.searchsorted(node, group.scope[:, slot].contiguous(), right=True)
+            count = last - first
+            factor = torch.arange(len(group.scope), device=node.device).repeat_interleave(count)
+            within = torch.arange(len(factor), device=node.device)
+            within = within - (count.cumsum(0) - count).repeat_interleave(count)
+            at = first[factor] + within
+            slots = torch.full_like(factor, slot)
+            pairs.append(torch.stack([owner[at], factor, slots, place[at]], 1))
+        found = torch.cat(pairs)
+        if not len(found):
+            return
+        key = found[:, 0] * len(group.scope) + found[:, 1]
+        rows, inverse = key.unique(return_inverse=True)
+        where = torch.full((len(rows), group.scope.shape[1]), -1, device=key.device)
+        where[inverse, found[:, 2]] = found[:, 3]
+        cluster = torch.div(rows, len(group.scope), rounding_mode="floor")
+        factor = rows - cluster * len(group.scope)
+        patterns, pattern = where.unique(dim=0, return_inverse=True)
+        for k, slots in enumerate(patterns.tolist()):
+            chosen = pattern == k
+            of, own = factor[chosen], cluster[chosen]
+            fixed, offset = [], torch.zeros(self.num_states, dtype=torch.int64)
+            offset = offset.to(self.nodes.device)
+            for slot, (at, stride) in enumerate(zip(slots, group.strides, strict=True)):
+                if at < 0:
+                    fixed.append((group.scope[of, slot], stride))
+                else:
+                    offset = offset + stride * self.states[:, at]
+            start = torch.searchsorted(own, torch.arange(n + 1, device=own.device))
+            yield _Touching(group, of, own, start, fixed, offset)
+
+    def current(self, x: Tensor, only: slice = slice(None)) -> Tensor:
+        """``[n, K]`` the clusters' states in ``x [V, K]``."""
+        at = self.nodes[only]
+        return sum(s * x.index_select(0, at[:, p]) for p, s in enumerate(self.strides))
+
+    def local_scores(self, x: Tensor, only: int | None = None) -> Tensor:
+        """L ``[n, K, T]``: what the factors around each cluster say to its states, everything
+        else as in ``x [V, K]``; of one cluster alone if ``only`` is given."""
+        count, (particles, states) = (
+            (1 if only is not None else len(self)),
+            (x.shape[1], self.num_states),
+        )
+        out = torch.zeros(count, particles * states, dtype=torch.float64, device=x.device)
+        for t in self._touching:
+            rows = slice(None)
+            if only is not None:
+                rows = slice(int(t.start[only]), int(t.start[only + 1]))
+            factor, cluster = t.factor[rows], t.cluster[rows]
+            if not len(factor):
+                continue
+            size = max(1, CHUNK // (particles * states))
+            for part in torch.arange(len(factor), device=x.device).split(size):
+                place = (factor[part] * t.tables.entries).unsqueeze(1)
+                for nodes, stride in t.fixed:
+                    place = place + stride * x.index_select(0, nodes[rows][part])
+                place = place.expand(-1, particles).unsqueeze(2) + t.offset
+                value = t.tables.flat.index_select(0, place.view(-1)).view(len(part), -1)
+                target = cluster[part] if only is None else torch.zeros_like(cluster[part])
+                out.index_add_(0, target, value)
+        return out.view(count, particles, states)

@@ -1,0 +1,92 @@
+"""Distinct particles with their scores: the variational family of DPVI.
+
+    L(Q) = log sum_k f(x_k),    x_k distinct
+
+Replicas never help (Theorem 1), so equal particles are merged wherever they could come up. Whether
+two are equal is decided by 126 bits of hash, sums over the nodes of random numbers of their states,
+which follow a change of a few nodes at once; where it is cheap the states themselves are compared.
+
+Source: Saeedi, Kulkarni, Mansinghka & Gershman (2017), eqs (6), (10), Theorem 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pyrograph.infer.dpvi.network import Network
+
+#: Two hashes of 63 bits.
+NUM_HASHES = 2
+
+
+class Hash:
+    """Random numbers of all states of all nodes."""
+
+    def __init__(self, cards: Tensor):
+        generator = torch.Generator().manual_seed(0)
+        self.start = cards.cumsum(0) - cards
+        total = int(cards.sum())
+        bits = torch.randint(-(2**63), 2**63 - 1, (NUM_HASHES, total), generator=generator)
+        self.bits = bits.to(cards.device)
+
+    def of(self, nodes: Tensor, states: Tensor) -> Tensor:
+        """``[2, n, K]`` terms of nodes ``[n]`` in states ``[n, K]``."""
+        place = self.start[nodes].unsqueeze(1) + states
+        return self.bits.index_select(1, place.view(-1)).view(NUM_HASHES, *place.shape)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """``[2, K]`` of ``[V, K]``; sums wrap around."""
+        nodes = torch.arange(len(x), device=x.device)
+        return self.of(nodes, x).sum(1)
+
+
+@dataclass(frozen=True)
+class Particles:
+    """Distinct joint states, by falling score.
+
+    Attributes:
+        x: ``[V, K]`` numbers of states.
+        score: ``[K]``; hash: ``[2, K]``.
+    """
+
+    x: Tensor
+    score: Tensor
+    hash: Tensor
+
+    def __len__(self) -> int:
+        return len(self.score)
+
+    @property
+    def bound(self) -> Tensor:
+        """log of the sum of the scores, a lower bound of log Z."""
+        return self.score.logsumexp(0)
+
+    @classmethod
+    def best(cls, network: Network, hashes: Hash, x: Tensor, most: int) -> Particles:
+        """The distinct ones among states ``[V, M]``, at most so many, the best."""
+        x = x.unique(dim=1)
+        score = network.score(x)
+        order = score.argsort(descending=True, stable=True)[:most]
+        return cls(x[:, order], score[order], hashes(x[:, order]))
+
+
+def first_of_equal(key: Tensor) -> Tensor:
+    """Which columns of ``[2, M]`` are the first of their kind, ``[M]`` bool."""
+    _, inverse = key.unique(dim=1, return_inverse=True)
+    count = int(inverse.max()) + 1 if inverse.numel() else 0
+    place = torch.arange(key.shape[1], device=key.device)
+    first = torch.full((count,), key.shape[1], device=key.device)
+    first = first.scatter_reduce(0, inverse, place, "amin")
+    return first[inverse] == place
+
+
+def highest(score: Tensor, most: int) -> Tensor:
+    """Indices of the highest scores, falling; the first of equal ones first."""
+    if len(score) > 4 * most:  # sorting all of many candidates would cost more
+        least = score.topk(most).values[-1]
+        among = (score >= least).nonzero().squeeze(1)
+        return among[score[among].argsort(descending=True, stable=True)[:most]]
+    return score.argsort(descending=True, stable=True)[:most]

@@ -1,0 +1,160 @@
+"""A posterior made of distinct joint states of discrete sites, with weights.
+
+p(x | data) is approximated by sum_k w_k [x = x_k]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import cached_property
+from typing import Any
+
+import pyro
+import torch
+from pyro.distributions import Categorical, Delta, constraints
+from pyro.nn import PyroParam
+from torch import Tensor
+
+from pyrograph.posterior.finite import States
+from pyrograph.posterior.posterior import Posterior, draw_indices
+from pyrograph.posterior.site_guide import SiteGuide
+
+
+class DiscreteParticles(Posterior):
+    """Joint states and their weights.
+
+    Args:
+        graph: the factor graph.
+        x: ``[V, K]`` numbers of the nodes' states, distinct columns.
+        log_weights: ``[K]``, of weights that add up to 1.
+        run: ``converged``, ``status``, ``history`` and evidence, see :class:`Posterior`.
+    """
+
+    def __init__(self, graph, x: Tensor, log_weights: Tensor, **run):
+        super().__init__(graph, **run)
+        self.x = x
+        self.log_weights = log_weights.to(graph.dtype).log_softmax(0)
+
+    @property
+    def weights(self) -> Tensor:
+        """``[K]``."""
+        return self.log_weights.exp()
+
+    def _codes(self, name: str) -> Tensor:
+        """``[K, number of nodes]`` of a site."""
+        site = self._site(name)
+        start = sum(s.num_nodes for s in self._before(name))
+        return self.x[start : start + site.num_nodes].t()
+
+    def _before(self, name: str) -> list:
+        names = list(self.graph.sites)
+        return [self.graph.sites[other] for other in names[: names.index(name)]]
+
+    @cached_property
+    def particles(self) -> Mapping[str, Tensor]:
+        """``{site: [K, *site shape]}``."""
+        out = {}
+        for name, site in self.graph.sites.items():
+            codes = self._codes(name)
+            out[name] = site.enumeration[codes].reshape(len(codes), *site.shape)
+        return out
+
+    def marginal(self, site: str) -> States:
+        """``Categorical`` over the states ``[*batch, c]`` of a site, see :class:`States`.
+
+        Raises:
+            OptionError: no such site.
+        """
+        described, codes = self._site(site), self._codes(site)
+        share = self.log_weights.new_zeros(codes.shape[1], described.cardinality)
+        share.scatter_add_(1, codes.t(), self.weights.expand(codes.shape[1], -1))
+        logits = share.log().reshape(*described.batch_shape, described.cardinality)
+        return States(described.enumeration, logits)
+
+    def sample(self, num_samples: int) -> dict[str, Tensor]:
+        """Joint draws by systematic resampling, in random order."""
+        index = draw_indices(self.weights, num_samples)
+        return {name: value[index] for name, value in self.particles.items()}
+
+    def guide(self, sites: Sequence[str] | None = None) -> DiscreteParticleGuide:
+        """Draws a joint state; its density is that of the particles' marginal over the sites.
+
+        Raises:
+            OptionError: no such site.
+        """
+        chosen = [self._site(name) for name in (self.graph.sites if sites is None else sites)]
+        codes = torch.cat([self._codes(site.name) for site in chosen], 1)
+        distinct, inverse = codes.unique(dim=0, return_inverse=True)
+        weights = self.weights.new_zeros(len(distinct)).index_add_(0, inverse, self.weights)
+        described = [
+            {
+                "name": site.name,
+                "batch_shape": list(site.batch_shape),
+                "event_shape": list(site.event_shape),
+                "plates": [list(plate) for plate in site.plates],
+                "values": site.enumeration.clone(),
+            }
+            for site in chosen
+        ]
+        return DiscreteParticleGuide(described, distinct, weights.log())
+
+
+class DiscreteParticleGuide(SiteGuide):
+    """A finite distribution over joint states, as an ``AutoGuide``; arguments are ignored.
+
+    Which state is drawn is an auxiliary site, so that the guide's density is that of the joint
+    state. Its parameter is ``logits [K]``.
+
+    Args:
+        sites: plain descriptions.
+        codes: ``[K, V]`` distinct rows.
+        logits: ``[K]``.
+    """
+
+    def __init__(self, sites: Sequence[Mapping[str, Any]], codes: Tensor, logits: Tensor):
+        super().__init__(sites)
+        self.register_buffer("codes", codes)
+        self.logits = PyroParam(logits.detach().clone(), constraints.real)
+
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any]) -> DiscreteParticleGuide:
+        """Rebuild a guide from what ``guide.state_dict()`` returned, without model or data."""
+        logits = torch.zeros_like(state["logits_unconstrained"])
+        guide = cls(state["_extra_state"]["sites"], torch.zeros_like(state["codes"]), logits)
+        guide.load_state_dict(state)
+        return guide
+
+    def forward(self, *args, **kwargs) -> dict[str, Tensor]:
+        """Draw a joint state; returns ``{site: value}``."""
+        which = pyro.sample(
+            f"_{self._pyro_name}_state",
+            Categorical(logits=self.logits),
+            infer={"is_auxiliary": True},
+        )
+        plates = self._create_plates(*args, **kwargs)
+        result, start = {}, 0
+        for name, site in self.sites.items():
+            size = torch.Size(site["batch_shape"]).numel()
+            codes = self.codes[which][..., start : start + size]
+            start += size
+            shape = (*site["batch_shape"], *site["event_shape"])
+            value = site["values"].to(codes.device)[codes].reshape((*which.shape, *shape))
+            with ExitStack() as stack:
+                for plate, _, _ in site["plates"]:
+                    stack.enter_context(plates[plate])
+                event_dim = len(site["event_shape"])
+                result[name] = pyro.sample(name, Delta(value, event_dim=event_dim))
+        return result
+
+    @torch.no_grad()
+    def median(self, *args, **kwargs) -> dict[str, Tensor]:
+        """The joint state of the highest weight."""
+        which, start, out = int(self.logits.argmax()), 0, {}
+        for name, site in self.sites.items():
+            size = torch.Size(site["batch_shape"]).numel()
+            codes = self.codes[which, start : start + size]
+            start += size
+            shape = (*site["batch_shape"], *site["event_shape"])
+            out[name] = site["values"].to(codes.device)[codes].reshape(shape)
+        return out
