@@ -1,7 +1,7 @@
 """Engines: one algorithm per file."""
 
 from pyrograph.infer.base import Engine
-from pyrograph.infer.dpvi import DPVI
+from pyrograph.infer.dpvi import DPVI, SequentialDPVI
 from pyrograph.infer.fit import fit
 from pyrograph.infer.langevin import Langevin
 from pyrograph.infer.message_passing import (
@@ -40,5 +40,6 @@ __all__ = [
     "PowerEP",
     "QBethe",
     "RMSProp",
+    "SequentialDPVI",
     "fit",
 ]

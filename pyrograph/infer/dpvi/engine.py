@@ -96,6 +96,13 @@ class DPVI(Engine):
     def allocate(self) -> None:
         self.network = Network.of_graph(self.graph)
         self.hashes = Hash(self.network.cards)
+        self._prepare_moves()
+        self.particles = Particles.best(
+            self.network, self.hashes, self._starts(), self.num_particles
+        )
+
+    def _prepare_moves(self) -> None:
+        self._stage = 0
         self._kinds = self.moves or ("block", "flip")
         self._clusters = {kind: self._clusters_of(kind) for kind in self._kinds}
         if self.moves is None:
@@ -103,10 +110,6 @@ class DPVI(Engine):
             if pairs and len(pairs) <= MOST_PAIR_BLOCKS:
                 self._kinds = ("block", "pair", "flip")
                 self._clusters["pair"] = self._by_cards(pairs)
-        self._stage = 0
-        self.particles = Particles.best(
-            self.network, self.hashes, self._starts(), self.num_particles
-        )
 
     def _clusters_of(self, kind: str) -> list[Clusters]:
         if kind == "block":
@@ -229,7 +232,7 @@ class DPVI(Engine):
             )
         x, score = self.particles.x[:, kept], self.particles.score[kept]
         evidence = score.logsumexp(0)
-        is_all = math.log(len(self.particles)) >= self.network.log_num_states - 1e-9
+        is_all = self._holds_all_states()
         notes = [] if is_all else warning_of_diffuse(self.network, score, evidence)
         status = f"{self.status.rstrip('.')}. {' '.join(notes)}" if notes else self.status
         return DiscreteParticles(
@@ -242,6 +245,9 @@ class DPVI(Engine):
             log_evidence=evidence.to(self.graph.dtype),
             evidence_kind="exact" if is_all else "lower bound",
         )
+
+    def _holds_all_states(self) -> bool:
+        return math.log(len(self.particles)) >= self.network.log_num_states - 1e-9
 
     def remedy(self) -> str:
         return "The bound still grows: raise num_steps."

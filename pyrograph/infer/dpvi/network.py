@@ -157,10 +157,12 @@ class Clusters:
 
     Args:
         nodes: ``[n, m]``, distinct in a row.
+        position: ``[V]`` of the nodes in an order; then a factor touches only the cluster of its
+            last node.
     """
 
-    def __init__(self, network: Network, nodes: Tensor):
-        self.network, self.nodes = network, nodes
+    def __init__(self, network: Network, nodes: Tensor, position: Tensor | None = None):
+        self.network, self.nodes, self.position = network, nodes, position
         cards = network.cards[nodes[0]].tolist()
         grids = torch.meshgrid(*(torch.arange(c) for c in cards), indexing="ij")
         #: ``[T, m]`` all joint states, the last node's fastest.
@@ -203,6 +205,10 @@ class Clusters:
         where[inverse, found[:, 2]] = found[:, 3]
         cluster = torch.div(rows, len(group.scope), rounding_mode="floor")
         factor = rows - cluster * len(group.scope)
+        if self.position is not None:
+            last = self.position[group.scope[factor]].amax(1)
+            is_last = last == self.position[self.nodes[cluster, 0]]
+            where, cluster, factor = where[is_last], cluster[is_last], factor[is_last]
         patterns, pattern = where.unique(dim=0, return_inverse=True)
         for k, slots in enumerate(patterns.tolist()):
             chosen = pattern == k

@@ -1,0 +1,183 @@
+"""SequentialDPVI against the forward algorithm, forward-backward and list Viterbi."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from scipy.special import logsumexp
+
+import pyrograph as pg
+from pyrograph.errors import InferenceError, OptionError
+
+RNG = np.random.default_rng(0)
+START = np.array([0.5, 0.3, 0.2])
+MOVE = np.array([[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.25, 0.25, 0.5]])
+EMIT = np.array([[0.8, 0.1, 0.1], [0.2, 0.6, 0.2], [0.1, 0.3, 0.6]])
+LONG = RNG.integers(0, 3, 60)
+
+
+def hmm(observed):
+    """A loop in time."""
+    move, emit = torch.tensor(MOVE), torch.tensor(EMIT)
+    z = None
+    for t in pyro.markov(range(len(observed))):
+        z = pyro.sample(f"z_{t}", dist.Categorical(torch.tensor(START) if z is None else move[z]))
+        pyro.sample(f"x_{t}", dist.Categorical(emit[z]), obs=observed[t])
+
+
+def vectorised(observed):
+    """The same in one site."""
+    move, emit = torch.tensor(MOVE).log(), torch.tensor(EMIT)
+    n = len(observed)
+    with pyro.plate("times", n):
+        z = pyro.sample("z", dist.Categorical(torch.ones(3) / 3).mask(False))
+        pyro.sample("x", dist.Categorical(emit[z]), obs=observed)
+    pyro.factor("start", torch.tensor(START).log()[z[0]])
+    with pyro.plate("moves", n - 1):
+        pyro.factor("move", move[z[:-1], z[1:]])
+
+
+def forward(observed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """log p(x_1..t) of every t, and the filtering marginals."""
+    log_z, marginals, belief = 0.0, [], START
+    totals = []
+    for t, x in enumerate(observed):
+        belief = belief if t == 0 else belief @ MOVE
+        belief = belief * EMIT[:, x]
+        log_z += math.log(belief.sum())
+        belief = belief / belief.sum()
+        marginals.append(belief)
+        totals.append(log_z)
+    return np.array(totals), np.array(marginals)
+
+
+def best_paths(observed: np.ndarray, count: int) -> np.ndarray:
+    """Scores of the best paths, by list Viterbi: lists of the best per state."""
+    lists = [[math.log(START[s] * EMIT[s, observed[0]])] for s in range(3)]
+    for x in observed[1:]:
+        lists = [
+            sorted(
+                (v + math.log(MOVE[r, s] * EMIT[s, x]) for r in range(3) for v in lists[r]),
+                reverse=True,
+            )[:count]
+            for s in range(3)
+        ]
+    return np.array(sorted(itertools.chain(*lists), reverse=True)[:count])
+
+
+def run(model, observed, seed: int = 0, **options):
+    pyro.set_rng_seed(seed)
+    engine = pg.SequentialDPVI(model, progress=False, **options)
+    return engine, engine.run(torch.as_tensor(observed))
+
+
+@pytest.mark.parametrize("model", [hmm, vectorised])
+def test_with_particles_for_all_paths_it_is_the_forward_algorithm(model):
+    observed = LONG[:6]
+    engine, q = run(model, observed, num_particles=3**6)
+    totals, marginals = forward(observed)
+    assert float(q.log_evidence) == pytest.approx(totals[-1], abs=1e-10)
+    assert q.evidence_kind == "exact" and q.converged
+    if model is vectorised:
+        np.testing.assert_allclose(engine.filtered("z").numpy(), marginals, atol=1e-10)
+    else:
+        for t in range(6):
+            found = engine.filtered(f"z_{t}").numpy()
+            np.testing.assert_allclose(found, marginals[t], atol=1e-10)
+    # one node a step: the evidence of every prefix
+    if model is hmm:
+        np.testing.assert_allclose(q.history["objective"].numpy(), totals, atol=1e-10)
+
+
+@pytest.mark.parametrize("count", [1, 5, 30])
+def test_its_bound_is_at_most_that_of_the_best_paths_and_smoothing_raises_it(count):
+    best = logsumexp(best_paths(LONG, count))
+    _, rough = run(hmm, LONG, num_particles=count)
+    _, smooth = run(hmm, LONG, num_particles=count, smoothing=True)
+    assert float(rough.log_evidence) <= best + 1e-9
+    assert float(rough.log_evidence) - 1e-9 <= float(smooth.log_evidence) <= best + 1e-9
+    assert float(smooth.log_evidence) <= forward(LONG)[0][-1]
+    # measured: 0 with one particle and all of these counts, after smoothing
+    assert float(smooth.log_evidence) > best - 0.5
+    assert smooth.converged
+
+
+def test_particles_are_distinct_and_weighted_by_their_joint_density():
+    _, q = run(vectorised, LONG, num_particles=20)
+    z = q.particles["z"].numpy()
+    assert len({tuple(row) for row in z.tolist()}) == 20
+    score = np.log(START[z[:, 0]]) + np.log(EMIT[z, LONG]).sum(1)
+    score = score + np.log(MOVE[z[:, :-1], z[:, 1:]]).sum(1)
+    assert float(q.log_evidence) == pytest.approx(logsumexp(score), abs=1e-9)
+    np.testing.assert_allclose(q.weights.numpy(), np.exp(score - logsumexp(score)), atol=1e-9)
+
+
+@pytest.mark.parametrize("model", [hmm, vectorised])
+@pytest.mark.parametrize("smoothing", [False, True])
+def test_extending_is_a_run_over_everything(model, smoothing):
+    pyro.set_rng_seed(0)
+    engine = pg.SequentialDPVI(model, num_particles=8, progress=False)
+    engine.run(torch.as_tensor(LONG[:20]))
+    engine.smoothing = smoothing
+    for stop in (35, 60):
+        q = engine.extend(torch.as_tensor(LONG[:stop]))
+    if smoothing:
+        assert float(q.log_evidence) <= forward(LONG)[0][-1]
+        return
+    _, whole = run(model, LONG, num_particles=8)
+    assert float(q.log_evidence) == pytest.approx(float(whole.log_evidence), abs=1e-9)
+    for name, value in whole.particles.items():
+        torch.testing.assert_close(q.particles[name], value)
+    assert len(q.history["objective"]) == 60
+
+
+def test_another_order_is_the_users():
+    def pair(observed):
+        with pyro.plate("times", 4):
+            a = pyro.sample("a", dist.Bernoulli(0.4))
+            b = pyro.sample("b", dist.Bernoulli(0.6))
+        pyro.factor("f", -(a - b).abs().sum() + (a[1:] * a[:-1]).sum())
+
+    labels = [(site, (t,)) for t in range(4) for site in ("a", "b")]
+    _, q = run(pair, LONG, num_particles=256, order=labels)
+    _, other = run(pair, LONG, num_particles=256)
+    assert float(q.log_evidence) == pytest.approx(float(other.log_evidence), abs=1e-10)
+    with pytest.raises(OptionError, match="order"):
+        run(pair, LONG, order=labels[:-1])
+
+
+def test_hard_constraints_that_no_kept_past_meets_are_told():
+    def trap(observed):
+        a = pyro.sample("a", dist.Categorical(torch.tensor([0.6, 0.3, 0.1])))
+        b = pyro.sample("b", dist.Bernoulli(0.5))
+        pyro.factor("only", torch.where((a == 2) & (b == 1), 0.0, -math.inf))
+
+    with pytest.raises(InferenceError, match="num_particles"):
+        run(trap, LONG, num_particles=2)
+    _, q = run(trap, LONG, num_particles=3)
+    assert float(q.log_evidence) == pytest.approx(math.log(0.1 * 0.5))
+
+
+def test_runs_stop_and_go_on_where_they_stopped():
+    observed = torch.as_tensor(LONG)
+    _, whole = run(hmm, LONG, num_particles=5, smoothing=True)
+    pyro.set_rng_seed(0)
+    first = pg.SequentialDPVI(hmm, num_particles=5, smoothing=True, progress=False)
+    first.setup(observed)
+    for _ in range(25):
+        first.step()
+    with pytest.raises(InferenceError, match="25 of 60"):
+        first.posterior()
+    with pytest.raises(InferenceError, match="z_59"):
+        first.filtered("z_59")
+    second = pg.SequentialDPVI(hmm, num_particles=5, smoothing=True, progress=False)
+    second.load_state_dict(first.state_dict())
+    q = second.run(observed)
+    assert float(q.log_evidence) == float(whole.log_evidence)
+    torch.testing.assert_close(q.history["objective"], whole.history["objective"])
