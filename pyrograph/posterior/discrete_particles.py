@@ -12,11 +12,12 @@ from typing import Any
 
 import pyro
 import torch
-from pyro.distributions import Categorical, Delta, constraints
+from pyro.distributions import Categorical, Delta, TorchDistribution, constraints
 from pyro.nn import PyroParam
 from torch import Tensor
 
-from pyrograph.posterior.finite import States
+from pyrograph.errors import OptionError
+from pyrograph.posterior.finite import Finite, States
 from pyrograph.posterior.posterior import Posterior, draw_indices
 from pyrograph.posterior.site_guide import SiteGuide
 
@@ -28,12 +29,24 @@ class DiscreteParticles(Posterior):
         graph: the factor graph.
         x: ``[V, K]`` numbers of the nodes' states, distinct columns.
         log_weights: ``[K]``, of weights that add up to 1.
+        summed_out: nodes ``[n]`` that are no part of the particles and their conditional log
+            probabilities ``[n, K, c]`` given them.
         run: ``converged``, ``status``, ``history`` and evidence, see :class:`Posterior`.
     """
 
-    def __init__(self, graph, x: Tensor, log_weights: Tensor, **run):
+    def __init__(
+        self,
+        graph,
+        x: Tensor,
+        log_weights: Tensor,
+        summed_out: Sequence[tuple[Tensor, Tensor]] = (),
+        **run,
+    ):
         super().__init__(graph, **run)
-        self.x = x
+        self.x = x.clone()
+        self.summed_out = [(nodes, p.to(graph.dtype)) for nodes, p in summed_out]
+        for nodes, log_p in self.summed_out:
+            self.x[nodes] = log_p.argmax(2)
         self.log_weights = log_weights.to(graph.dtype).log_softmax(0)
 
     @property
@@ -53,12 +66,31 @@ class DiscreteParticles(Posterior):
 
     @cached_property
     def particles(self) -> Mapping[str, Tensor]:
-        """``{site: [K, *site shape]}``."""
-        out = {}
+        """``{site: [K, *site shape]}``; nodes that are summed out in their most probable state."""
+        return self._values(self.x)
+
+    def _values(self, x: Tensor) -> dict[str, Tensor]:
+        out, start = {}, 0
         for name, site in self.graph.sites.items():
-            codes = self._codes(name)
+            codes = x[start : start + site.num_nodes].t()
+            start += site.num_nodes
             out[name] = site.enumeration[codes].reshape(len(codes), *site.shape)
         return out
+
+    def _log_probs(self, name: str) -> Tensor | None:
+        """``[nodes, K, c]`` of a site with nodes that are summed out."""
+        site, first = self._site(name), sum(s.num_nodes for s in self._before(name))
+        found = None
+        for nodes, log_p in self.summed_out:
+            mine = (nodes >= first) & (nodes < first + site.num_nodes)
+            if not bool(mine.any()):
+                continue
+            if found is None:
+                codes = self.x[first : first + site.num_nodes]
+                found = log_p.new_full((*codes.shape, site.cardinality), -torch.inf)
+                found.scatter_(2, codes.unsqueeze(2), 0.0)
+            found[nodes[mine] - first] = log_p[mine]
+        return found
 
     def marginal(self, site: str) -> States:
         """``Categorical`` over the states ``[*batch, c]`` of a site, see :class:`States`.
@@ -66,7 +98,11 @@ class DiscreteParticles(Posterior):
         Raises:
             OptionError: no such site.
         """
-        described, codes = self._site(site), self._codes(site)
+        described, codes, log_p = self._site(site), self._codes(site), self._log_probs(site)
+        if log_p is not None:
+            logits = (log_p + self.log_weights.unsqueeze(1)).logsumexp(1)
+            logits = logits.reshape(*described.batch_shape, described.cardinality)
+            return States(described.enumeration, logits)
         share = self.log_weights.new_zeros(codes.shape[1], described.cardinality)
         share.scatter_add_(1, codes.t(), self.weights.expand(codes.shape[1], -1))
         logits = share.log().reshape(*described.batch_shape, described.cardinality)
@@ -75,18 +111,29 @@ class DiscreteParticles(Posterior):
     def sample(self, num_samples: int) -> dict[str, Tensor]:
         """Joint draws by systematic resampling, in random order."""
         index = draw_indices(self.weights, num_samples)
-        return {name: value[index] for name, value in self.particles.items()}
+        x = self.x[:, index]
+        for nodes, log_p in self.summed_out:
+            x[nodes] = Categorical(logits=log_p[:, index]).sample()
+        return self._values(x)
 
     def guide(self, sites: Sequence[str] | None = None) -> DiscreteParticleGuide:
         """Draws a joint state; its density is that of the particles' marginal over the sites.
 
         Raises:
-            OptionError: no such site.
+            OptionError: no such site, or some only where nodes are summed out.
         """
         chosen = [self._site(name) for name in (self.graph.sites if sites is None else sites)]
+        if self.summed_out and len(chosen) < len(self.graph.sites):
+            raise OptionError(
+                "particles whose nodes are partly summed out have a density over all sites only: "
+                "guide()"
+            )
         codes = torch.cat([self._codes(site.name) for site in chosen], 1)
-        distinct, inverse = codes.unique(dim=0, return_inverse=True)
-        weights = self.weights.new_zeros(len(distinct)).index_add_(0, inverse, self.weights)
+        inverse = torch.arange(len(codes), device=codes.device)
+        if not self.summed_out:
+            codes, inverse = codes.unique(dim=0, return_inverse=True)
+        weights = self.weights.new_zeros(len(codes)).index_add_(0, inverse, self.weights)
+        states = [self._log_probs(site.name) for site in chosen]
         described = [
             {
                 "name": site.name,
@@ -97,31 +144,44 @@ class DiscreteParticles(Posterior):
             }
             for site in chosen
         ]
-        return DiscreteParticleGuide(described, distinct, weights.log())
+        return DiscreteParticleGuide(described, codes, weights.log(), states)
 
 
 class DiscreteParticleGuide(SiteGuide):
     """A finite distribution over joint states, as an ``AutoGuide``; arguments are ignored.
 
     Which state is drawn is an auxiliary site, so that the guide's density is that of the joint
-    state. Its parameter is ``logits [K]``.
+    state. Its parameters are ``logits [K]`` and, of every site k with nodes that are summed out,
+    ``states_k [nodes, K, c]``, their log probabilities given the others.
 
     Args:
         sites: plain descriptions.
         codes: ``[K, V]`` distinct rows.
         logits: ``[K]``.
+        states: of each site, or None.
     """
 
-    def __init__(self, sites: Sequence[Mapping[str, Any]], codes: Tensor, logits: Tensor):
+    def __init__(
+        self,
+        sites: Sequence[Mapping[str, Any]],
+        codes: Tensor,
+        logits: Tensor,
+        states: Sequence[Tensor | None],
+    ):
         super().__init__(sites)
         self.register_buffer("codes", codes)
         self.logits = PyroParam(logits.detach().clone(), constraints.real)
+        for k, value in enumerate(states):
+            if value is not None:
+                self.register_buffer(f"states_{k}", value.detach().clone())
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any]) -> DiscreteParticleGuide:
         """Rebuild a guide from what ``guide.state_dict()`` returned, without model or data."""
         logits = torch.zeros_like(state["logits_unconstrained"])
-        guide = cls(state["_extra_state"]["sites"], torch.zeros_like(state["codes"]), logits)
+        sites = state["_extra_state"]["sites"]
+        states = [state.get(f"states_{k}") for k in range(len(sites))]
+        guide = cls(sites, torch.zeros_like(state["codes"]), logits, states)
         guide.load_state_dict(state)
         return guide
 
@@ -134,7 +194,7 @@ class DiscreteParticleGuide(SiteGuide):
         )
         plates = self._create_plates(*args, **kwargs)
         result, start = {}, 0
-        for name, site in self.sites.items():
+        for k, (name, site) in enumerate(self.sites.items()):
             size = torch.Size(site["batch_shape"]).numel()
             codes = self.codes[which][..., start : start + size]
             start += size
@@ -144,7 +204,14 @@ class DiscreteParticleGuide(SiteGuide):
                 for plate, _, _ in site["plates"]:
                     stack.enter_context(plates[plate])
                 event_dim = len(site["event_shape"])
-                result[name] = pyro.sample(name, Delta(value, event_dim=event_dim))
+                fn: TorchDistribution = Delta(value, event_dim=event_dim)
+                if hasattr(self, f"states_{k}"):
+                    logits = getattr(self, f"states_{k}")[:, which]
+                    logits = logits.movedim(0, -2).reshape(
+                        (*which.shape, *site["batch_shape"], logits.shape[-1])
+                    )
+                    fn = Finite(site["values"].to(logits.device), logits)
+                result[name] = pyro.sample(name, fn)
         return result
 
     @torch.no_grad()

@@ -15,7 +15,7 @@ Algorithm 1 (which never assigns Q <- Q' and compares bounds within a sweep; her
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ from pyrograph.infer.dpvi.moves import block_move, flip_move
 from pyrograph.infer.dpvi.network import EXCLUDED, Clusters, Network
 from pyrograph.infer.dpvi.particles import Hash, Particles
 from pyrograph.infer.dpvi.start import FEWEST, climbed, scattered
+from pyrograph.infer.dpvi.summed_out import Conditionals, fits, without
 from pyrograph.infer.options import count
 from pyrograph.infer.requires import FiniteDiscrete
 from pyrograph.posterior import Posterior
@@ -56,6 +57,8 @@ class DPVI(Engine):
             they fall into few blocks, and flips.
         init: ``"icm"`` local maxima from scattered and opposite states, ``"random"`` the same
             without climbing, a posterior whose draws start it, or ``{site: [M, *site shape]}``.
+        sum_out: ``"auto"``, or names of sites: nodes of which no two share a factor are summed out
+            exactly, and the bound is the greater for it.
         proposals: a function of ``{site: [K, *site shape]}`` that proposes more, ``{site: [M,
             *site shape]}``, after every sweep.
         options: see :class:`Engine`; ``tol`` is for the gain of the bound in a sweep.
@@ -76,6 +79,7 @@ class DPVI(Engine):
         num_particles: int = 10,
         moves: tuple[str, ...] | str | None = None,
         init: str | Posterior | Mapping[str, Tensor] = "icm",
+        sum_out: str | Sequence[str] | None = None,
         proposals: Callable[[dict[str, Tensor]], Mapping[str, Tensor]] | None = None,
         num_steps: int = 100,
         tol: float | None = 1e-9,
@@ -91,10 +95,17 @@ class DPVI(Engine):
                 f'init={init!r} is not "icm", "random", a posterior or {{site: values}}'
             )
         self.init, self.proposals = init, proposals
+        self.sum_out = [sum_out] if isinstance(sum_out, str) and sum_out != "auto" else sum_out
 
     # ------------------------------------------------------------------ state
     def allocate(self) -> None:
         self.network = Network.of_graph(self.graph)
+        self._neighbors = self.graph.neighbors
+        self._conditionals: list[Conditionals] = []
+        if self.sum_out is not None:
+            collapsed = without(self.network, self._independent(), *self._neighbors)
+            self.network, self._conditionals = collapsed.network, collapsed.conditionals
+            self._neighbors = collapsed.pointer, collapsed.index
         self.hashes = Hash(self.network.cards)
         self._prepare_moves()
         self.particles = Particles.best(
@@ -106,14 +117,14 @@ class DPVI(Engine):
         self._kinds = self.moves or ("block", "flip")
         self._clusters = {kind: self._clusters_of(kind) for kind in self._kinds}
         if self.moves is None:
-            pairs = pair_blocks(*self.graph.neighbors)
+            pairs = pair_blocks(*self._neighbors)
             if pairs and len(pairs) <= MOST_PAIR_BLOCKS:
                 self._kinds = ("block", "pair", "flip")
                 self._clusters["pair"] = self._by_cards(pairs)
 
     def _clusters_of(self, kind: str) -> list[Clusters]:
         if kind == "block":
-            sets = node_blocks(*self.graph.neighbors)
+            sets = node_blocks(*self._neighbors)
         elif kind == "pair":
             sets = self._pairs()
         else:
@@ -124,10 +135,48 @@ class DPVI(Engine):
         """Clusters of every set, those of like numbers of states together."""
         network, device = self.network, self.network.cards.device
         parts = (part for s in sets for part in network.clusters_by_cards(s.to(device)))
-        return [Clusters(network, part) for part in parts]
+        # a node with one state has nothing to change, above all one that is summed out
+        return [Clusters(network, p) for p in parts if int(network.cards[p[0]].min()) > 1]
+
+    def _independent(self) -> Tensor:
+        """Nodes to sum out.
+
+        Raises:
+            OptionError: two of them share a factor, or there is none that can be.
+        """
+        pointer, index = self._neighbors
+        every = torch.arange(self.graph.num_nodes, device=index.device)
+        if self.sum_out == "auto":
+            blocks = [b.squeeze(1).to(index.device) for b in node_blocks(pointer, index)]
+            found = [b[fits(self.network, b, pointer, index)] for b in blocks]
+            chosen = max(found, key=len)
+            if not len(chosen):
+                raise OptionError(
+                    'sum_out="auto" finds no node whose states and those of its neighbours are '
+                    "few enough together. Leave it out."
+                )
+            return chosen
+        names = torch.tensor([site in self.sum_out for site, _ in self.graph.nodes])
+        chosen = every[names.to(index.device)]
+        is_out = torch.zeros(len(every), dtype=torch.bool, device=index.device)
+        is_out[chosen] = True
+        owner = every.repeat_interleave(pointer.diff())
+        clash = (is_out[owner] & is_out[index]).nonzero()
+        if len(clash):
+            v, u = int(owner[clash[0]]), int(index[clash[0]])
+            raise OptionError(
+                f"sum_out: {self.graph.nodes[v]} and {self.graph.nodes[u]} share a factor, and "
+                "only nodes that do not can be summed out at once"
+            )
+        if not len(chosen) or not bool(fits(self.network, chosen, pointer, index).all()):
+            raise OptionError(
+                f"sum_out={self.sum_out!r} names no site, or nodes with too many states in their "
+                f"neighbourhood. The sites are: {', '.join(self.graph.sites)}"
+            )
+        return chosen
 
     def _pairs(self) -> list[Tensor]:
-        found = pair_blocks(*self.graph.neighbors)
+        found = pair_blocks(*self._neighbors)
         if found is None:
             raise OptionError(
                 'moves="pair" moves blocks of pairs that are not in each other\'s way, and in this '
@@ -167,10 +216,12 @@ class DPVI(Engine):
             if not bool(match.any(-1).all()):
                 raise OptionError(f'a value given for site "{name}" is none of its states')
             rows.append(match.long().argmax(-1).t())
-        return torch.cat(rows).to(self.network.cards.device)
+        x = torch.cat(rows).to(self.network.cards.device)
+        return x.clamp_max((self.network.cards - 1).unsqueeze(1))
 
     def values(self) -> dict[str, Tensor]:
-        """The particles as values, ``{site: [K, *site shape]}``."""
+        """The particles as values, ``{site: [K, *site shape]}``; nodes that are summed out are in
+        their first state."""
         out, start = {}, 0
         for name, site in self.graph.sites.items():
             codes = self.particles.x[start : start + site.num_nodes].t()
@@ -242,6 +293,7 @@ class DPVI(Engine):
             converged=self.converged,
             status=status,
             history=self.history,
+            summed_out=[(c.nodes, c.log_probs(x)) for c in self._conditionals],
             log_evidence=evidence.to(self.graph.dtype),
             evidence_kind="exact" if is_all else "lower bound",
         )

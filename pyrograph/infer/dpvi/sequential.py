@@ -50,7 +50,7 @@ class SequentialDPVI(DPVI):
         OptionError: ``order`` is not one of all nodes.
     """
 
-    fixes = ("init",)
+    fixes = ("init", "sum_out")
 
     def __init__(
         self,
@@ -78,6 +78,7 @@ class SequentialDPVI(DPVI):
     def allocate(self) -> None:
         self.network = Network.of_graph(self.graph)
         self.hashes = Hash(self.network.cards)
+        self._neighbors, self._conditionals = self.graph.neighbors, []
         cards = self.network.cards
         self._sequence = self._in_order()
         self._place = torch.empty_like(self._sequence)

@@ -396,3 +396,73 @@ def test_results_have_the_dtype_asked_for(dtype):
     q = fit(ising(3, 0.5), num_particles=3, dtype=dtype)
     assert q.log_evidence.dtype is dtype and q.weights.dtype is dtype
     assert q.marginal("x").probs.dtype is dtype
+
+
+# ---------------------------------------------------------------------- summing out
+def checkers(side: int) -> np.ndarray:
+    at = np.arange(side * side)
+    return (at // side + at % side) % 2 == 0
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 16])
+def test_summing_out_half_of_a_lattice_gives_the_bound_over_the_other_half(count):
+    field = torch.linspace(-1, 1, 9, dtype=torch.float64)
+    model, beta = ising(3, 0.6, field), 0.6
+    q = fit(model, num_particles=count, sum_out="auto")
+    plain = fit(model, num_particles=count)
+    assert float(q.log_evidence) > float(plain.log_evidence)
+    x = np.array(list(itertools.product([-1.0, 1.0], repeat=9)))
+    a, b = lattice(3).numpy().T
+    score = (x * field.numpy()).sum(1) + beta * (x[:, a] * x[:, b]).sum(1)
+    best = -math.inf
+    for out in (checkers(3), ~checkers(3)):
+        rest: dict[tuple, list[float]] = {}
+        for row, value in zip(x[:, ~out], score, strict=True):
+            rest.setdefault(tuple(row), []).append(value)
+        sums = np.sort([logsumexp(values) for values in rest.values()])[::-1]
+        best = max(best, logsumexp(sums[:count]))
+    assert float(q.log_evidence) <= best + 1e-9
+    if count == 16:  # 2 ** 4 states of four nodes, or half of those of five
+        assert float(q.log_evidence) > best - 0.05
+
+
+def test_summed_out_nodes_have_their_exact_conditionals():
+    field = torch.linspace(-1, 1, 9, dtype=torch.float64)
+    model = ising(3, 0.6, field)
+    q = fit(model, num_particles=2**9, sum_out="auto")
+    x = np.array(list(itertools.product([-1.0, 1.0], repeat=9)))
+    a, b = lattice(3).numpy().T
+    score = (x * field.numpy()).sum(1) + 0.6 * (x[:, a] * x[:, b]).sum(1)
+    p = np.exp(score - logsumexp(score))
+    assert float(q.log_evidence) == pytest.approx(logsumexp(score), abs=1e-9)
+    assert q.evidence_kind == "exact"
+    np.testing.assert_allclose(q.marginal("x").mean.numpy(), p @ (x > 0), atol=1e-9)
+    pyro.set_rng_seed(0)
+    draws = 2 * q.sample(20_000)["x"].numpy() - 1
+    # six standard errors
+    pair = (draws[:, 0] * draws[:, 1]).mean()
+    assert pair == pytest.approx(p @ (x[:, 0] * x[:, 1]), abs=6 / 20_000**0.5)
+    weights = torch.stack(list(Importance(model, q.guide(), num_samples=10).run().log_weights))
+    expected = q.log_evidence.expand(10).to(weights)
+    torch.testing.assert_close(weights, expected, rtol=0, atol=1e-5)
+    guide = q.guide()
+    again = type(guide).from_state_dict(guide.state_dict())
+    assert torch.equal(again.median()["x"], guide.median()["x"])
+
+
+def test_sites_of_different_states_and_hard_constraints_are_summed_out_too():
+    scores = mixed_scores()
+    for sites in (["c"], "a", ["a", "b"], "auto"):
+        if sites == ["a", "b"]:
+            with pytest.raises(OptionError, match="share a factor"):
+                fit(mixed, sum_out=sites)
+            continue
+        q = fit(mixed, num_particles=216, sum_out=sites)
+        assert float(q.log_evidence) == pytest.approx(logsumexp(list(scores.values())), abs=1e-9)
+        mean = sum(s[4] * math.exp(v - logsumexp(list(scores.values()))) for s, v in scores.items())
+        assert float(q.marginal("c").mean) == pytest.approx(mean, abs=1e-9)
+    with pytest.raises(OptionError, match="names no site"):
+        fit(mixed, sum_out="z")
+    q = fit(mixed, num_particles=5, sum_out="a")
+    with pytest.raises(OptionError, match="guide"):
+        q.guide(["a"])

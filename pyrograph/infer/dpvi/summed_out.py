@@ -1,0 +1,138 @@
+"""Collapsed particles: an independent set of nodes is summed out exactly.
+
+    g_i(x_N) = sum_s prod of the factors that touch i at (s, x_N),      N = blanket of i
+
+Nodes i of which no two share a factor become factors g_i of their blankets. The bound over K states
+of the rest is the greater for it, by the entropy of what is summed out, and the marginals of these
+nodes are mixtures of exact conditionals,
+
+    q(x_i) = sum_k w_k p(x_i | x_N = x_N,k).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pyrograph.graph.markov import neighbors
+from pyrograph.infer.dpvi.network import EXCLUDED, Network, Tables
+
+#: Largest table of a node and its blanket.
+MOST_STATES = 2**12
+
+
+@dataclass(frozen=True)
+class Conditionals:
+    """Like nodes that are summed out.
+
+    Attributes:
+        nodes: ``[n]``; blanket: ``[n, b]``.
+        values: ``[n, c, c_1, ..., c_b]`` log of the product of the factors that touch a node.
+    """
+
+    nodes: Tensor
+    blanket: Tensor
+    values: Tensor
+
+    def log_probs(self, x: Tensor) -> Tensor:
+        """log p(x_i | blanket), ``[n, K, c]``, at states ``[V, K]``."""
+        flat = self.values.flatten(2)
+        place = torch.zeros(len(self.nodes), x.shape[1], dtype=torch.int64, device=x.device)
+        stride = flat.shape[2]
+        for slot, c in zip(self.blanket.unbind(1), self.values.shape[2:], strict=True):
+            stride //= c
+            place = place + stride * x[slot]
+        found = flat.gather(2, place.unsqueeze(1).expand(-1, flat.shape[1], -1))
+        return found.transpose(1, 2).log_softmax(2)
+
+
+@dataclass(frozen=True)
+class Collapsed:
+    """A network of the nodes that are left, and how those summed out follow from them.
+
+    Attributes:
+        network: the same nodes; those summed out have one state, and are in no table.
+        pointer, index: CSR of the open neighbourhoods of the nodes, in the tables that are left.
+    """
+
+    network: Network
+    pointer: Tensor
+    index: Tensor
+    conditionals: list[Conditionals]
+
+
+def fits(network: Network, nodes: Tensor, pointer: Tensor, index: Tensor) -> Tensor:
+    """Which of the nodes have few enough states with their blankets, ``[n]`` bool."""
+    size = network.cards.double().log()
+    owner = torch.arange(network.num_nodes, device=index.device).repeat_interleave(pointer.diff())
+    total = size.index_add(0, owner, size[index])
+    return total[nodes] <= math.log(MOST_STATES) + 1e-9
+
+
+def without(network: Network, nodes: Tensor, pointer: Tensor, index: Tensor) -> Collapsed:
+    """The network without an independent set of nodes ``[n]``, each of which :func:`fits`.
+
+    Args:
+        pointer, index: CSR of the blankets.
+    """
+    is_out = torch.zeros(network.num_nodes, dtype=torch.bool, device=nodes.device)
+    is_out[nodes] = True
+    kept, touching = [], []
+    for group in network.tables:
+        out = is_out[group.scope].any(1)
+        if bool((~out).any()):
+            kept.append(Tables(group.scope[~out], group.values[~out]))
+        if bool(out.any()):
+            touching.append(Tables(group.scope[out], group.values[out]))
+    conditionals = []
+    degree = pointer.diff()
+    for b in degree[nodes].unique().tolist():
+        mine = nodes[degree[nodes] == b]
+        blanket = index[pointer[mine].unsqueeze(1) + torch.arange(b, device=mine.device)]
+        cards = torch.cat([network.cards[mine].unsqueeze(1), network.cards[blanket]], 1)
+        labels = cards.unique(dim=0, return_inverse=True)[1]
+        for k in labels.unique().tolist():
+            like = labels == k
+            conditionals.append(_conditionals(network, mine[like], blanket[like], touching))
+    constant = network.constant
+    for found in conditionals:
+        summed = found.values.logsumexp(1)
+        if found.blanket.shape[1] == 0:
+            constant = constant + summed.sum()
+        else:
+            # a state without mass is worth no more than one zero, whatever else is said of it
+            kept.append(Tables(found.blanket, summed.clamp_min(EXCLUDED)))
+    reduced = Network(torch.where(is_out, 1, network.cards), kept, constant)
+    ends = neighbors([group.scope for group in kept], network.num_nodes, nodes.device)
+    return Collapsed(reduced, *ends, conditionals)
+
+
+def _conditionals(
+    network: Network, nodes: Tensor, blanket: Tensor, touching: list[Tables]
+) -> Conditionals:
+    """Of nodes whose own cards and whose blankets' are alike."""
+    scope = torch.cat([nodes.unsqueeze(1), blanket], 1)  # [n, 1 + b]
+    cards = network.cards[scope[0]].tolist()
+    values = torch.zeros(len(nodes), *cards, dtype=torch.float64, device=nodes.device)
+    row_of = torch.full((network.num_nodes,), -1, device=nodes.device)
+    row_of[nodes] = torch.arange(len(nodes), device=nodes.device)
+    for group in touching:
+        row = row_of[group.scope].amax(1)
+        chosen = (row >= 0).nonzero().squeeze(1)
+        if not len(chosen):
+            continue
+        row, own = row[chosen], group.scope[chosen]
+        place = (own.unsqueeze(2) == scope[row].unsqueeze(1)).long().argmax(2)  # [R, k]
+        patterns, pattern = place.unique(dim=0, return_inverse=True)
+        for k, slots in enumerate(patterns.tolist()):
+            which = (pattern == k).nonzero().squeeze(1)
+            table = group.values[chosen[which]]
+            order = sorted(range(len(slots)), key=slots.__getitem__)
+            table = table.permute(0, *(1 + j for j in order))
+            shape = [cards[j] if j in slots else 1 for j in range(len(cards))]
+            table = table.reshape(len(which), *shape).expand(len(which), *cards)
+            values.index_add_(0, row[which], table)
+    return Conditionals(nodes, blanket, values)
