@@ -6,10 +6,20 @@ graph = pg.trace_graph(model, (data,))                       # element-level fac
 posterior = pg.fit(model, (data,), infer=pg.GraphicalSVGD)   # inference on it
 """
 
-from pyrograph import datasets, diagnostics, divergences, errors, infer, kernels, models
+from pyrograph import (
+    datasets,
+    diagnostics,
+    distributions,
+    divergences,
+    errors,
+    infer,
+    kernels,
+    models,
+)
 from pyrograph.graph import FactorGraph, FactorGroup, trace_graph
 from pyrograph.infer import (
     BP,
+    DPVI,
     EP,
     TRW,
     VMP,
@@ -19,6 +29,7 @@ from pyrograph.infer import (
     Langevin,
     PowerEP,
     QBethe,
+    SequentialDPVI,
     fit,
 )
 from pyrograph.posterior import Posterior
@@ -27,6 +38,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BP",
+    "DPVI",
     "EP",
     "TRW",
     "VMP",
@@ -39,8 +51,10 @@ __all__ = [
     "Posterior",
     "PowerEP",
     "QBethe",
+    "SequentialDPVI",
     "datasets",
     "diagnostics",
+    "distributions",
     "divergences",
     "errors",
     "fit",

@@ -123,19 +123,10 @@ class Engine(ABC):
             UnsupportedSite: a site does not fit the engine.
             StructureError: the structure cannot be read.
         """
-        check_program(self.requires, type(self).__name__, self.model, args, kwargs)
+        self.check(args, kwargs)
         # the engine's own stream, seeded from the global one: pyro.set_rng_seed governs it
         seed = int(torch.randint(2**62, ()))
-        graph = trace_graph(
-            self.model,
-            args,
-            kwargs,
-            unconstrained=self.unconstrained,
-            differentiable=self.differentiable and torch.is_grad_enabled(),
-        )
-        if graph.num_nodes == 0:
-            raise InferenceError("the program has no latent site: there is nothing to infer")
-        self._graph = graph.to(self.device, self.dtype) if self.device or self.dtype else graph
+        self._graph = self.read(args, kwargs)
         self._arguments = (args, kwargs)
         self._history = {}
         self.generator = torch.Generator().manual_seed(seed)
@@ -148,6 +139,23 @@ class Engine(ABC):
             self._graph = None
             raise
         return self
+
+    def check(self, args: tuple, kwargs: dict) -> None:
+        """Whether the program's sites fit the engine."""
+        check_program(self.requires, type(self).__name__, self.model, args, kwargs)
+
+    def read(self, args: tuple, kwargs: dict) -> FactorGraph:
+        """The program's structure."""
+        graph = trace_graph(
+            self.model,
+            args,
+            kwargs,
+            unconstrained=self.unconstrained,
+            differentiable=self.differentiable and torch.is_grad_enabled(),
+        )
+        if graph.num_nodes == 0:
+            raise InferenceError("the program has no latent site: there is nothing to infer")
+        return graph.to(self.device, self.dtype) if self.device or self.dtype else graph
 
     def step(self, *args, **kwargs) -> float:
         """One iteration, after setting up on the first call; returns the objective.

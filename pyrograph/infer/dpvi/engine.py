@@ -22,9 +22,12 @@ import torch
 from torch import Tensor
 
 from pyrograph.errors import InferenceError, OptionError, ShapeMismatch
+from pyrograph.graph import FactorGraph
 from pyrograph.infer.base import Engine
 from pyrograph.infer.dpvi.blocks import node_blocks, pair_blocks
 from pyrograph.infer.dpvi.diffuse import warning_of_diffuse
+from pyrograph.infer.dpvi.labelled import Labellings
+from pyrograph.infer.dpvi.labelled_program import LabelledProgram, read_labelled
 from pyrograph.infer.dpvi.moves import block_move, flip_move
 from pyrograph.infer.dpvi.network import EXCLUDED, Clusters, Network
 from pyrograph.infer.dpvi.particles import Hash, Particles
@@ -34,6 +37,7 @@ from pyrograph.infer.options import count
 from pyrograph.infer.requires import FiniteDiscrete
 from pyrograph.posterior import Posterior
 from pyrograph.posterior.discrete_particles import DiscreteParticles
+from pyrograph.posterior.label_particles import LabelParticles
 
 MOVES = ("block", "pair", "single", "flip")
 #: Most blocks of pairs that are moved by default.
@@ -98,7 +102,18 @@ class DPVI(Engine):
         self.sum_out = [sum_out] if isinstance(sum_out, str) and sum_out != "auto" else sum_out
 
     # ------------------------------------------------------------------ state
+    def check(self, args: tuple, kwargs: dict) -> None:
+        self._labelled = read_labelled(self.model, args, kwargs)
+        if self._labelled is None:
+            super().check(args, kwargs)
+
+    def read(self, args: tuple, kwargs: dict) -> FactorGraph | LabelledProgram:
+        return super().read(args, kwargs) if self._labelled is None else self._labelled
+
     def allocate(self) -> None:
+        if self._labelled is not None:
+            self.labellings = self._first_labellings()
+            return
         self.network = Network.of_graph(self.graph)
         self._neighbors = self.graph.neighbors
         self._conditionals: list[Conditionals] = []
@@ -229,8 +244,39 @@ class DPVI(Engine):
             out[name] = site.enumeration[codes].reshape(len(codes), *site.shape)
         return out
 
+    def _first_labellings(self) -> Labellings:
+        """One pass of filtering, or what the user starts from."""
+        found = Labellings(self._labelled)
+        if isinstance(self.init, Posterior | Mapping):
+            values = self.init
+            if isinstance(values, Posterior):
+                values = values.sample(max(FEWEST, 4 * self.num_particles))
+            return found.starting_from(values).distinct(self.num_particles)
+        for name, i in found.elements:
+            found.take_in(name, i, self.num_particles)
+        found.rescore()
+        return found
+
+    def _advance_labels(self) -> dict[str, Tensor]:
+        before = self.labellings.bound
+        self.labellings.sweep(self.num_particles)
+        if self.proposals is not None:
+            extra = self.proposals(self.labellings.labels())
+            self.labellings = self.labellings.joined(extra).distinct(self.num_particles)
+        self.labellings.rescore()
+        return {"objective": self.labellings.bound, "gain": self._gain(before)}
+
+    def _gain(self, before: Tensor) -> Tensor:
+        """What the bound grew by, beyond rounding."""
+        now = self.labellings.bound if self._labelled is not None else self.particles.bound
+        gain = now - before
+        is_rounding = float(gain.abs()) <= ROUNDING * (1 + float(before.abs()))
+        return torch.zeros_like(gain) if is_rounding else gain
+
     # ------------------------------------------------------------------ sweeps
     def advance(self) -> dict[str, Tensor]:
+        if self._labelled is not None:
+            return self._advance_labels()
         before = self.particles.bound
         particles = self._sweep(self.particles, self._kinds[self._stage])
         if self.proposals is not None:
@@ -240,9 +286,7 @@ class DPVI(Engine):
         if self.num_done % REFRESH == 0 or bool((self.particles.score < EXCLUDED / 2).any()):
             particles = Particles.best(self.network, self.hashes, particles.x, self.num_particles)
         self.particles = particles
-        gain = particles.bound - before
-        if float(gain) <= ROUNDING * (1 + float(before.abs())):
-            gain = torch.zeros_like(gain)
+        gain = self._gain(before)
         # the next kind of move has its turn when this one gains no more
         self._is_last = self._stage == len(self._kinds) - 1
         if self.tol is not None and float(gain) <= self.tol and not self._is_last:
@@ -268,12 +312,14 @@ class DPVI(Engine):
         return super().converged and getattr(self, "_is_last", True)
 
     # ------------------------------------------------------------------ results
-    def posterior(self) -> DiscreteParticles:
+    def posterior(self) -> DiscreteParticles | LabelParticles:
         """The particles, weighted by their scores.
 
         Raises:
             InferenceError: no state with mass was found.
         """
+        if self._labelled is not None:
+            return self._label_posterior()
         kept = self.particles.score > EXCLUDED / 2
         if not bool(kept.any()):
             raise InferenceError(
@@ -298,6 +344,20 @@ class DPVI(Engine):
             evidence_kind="exact" if is_all else "lower bound",
         )
 
+    def _label_posterior(self) -> LabelParticles:
+        score = self.labellings.score
+        evidence = score.logsumexp(0)
+        return LabelParticles(
+            self.graph,
+            self.labellings.labels(),
+            (score - evidence).to(self.graph.dtype),
+            converged=self.converged,
+            status=self.status,
+            history=self.history,
+            log_evidence=evidence.to(self.graph.dtype),
+            evidence_kind="lower bound",
+        )
+
     def _holds_all_states(self) -> bool:
         return math.log(len(self.particles)) >= self.network.log_num_states - 1e-9
 
@@ -306,9 +366,14 @@ class DPVI(Engine):
 
     # ------------------------------------------------------------------ checkpoints
     def carried(self) -> dict[str, Any]:
+        if self._labelled is not None:
+            return {"labels": self.labellings.labels()}
         return {"x": self.particles.x, "score": self.particles.score, "stage": self._stage}
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        if self._labelled is not None:
+            self.labellings = Labellings(self._labelled, state["labels"])
+            return
         x = state["x"].to(self.network.cards.device)
         self.particles = Particles(x, state["score"].to(x.device), self.hashes(x))
         self._stage = int(state["stage"])

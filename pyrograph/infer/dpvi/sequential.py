@@ -21,10 +21,11 @@ from torch import Tensor
 from pyrograph.errors import InferenceError, OptionError, ShapeMismatch
 from pyrograph.graph.factor_graph import Label
 from pyrograph.infer.dpvi.engine import DPVI
+from pyrograph.infer.dpvi.labelled import Labellings
 from pyrograph.infer.dpvi.network import EXCLUDED, Clusters, Network, Tables
 from pyrograph.infer.dpvi.particles import Hash, Particles, highest
 from pyrograph.infer.options import count
-from pyrograph.posterior.discrete_particles import DiscreteParticles
+from pyrograph.posterior import Posterior
 
 #: Sweeps of smoothing, at most.
 SWEEPS = 100
@@ -72,10 +73,29 @@ class SequentialDPVI(DPVI):
             count("num_steps", num_steps, least=0)
         self._all_steps = num_steps is None
         self.smoothing, self.order = smoothing, order
-        self._past: list[Label] = []
+        self._past: list = []
 
     # ------------------------------------------------------------------ state
     def allocate(self) -> None:
+        self._position, self._is_all = 0, True
+        if self._labelled is not None:
+            self.labellings = Labellings(self._labelled)
+            known = set(self._past)
+            rest = [e for e in self.labellings.elements if e not in known]
+            self._elements = [*self._past, *rest]
+            if self.order is not None:
+                raise OptionError("order= is for nodes; labels come in by their numbers")
+        else:
+            self._allocate_nodes()
+        if self._all_steps:
+            self.num_steps = self._num_elements + SWEEPS * self.smoothing
+
+    @property
+    def _num_elements(self) -> int:
+        """What comes in: nodes, or elements of labellings."""
+        return self.graph.num_nodes if self._labelled is None else len(self._elements)
+
+    def _allocate_nodes(self) -> None:
         self.network = Network.of_graph(self.graph)
         self.hashes = Hash(self.network.cards)
         self._neighbors, self._conditionals = self.graph.neighbors, []
@@ -91,11 +111,8 @@ class SequentialDPVI(DPVI):
             self._arriving[c] = Clusters(self.network, nodes, self._place)
         x = cards.new_zeros(len(cards), 1)
         self.particles = Particles(x, self.network.constant.expand(1), self.hashes(x))
-        self._position, self._is_all = 0, True
         self._filtered = torch.zeros(len(cards), int(cards.max()), dtype=torch.float64)
         self._stage, self._clusters = 0, {}
-        if self._all_steps:
-            self.num_steps = len(cards) + SWEEPS * self.smoothing
 
     def _in_order(self) -> Tensor:
         """``[V]`` nodes as they come in; those of a shorter program first."""
@@ -114,15 +131,26 @@ class SequentialDPVI(DPVI):
 
     # ------------------------------------------------------------------ forward
     def advance(self) -> dict[str, Tensor]:
-        if self._position == self.graph.num_nodes:
-            if not self._clusters:
+        if self._position == self._num_elements:
+            if self._labelled is None and not self._clusters:
                 self._prepare_moves()
                 x = self.particles.x
                 self.particles = Particles(x, self.network.score(x), self.hashes(x))
             return super().advance()
+        if self._labelled is not None:
+            return self._take_in_label()
         before = self.particles.bound
         self._take_in()
         return {"objective": self.particles.bound, "gain": self.particles.bound - before}
+
+    def _take_in_label(self) -> dict[str, Tensor]:
+        found, before = self.labellings, self.labellings.bound
+        name, i = self._elements[self._position]
+        self._is_all &= found.take_in(name, i, self.num_particles)
+        self._position += 1
+        if self._position == self._num_elements:
+            found.rescore()
+        return {"objective": found.bound, "gain": found.bound - before}
 
     def _take_in(self) -> None:
         node = int(self._sequence[self._position])
@@ -150,16 +178,20 @@ class SequentialDPVI(DPVI):
     @property
     def converged(self) -> bool:
         """Whether all nodes are in and, if smoothed, sweeps gain no more."""
-        if self._graph is None or self._position < self.graph.num_nodes:
+        if self._graph is None or self._position < self._num_elements:
             return False
-        return not self.smoothing or (bool(self._clusters) and super().converged)
+        return not self.smoothing or (self.num_done > self._position and super().converged)
 
     def filtered(self, site: str) -> Tensor:
         """Marginals ``[*batch, c]`` of a site's nodes at the time they came in.
 
         Raises:
-            InferenceError: a node is not in yet.
+            InferenceError: a node is not in yet, or the site is a labelling.
         """
+        if self._labelled is not None:
+            raise InferenceError(
+                "labels have no marginals of their own: posterior().together(site)"
+            )
         described = self.graph.sites[site]
         first = self.graph.node_id(site, *(0,) * len(described.batch_shape))
         nodes = torch.arange(first, first + described.num_nodes)
@@ -168,7 +200,7 @@ class SequentialDPVI(DPVI):
         found = self._filtered[nodes, : described.cardinality].to(self.graph.dtype)
         return found.reshape(*described.batch_shape, described.cardinality)
 
-    def extend(self, *args: Any, **kwargs: Any) -> DiscreteParticles:
+    def extend(self, *args: Any, **kwargs: Any) -> Posterior:
         """Go on with a longer program: the nodes that are new in it are taken in.
 
         Args:
@@ -177,6 +209,8 @@ class SequentialDPVI(DPVI):
         Raises:
             ShapeMismatch: a node that is in is missing in the new graph, or has other states.
         """
+        if self._labelled is not None:
+            return self._extend_labels(args, kwargs)
         was = self._sequence[: self._position].cpu()
         labels = self.graph.nodes
         old, states = self.particles.x, self.network.cards
@@ -199,6 +233,19 @@ class SequentialDPVI(DPVI):
             self.num_steps += self.num_done - len(was)
         return self.run()
 
+    def _extend_labels(self, args: tuple, kwargs: dict) -> Posterior:
+        old, history, is_all = self.labellings, self._history, self._is_all
+        self._past = self._elements[: self._position]
+        try:
+            self.setup(*args, **kwargs)
+        finally:
+            past, self._past = self._past, []
+        self.labellings = old.within(self._labelled)
+        self._position, self._is_all, self._history = len(past), is_all, history
+        if self._all_steps:
+            self.num_steps += self.num_done - len(past)
+        return self.run()
+
     def _score_of_past(self, x: Tensor) -> Tensor:
         """``[K]``: the factors whose nodes are all in."""
         past = []
@@ -208,15 +255,15 @@ class SequentialDPVI(DPVI):
         return Network(self.network.cards, past, self.network.constant).score(x)
 
     # ------------------------------------------------------------------ results
-    def posterior(self) -> DiscreteParticles:
+    def posterior(self) -> Posterior:
         """The particles over all nodes.
 
         Raises:
             InferenceError: nodes are missing yet, or no state with mass was found.
         """
-        if self._position < self.graph.num_nodes:
+        if self._position < self._num_elements:
             raise InferenceError(
-                f"{self._position} of {self.graph.num_nodes} nodes are in: go on with step() or "
+                f"{self._position} of {self._num_elements} nodes are in: go on with step() or "
                 "run(), or raise num_steps"
             )
         return super().posterior()
@@ -226,14 +273,17 @@ class SequentialDPVI(DPVI):
 
     # ------------------------------------------------------------------ checkpoints
     def carried(self) -> dict[str, Any]:
-        return {
-            **super().carried(),
-            "position": self._position,
-            "is_all": self._is_all,
-            "filtered": self._filtered,
-        }
+        own = {"position": self._position, "is_all": self._is_all}
+        if self._labelled is not None:
+            labels = self.labellings.labels(as_they_are=True)
+            return {**own, "labels": labels, "score": self.labellings.score}
+        return {**super().carried(), **own, "filtered": self._filtered}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        super().restore(state)
         self._position, self._is_all = int(state["position"]), bool(state["is_all"])
+        if self._labelled is not None:
+            self.labellings = Labellings(self._labelled, state["labels"])
+            self.labellings.score = state["score"].clone()
+            return
+        super().restore(state)
         self._filtered = state["filtered"].clone()

@@ -1,0 +1,167 @@
+"""Cells of ones and zeros with unknown probabilities, integrated out; relations of two partitions.
+
+    p(cell) = B(a + n_1, b + n_0) / B(a, b)
+
+for a cell with n_1 observed ones and n_0 observed zeros. In a relation, row i moving to row
+cluster r changes the cells (r, c) of all column clusters c; with x_ic and o_ic the ones and zeros
+of the row over the columns of cluster c,
+
+    score = sum_c log B(a + n_1rc + x_ic, b + n_0rc + o_ic) - log B(a + n_1rc, b + n_0rc),
+
+O(R C) per particle after O(m) to count the row. Columns are rows of the transposed relation.
+
+Source: Kemp et al. (2006), "Learning systems of concepts with an infinite relational model".
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.distributions import Beta
+
+from pyrograph.distributions.checks import floats, require_positive, unbatched
+from pyrograph.distributions.incremental import Clusters, Seating, join, twin
+
+
+class BetaBernoulli:
+    """Ones and zeros whose probability is Beta(a, b).
+
+    Args:
+        a, b: above 0, ``[...]``; pseudo-counts of ones and zeros.
+
+    Raises:
+        OptionError: a or b is not above 0.
+    """
+
+    def __init__(self, a: float | Tensor, b: float | Tensor):
+        self.a, self.b = floats(a, b)
+        require_positive("BetaBernoulli", a=self.a, b=self.b)
+        self.batch_shape = torch.broadcast_shapes(self.a.shape, self.b.shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.a.dtype
+
+    def log_marginal(self, ones: Tensor, zeros: Tensor) -> Tensor:
+        """Of ``[..., R, C]`` counts in each cell of the partition, element by element."""
+        a, b = self.a[..., None, None], self.b[..., None, None]
+        return log_beta(a + ones, b + zeros) - log_beta(a, b)
+
+    def sample(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """0/1 ``[..., n, m]``; each cell of the slots ``[..., n]``, ``[..., m]`` draws its own."""
+        batch = torch.broadcast_shapes(rows.shape[:-1], columns.shape[:-1], self.batch_shape)
+        n, m = rows.shape[-1], columns.shape[-1]
+        a, b = (p[..., None, None].expand(batch + (n, m)) for p in (self.a, self.b))
+        probs = Beta(a, b).sample()
+        probs = probs.gather(-2, rows.unsqueeze(-1).expand(probs.shape))
+        return torch.bernoulli(probs.gather(-1, columns.unsqueeze(-2).expand(probs.shape)))
+
+
+def log_beta(a: Tensor, b: Tensor) -> Tensor:
+    return torch.lgamma(a) + torch.lgamma(b) - torch.lgamma(a + b)
+
+
+class Cells:
+    """Ones and zeros in each cell of the row and column clusters of every particle.
+
+    Attributes:
+        values: ``[2, n, m]``, whether an entry is an observed one, an observed zero.
+        counts: ``[2, P, R, C]``.
+    """
+
+    def __init__(self, component: BetaBernoulli, values: Tensor, seatings: tuple[Seating, Seating]):
+        self.a, self.b = (unbatched("BetaBernoulli", p) for p in (component.a, component.b))
+        self.values, self.seatings = values, seatings
+        self.rebuild()
+
+    def rebuild(self) -> None:
+        rows, columns = (
+            (s.labels.unsqueeze(1) == _slots(s)).to(self.values.dtype) for s in self.seatings
+        )
+        self.counts = rows @ self.values.unsqueeze(1) @ columns.transpose(-1, -2)
+
+    def line(self, axis: int, i: int) -> Tensor:
+        """``[2, P, 1, C]``: row i (axis 0) or column i (axis 1) over the clusters across it."""
+        across = self.seatings[1 - axis]
+        entries = self.values[:, i] if axis == 0 else self.values[..., i]
+        where = across.labels_or(across.capacity)
+        shape = (2, len(where), across.capacity + 1)
+        counts = entries.new_zeros(shape).scatter_add_(
+            -1, where.expand((2,) + where.shape), entries.unsqueeze(1).expand((2,) + where.shape)
+        )
+        return counts[..., None, :-1]
+
+    def seen(self, axis: int) -> Tensor:
+        """The counts with the clusters of ``axis`` first: ``[2, P, R, C]`` or ``[2, P, C, R]``."""
+        return self.counts if axis == 0 else self.counts.transpose(-1, -2)
+
+    def log_beta(self, counts: Tensor) -> Tensor:
+        return log_beta(self.a + counts[0], self.b + counts[1])
+
+    def select(self, index: Tensor, memo: dict) -> Cells:
+        if id(self) not in memo:
+            new = twin(self)
+            new.counts = self.counts.index_select(1, index)
+            new.seatings = tuple(s.select(index, memo) for s in self.seatings)
+            memo[id(self)] = new
+        return memo[id(self)]
+
+    def grow(self) -> None:
+        rows, columns = (s.capacity for s in self.seatings)
+        more = (0, columns - self.counts.shape[3], 0, rows - self.counts.shape[2])
+        self.counts = torch.nn.functional.pad(self.counts, more)
+
+
+class LineTerm:
+    """The rows (axis 0) or columns (axis 1) of a relation as a term over their own seating."""
+
+    def __init__(self, cells: Cells, axis: int):
+        self.cells, self.axis = cells, axis
+
+    def scores(self, i: int, seating: Seating) -> Tensor:
+        now = self.cells.seen(self.axis)
+        line = self.cells.line(self.axis, i)
+        return (self.cells.log_beta(now + line) - self.cells.log_beta(now)).sum(-1)
+
+    def move(self, i: int, slot: Tensor, sign: int, seating: Seating) -> None:
+        particle = torch.arange(len(slot), device=slot.device)
+        line = self.cells.line(self.axis, i).squeeze(-2)
+        self.cells.seen(self.axis)[:, particle, slot] += sign * line
+
+    def log_prob(self, seating: Seating) -> Tensor:
+        prior = self.cells.log_beta(torch.zeros_like(self.cells.counts[:, :1, :1, :1]))
+        return (self.cells.log_beta(self.cells.counts) - prior).sum((-1, -2))
+
+    def select(self, index: Tensor, memo: dict) -> LineTerm:
+        return LineTerm(self.cells.select(index, memo), self.axis)
+
+    def grow(self, capacity: int, seating: Seating) -> None:
+        self.cells.grow()
+
+    def rebuild(self, seating: Seating) -> None:
+        self.cells.rebuild()
+
+
+class RelationScores:
+    """Row and column states of one relation, over shared cell counts.
+
+    Attributes:
+        rows, columns: :class:`Clusters`; a move in one is seen by the other. Each one's
+            ``log_prob`` has the whole relation's likelihood, and the priors joined to it.
+    """
+
+    def __init__(self, rows: Clusters, columns: Clusters):
+        self.rows, self.columns = rows, columns
+
+    def with_priors(self, rows: Clusters, columns: Clusters) -> RelationScores:
+        """The same relation with terms over the same row and column labels joined to it."""
+        return RelationScores(join(self.rows, rows), join(self.columns, columns))
+
+    def select(self, index: Tensor) -> RelationScores:
+        """A copy made of the particles ``index [P']``."""
+        memo: dict = {}
+        return RelationScores(self.rows.select(index, memo), self.columns.select(index, memo))
+
+
+def _slots(seating: Seating) -> Tensor:
+    return torch.arange(seating.capacity, device=seating.labels.device).unsqueeze(-1)

@@ -1,0 +1,85 @@
+"""Checks of parameters and values, made where Pyro's validation is on.
+
+Reading the value of a tensor is what a traced program may not do with its latents, and the
+tracer turns validation off for its run; shapes are checked always.
+"""
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from pyrograph.errors import OptionError, ShapeMismatch
+
+
+def floats(*parameters: float | Tensor) -> tuple[Tensor, ...]:
+    """Numbers and tensors as tensors of one floating dtype and device, those of the tensors."""
+    tensors = [p for p in parameters if isinstance(p, Tensor)]
+    dtype = torch.get_default_dtype()
+    if any(t.is_floating_point() for t in tensors):
+        dtype = max((t.dtype for t in tensors if t.is_floating_point()), key=lambda d: d.itemsize)
+    device = tensors[0].device if tensors else None
+    return tuple(torch.as_tensor(p, dtype=dtype, device=device) for p in parameters)
+
+
+def require_positive(owner: str, **parameters: Tensor) -> None:
+    """Raise unless every entry is finite and above 0.
+
+    Raises:
+        OptionError: naming the parameter.
+    """
+    if not Distribution._validate_args:
+        return
+    for name, value in parameters.items():
+        if not bool(((value > 0) & value.isfinite()).all()):
+            raise OptionError(f"{owner}: {name}={_show(value)} must be finite and above 0")
+
+
+def require_count(owner: str, name: str, value: int, least: int = 1) -> int:
+    """A whole number, at least ``least``.
+
+    Raises:
+        OptionError: it is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise OptionError(f"{owner}: {name}={value!r} must be a whole number, at least {least}")
+    return value
+
+
+def require_labels(owner: str, name: str, z: Tensor, length: int | None = None) -> Tensor:
+    """A labelling ``[..., n]``.
+
+    Raises:
+        ShapeMismatch: it has no dimension of elements, or not ``length`` of them.
+        OptionError: it is not made of whole numbers.
+    """
+    if not isinstance(z, Tensor):
+        raise OptionError(
+            f"{owner}: {name} is {type(z).__name__}; give a tensor of labels [..., n]"
+        )
+    if z.ndim == 0 or (length is not None and z.shape[-1] != length):
+        wanted = "n" if length is None else length
+        raise ShapeMismatch(
+            f"{owner}: {name} has shape {tuple(z.shape)}; labels have shape [..., {wanted}], one "
+            "label per element in the last dimension"
+        )
+    if Distribution._validate_args and z.is_floating_point() and not bool((z == z.floor()).all()):
+        raise OptionError(f"{owner}: {name} holds numbers that are not whole; labels are integers")
+    return z
+
+
+def unbatched(owner: str, parameter: Tensor, event_dim: int = 0) -> Tensor:
+    """A parameter without batch dimensions, detached: what incremental scores are made of.
+
+    Raises:
+        ShapeMismatch: it has batch dimensions.
+    """
+    if parameter.ndim > event_dim:
+        raise ShapeMismatch(
+            f"{owner}: a parameter has shape {tuple(parameter.shape)}; incremental scores are "
+            "batched over particles and need one set of parameters, without batch dimensions"
+        )
+    return parameter.detach()
+
+
+def _show(value: Tensor) -> str:
+    return str(value.item()) if value.numel() == 1 else f"tensor of shape {tuple(value.shape)}"

@@ -1,0 +1,122 @@
+"""The Chinese restaurant process: a distribution over partitions of n elements.
+
+    P(z) = alpha^K prod_k (n_k - 1)! Gamma(alpha) / Gamma(alpha + n)
+
+for K clusters of sizes n_k. Exchangeable, and consistent in n: the first t elements follow the
+process of t elements. A draw links element i to itself with probability alpha / (alpha + i),
+else to a uniformly chosen earlier element; the clusters are the components of these links, which
+log2(n) rounds of pointer jumping resolve for a whole batch at once.
+
+Source: Aldous (1985); Blei & Frazier (2011) for the links; Saeedi et al. (2017), eq 14.
+"""
+
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+from torch.distributions import constraints
+
+from pyrograph.distributions.checks import (
+    floats,
+    require_count,
+    require_labels,
+    require_positive,
+    unbatched,
+)
+from pyrograph.distributions.incremental import Clusters, Seating
+from pyrograph.distributions.labels import by_appearance, number_roots, sizes
+
+
+class ChineseRestaurant(TorchDistribution):
+    """Label sequences of n elements; any labelling scores as its partition.
+
+    Args:
+        alpha: concentration, above 0, ``[...]``; large alpha gives many clusters.
+        n: number of elements.
+
+    Shapes:
+        value: ``[..., n]`` integers; samples are in order of first appearance.
+
+    Raises:
+        OptionError: alpha is not above 0, n is not a count, labels are not whole numbers.
+        ShapeMismatch: a value does not have n labels.
+    """
+
+    arg_constraints = {"alpha": constraints.positive}  # noqa: RUF012
+    support = constraints.independent(constraints.nonnegative_integer, 1)
+
+    def __init__(self, alpha: float | Tensor, n: int, validate_args: bool | None = None):
+        (self.alpha,) = floats(alpha)
+        require_positive("ChineseRestaurant", alpha=self.alpha)
+        self.n = require_count("ChineseRestaurant", "n", n)
+        super().__init__(self.alpha.shape, torch.Size([n]), validate_args=validate_args)
+
+    def expand(self, batch_shape, _instance=None):
+        new = self._get_checked_instance(ChineseRestaurant, _instance)
+        new.n = self.n
+        new.alpha = self.alpha.expand(batch_shape)
+        batch = torch.Size(batch_shape)
+        super(ChineseRestaurant, new).__init__(batch, self.event_shape, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+    @torch.no_grad()
+    def sample(self, sample_shape=()):
+        """``[*sample_shape, *batch_shape, n]``, in order of first appearance."""
+        shape = torch.Size(sample_shape) + self.batch_shape + self.event_shape
+        place = torch.arange(self.n, device=self.alpha.device)
+        alone, chosen = torch.rand((2,) + shape, dtype=self.alpha.dtype, device=self.alpha.device)
+        alpha = self.alpha.unsqueeze(-1)
+        # rand may round up to the element itself, which would be a cluster of its own
+        earlier = torch.minimum((chosen * place).long(), (place - 1).clamp_min(0))
+        link = torch.where(alone * (alpha + place) < alpha, place, earlier)
+        for _ in range(self.n.bit_length()):
+            link = link.gather(-1, link)
+        return number_roots(link)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """``[...]``: the log probability of the partition."""
+        require_labels("ChineseRestaurant", "value", value, self.n)
+        counts = sizes(by_appearance(value), self.alpha.dtype)
+        return log_partition(counts, self.alpha)
+
+    def incremental(self, labels: Tensor) -> Clusters:
+        """Scores of single reassignments from ``labels [P, t]`` of the first t <= n elements."""
+        alpha = unbatched("ChineseRestaurant", self.alpha)
+        return Clusters(Seating(labels, self.n), (SeatingPrior(alpha, self.n),))
+
+
+def log_partition(counts: Tensor, alpha: Tensor) -> Tensor:
+    """Log probability of a partition with cluster sizes ``[..., C]``, zeros being no clusters."""
+    used = counts > 0
+    terms = torch.lgamma(torch.where(used, counts, 1)).sum(-1)
+    total = counts.sum(-1)
+    return used.sum(-1) * alpha.log() + terms + torch.lgamma(alpha) - torch.lgamma(alpha + total)
+
+
+class SeatingPrior:
+    """log n_c - log(alpha + t) for n_c of the t elements present; alpha for n_c = 0."""
+
+    def __init__(self, alpha: Tensor, n: int):
+        self.alpha = alpha
+        sizes = torch.arange(n + 1, dtype=alpha.dtype, device=alpha.device)
+        #: By cluster size, and by number of elements present.
+        self.log_weight = torch.where(sizes > 0, sizes, alpha).log()
+        self.log_total = (alpha + sizes).log().tolist()
+
+    def scores(self, i: int, seating: Seating) -> Tensor:
+        return self.log_weight.take(seating.counts).sub_(self.log_total[seating.num_inside])
+
+    def log_prob(self, seating: Seating) -> Tensor:
+        return log_partition(seating.counts.to(self.alpha.dtype), self.alpha)
+
+    def move(self, i: int, slot: Tensor, sign: int, seating: Seating) -> None:
+        """The counts are all there is."""
+
+    def select(self, index: Tensor, memo: dict) -> "SeatingPrior":
+        return self
+
+    def grow(self, capacity: int, seating: Seating) -> None:
+        """The counts are all there is."""
+
+    def rebuild(self, seating: Seating) -> None:
+        """The counts are all there is."""

@@ -1,0 +1,215 @@
+"""Mixtures and relations of known labels with the clusters' parameters integrated out.
+
+    CollapsedMixture:   p(x | z) = prod_k  int prod_{i: z_i = k} p(x_i | theta) p(theta) d theta
+    CollapsedRelation:  p(X | u, v) = prod_{k, l} B(a + n_1kl, b + n_0kl) / B(a, b)
+
+Under a ``ChineseRestaurant`` prior these are the Dirichlet process mixture and the infinite
+relational model. Labels may be any integers; only the partition matters. One pass over the data
+gives the statistics of n slots, empty ones included, so that no shape depends on the labels.
+
+Source: Saeedi et al. (2017), eqs 16-19 and section 6.5; the components' files for the integrals.
+"""
+
+from __future__ import annotations
+
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+from torch.distributions import constraints
+
+from pyrograph.distributions.beta_bernoulli import BetaBernoulli, Cells, LineTerm, RelationScores
+from pyrograph.distributions.checks import require_labels
+from pyrograph.distributions.dirichlet_categorical import DirichletCategorical
+from pyrograph.distributions.incremental import Clusters, Seating
+from pyrograph.distributions.labels import by_appearance, sizes, totals
+from pyrograph.distributions.normal_inverse_gamma import NormalInverseGamma
+from pyrograph.distributions.normal_inverse_wishart import NormalInverseWishart
+from pyrograph.errors import OptionError, ShapeMismatch
+
+Component = NormalInverseGamma | NormalInverseWishart | DirichletCategorical
+
+
+class CollapsedMixture(TorchDistribution):
+    """Observations of n elements in the clusters ``z``; each cluster has its own parameters.
+
+    Args:
+        z: labels ``[..., n]``, any integers.
+        component: ``NormalInverseGamma``, ``NormalInverseWishart`` or ``DirichletCategorical``; its
+            batch dimensions broadcast with those of z.
+
+    Shapes:
+        value: ``[..., n]`` (numbers, symbols) or ``[..., n, d]``; one data set may serve a batch
+            of labellings. A ``NormalInverseGamma`` of scalars takes either and samples numbers
+            unless ``dim`` is given.
+
+    Raises:
+        OptionError: the component or the labels are of a wrong kind.
+        ShapeMismatch: the data do not have n observations, or fit both readings.
+    """
+
+    arg_constraints = {}  # noqa: RUF012
+
+    def __init__(self, z: Tensor, component: Component, validate_args: bool | None = None):
+        if not isinstance(component, Component):
+            raise OptionError(
+                f"CollapsedMixture: {component!r} is not a component; give NormalInverseGamma, "
+                "NormalInverseWishart or DirichletCategorical (for 0/1 data the latter, 2 symbols)"
+            )
+        self.z = require_labels("CollapsedMixture", "z", z)
+        self.component = component
+        batch = torch.broadcast_shapes(z.shape[:-1], component.batch_shape)
+        event = z.shape[-1:] + torch.Size(component.observation_shape)
+        super().__init__(batch, event, validate_args=validate_args)
+
+    @constraints.dependent_property
+    def support(self):
+        if isinstance(self.component, DirichletCategorical):
+            symbols = constraints.integer_interval(0, self.component.num_symbols - 1)
+            return constraints.independent(symbols, 1)
+        return constraints.independent(constraints.real, len(self.event_shape))
+
+    def expand(self, batch_shape, _instance=None):
+        new = self._get_checked_instance(CollapsedMixture, _instance)
+        new.component = self.component
+        batch = torch.Size(batch_shape)
+        new.z = self.z.expand(batch + self.z.shape[-1:])
+        super(CollapsedMixture, new).__init__(batch, self.event_shape, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+    @torch.no_grad()
+    def sample(self, sample_shape=()):
+        """``[*sample_shape, *batch_shape, *event_shape]``; parameters are drawn per cluster."""
+        shape = torch.Size(sample_shape) + self.batch_shape + self.z.shape[-1:]
+        return self.component.sample(by_appearance(self.z).expand(shape))
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """``[...]``: the log marginal likelihood of all clusters, batches broadcast."""
+        component = self.component.fit_to(value, self.z.shape[-1])
+        _require_shape("CollapsedMixture", value, self.z.shape[-1:] + component.observation_shape)
+        labels = by_appearance(self.z)
+        centre = component.centre(value)
+        n = labels.shape[-1]
+        count = sizes(labels, component.dtype)
+        total = totals(labels, component.statistics(value, centre), n)
+        terms = component.log_marginal(count, total, centre)
+        return torch.where(count > 0, terms, 0).sum(-1)
+
+    def incremental(self, labels: Tensor, value: Tensor) -> Clusters:
+        """Scores of single reassignments of ``value`` from ``labels [P, t]``, in place of z.
+
+        ``value`` has no batch dimensions; the labels are those of the first t elements.
+        """
+        n = self.z.shape[-1]
+        component = self.component.fit_to(value, n)
+        shape = self.z.shape[-1:] + component.observation_shape
+        if value.shape != shape:
+            raise ShapeMismatch(
+                f"data of shape {tuple(value.shape)}: incremental scores take one data set, "
+                f"{tuple(shape)}"
+            )
+        return Clusters(Seating(labels, n), (component.term(value),))
+
+
+class CollapsedRelation(TorchDistribution):
+    """A binary relation between n elements in clusters ``rows`` and m in clusters ``columns``.
+
+    Args:
+        rows: labels ``[..., n]``, any integers.
+        columns: labels ``[..., m]``.
+        component: ``BetaBernoulli(a, b)``.
+        mask: bool ``[..., n, m]``, True where an entry is observed; None: all that are not NaN.
+
+    Shapes:
+        value: ``[..., n, m]`` of 0, 1 and NaN for held-out entries.
+
+    Raises:
+        OptionError: the component is another one; labels or entries are of a wrong kind.
+        ShapeMismatch: value or mask is not ``[..., n, m]``.
+    """
+
+    arg_constraints = {}  # noqa: RUF012
+    support = constraints.independent(constraints.boolean, 2)
+
+    def __init__(
+        self,
+        rows: Tensor,
+        columns: Tensor,
+        component: BetaBernoulli,
+        mask: Tensor | None = None,
+        validate_args: bool | None = None,
+    ):
+        if not isinstance(component, BetaBernoulli):
+            raise OptionError(f"CollapsedRelation: {component!r} is not BetaBernoulli(a, b)")
+        self.rows = require_labels("CollapsedRelation", "rows", rows)
+        self.columns = require_labels("CollapsedRelation", "columns", columns)
+        self.component, self.observed = component, mask
+        event = rows.shape[-1:] + columns.shape[-1:]
+        batch = torch.broadcast_shapes(rows.shape[:-1], columns.shape[:-1], component.batch_shape)
+        if mask is not None:
+            _require_shape("CollapsedRelation: mask", mask, event)
+            batch = torch.broadcast_shapes(batch, mask.shape[:-2])
+        super().__init__(batch, event, validate_args=validate_args)
+
+    def expand(self, batch_shape, _instance=None):
+        new = self._get_checked_instance(CollapsedRelation, _instance)
+        batch = torch.Size(batch_shape)
+        new.component, new.observed = self.component, self.observed
+        new.rows = self.rows.expand(batch + self.rows.shape[-1:])
+        new.columns = self.columns.expand(batch + self.columns.shape[-1:])
+        super(CollapsedRelation, new).__init__(batch, self.event_shape, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+    @torch.no_grad()
+    def sample(self, sample_shape=()):
+        """``[*sample_shape, *batch_shape, n, m]``, held-out entries included."""
+        batch = torch.Size(sample_shape) + self.batch_shape
+        rows, columns = (
+            by_appearance(z).expand(batch + z.shape[-1:]) for z in (self.rows, self.columns)
+        )
+        return self.component.sample(rows, columns)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """``[...]``: the log marginal likelihood of the entries observed."""
+        ones, zeros = self._ones_and_zeros(value)
+        rows, columns = by_appearance(self.rows), by_appearance(self.columns)
+        n, m = self.event_shape
+        cells = []
+        for entries in (ones, zeros):
+            by_row = totals(rows, entries, n)
+            cells.append(totals(columns, by_row.transpose(-1, -2), m).transpose(-1, -2))
+        return self.component.log_marginal(*cells).sum((-1, -2))
+
+    def incremental(self, rows: Tensor, columns: Tensor, value: Tensor) -> RelationScores:
+        """Scores of single reassignments from ``rows [P, t]`` and ``columns [P, u]``."""
+        values = torch.stack(self._ones_and_zeros(value))
+        if values.shape[1:] != self.event_shape:
+            raise ShapeMismatch(
+                f"a relation of shape {tuple(values.shape[1:])}: incremental scores take one data "
+                f"set, {tuple(self.event_shape)}"
+            )
+        n, m = self.event_shape
+        seatings = Seating(rows, n), Seating(columns, m)
+        cells = Cells(self.component, values, seatings)
+        return RelationScores(*(Clusters(s, (LineTerm(cells, k),)) for k, s in enumerate(seatings)))
+
+    def _ones_and_zeros(self, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Whether each entry is an observed one, an observed zero."""
+        _require_shape("CollapsedRelation", value, self.event_shape)
+        counts = ~value.isnan()
+        if self.observed is not None:
+            counts = counts & self.observed
+        if self._validate_args and bool((counts & (value != 0) & (value != 1)).any()):
+            raise OptionError(
+                "CollapsedRelation: an observed entry is neither 0 nor 1; give NaN (or "
+                "mask=False) for entries that are held out"
+            )
+        dtype = self.component.dtype
+        return (counts & (value == 1)).to(dtype), (counts & (value == 0)).to(dtype)
+
+
+def _require_shape(owner: str, value: Tensor, shape: tuple[int, ...]) -> None:
+    if value.shape[-len(shape) :] != torch.Size(shape):
+        wanted = ", ".join(map(str, shape))
+        raise ShapeMismatch(f"{owner}: shape {tuple(value.shape)}; give [..., {wanted}]")

@@ -1,0 +1,226 @@
+"""Normal clusters with unknown means and full covariances, integrated out.
+
+With y = x - c about a centre c near the data, l = loc - c, S = sum y and T = sum y y' over the n
+observations of a cluster in d dimensions,
+
+    kappa_n = kappa + n,  nu_n = nu + n,  m = (S + kappa l) / kappa_n,
+    Psi_n = Psi + T + kappa l l' - kappa_n m m',
+    log p = log Gamma_d(nu_n / 2) - log Gamma_d(nu / 2) + nu log|Psi| / 2 - nu_n log|Psi_n| / 2
+            + d log(kappa / kappa_n) / 2 - n d log(pi) / 2,
+
+and the next observation is Student's: nu_n - d + 1 degrees of freedom, location m, scale matrix
+Psi_n (kappa_n + 1) / (kappa_n (nu_n - d + 1)).
+
+Source: Murphy (2007), "Conjugate Bayesian analysis of the Gaussian distribution", section 9.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.distributions import Chi2, Distribution
+
+from pyrograph.distributions.checks import floats, require_positive, unbatched
+from pyrograph.distributions.incremental import Seating
+from pyrograph.distributions.mixture_term import MixtureTerm
+from pyrograph.errors import OptionError, ShapeMismatch
+
+
+class NormalInverseWishart:
+    """Normal observations in d dimensions with full covariance.
+
+    The covariance is InverseWishart(nu, scale_matrix), the mean Normal(loc, covariance / kappa).
+
+    Args:
+        kappa: above 0, ``[...]``.
+        nu: degrees of freedom, above d - 1, ``[...]``.
+        scale_matrix: symmetric positive definite, ``[..., d, d]``.
+        loc: ``[..., d]`` or a number.
+
+    Raises:
+        OptionError: kappa or nu is out of range, or scale_matrix is not positive definite.
+        ShapeMismatch: scale_matrix is not square.
+    """
+
+    def __init__(
+        self,
+        kappa: float | Tensor,
+        nu: float | Tensor,
+        scale_matrix: Tensor,
+        loc: float | Tensor = 0.0,
+    ):
+        self.kappa, self.nu, self.scale_matrix, self.loc = floats(kappa, nu, scale_matrix, loc)
+        shape = self.scale_matrix.shape
+        if len(shape) < 2 or shape[-1] != shape[-2]:
+            raise ShapeMismatch(
+                f"NormalInverseWishart: scale_matrix has shape {tuple(shape)}; give [..., d, d]"
+            )
+        self.dim = shape[-1]
+        require_positive(
+            "NormalInverseWishart", kappa=self.kappa, **{"nu - d + 1": self.nu - self.dim + 1}
+        )
+        self.factor, failed = torch.linalg.cholesky_ex(self.scale_matrix)
+        if Distribution._validate_args and bool(failed.any()):
+            raise OptionError("NormalInverseWishart: scale_matrix is not positive definite")
+        self.batch_shape = torch.broadcast_shapes(
+            self.kappa.shape, self.nu.shape, shape[:-2], self.loc.shape[:-1]
+        )
+
+    @property
+    def parameters(self) -> tuple[Tensor, ...]:
+        return self.kappa, self.nu, self.scale_matrix, self.loc
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.kappa.dtype
+
+    @property
+    def observation_shape(self) -> tuple[int, ...]:
+        return (self.dim,)
+
+    def fit_to(self, data: Tensor, n: int) -> NormalInverseWishart:
+        return self
+
+    def detached(self) -> NormalInverseWishart:
+        """The same component, out of reach of gradients."""
+        return NormalInverseWishart(*(p.detach() for p in self.parameters))
+
+    def centre(self, data: Tensor) -> Tensor:
+        return data.detach().reshape(-1, self.dim).mean(0)
+
+    def statistics(self, data: Tensor, centre: Tensor) -> Tensor:
+        """``[..., n, d + d^2]``: y and y y' of every observation."""
+        y = data - centre
+        outer = y.unsqueeze(-1) * y.unsqueeze(-2)
+        return torch.cat([y, outer.flatten(-2)], dim=-1)
+
+    def updated(self, count: Tensor, total: Tensor, centre: Tensor) -> tuple[Tensor, ...]:
+        """``m [..., C, d]``, ``kappa_n``, ``nu_n`` and Cholesky factor of ``Psi_n``, per slot."""
+        d = self.dim
+        s, outer = total[..., :d], total[..., d:].unflatten(-1, (d, d))
+        kappa = self.kappa.unsqueeze(-1)
+        shift = (self.loc - centre).expand(self.loc.shape[:-1] + (d,)).unsqueeze(-2)
+        kappa_n = kappa + count
+        m = (s + kappa.unsqueeze(-1) * shift) / kappa_n.unsqueeze(-1)
+        psi = (
+            self.scale_matrix.unsqueeze(-3)
+            + outer
+            + kappa[..., None, None] * shift.unsqueeze(-1) * shift.unsqueeze(-2)
+            - kappa_n[..., None, None] * m.unsqueeze(-1) * m.unsqueeze(-2)
+        )
+        return m, kappa_n, self.nu.unsqueeze(-1) + count, torch.linalg.cholesky(psi)
+
+    def log_marginal(self, count: Tensor, total: Tensor, centre: Tensor) -> Tensor:
+        """``[..., C]`` from counts ``[..., C]`` and summed statistics ``[..., C, d + d^2]``."""
+        d = self.dim
+        _, kappa_n, nu_n, factor = self.updated(count, total, centre)
+        nu, kappa = self.nu.unsqueeze(-1), self.kappa.unsqueeze(-1)
+        return (
+            torch.mvlgamma(nu_n / 2, d)
+            - torch.mvlgamma(nu / 2, d)
+            + nu * half_log_det(self.factor).unsqueeze(-1)
+            - nu_n * half_log_det(factor)
+            + d / 2 * (kappa / kappa_n).log()
+            - count * (d / 2 * math.log(math.pi))
+        )
+
+    def term(self, data: Tensor) -> NormalInverseWishartTerm:
+        """Incremental scores for ``data``."""
+        return NormalInverseWishartTerm(self, data)
+
+    def sample(self, labels: Tensor) -> Tensor:
+        """Observations of elements in slots ``labels [..., n]`` below n, each with its own draw."""
+        shape = labels.shape + (self.dim,)
+        # Bartlett: the precision is L^-T A A' L^-1, Psi = L L'; L A^-T is the covariance's root
+        d = self.dim
+        freedom = self.nu[..., None, None] - torch.arange(d, device=labels.device)
+        a = torch.randn(shape + (d,), dtype=self.dtype, device=labels.device).tril(-1)
+        a = a + Chi2(freedom.expand(shape)).sample().sqrt().diag_embed()
+        root = self.factor.unsqueeze(-3).expand(shape + (d,))
+        factor = torch.linalg.solve_triangular(a, root.transpose(-1, -2), upper=False)
+        factor = factor.transpose(-1, -2)
+        loc = self.loc.expand(self.loc.shape[:-1] + (self.dim,)).unsqueeze(-2)
+        noise = torch.randn(shape + (2,), dtype=self.dtype, device=labels.device)
+        scale = self.kappa.unsqueeze(-1).rsqrt().unsqueeze(-1)
+        mean = loc + scale * (factor @ noise[..., :1]).squeeze(-1)
+        at = labels.unsqueeze(-1).expand(shape)
+        own = factor.gather(-3, at.unsqueeze(-1).expand(factor.shape))
+        return mean.gather(-2, at) + (own @ noise[..., 1:]).squeeze(-1)
+
+
+def half_log_det(factor: Tensor) -> Tensor:
+    """log|L|, half the log determinant of L L'."""
+    return factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+class NormalInverseWishartTerm(MixtureTerm):
+    """Student predictive scores, O(C d^2) per particle.
+
+    A move changes the sums of one slot per particle; that slot's location, inverse Cholesky factor
+    and constant are computed anew from the sums, O(d^3). So nothing drifts but the sums.
+    """
+
+    def __init__(self, component: NormalInverseWishart, data: Tensor):
+        super().__init__(component, data)
+        for parameter, event_dim in zip(component.parameters, (0, 0, 2, 1)):
+            unbatched("NormalInverseWishart", parameter, event_dim)
+        self.prior = torch.zeros_like(self.table[0])
+        kappa_n = self.component.kappa + self.sizes
+        power = (self.component.nu + self.sizes + 1) / 2
+        #: By cluster size: kappa_n / (kappa_n + 1) and (nu_n + 1) / 2.
+        self.shrunk, self.power = kappa_n / (kappa_n + 1), power
+
+    def scores(self, i: int, seating: Seating) -> Tensor:
+        d = self.component.dim
+        gap = self.table[i, :d] - self.mean
+        ratio = (self.whiten @ gap.unsqueeze(-1)).squeeze(-1).square().sum(-1)
+        log_ratio = ratio.mul_(self.shrunk.take(seating.counts)).log1p_()
+        return self.constant - log_ratio.mul_(self.power.take(seating.counts))
+
+    def move(self, i: int, slot: Tensor, sign: int, seating: Seating) -> None:
+        super().move(i, slot, sign, seating)
+        at = seating.at
+        counts, totals = seating.counts.view(-1)[at], self.totals.flatten(1)[:, at].T
+        for part, fresh in zip(self._cached(), self._predictive(counts, totals)):
+            part.flatten(0, 1)[at] = fresh
+
+    def _predictive(self, counts: Tensor, totals: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Location, inverse factor and constant of slots with these sums."""
+        d = self.component.dim
+        counts = counts.to(totals.dtype)
+        m, kappa_n, nu_n, factor = self.component.updated(counts, totals, self.centre)
+        eye = torch.eye(d, dtype=m.dtype, device=m.device)
+        whiten = torch.linalg.solve_triangular(factor, eye.expand_as(factor), upper=False)
+        constant = (
+            torch.lgamma((nu_n + 1) / 2)
+            - torch.lgamma((nu_n + 1 - d) / 2)
+            - d / 2 * math.log(math.pi)
+            - half_log_det(factor)
+            + d / 2 * (kappa_n / (kappa_n + 1)).log()
+        )
+        return m, whiten, constant
+
+    def select(self, index: Tensor, memo: dict) -> NormalInverseWishartTerm:
+        new = super().select(index, memo)
+        new.mean, new.whiten, new.constant = (
+            part.index_select(0, index) for part in self._cached()
+        )
+        return new
+
+    def _cached(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.mean, self.whiten, self.constant
+
+    def grow(self, capacity: int, seating: Seating) -> None:
+        super().grow(capacity, seating)
+        self._fill(seating)
+
+    def rebuild(self, seating: Seating) -> None:
+        super().rebuild(seating)
+        self._fill(seating)
+
+    def _fill(self, seating: Seating) -> None:
+        self.mean, self.whiten, self.constant = self._predictive(
+            seating.counts, self.totals.movedim(0, -1)
+        )

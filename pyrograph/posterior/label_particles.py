@@ -1,0 +1,143 @@
+"""A posterior made of distinct labellings, with weights.
+
+Labels of clusters have no meaning of their own: what can be asked is who is with whom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyro
+import torch
+from pyro.distributions import Categorical, Delta, Empirical, constraints
+from pyro.nn import PyroParam
+from torch import Tensor
+from torch.distributions import Categorical as TorchCategorical
+
+from pyrograph.posterior.posterior import Posterior, draw_indices
+from pyrograph.posterior.site_guide import SiteGuide
+
+
+class LabelParticles(Posterior):
+    """Labellings and their weights.
+
+    Args:
+        graph: the labelled program.
+        particles: ``{site: [K, n]}``, clusters numbered by first appearance.
+        log_weights: ``[K]``, of weights that add up to 1.
+        run: ``converged``, ``status``, ``history`` and evidence, see :class:`Posterior`.
+    """
+
+    def __init__(self, graph, particles: Mapping[str, Tensor], log_weights: Tensor, **run):
+        super().__init__(graph, **run)
+        self.particles = dict(particles)
+        self.log_weights = log_weights.log_softmax(0)
+
+    @property
+    def weights(self) -> Tensor:
+        """``[K]``."""
+        return self.log_weights.exp()
+
+    def marginal(self, site: str) -> Empirical:
+        """Weighted labellings of a site; see :meth:`together` for what does not depend on names.
+
+        Raises:
+            OptionError: no such site.
+        """
+        self._site(site)
+        return Empirical(self.particles[site], self.log_weights)
+
+    def together(self, site: str) -> Tensor:
+        """``[n, n]``: probabilities that two elements are in one cluster.
+
+        Raises:
+            OptionError: no such site.
+        """
+        self._site(site)
+        labels = self.particles[site]
+        out = self.log_weights.new_zeros(labels.shape[1], labels.shape[1])
+        for w, row in zip(self.weights, labels, strict=True):  # [n, n] at a time
+            out += w * (row.unsqueeze(1) == row)
+        return out
+
+    def num_clusters(self, site: str) -> TorchCategorical:
+        """Distribution of the number of clusters, over 0, 1, ...
+
+        Raises:
+            OptionError: no such site.
+        """
+        self._site(site)
+        count = self.particles[site].amax(1) + 1
+        probs = self.log_weights.new_zeros(int(count.max()) + 1)
+        return TorchCategorical(probs=probs.index_add(0, count, self.weights))
+
+    def sample(self, num_samples: int) -> dict[str, Tensor]:
+        """Joint draws by systematic resampling, in random order."""
+        index = draw_indices(self.weights, num_samples)
+        return {name: value[index] for name, value in self.particles.items()}
+
+    def guide(self, sites: Sequence[str] | None = None) -> LabelGuide:
+        """Draws a joint labelling.
+
+        Its density is that of labellings, not of partitions: the prior scores every labelling of a
+        partition alike, so that weights by :class:`~pyro.infer.Importance` are the bound.
+
+        Raises:
+            OptionError: no such site.
+        """
+        names = list(self.graph.sites if sites is None else sites)
+        labels = torch.cat([self.particles[self._site(name).name] for name in names], 1)
+        distinct, inverse = labels.unique(dim=0, return_inverse=True)
+        weights = self.weights.new_zeros(len(distinct)).index_add_(0, inverse, self.weights)
+        described = [
+            {"name": name, "size": self.particles[name].shape[1], "plates": []} for name in names
+        ]
+        return LabelGuide(described, distinct, weights.log())
+
+
+class LabelGuide(SiteGuide):
+    """A finite distribution over joint labellings, as an ``AutoGuide``; arguments are ignored.
+
+    Args:
+        sites: ``name`` and ``size`` of each.
+        labels: ``[K, total size]`` distinct rows.
+        logits: ``[K]``.
+    """
+
+    def __init__(self, sites: Sequence[Mapping[str, Any]], labels: Tensor, logits: Tensor):
+        super().__init__(sites)
+        self.register_buffer("labels", labels)
+        self.logits = PyroParam(logits.detach().clone(), constraints.real)
+
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any]) -> LabelGuide:
+        """Rebuild a guide from what ``guide.state_dict()`` returned, without model or data."""
+        logits = torch.zeros_like(state["logits_unconstrained"])
+        sites = state["_extra_state"]["sites"]
+        guide = cls(sites, torch.zeros_like(state["labels"]), logits)
+        guide.load_state_dict(state)
+        return guide
+
+    def forward(self, *args, **kwargs) -> dict[str, Tensor]:
+        """Draw a joint labelling; returns ``{site: labels}``."""
+        which = pyro.sample(
+            f"_{self._pyro_name}_state",
+            Categorical(logits=self.logits),
+            infer={"is_auxiliary": True},
+        )
+        result, start = {}, 0
+        for name, site in self.sites.items():
+            value = self.labels[which][..., start : start + site["size"]]
+            start += site["size"]
+            result[name] = pyro.sample(name, Delta(value, event_dim=1))
+        return result
+
+    @torch.no_grad()
+    def median(self, *args, **kwargs) -> dict[str, Tensor]:
+        """The joint labelling of the highest weight."""
+        row, start, out = self.labels[int(self.logits.argmax())], 0, {}
+        for name, site in self.sites.items():
+            out[name] = row[start : start + site["size"]]
+            start += site["size"]
+        return out

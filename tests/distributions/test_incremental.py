@@ -1,0 +1,230 @@
+"""Incremental scores against full rescoring by log_prob, after thousands of random moves."""
+
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from pyrograph.distributions import (
+    BetaBernoulli,
+    ChineseRestaurant,
+    ChineseRestaurantFranchise,
+    CollapsedMixture,
+    CollapsedRelation,
+    DirichletCategorical,
+    NormalInverseGamma,
+    NormalInverseWishart,
+    join,
+)
+from pyrograph.errors import OptionError, ShapeMismatch
+
+N, P = 15, 4
+DATA = torch.randn(N, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 2 + 5
+SYMBOLS = torch.randint(4, (N,), generator=torch.Generator().manual_seed(2))
+COMPONENTS = {
+    "gamma": lambda: (NormalInverseGamma(0.04, 1.0, 1.0), DATA),
+    "gamma of numbers": lambda: (NormalInverseGamma(0.04, 1.5, 0.5, 2.0), DATA[:, 0]),
+    "gamma per dimension": lambda: (
+        NormalInverseGamma(torch.tensor([0.1, 2.0]), 1.5, 0.5, torch.tensor([3.0, 5.0])),
+        DATA,
+    ),
+    "wishart": lambda: (NormalInverseWishart(0.01, 3.5, torch.eye(2) + 0.3, 4.0), DATA),
+    "symbols": lambda: (DirichletCategorical(torch.tensor([0.5, 1.0, 2.0, 0.3]), 4), SYMBOLS),
+}
+
+
+def mixture(name):
+    """A state and the function of labels it must equal."""
+    component, data = COMPONENTS[name]()
+    labels = torch.randint(3, (P, N))
+    state = CollapsedMixture(labels, component).incremental(labels, data)
+    return state, lambda z: CollapsedMixture(z, component).log_prob(data)
+
+
+def prior(fn):
+    labels = torch.randint(3, (P, N))
+    return fn.incremental(labels), fn.log_prob
+
+
+def joint():
+    component, data = COMPONENTS["gamma"]()
+    labels = torch.randint(3, (P, N))
+    fn = ChineseRestaurant(0.7, N)
+    state = join(
+        fn.incremental(labels), CollapsedMixture(labels, component).incremental(labels, data)
+    )
+    return state, lambda z: fn.log_prob(z) + CollapsedMixture(z, component).log_prob(data)
+
+
+STATES = {name: (lambda name=name: mixture(name)) for name in COMPONENTS} | {
+    "restaurant": lambda: prior(ChineseRestaurant(0.7, N)),
+    "restaurant with mixture": joint,
+}
+SEQUENCES = {
+    urn: (lambda urn=urn: prior(ChineseRestaurantFranchise(0.7, 1.3, N, urn=urn)))
+    for urn in ("paper", "franchise")
+}
+
+
+def move(state, truth=None):
+    """One random reassignment in every particle; with ``truth``, every score is checked."""
+    i = int(torch.randint(state.labels.shape[1], ()))
+    state.take_out(i)
+    scores, base = state.scores(i), state.log_prob()
+    if truth is not None:
+        for c in range(state.capacity):
+            z = state.labels.clone()
+            z[:, i] = c
+            open_slot = scores[:, c].isfinite()
+            assert_close((base + scores[:, c])[open_slot], truth(z)[open_slot], rtol=0, atol=1e-9)
+    label = torch.multinomial(scores.isfinite().double(), 1).squeeze(-1)
+    state.put_in(i, label)
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_scores_equal_full_rescoring_after_three_thousand_moves(name):
+    state, truth = STATES[name]()
+    for _ in range(3000):
+        i = int(torch.randint(N, ()))
+        state.take_out(i)
+        state.put_in(i, torch.multinomial((~state.seating.closed()).double(), 1).squeeze(-1))
+    assert_close(state.log_prob(), truth(state.labels), rtol=0, atol=1e-9)
+    for _ in range(5):
+        move(state, truth)
+
+
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_scores_of_states_in_mid_sequence_equal_full_rescoring(name):
+    state, truth = SEQUENCES[name]()
+    for _ in range(30):
+        move(state, truth)
+
+
+@pytest.mark.parametrize("name", STATES | SEQUENCES)
+def test_exactly_one_free_slot_is_open(name):
+    state, _ = (STATES | SEQUENCES)[name]()
+    for _ in range(20):
+        i = int(torch.randint(N, ()))
+        state.take_out(i)
+        scores = state.scores(i)
+        for p in range(P):
+            used = set(state.labels[p].tolist()) - {-1}
+            free = next(c for c in range(state.capacity) if c not in used)
+            finite = scores[p].isfinite().nonzero().flatten().tolist()
+            assert set(finite) == used | {free}
+        state.put_in(i, torch.multinomial(scores.isfinite().double(), 1).squeeze(-1))
+
+
+@pytest.mark.parametrize("name", STATES | SEQUENCES)
+def test_filtering_from_nothing_gives_the_full_joint(name):
+    """Elements put in one by one, particles selected on the way, slots growing past the first."""
+    full, truth = (STATES | SEQUENCES)[name]()
+    if name in COMPONENTS:
+        component, data = COMPONENTS[name]()
+        empty = torch.zeros(1, 0, dtype=torch.long)
+        labels = torch.zeros(N, dtype=torch.long)
+        state = CollapsedMixture(labels, component).incremental(empty, data)
+    else:
+        state = full.select(torch.zeros(1, dtype=torch.long))
+        for i in range(N):
+            state.take_out(i)
+    joint = state.log_prob()
+    assert_close(joint, torch.zeros(1), rtol=0, atol=1e-12)
+    for t in range(N):
+        scores = joint.unsqueeze(-1) + state.scores(t)
+        # the first step opens all there is; later ones prefer new clusters, so that slots run out
+        flat = scores.flatten().isfinite().nonzero().flatten()[-P:]
+        joint = scores.flatten()[flat]
+        state = state.select(flat // scores.shape[1])
+        state.put_in(t, flat % scores.shape[1])
+    assert state.capacity > full.capacity
+    assert_close(joint, truth(state.labels), rtol=0, atol=1e-9)
+    assert_close(state.log_prob(), joint, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", STATES | SEQUENCES)
+def test_a_selected_copy_does_not_share_its_state(name):
+    state, truth = (STATES | SEQUENCES)[name]()
+    before, labels = state.log_prob(), state.labels.clone()
+    copy = state.select(torch.tensor([2, 2, 0]))
+    assert_close(copy.labels, labels[[2, 2, 0]])
+    for _ in range(10):
+        move(copy)
+    assert_close(state.labels, labels)
+    assert_close(state.log_prob(), before)
+    assert_close(copy.log_prob(), truth(copy.labels), rtol=0, atol=1e-9)
+
+
+def relation():
+    value = torch.bernoulli(torch.full((N, 7), 0.4))
+    value[torch.rand(N, 7) < 0.2] = math.nan
+    rows, columns = torch.randint(3, (P, N)), torch.randint(2, (P, 7))
+    component = BetaBernoulli(0.8, 1.4)
+    state = CollapsedRelation(rows, columns, component).incremental(rows, columns, value)
+    return state, lambda u, v: CollapsedRelation(u, v, component).log_prob(value), (rows, columns)
+
+
+def test_rows_and_columns_of_a_relation_equal_full_rescoring_after_thousands_of_moves():
+    state, truth, _ = relation()
+    for _ in range(1500):
+        for side in (state.rows, state.columns):
+            i = int(torch.randint(side.labels.shape[1], ()))
+            side.take_out(i)
+            side.put_in(i, torch.multinomial((~side.seating.closed()).double(), 1).squeeze(-1))
+    expected = truth(state.rows.labels, state.columns.labels)
+    assert_close(state.rows.log_prob(), expected, rtol=0, atol=1e-9)
+    assert_close(state.columns.log_prob(), expected, rtol=0, atol=1e-9)
+    for _ in range(5):
+        move(state.rows, lambda u: truth(u, state.columns.labels))
+        move(state.columns, lambda v: truth(state.rows.labels, v))
+
+
+def test_a_selected_relation_keeps_its_rows_and_columns_together():
+    state, truth, (rows, columns) = relation()
+    priors = ChineseRestaurant(1.0, N), ChineseRestaurant(2.0, 7)
+    state = state.with_priors(priors[0].incremental(rows), priors[1].incremental(columns))
+    copy = state.select(torch.tensor([3, 1, 1]))
+    for _ in range(20):
+        move(copy.rows)
+        move(copy.columns)
+    likelihood = truth(copy.rows.labels, copy.columns.labels)
+    assert_close(copy.rows.log_prob(), likelihood + priors[0].log_prob(copy.rows.labels))
+    assert_close(copy.columns.log_prob(), likelihood + priors[1].log_prob(copy.columns.labels))
+    assert_close(state.rows.labels, rows)
+
+
+def test_wide_clusters_do_not_make_the_sums_drift():
+    """Two groups 2,000 standard deviations apart, mixed and parted again for 5,000 moves."""
+    x = torch.randn(20, 2) + torch.tensor([[1000.0], [-1000.0]]).repeat(10, 1)
+    labels = torch.arange(20).remainder(2).expand(3, 20)
+    for component in (
+        NormalInverseGamma(0.04, 1.0, 1.0),
+        NormalInverseWishart(0.04, 3.0, torch.eye(2)),
+    ):
+        state = CollapsedMixture(labels, component).incremental(labels, x)
+        for _ in range(5000):
+            i = int(torch.randint(20, ()))
+            state.take_out(i)
+            state.put_in(i, torch.randint(3, (3,)).clamp_max(state.capacity - 1))
+        for i in range(20):
+            state.take_out(i)
+            state.put_in(i, labels[:, i])
+        drifted = state.log_prob()
+        state.refresh()
+        expected = CollapsedMixture(labels, component).log_prob(x)
+        assert_close(drifted, expected, rtol=0, atol=1e-7)
+        assert_close(state.log_prob(), expected, rtol=0, atol=1e-8)
+
+
+def test_misuse_is_named():
+    state, _ = STATES["restaurant"]()
+    with pytest.raises(OptionError, match="take it out"):
+        state.scores(0)
+    with pytest.raises(OptionError, match="take it out"):
+        state.put_in(0, torch.zeros(P, dtype=torch.long))
+    state.take_out(0)
+    with pytest.raises(OptionError, match="out already"):
+        state.take_out(0)
+    with pytest.raises(ShapeMismatch, match="same labels"):
+        join(state, ChineseRestaurant(1.0, N).incremental(torch.zeros(P, N, dtype=torch.long)))

@@ -1,0 +1,294 @@
+"""DPVI on partitions, relations and state sequences, against enumeration."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro.infer import Importance, Predictive
+from scipy import stats
+from scipy.special import betaln, gammaln, logsumexp
+
+import pyrograph as pg
+from pyrograph.errors import InferenceError, ShapeMismatch, UnsupportedFactor, UnsupportedSite
+from pyrograph.infer.dpvi.labelled import in_order
+
+D = pg.distributions
+KAPPA, A, B, ALPHA = 0.04, 1.0, 1.0, 0.5
+
+
+def two_heaps(n: int, seed: int = 0) -> torch.Tensor:
+    rng = np.random.default_rng(seed)
+    centre = np.where(rng.random((n, 1)) < 0.5, -1.5, 1.5)
+    return torch.tensor(centre + 0.6 * rng.normal(size=(n, 2)))
+
+
+def mixture(x):
+    z = pyro.sample("z", D.ChineseRestaurant(torch.tensor(ALPHA, dtype=torch.float64), len(x)))
+    component = D.NormalInverseGamma(torch.tensor(KAPPA, dtype=torch.float64), A, B)
+    pyro.sample("x", D.CollapsedMixture(z, component), obs=x)
+
+
+def partitions(n: int):
+    """Labels by first appearance."""
+
+    def grow(labels):
+        if len(labels) == n:
+            yield tuple(labels)
+            return
+        for c in range(max(labels, default=-1) + 2):
+            yield from grow([*labels, c])
+
+    return list(grow([]))
+
+
+def log_crp(labels, alpha: float) -> float:
+    counts = np.bincount(labels)
+    total = len(counts) * math.log(alpha) + gammaln(counts).sum()
+    return total + gammaln(alpha) - gammaln(alpha + len(labels))
+
+
+def log_marginal(x: np.ndarray) -> float:
+    """Normal inverse gamma, by chained predictive t densities."""
+    total = 0.0
+    for d in range(x.shape[1]):
+        kappa, mean, a, b = KAPPA, 0.0, A, B
+        for value in x[:, d]:
+            scale = math.sqrt(b * (kappa + 1) / (a * kappa))
+            total += stats.t.logpdf(value, 2 * a, mean, scale)
+            b += 0.5 * kappa / (kappa + 1) * (value - mean) ** 2
+            mean = (kappa * mean + value) / (kappa + 1)
+            kappa, a = kappa + 1, a + 0.5
+    return total
+
+
+def mixture_scores(x: torch.Tensor) -> dict[tuple, float]:
+    out = {}
+    for labels in partitions(len(x)):
+        z = np.array(labels)
+        heaps = sum(log_marginal(x.numpy()[z == c]) for c in range(z.max() + 1))
+        out[labels] = log_crp(labels, ALPHA) + heaps
+    return out
+
+
+def fit(model, *args, infer=pg.DPVI, seed: int = 0, **options):
+    pyro.set_rng_seed(seed)
+    return infer(model, progress=False, **options).run(*args)
+
+
+@pytest.mark.parametrize("infer", [pg.DPVI, pg.SequentialDPVI])
+def test_with_all_partitions_the_evidence_is_exact(infer):
+    x = two_heaps(6)
+    scores = mixture_scores(x)
+    q = fit(mixture, x, infer=infer, num_particles=300)
+    assert len(q.weights) == len(scores) == 203  # the sixth Bell number
+    log_z = logsumexp(list(scores.values()))
+    assert float(q.log_evidence) == pytest.approx(log_z, abs=1e-9)
+    together = np.zeros((6, 6))
+    for labels, value in scores.items():
+        z = np.array(labels)
+        together += math.exp(value - log_z) * (z[:, None] == z)
+    np.testing.assert_allclose(q.together("z").numpy(), together, atol=1e-9)
+    probs = np.zeros(7)
+    for labels, value in scores.items():
+        probs[max(labels) + 1] += math.exp(value - log_z)
+    np.testing.assert_allclose(q.num_clusters("z").probs.numpy(), probs, atol=1e-9)
+
+
+@pytest.mark.parametrize("count", [1, 3, 10, 40])
+def test_the_bound_never_falls_and_is_that_of_distinct_partitions(count):
+    x = two_heaps(7, seed=1)
+    scores = mixture_scores(x)
+    pyro.set_rng_seed(0)
+    engine = pg.DPVI(mixture, num_particles=count, progress=False).setup(x)
+    last = float(engine.labellings.bound)
+    for _ in range(5):
+        bound = engine.step()
+        assert bound >= last - 1e-9
+        last = bound
+    q = engine.posterior()
+    rows = {tuple(row) for row in q.particles["z"].tolist()}
+    assert len(rows) == count
+    found = sorted((scores[row] for row in rows), reverse=True)
+    assert last == pytest.approx(logsumexp(found), abs=1e-9)
+    top = np.sort(list(scores.values()))[::-1][:count]
+    assert last <= logsumexp(top) + 1e-9
+    assert last > logsumexp(top) - 0.3  # measured: at most 0.1
+
+
+def test_scores_after_thousands_of_moves_are_those_from_scratch():
+    x = two_heaps(60, seed=2)
+    pyro.set_rng_seed(0)
+    engine = pg.DPVI(mixture, num_particles=12, progress=False).setup(x)
+    found = engine.labellings
+    for _ in range(34):  # some 2000 moves
+        found.sweep(12)
+    score, (key, _) = found.score.clone(), found._hashes()
+    key = key.clone()
+    found.rescore()
+    torch.testing.assert_close(found.score, score, rtol=0, atol=1e-9)
+    torch.testing.assert_close(found._hashes()[0], key, rtol=0, atol=0)
+
+
+def relation(r):
+    one = torch.tensor(1.0, dtype=torch.float64)
+    rows = pyro.sample("rows", D.ChineseRestaurant(one, r.shape[0]))
+    columns = pyro.sample("columns", D.ChineseRestaurant(one, r.shape[1]))
+    pyro.sample("r", D.CollapsedRelation(rows, columns, D.BetaBernoulli(one, one)), obs=r)
+
+
+def test_a_relation_with_held_out_cells_is_exact_with_all_pairs_of_partitions():
+    rng = np.random.default_rng(0)
+    r = (rng.random((4, 3)) < 0.5).astype(float)
+    r[1, 2] = np.nan
+    scores = []
+    for a, b in itertools.product(partitions(4), partitions(3)):
+        a, b = np.array(a), np.array(b)
+        value = log_crp(a, 1.0) + log_crp(b, 1.0)
+        for c, d in itertools.product(range(a.max() + 1), range(b.max() + 1)):
+            cell = r[np.ix_(a == c, b == d)]
+            ones, zeros = np.nansum(cell), np.nansum(1 - cell)
+            value += betaln(1 + ones, 1 + zeros)
+        scores.append(value)
+    for infer in (pg.DPVI, pg.SequentialDPVI):
+        q = fit(relation, torch.tensor(r), infer=infer, num_particles=100)
+        assert len(q.weights) == 15 * 5
+        assert float(q.log_evidence) == pytest.approx(logsumexp(scores), abs=1e-9)
+
+
+@pytest.mark.parametrize("urn", ["paper", "franchise"])
+def test_state_sequences_are_exact_with_all_of_them(urn):
+    y = torch.tensor([0, 0, 1, 1, 0])
+
+    def ihmm(y):
+        alpha = torch.tensor(0.7, dtype=torch.float64)
+        z = pyro.sample("z", D.ChineseRestaurantFranchise(alpha, 1.3, len(y), urn=urn))
+        emission = D.DirichletCategorical(torch.tensor(0.5, dtype=torch.float64), 2)
+        pyro.sample("y", D.CollapsedMixture(z, emission), obs=y)
+
+    prior = D.ChineseRestaurantFranchise(torch.tensor(0.7, dtype=torch.float64), 1.3, 5, urn=urn)
+    scores = []
+    for labels in partitions(5):
+        z = np.array(labels)
+        value = float(prior.log_prob(torch.tensor(labels)))
+        for c in range(z.max() + 1):
+            counts = np.bincount(y.numpy()[z == c], minlength=2)
+            value += gammaln(1.0) - gammaln(1.0 + counts.sum())
+            value += (gammaln(0.5 + counts) - gammaln(0.5)).sum()
+        scores.append(value)
+    q = fit(ihmm, y, num_particles=100)
+    assert len(q.weights) == 52
+    assert float(q.log_evidence) == pytest.approx(logsumexp(scores), abs=1e-9)
+    few = fit(ihmm, y, infer=pg.SequentialDPVI, num_particles=5, smoothing=True)
+    assert float(few.log_evidence) <= logsumexp(np.sort(scores)[::-1][:5]) + 1e-9
+
+
+def test_extending_is_a_run_over_everything():
+    x = two_heaps(30, seed=3)
+    pyro.set_rng_seed(0)
+    engine = pg.SequentialDPVI(mixture, num_particles=6, progress=False)
+    engine.run(x[:10])
+    engine.extend(x[:21])
+    q = engine.extend(x)
+    whole = fit(mixture, x, infer=pg.SequentialDPVI, num_particles=6)
+    assert float(q.log_evidence) == pytest.approx(float(whole.log_evidence), abs=1e-9)
+    assert torch.equal(q.particles["z"], whole.particles["z"])
+    assert len(q.history["objective"]) == 30
+    smooth = fit(mixture, x, infer=pg.SequentialDPVI, num_particles=6, smoothing=True)
+    assert float(smooth.log_evidence) >= float(whole.log_evidence) - 1e-9
+
+
+def test_runs_go_on_where_they_stopped():
+    x = two_heaps(40, seed=4)
+    whole = fit(mixture, x, infer=pg.SequentialDPVI, num_particles=5, smoothing=True)
+    pyro.set_rng_seed(0)
+    first = pg.SequentialDPVI(mixture, num_particles=5, smoothing=True, progress=False).setup(x)
+    for _ in range(17):
+        first.step()
+    with pytest.raises(InferenceError, match="17 of 40"):
+        first.posterior()
+    with pytest.raises(InferenceError, match="together"):
+        first.filtered("z")
+    second = pg.SequentialDPVI(mixture, num_particles=5, smoothing=True, progress=False)
+    second.load_state_dict(first.state_dict())
+    q = second.run(x)
+    assert float(q.log_evidence) == pytest.approx(float(whole.log_evidence), abs=1e-9)
+    assert torch.equal(q.particles["z"], whole.particles["z"])
+
+    third = pg.DPVI(mixture, num_particles=5, progress=False).setup(x)
+    third.step()
+    fourth = pg.DPVI(mixture, num_particles=5, progress=False)
+    fourth.load_state_dict(third.state_dict())
+    a, b = third.step(), fourth.setup(x).step()
+    assert a == pytest.approx(b, abs=1e-9)
+
+
+def test_labels_and_other_posteriors_may_start_it_and_be_proposed():
+    x = two_heaps(12, seed=5)
+    apart = {"z": torch.arange(12).unsqueeze(0)}
+    q = fit(mixture, x, num_particles=4, init=apart, num_steps=30)
+    again = fit(mixture, x, num_particles=4, init=q)
+    assert float(again.log_evidence) >= float(q.log_evidence) - 1e-9
+    truth = (x[:, 0] > 0).long().unsqueeze(0)
+    proposed = fit(
+        mixture,
+        x,
+        num_particles=1,
+        init=apart,
+        num_steps=1,
+        tol=None,
+        proposals=lambda values: {"z": truth},
+    )
+    assert torch.equal(proposed.particles["z"], in_order(truth))
+    with pytest.raises(ShapeMismatch, match='"z"'):
+        fit(mixture, x, init={"z": torch.zeros(1, 5).long()})
+
+
+def test_the_guide_feeds_importance_and_predictive():
+    x = two_heaps(8)
+    q = fit(mixture, x, num_particles=9)
+    guide = q.guide()
+    weights = torch.stack(list(Importance(mixture, guide, num_samples=10).run(x).log_weights))
+    torch.testing.assert_close(weights.double(), q.log_evidence.expand(10), rtol=0, atol=1e-5)
+    draws = Predictive(mixture, guide=guide, num_samples=4, return_sites=["z"])(x)["z"]
+    assert draws.shape == (4, 8)
+    again = type(guide).from_state_dict(guide.state_dict())
+    assert torch.equal(again.median()["z"], guide.median()["z"])
+    assert q.sample(5)["z"].shape == (5, 8)
+
+
+def test_programs_that_labels_alone_do_not_cover_are_refused_by_name():
+    x = two_heaps(5)
+
+    def beside(x):
+        mixture(x)
+        pyro.sample("theta", dist.Normal(0.0, 1.0))
+
+    with pytest.raises(UnsupportedSite, match='"theta"'):
+        fit(beside, x)
+
+    def reads(x):
+        z = pyro.sample("z", D.ChineseRestaurant(1.0, len(x)))
+        pyro.factor("odd", (z % 2).double().sum())
+
+    with pytest.raises(UnsupportedFactor, match='"odd"'):
+        fit(reads, x)
+
+    def twice(r):
+        rows = pyro.sample("rows", D.ChineseRestaurant(1.0, 4))
+        columns = pyro.sample("columns", D.ChineseRestaurant(1.0, 3))
+        for name in ("a", "b"):
+            pyro.sample(name, D.CollapsedRelation(rows, columns, D.BetaBernoulli(1.0, 1.0)), obs=r)
+
+    with pytest.raises(UnsupportedFactor, match='"rows"'):
+        fit(twice, torch.ones(4, 3))
+
+
+def test_labels_are_renamed_by_first_appearance():
+    labels = torch.tensor([[3, 3, 0, 7, 0], [-1, 2, -1, 2, 0]])
+    assert in_order(labels).tolist() == [[0, 0, 1, 2, 1], [-1, 0, -1, 0, 1]]
