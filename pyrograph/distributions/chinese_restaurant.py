@@ -23,7 +23,7 @@ from pyrograph.distributions.checks import (
     unbatched,
 )
 from pyrograph.distributions.incremental import Clusters, Seating
-from pyrograph.distributions.labels import by_appearance, number_roots, sizes
+from pyrograph.distributions.labels import Runs, number_roots
 
 
 class ChineseRestaurant(TorchDistribution):
@@ -76,8 +76,9 @@ class ChineseRestaurant(TorchDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """``[...]``: the log probability of the partition."""
         require_labels("ChineseRestaurant", "value", value, self.n)
-        counts = sizes(by_appearance(value), self.alpha.dtype)
-        return log_partition(counts, self.alpha)
+        clusters = Runs(value)
+        counts = torch.where(clusters.ends, clusters.sizes, 0)
+        return log_partition(counts.to(self.alpha.dtype), self.alpha)
 
     def incremental(self, labels: Tensor) -> Clusters:
         """Scores of single reassignments from ``labels [P, t]`` of the first t <= n elements."""

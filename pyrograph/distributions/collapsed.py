@@ -4,8 +4,9 @@
     CollapsedRelation:  p(X | u, v) = prod_{k, l} B(a + n_1kl, b + n_0kl) / B(a, b)
 
 Under a ``ChineseRestaurant`` prior these are the Dirichlet process mixture and the infinite
-relational model. Labels may be any integers; only the partition matters. One pass over the data
-gives the statistics of n slots, empty ones included, so that no shape depends on the labels.
+relational model. Labels may be any integers; only the partition matters. log_prob costs n log n
+sums of statistics and n evaluations of the component's integral, of which one per cluster counts:
+no shape depends on the labels.
 
 Source: Saeedi et al. (2017), eqs 16-19 and section 6.5; the components' files for the integrals.
 """
@@ -21,7 +22,7 @@ from pyrograph.distributions.beta_bernoulli import BetaBernoulli, Cells, LineTer
 from pyrograph.distributions.checks import require_labels
 from pyrograph.distributions.dirichlet_categorical import DirichletCategorical
 from pyrograph.distributions.incremental import Clusters, Seating
-from pyrograph.distributions.labels import by_appearance, sizes, totals
+from pyrograph.distributions.labels import Runs, by_appearance
 from pyrograph.distributions.normal_inverse_gamma import NormalInverseGamma
 from pyrograph.distributions.normal_inverse_wishart import NormalInverseWishart
 from pyrograph.errors import OptionError, ShapeMismatch
@@ -87,13 +88,11 @@ class CollapsedMixture(TorchDistribution):
         """``[...]``: the log marginal likelihood of all clusters, batches broadcast."""
         component = self.component.fit_to(value, self.z.shape[-1])
         _require_shape("CollapsedMixture", value, self.z.shape[-1:] + component.observation_shape)
-        labels = by_appearance(self.z)
-        centre = component.centre(value)
-        n = labels.shape[-1]
-        count = sizes(labels, component.dtype)
-        total = totals(labels, component.statistics(value, centre), n)
+        clusters, centre = Runs(self.z), component.centre(value)
+        count = clusters.sizes.to(component.dtype)
+        total = clusters.sums(component.statistics(value, centre))
         terms = component.log_marginal(count, total, centre)
-        return torch.where(count > 0, terms, 0).sum(-1)
+        return torch.where(clusters.ends, terms, 0).sum(-1)
 
     def incremental(self, labels: Tensor, value: Tensor) -> Clusters:
         """Scores of single reassignments of ``value`` from ``labels [P, t]``, in place of z.
@@ -173,13 +172,13 @@ class CollapsedRelation(TorchDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """``[...]``: the log marginal likelihood of the entries observed."""
         ones, zeros = self._ones_and_zeros(value)
-        rows, columns = by_appearance(self.rows), by_appearance(self.columns)
-        n, m = self.event_shape
-        cells = []
-        for entries in (ones, zeros):
-            by_row = totals(rows, entries, n)
-            cells.append(totals(columns, by_row.transpose(-1, -2), m).transpose(-1, -2))
-        return self.component.log_marginal(*cells).sum((-1, -2))
+        rows, columns = Runs(self.rows), Runs(self.columns)
+        cells = [
+            columns.sums(rows.sums(entries).transpose(-1, -2)).transpose(-1, -2)
+            for entries in (ones, zeros)
+        ]
+        ends = rows.ends.unsqueeze(-1) & columns.ends.unsqueeze(-2)
+        return torch.where(ends, self.component.log_marginal(*cells), 0).sum((-1, -2))
 
     def incremental(self, rows: Tensor, columns: Tensor, value: Tensor) -> RelationScores:
         """Scores of single reassignments from ``rows [P, t]`` and ``columns [P, u]``."""

@@ -1,23 +1,59 @@
 """Labellings of n elements, read as the partitions they stand for.
 
-A labelling ``z [..., n]`` names the cluster of every element; the names carry no meaning. Here
-each element is first sent to its *root*, the first element of its cluster; clusters are then
-numbered in the order of their roots. All shapes are fixed by n, so that nothing depends on the
-labels' values, and everything is batched over leading dimensions.
+A labelling ``z [..., n]`` names the cluster of every element; the names carry no meaning. Sorting
+puts the elements of a cluster side by side, a *run*; a sum over every cluster is then a prefix sum
+that starts afresh with each run, log2(n) shifts of the data, and stands at the run's last place.
+All shapes are fixed by n and nothing is written to places that labels decide, so that the
+computations are batched over leading dimensions and can be traced with z latent.
 """
+
+from __future__ import annotations
 
 import torch
 from torch import Tensor
 
 
-def roots(z: Tensor) -> Tensor:
-    """Index of the first element of each element's cluster, ``[..., n]``. O(n log n)."""
-    ordered, order = z.sort(dim=-1, stable=True)
-    place = torch.arange(z.shape[-1], device=z.device)
-    starts = torch.ones_like(order, dtype=torch.bool)
-    starts[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
-    start = torch.where(starts, place, 0).cummax(dim=-1).values
-    return torch.zeros_like(order).scatter(-1, order, order.gather(-1, start))
+class Runs:
+    """The clusters of ``z [..., n]`` as runs of its stable sort.
+
+    Attributes:
+        order: ``[..., n]``, the element at each place.
+        start: ``[..., n]``, the place where each place's run starts.
+        ends: ``[..., n]`` bool, whether a place is the last of its run: one per cluster.
+    """
+
+    def __init__(self, z: Tensor):
+        ordered, self.order = z.sort(dim=-1, stable=True)
+        self._place = torch.arange(z.shape[-1], device=z.device)
+        changes = ordered[..., 1:] != ordered[..., :-1]
+        edge = torch.ones_like(ordered[..., :1], dtype=torch.bool)
+        self.ends = torch.cat([changes, edge], dim=-1)
+        starts = torch.cat([edge, changes], dim=-1)
+        self.start = torch.where(starts, self._place, 0).cummax(dim=-1).values
+
+    @property
+    def sizes(self) -> Tensor:
+        """``[..., n]``: elements of the run up to each place; at ``ends``, the cluster's size."""
+        return self._place - self.start + 1
+
+    def sums(self, values: Tensor) -> Tensor:
+        """Sums of ``values [..., n, m]`` over each run up to each place, ``[..., n, m]``."""
+        batch = torch.broadcast_shapes(self.order.shape[:-1], values.shape[:-2])
+        shape = batch + values.shape[-2:]
+        total = values.expand(shape).gather(-2, self.order.unsqueeze(-1).expand(shape))
+        reach = 1
+        while reach < shape[-2]:
+            before = torch.cat(
+                [torch.zeros_like(total[..., :reach, :]), total[..., :-reach, :]], dim=-2
+            )
+            same_run = (self._place - reach >= self.start).unsqueeze(-1)
+            total = total + torch.where(same_run, before, 0)
+            reach *= 2
+        return total
+
+    def roots(self) -> Tensor:
+        """``[..., n]``: the first element of each element's cluster."""
+        return self.order.gather(-1, self.start).gather(-1, self.order.argsort(dim=-1))
 
 
 def number_roots(root: Tensor) -> Tensor:
@@ -28,22 +64,4 @@ def number_roots(root: Tensor) -> Tensor:
 
 def by_appearance(z: Tensor) -> Tensor:
     """The same partition labelled 0, 1, ... in order of first appearance, ``[..., n]`` long."""
-    return number_roots(roots(z))
-
-
-def totals(labels: Tensor, values: Tensor, num_slots: int) -> Tensor:
-    """Sums of ``values [..., n, m]`` over the elements of each slot, ``[..., num_slots, m]``.
-
-    ``labels [..., n]`` lie in 0, ..., num_slots - 1; leading dimensions broadcast.
-    """
-    batch = torch.broadcast_shapes(labels.shape[:-1], values.shape[:-2])
-    shape = batch + values.shape[-2:]
-    index = labels.unsqueeze(-1).expand(shape)
-    empty = values.new_zeros(batch + (num_slots, values.shape[-1]))
-    return empty.scatter_add(-2, index, values.expand(shape))
-
-
-def sizes(labels: Tensor, dtype: torch.dtype) -> Tensor:
-    """Number of elements in each of n slots, ``[..., n]``, of labels below n."""
-    ones = torch.ones(labels.shape + (1,), dtype=dtype, device=labels.device)
-    return totals(labels, ones, labels.shape[-1]).squeeze(-1)
+    return number_roots(Runs(z).roots())

@@ -345,7 +345,7 @@ class DPVI(Engine):
         )
 
     def _label_posterior(self) -> LabelParticles:
-        score = self.labellings.score
+        score = self.labellings.score.clone()  # a tensor of inference mode takes no derivatives
         evidence = score.logsumexp(0)
         return LabelParticles(
             self.graph,

@@ -60,6 +60,7 @@ class Labellings:
             )
         ]
         self.clusters = program.clusters(labels)
+        self._everyone = torch.arange(2**16, device=program.device)
         self.score = torch.zeros(0)
         self.rescore()
 
@@ -78,6 +79,7 @@ class Labellings:
             for name, c in self.clusters.items()
         }
 
+    @torch.inference_mode()
     def rescore(self) -> None:
         """Scores and statistics from the labels, of labellings that are complete or empty."""
         labels = {name: c.labels for name, c in self.clusters.items()}
@@ -91,20 +93,22 @@ class Labellings:
         self._hash = None
 
     # ------------------------------------------------------------------ moves
+    @torch.inference_mode()
     def take_in(self, name: str, i: int, most: int) -> bool:
         """Every labelling is extended by every cluster of element i, and the best are kept;
         whether all were. Extensions of distinct labellings are distinct."""
         score = self.score.unsqueeze(1) + self.clusters[name].scores(i)
-        flat = score.flatten()
-        chosen = highest(flat, most)
-        possible = chosen[flat[chosen] > -torch.inf]
         width = score.shape[1]
-        parent, slot = torch.div(possible, width, rounding_mode="floor"), possible % width
+        best, chosen = score.flatten().topk(min(most + 1, score.numel()))
+        possible = int((best > -torch.inf).sum())
+        kept = min(most, possible)
+        parent = torch.div(chosen[:kept], width, rounding_mode="floor")
         self._keep(parent)
-        self.clusters[name].put_in(i, slot)
-        self.score, self._hash = flat[possible], None
-        return len(possible) == int((flat > -torch.inf).sum())
+        self.clusters[name].put_in(i, chosen[:kept] - width * parent)
+        self.score, self._hash = best[:kept], None
+        return kept == possible
 
+    @torch.inference_mode()
     def move(self, name: str, i: int, most: int) -> None:
         """The best distinct labellings among all that differ from the present ones in element i."""
         clusters, bits = self.clusters[name], self._bits[name][:, i].view(-1, 1)
@@ -148,7 +152,7 @@ class Labellings:
     def _keep(self, parent: Tensor) -> None:
         """Continue from these labellings."""
         count = len(next(iter(self.clusters.values())).labels)
-        if len(parent) == count and bool((parent == torch.arange(count)).all()):
+        if len(parent) == count and torch.equal(parent, self._everyone[:count]):
             return
         memo: dict = {}
         self.clusters = {name: c.select(parent, memo) for name, c in self.clusters.items()}

@@ -75,12 +75,12 @@ class Particles:
 
 def first_of_equal(key: Tensor) -> Tensor:
     """Which columns of ``[2, M]`` are the first of their kind, ``[M]`` bool."""
-    _, inverse = key.unique(dim=1, return_inverse=True)
-    count = int(inverse.max()) + 1 if inverse.numel() else 0
-    place = torch.arange(key.shape[1], device=key.device)
-    first = torch.full((count,), key.shape[1], device=key.device)
-    first = first.scatter_reduce(0, inverse, place, "amin")
-    return first[inverse] == place
+    # equal ones are neighbours after sorting by the first hash, in their order
+    order = key[0].argsort(stable=True)
+    ordered = key[:, order]
+    is_first = torch.ones(key.shape[1], dtype=torch.bool, device=key.device)
+    is_first[order[1:]] = (ordered[:, 1:] != ordered[:, :-1]).any(0)
+    return is_first
 
 
 def highest(score: Tensor, most: int) -> Tensor:
