@@ -2,6 +2,7 @@
 ``$PYROGRAPH_DATA``, and a writer of discrete factor graphs."""
 
 from pyrograph.datasets.bayesnets import BayesianNetwork, bayesian_network
+from pyrograph.datasets.clustering import Animals, Spikes, Text, alice, animals, spikes
 from pyrograph.datasets.discrete_model import DiscreteModel
 from pyrograph.datasets.flow import OpticalFlow, optical_flow
 from pyrograph.datasets.images import NoisyImage, denoise
@@ -13,13 +14,18 @@ from pyrograph.datasets.uai import UAIReference, read_uai, uai_reference
 from pyrograph.datasets.uai_writer import write_uai
 
 __all__ = [
+    "Animals",
     "BayesianNetwork",
     "CrowdPrices",
     "DiscreteModel",
     "NoisyImage",
     "OpticalFlow",
     "RangingNetwork",
+    "Spikes",
+    "Text",
     "UAIReference",
+    "alice",
+    "animals",
     "bayesian_network",
     "crowd_prices",
     "data_root",
@@ -27,6 +33,7 @@ __all__ = [
     "optical_flow",
     "read_uai",
     "simulated_sensors",
+    "spikes",
     "tabular",
     "uai_reference",
     "uwb_network",

@@ -1,0 +1,124 @@
+"""Data to be clustered: spikes of neurons, animals and their features, the letters of a book."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyrograph.datasets.root import data_file
+from pyrograph.errors import DataFormatError, OptionError
+
+SPIKES = ("difficult2_noise005", "difficult2_noise015", "hc1_d1122101_ch1")
+
+
+@dataclass(frozen=True)
+class Spikes:
+    """Detected and aligned action potentials.
+
+    Attributes:
+        waveforms: ``[N, T]``, units of the recording.
+        features: ``[N, 10]``, scores on the first ten principal components.
+        neuron: ``[N]`` 1, 2, 3, or -1 where spikes overlap; None where it is not known.
+    """
+
+    waveforms: Tensor
+    features: Tensor
+    neuron: Tensor | None
+
+
+def spikes(name: str = "difficult2_noise005") -> Spikes:
+    """Spikes of three simulated neurons (real waveforms and background, so the truth is known), at
+    two noise levels, or of a rat's hippocampus.
+
+    Args:
+        name: ``"difficult2_noise005"``, ``"difficult2_noise015"`` or ``"hc1_d1122101_ch1"``.
+
+    Raises:
+        OptionError: there is no such set.
+        DataNotFound: ``$PYROGRAPH_DATA`` is not set or lacks ``spikes``.
+        DataFormatError: the file's arrays do not fit together.
+
+    Source: Quian Quiroga, Nadasdy & Ben-Shaul (2004), features by the first components; hc1: Henze
+    et al., CRCNS hc-1, doi 10.6080/K02Z13FP.
+    """
+    if name not in SPIKES:
+        raise OptionError(f"there are no spikes {name!r}; there are {', '.join(SPIKES)}.")
+    with np.load(data_file("spikes", f"{name}.npz")) as file:
+        arrays = {key: file[key] for key in file.files}
+    dtype = torch.get_default_dtype()
+    waveforms, features = (torch.as_tensor(arrays[k]).to(dtype) for k in ("spikes", "pca10"))
+    labels = arrays.get("labels")
+    neuron = None if labels is None else torch.as_tensor(labels).long()
+    sizes = {len(waveforms), len(features), len(features if neuron is None else neuron)}
+    if len(sizes) > 1 or features.shape[1] != 10:
+        raise DataFormatError(f"{name}.npz: arrays of {sorted(sizes)} spikes do not fit together.")
+    return Spikes(waveforms, features, neuron)
+
+
+@dataclass(frozen=True)
+class Animals:
+    """Which animal has which feature.
+
+    Attributes:
+        relation: ``[50, 85]`` of 0 and 1.
+        names: of the animals; features: their names.
+    """
+
+    relation: Tensor
+    names: tuple[str, ...]
+    features: tuple[str, ...]
+
+
+def animals() -> Animals:
+    """Judgements of people on 85 features of 50 animals, cut at their mean.
+
+    Raises:
+        DataNotFound: ``$PYROGRAPH_DATA`` is not set or lacks ``animals``.
+        DataFormatError: the file's arrays do not fit together.
+
+    Source: Osherson et al. (1991), as in Kemp et al. (2006) and Lampert et al. (2009).
+    """
+    with np.load(data_file("animals", "animals.npz")) as file:
+        relation = torch.as_tensor(file["R"]).to(torch.get_default_dtype())
+        names, features = (tuple(str(v) for v in file[k]) for k in ("animals", "features"))
+    if relation.shape != (len(names), len(features)):
+        raise DataFormatError(
+            f"animals.npz: {tuple(relation.shape)} values of {len(names)} animals and "
+            f"{len(features)} features."
+        )
+    return Animals(relation, names, features)
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text as numbers of its symbols.
+
+    Attributes:
+        codes: ``[T]``; symbols: what they stand for.
+    """
+
+    codes: Tensor
+    symbols: str
+
+
+def alice(length: int | None = None) -> Text:
+    """Alice's Adventures in Wonderland: lower case, white space as one blank, and of the other
+    signs those that come up in the first 5000 characters; rarer ones are left out.
+
+    Args:
+        length: symbols from the beginning; default all.
+
+    Raises:
+        OptionError: ``length`` is not positive.
+        DataNotFound: ``$PYROGRAPH_DATA`` is not set or lacks ``alice``.
+    """
+    if length is not None and length < 1:
+        raise OptionError(f"length={length} must be at least 1")
+    text = " ".join(data_file("alice", "alice.txt").read_text().lower().split())
+    symbols = "".join(sorted(set(text[:5000])))
+    place = {symbol: k for k, symbol in enumerate(symbols)}
+    codes = [place[symbol] for symbol in text if symbol in place][:length]
+    return Text(torch.tensor(codes), symbols)

@@ -1,0 +1,85 @@
+"""Spikes, animals and the book: sizes and counts as their sources state them."""
+
+import numpy as np
+import pytest
+import torch
+
+from pyrograph.datasets import alice, animals, spikes
+from pyrograph.errors import DataFormatError, DataNotFound, OptionError
+
+
+@pytest.mark.parametrize(
+    "name, count, samples, classes",
+    [
+        ("difficult2_noise005", 2948, 64, {-1: 440, 1: 840, 2: 824, 3: 844}),
+        ("difficult2_noise015", 3027, 64, {-1: 432, 1: 848, 2: 840, 3: 907}),
+        ("hc1_d1122101_ch1", 3681, 40, None),
+    ],
+)
+def test_spikes_have_their_waveforms_features_and_neurons(data_root, name, count, samples, classes):
+    found = spikes(name)
+    assert found.waveforms.shape == (count, samples)
+    assert found.features.shape == (count, 10)
+    if classes is None:
+        assert found.neuron is None
+    else:
+        values, counts = found.neuron.unique(return_counts=True)
+        assert dict(zip(values.tolist(), counts.tolist(), strict=True)) == classes
+    # scores on principal components: centred, uncorrelated, by falling variance
+    features = found.features.double()
+    assert features.mean(0).abs().max() < 1e-3 * features.std()
+    covariance = features.T.cov()
+    variance = covariance.diagonal()
+    assert (variance[1:] <= variance[:-1] * (1 + 1e-4)).all()
+    assert (covariance - variance.diag()).abs().max() < 1e-3 * variance[0]
+
+
+def test_animals_have_features(data_root):
+    found = animals()
+    assert found.relation.shape == (50, 85)
+    assert int(found.relation.sum()) == 1562
+    assert len(found.names) == 50 and "zebra" in found.names and "stripes" in found.features
+    zebra, stripes = found.names.index("zebra"), found.features.index("stripes")
+    assert found.relation[zebra, stripes] == 1
+
+
+def test_the_book_begins_with_its_first_chapter(data_root):
+    text = alice(5000)
+    assert len(text.codes) == 5000
+    read = "".join(text.symbols[k] for k in text.codes.tolist())
+    assert read.startswith("chapter i")
+    assert "white rabbit" in read and "  " not in read
+    assert int(text.codes.max()) < len(text.symbols) < 40
+    assert len(alice().codes) > 100_000
+
+
+def test_bad_requests_and_files_are_told(tmp_path, monkeypatch):
+    with pytest.raises(OptionError, match="difficult2"):
+        spikes("easy")
+    with pytest.raises(OptionError, match="length"):
+        alice(0)
+    monkeypatch.setenv("PYROGRAPH_DATA", str(tmp_path))
+    for load in (spikes, animals, alice):
+        with pytest.raises(DataNotFound):
+            load()
+    (tmp_path / "animals").mkdir()
+    names = np.array(["cat"])
+    np.savez(tmp_path / "animals" / "animals.npz", R=np.ones((2, 3)), animals=names, features=names)
+    with pytest.raises(DataFormatError, match="animals"):
+        animals()
+    (tmp_path / "spikes").mkdir()
+    arrays = {"spikes": np.ones((4, 64)), "pca10": np.ones((3, 10))}
+    np.savez(tmp_path / "spikes" / "difficult2_noise005.npz", **arrays)
+    with pytest.raises(DataFormatError, match="fit"):
+        spikes()
+
+
+def test_values_have_the_default_dtype(data_root):
+    before = torch.get_default_dtype()
+    try:
+        for dtype in (torch.float32, torch.float64):
+            torch.set_default_dtype(dtype)
+            assert spikes().features.dtype is dtype
+            assert animals().relation.dtype is dtype
+    finally:
+        torch.set_default_dtype(before)
