@@ -44,14 +44,14 @@ class BetaBernoulli:
 
     def log_marginal(self, ones: Tensor, zeros: Tensor) -> Tensor:
         """Of ``[..., R, C]`` counts in each cell of the partition, element by element."""
-        a, b = self.a[..., None, None], self.b[..., None, None]
+        a, b = (p[..., None, None].to(ones.device) for p in (self.a, self.b))
         return log_beta(a + ones, b + zeros) - log_beta(a, b)
 
     def sample(self, rows: Tensor, columns: Tensor) -> Tensor:
         """0/1 ``[..., n, m]``; each cell of the slots ``[..., n]``, ``[..., m]`` draws its own."""
         batch = torch.broadcast_shapes(rows.shape[:-1], columns.shape[:-1], self.batch_shape)
         n, m = rows.shape[-1], columns.shape[-1]
-        a, b = (p[..., None, None].expand(batch + (n, m)) for p in (self.a, self.b))
+        a, b = (p[..., None, None].to(rows.device).expand(batch + (n, m)) for p in (self.a, self.b))
         probs = Beta(a, b).sample()
         probs = probs.gather(-2, rows.unsqueeze(-1).expand(probs.shape))
         return torch.bernoulli(probs.gather(-1, columns.unsqueeze(-2).expand(probs.shape)))

@@ -12,12 +12,16 @@ from pyrograph.errors import OptionError, ShapeMismatch
 
 
 def floats(*parameters: float | Tensor) -> tuple[Tensor, ...]:
-    """Numbers and tensors as tensors of one floating dtype and device, those of the tensors."""
+    """Numbers and tensors as tensors of one floating dtype, the highest, and one device.
+
+    The device is that of the first tensor with dimensions: zero-dimensional ones go anywhere.
+    """
     tensors = [p for p in parameters if isinstance(p, Tensor)]
     dtype = torch.get_default_dtype()
     if any(t.is_floating_point() for t in tensors):
         dtype = max((t.dtype for t in tensors if t.is_floating_point()), key=lambda d: d.itemsize)
-    device = tensors[0].device if tensors else None
+    wide = [t for t in tensors if t.ndim] or tensors
+    device = wide[0].device if wide else None
     return tuple(torch.as_tensor(p, dtype=dtype, device=device) for p in parameters)
 
 

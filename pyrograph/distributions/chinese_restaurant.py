@@ -82,7 +82,7 @@ class ChineseRestaurant(TorchDistribution):
 
     def incremental(self, labels: Tensor) -> Clusters:
         """Scores of single reassignments from ``labels [P, t]`` of the first t <= n elements."""
-        alpha = unbatched("ChineseRestaurant", self.alpha)
+        alpha = unbatched("ChineseRestaurant", self.alpha).to(labels.device)
         return Clusters(Seating(labels, self.n), (SeatingPrior(alpha, self.n),))
 
 

@@ -61,7 +61,7 @@ class DirichletCategorical:
         return self.concentration.expand(self.batch_shape + (self.num_symbols,))
 
     def fit_to(self, data: Tensor, n: int) -> DirichletCategorical:
-        """This component, the symbols checked.
+        """This component on the data's device, the symbols checked.
 
         Raises:
             OptionError: a symbol is not one of 0, ..., num_symbols - 1.
@@ -73,7 +73,7 @@ class DirichletCategorical:
                     f"DirichletCategorical: data hold {data[~whole][0].item()!r}; symbols are the "
                     f"integers 0 to {self.num_symbols - 1} (raise num_symbols, or code them so)"
                 )
-        return self
+        return DirichletCategorical(self.concentration.to(data.device), self.num_symbols)
 
     def detached(self) -> DirichletCategorical:
         """The same component, out of reach of gradients."""

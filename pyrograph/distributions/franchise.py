@@ -53,6 +53,9 @@ from pyrograph.distributions.labels import by_appearance
 from pyrograph.distributions.urn import Moves
 from pyrograph.errors import OptionError
 
+#: States that a sample's tables start with.
+FEW = 8
+
 
 class ChineseRestaurantFranchise(TorchDistribution):
     """State sequences of length n; any labelling of the states scores as its partition.
@@ -109,9 +112,13 @@ class ChineseRestaurantFranchise(TorchDistribution):
         """``[*sample_shape, *batch_shape, n]``, in order of first appearance; n batched steps."""
         shape = torch.Size(sample_shape) + self.batch_shape
         alpha, gamma = (p.expand(shape).reshape(-1) for p in (self.alpha, self.gamma))
-        moves = Moves.empty(len(alpha), self.n, alpha.dtype, alpha.device)
+        moves = Moves.empty(len(alpha), FEW, alpha.dtype, alpha.device)
         draw = self._next_of_tables if self.urn == "franchise" else self._next_of_counts
-        states = torch.stack([draw(moves, alpha, gamma) for _ in range(self.n)], dim=-1)
+        states = torch.empty(alpha.shape + self.event_shape, dtype=torch.long, device=alpha.device)
+        for t in range(self.n):
+            states[:, t] = draw(moves, alpha, gamma)
+            if bool((states[:, t] == moves.capacity - 1).any()):
+                moves.grow(2 * moves.capacity)
         return states.reshape(shape + self.event_shape)
 
     @staticmethod
@@ -127,9 +134,8 @@ class ChineseRestaurantFranchise(TorchDistribution):
         oracle = alpha.unsqueeze(-1) * oracle / oracle.sum(-1, keepdim=True)
         seats = torch.cat([moves.row(), oracle], dim=-1)
         chosen = torch.multinomial(seats, 1).squeeze(-1)
-        capacity = oracle.shape[-1]
-        state = chosen % capacity
-        moves.append(state, new_table=chosen >= capacity)
+        state = chosen % moves.capacity
+        moves.append(state, new_table=chosen >= moves.capacity)
         return state
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -143,6 +149,7 @@ class ChineseRestaurantFranchise(TorchDistribution):
         Appending a state under ``urn="paper"`` is O(C); any other score is a full rescoring.
         """
         alpha, gamma = (
-            unbatched("ChineseRestaurantFranchise", p) for p in (self.alpha, self.gamma)
+            unbatched("ChineseRestaurantFranchise", p).to(labels.device)
+            for p in (self.alpha, self.gamma)
         )
         return Clusters(Seating(labels, self.n), (SequenceTerm(alpha, gamma, self.urn),))

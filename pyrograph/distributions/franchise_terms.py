@@ -121,7 +121,7 @@ def visit_counts(states: Tensor) -> VisitCounts:
     """Counts before each move, for states labelled in order of appearance; O(t) batched steps."""
     flat = states.reshape(-1, states.shape[-1])
     length = flat.shape[-1]
-    moves = Moves.empty(len(flat), length, torch.float64, flat.device)
+    moves = Moves.empty(len(flat), int(flat.max()) + 1, torch.float64, flat.device)
     steps = []
     for t in range(length):
         state = flat[:, t].unsqueeze(-1)

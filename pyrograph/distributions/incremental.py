@@ -96,7 +96,8 @@ class Seating:
 
     Raises:
         ShapeMismatch: labels are not ``[P, t]`` with t <= n.
-        OptionError: labels are not integers >= -1, or an element is out in some particles only.
+        OptionError: labels are not integers from -1 to n - 1, or an element is out in some
+            particles only.
     """
 
     def __init__(self, labels: Tensor, n: int):
@@ -108,11 +109,16 @@ class Seating:
         if labels.is_floating_point() or labels.dtype == torch.bool:
             raise OptionError(f"labels of dtype {labels.dtype}: give integers (labels.long())")
         num_particles, given = labels.shape
+        top = int(labels.max()) + 1 if labels.numel() else 0
+        if top > n:
+            raise OptionError(
+                f"label {top - 1} for {n} elements: labels are slots below {n}; number the "
+                "clusters 0, 1, ... (labels.unique(return_inverse=True) does)"
+            )
         # Copying labels is what selecting many particles costs: as narrow as n allows.
         narrow = torch.int16 if n < torch.iinfo(torch.int16).max else torch.int32
         self._labels = labels.new_full((num_particles, n), -1, dtype=narrow)
         self._labels[:, :given] = labels
-        top = int(labels.max()) + 1 if labels.numel() else 0
         inside = self._labels >= 0
         if bool((inside != inside[:1]).any()) or (labels.numel() and int(labels.min()) < -1):
             raise OptionError(
@@ -167,7 +173,10 @@ class Seating:
         return free & (free.cumsum(1) > 1)
 
     def must_grow(self) -> bool:
-        """Whether some particle may have no free slot; after one more cluster than before."""
+        """After a move: whether some particle has no free slot.
+
+        Looks only when as many moves as free slots have been made since the last look.
+        """
         self.most += 1
         if self.most < self.capacity:
             return False

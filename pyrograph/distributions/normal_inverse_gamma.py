@@ -85,13 +85,14 @@ class NormalInverseGamma:
         return (self.dim,) if self.dim else ()
 
     def fit_to(self, data: Tensor, n: int) -> NormalInverseGamma:
-        """This component with ``dim`` settled by the data of n elements.
+        """This component in the data's precision if higher, ``dim`` settled by n elements' data.
 
         Raises:
             ShapeMismatch: the data fit neither ``[..., n]`` nor ``[..., n, d]``, or both.
         """
+        parameters = floats(*self.parameters, data)[:-1]
         if self.dim is not None:
-            return self
+            return NormalInverseGamma(*parameters, dim=self.dim)
         numbers = data.ndim >= 1 and data.shape[-1] == n
         vectors = data.ndim >= 2 and data.shape[-2] == n
         if numbers and vectors:
@@ -104,11 +105,12 @@ class NormalInverseGamma:
                 f"data of shape {tuple(data.shape)} for {n} labels; give [..., {n}] numbers or "
                 f"[..., {n}, d] vectors"
             )
-        return NormalInverseGamma(*self.parameters, dim=0 if numbers else data.shape[-1])
+        return NormalInverseGamma(*parameters, dim=0 if numbers else data.shape[-1])
 
     def statistics(self, data: Tensor, centre: Tensor) -> Tensor:
         """``[..., n, 2 d]``: y and y^2 of every observation."""
-        y = (data - centre) if self.dim else (data - centre).unsqueeze(-1)
+        y = data.to(self.dtype) - centre
+        y = y if self.dim else y.unsqueeze(-1)
         return torch.cat([y, y.square()], dim=-1)
 
     def detached(self) -> NormalInverseGamma:

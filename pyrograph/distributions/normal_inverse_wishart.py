@@ -81,7 +81,8 @@ class NormalInverseWishart:
         return (self.dim,)
 
     def fit_to(self, data: Tensor, n: int) -> NormalInverseWishart:
-        return self
+        """This component in the data's precision if higher."""
+        return NormalInverseWishart(*floats(*self.parameters, data)[:-1])
 
     def detached(self) -> NormalInverseWishart:
         """The same component, out of reach of gradients."""
@@ -92,7 +93,7 @@ class NormalInverseWishart:
 
     def statistics(self, data: Tensor, centre: Tensor) -> Tensor:
         """``[..., n, d + d^2]``: y and y y' of every observation."""
-        y = data - centre
+        y = data.to(self.dtype) - centre
         outer = y.unsqueeze(-1) * y.unsqueeze(-2)
         return torch.cat([y, outer.flatten(-2)], dim=-1)
 

@@ -26,6 +26,10 @@ class Moves:
         start = torch.zeros(num_particles, dtype=torch.long, device=device)
         return cls(zeros, torch.zeros_like(zeros[:, 0]), torch.zeros_like(zeros[:, 0]), start)
 
+    @property
+    def capacity(self) -> int:
+        return self.entered.shape[-1]
+
     def row(self) -> Tensor:
         """``[P, C]``: counts of the moves out of the last state."""
         return self.pairs[self._particle, self.last]
@@ -57,7 +61,7 @@ class Moves:
         self.last = state + 1
 
     def grow(self, capacity: int) -> None:
-        more = capacity - self.entered.shape[-1]
+        more = capacity - self.capacity
         self.pairs = torch.nn.functional.pad(self.pairs, (0, more, 0, more))
         self.entered, self.tables = (
             torch.nn.functional.pad(part, (0, more)) for part in (self.entered, self.tables)

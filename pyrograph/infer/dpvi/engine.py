@@ -42,6 +42,8 @@ from pyrograph.posterior.label_particles import LabelParticles
 MOVES = ("block", "pair", "single", "flip")
 #: Most blocks of pairs that are moved by default.
 MOST_PAIR_BLOCKS = 64
+#: Passes of filtering in random orders, by which labellings start.
+ORDERS = 4
 #: Sweeps between scores from scratch.
 REFRESH = 10
 #: A gain below this share of the bound is rounding.
@@ -52,15 +54,17 @@ class DPVI(Engine):
     """Discrete particle variational inference.
 
     Args:
-        model: a Pyro program of finite discrete sites.
+        model: a Pyro program of finite discrete sites, or of labellings (see
+            :mod:`pyrograph.distributions`) and collapsed data, whose labels move one by one.
         num_particles: K; fewer if there are not as many joint states.
         moves: what a sweep does, in turn: each kind is repeated until it gains no more, then the
             next. ``"block"`` all nodes of a colour at once, ``"pair"`` the same with pairs of
             neighbours, ``"single"`` node by node in the order of the graph (Algorithm 1),
             ``"flip"`` every change of one node of one particle. By default blocks, pairs where
             they fall into few blocks, and flips.
-        init: ``"icm"`` local maxima from scattered and opposite states, ``"random"`` the same
-            without climbing, a posterior whose draws start it, or ``{site: [M, *site shape]}``.
+        init: ``"icm"`` local maxima from scattered and opposite states, and for labellings passes
+            of filtering in several orders; ``"random"`` states without climbing, and one pass; a
+            posterior whose draws start it; or ``{site: [M, *site shape]}``.
         sum_out: ``"auto"``, or names of sites: nodes of which no two share a factor are summed out
             exactly, and the bound is the greater for it.
         proposals: a function of ``{site: [K, *site shape]}`` that proposes more, ``{site: [M,
@@ -245,17 +249,22 @@ class DPVI(Engine):
         return out
 
     def _first_labellings(self) -> Labellings:
-        """One pass of filtering, or what the user starts from."""
+        """Passes of filtering, in the order of the elements and in random ones, or what the user
+        starts from."""
         found = Labellings(self._labelled)
         if isinstance(self.init, Posterior | Mapping):
             values = self.init
             if isinstance(values, Posterior):
                 values = values.sample(max(FEWEST, 4 * self.num_particles))
             return found.starting_from(values).distinct(self.num_particles)
-        for name, i in found.elements:
-            found.take_in(name, i, self.num_particles)
-        found.rescore()
-        return found
+        passes = [found.filtered(found.elements, self.num_particles)]
+        if self._labelled.is_exchangeable and self.init == "icm":
+            for _ in range(ORDERS):
+                order = torch.randperm(len(found.elements), generator=self.generator).tolist()
+                elements = [found.elements[k] for k in order]
+                passes.append(Labellings(self._labelled).filtered(elements, self.num_particles))
+        best = max(passes, key=lambda found: float(found.bound))
+        return best.joined(*(found.labels() for found in passes)).distinct(self.num_particles)
 
     def _advance_labels(self) -> dict[str, Tensor]:
         before = self.labellings.bound

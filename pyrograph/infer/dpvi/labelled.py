@@ -9,7 +9,7 @@ Source: Saeedi, Kulkarni, Mansinghka & Gershman (2017), Algorithm 1 and eq (16)-
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -197,11 +197,18 @@ class Labellings:
         labels = {n: in_order(values[n].to(self.program.device)) for n in self.program.sites}
         return Labellings(self.program, labels)
 
-    def joined(self, values: Mapping[str, Tensor]) -> Labellings:
-        """These labellings and others."""
-        others, own = self.starting_from(values).labels(), self.labels()
-        labels = {name: torch.cat([own[name], others[name]]) for name in own}
+    def joined(self, *others: Mapping[str, Tensor]) -> Labellings:
+        """These labellings and others, ``{site: [M, n]}`` each."""
+        every = [self.labels(), *(self.starting_from(values).labels() for values in others)]
+        labels = {name: torch.cat([part[name] for part in every]) for name in every[0]}
         return Labellings(self.program, labels)
+
+    def filtered(self, elements: Sequence[tuple[str, int]], most: int) -> Labellings:
+        """The same after all elements have come in, in this order."""
+        for name, i in elements:
+            self.take_in(name, i, most)
+        self.rescore()
+        return self
 
     def distinct(self, most: int) -> Labellings:
         """The best of them, each partition once."""

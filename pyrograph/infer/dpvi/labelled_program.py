@@ -67,6 +67,11 @@ class LabelledProgram:
     def dtype(self) -> torch.dtype:
         return self.constant.dtype
 
+    @property
+    def is_exchangeable(self) -> bool:
+        """Whether elements may come in in any order."""
+        return all(isinstance(prior, ChineseRestaurant) for prior in self.priors.values())
+
     def log_prob(self, labels: Mapping[str, Tensor]) -> Tensor:
         """``[P]`` of labels ``{site: [P, n]}``, constant included."""
         total = self.constant
