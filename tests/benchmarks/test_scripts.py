@@ -23,6 +23,7 @@ REAL = [("message_passing", name) for name in ("uai", "alarm")]
 REAL += [("qbethe", name) for name in QBETHE]
 QUICK = [("svgd", name) for name in SVGD] + [("message_passing", name) for name in MESSAGES]
 QUICK += [("qbethe", "three_cycle")]
+QUICK += [("dpvi", name) for name in ("hmm", "ising", "user_behaviour", "speed")]
 
 
 def run(folder, name):

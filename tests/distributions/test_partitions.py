@@ -80,13 +80,25 @@ def test_samples_have_the_frequencies_of_log_prob(urn, seed):
     assert stats.chi2.sf(statistic, freedom) > 1e-3
 
 
+@pytest.mark.parametrize("urn", ["paper", "franchise"])
+def test_long_samples_open_more_states_than_the_tables_start_with(urn):
+    """The mean number of states against the mean of an urn whose rows are all fresh."""
+    z = ChineseRestaurantFranchise(1e9, 5.0, 60, urn=urn).sample((500,))
+    found = (z.max(-1).values + 1).double().mean()
+    # alpha large: every move goes to the oracle, a Chinese restaurant of 60 customers, unless the
+    # paper's oracle leaves out the states its row has visited, which makes new ones likelier
+    expected = sum(5.0 / (5.0 + t) for t in range(60))
+    assert found > expected - 0.5
+    assert urn == "paper" or found < expected + 0.5
+
+
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=12), st.integers(0, 10**6))
 def test_names_of_the_labels_do_not_matter(labels, seed):
     z = torch.tensor(labels)
     other = relabelled(z, torch.Generator().manual_seed(seed))
     assert_close(by_appearance(other), by_appearance(z))
     for make, _ in URNS.values():
-        assert_close(make(len(z)).log_prob(other), make(len(z)).log_prob(z), rtol=0, atol=0)
+        assert_close(make(len(z)).log_prob(other), make(len(z)).log_prob(z), rtol=0, atol=1e-12)
 
 
 @given(st.lists(st.integers(-5, 5), min_size=1, max_size=12))
@@ -173,6 +185,7 @@ def test_programs_run_and_condition():
         (lambda: ChineseRestaurantFranchise(1.0, 1.0, 5, urn="polya"), '"paper"'),
         (lambda: ChineseRestaurant(1.0, 2).log_prob(torch.tensor([0.5, 1.0])), "integers"),
         (lambda: ChineseRestaurant(1.0, 2).incremental(torch.tensor([[0.0]])), "integers"),
+        (lambda: ChineseRestaurant(1.0, 2).incremental(torch.tensor([[7]])), "slots below 2"),
         (lambda: ChineseRestaurant(1.0, 2).incremental(torch.tensor([[-1, 0], [0, 0]])), "-1"),
     ],
 )

@@ -31,6 +31,7 @@ from pyrograph.infer.dpvi.labelled_program import LabelledProgram, read_labelled
 from pyrograph.infer.dpvi.moves import block_move, flip_move
 from pyrograph.infer.dpvi.network import EXCLUDED, Clusters, Network
 from pyrograph.infer.dpvi.particles import Hash, Particles
+from pyrograph.infer.dpvi.split_merge import splits_and_merges
 from pyrograph.infer.dpvi.start import FEWEST, climbed, scattered
 from pyrograph.infer.dpvi.summed_out import Conditionals, fits, without
 from pyrograph.infer.options import count
@@ -116,7 +117,7 @@ class DPVI(Engine):
 
     def allocate(self) -> None:
         if self._labelled is not None:
-            self.labellings = self._first_labellings()
+            self._stage, self.labellings = 0, self._first_labellings()
             return
         self.network = Network.of_graph(self.graph)
         self._neighbors = self.graph.neighbors
@@ -268,12 +269,23 @@ class DPVI(Engine):
 
     def _advance_labels(self) -> dict[str, Tensor]:
         before = self.labellings.bound
-        self.labellings.sweep(self.num_particles)
+        if self._stage == 0:
+            self.labellings.sweep(self.num_particles)
+        else:
+            extra = splits_and_merges(self.labellings, self.num_particles, self.generator)
+            if extra is not None:
+                self.labellings = self.labellings.joined(extra).distinct(self.num_particles)
         if self.proposals is not None:
             extra = self.proposals(self.labellings.labels())
             self.labellings = self.labellings.joined(extra).distinct(self.num_particles)
         self.labellings.rescore()
-        return {"objective": self.labellings.bound, "gain": self._gain(before)}
+        gain = self._gain(before)
+        # splits and merges have their turn when sweeps gain no more, and sweeps after them
+        can_split = self._labelled.is_exchangeable
+        self._is_last = self._stage == 1 or not can_split
+        if self.tol is not None and can_split:
+            self._stage = int(float(gain) <= self.tol)
+        return {"objective": self.labellings.bound, "gain": gain}
 
     def _gain(self, before: Tensor) -> Tensor:
         """What the bound grew by, beyond rounding."""
@@ -376,12 +388,13 @@ class DPVI(Engine):
     # ------------------------------------------------------------------ checkpoints
     def carried(self) -> dict[str, Any]:
         if self._labelled is not None:
-            return {"labels": self.labellings.labels()}
+            return {"labels": self.labellings.labels(), "stage": self._stage}
         return {"x": self.particles.x, "score": self.particles.score, "stage": self._stage}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         if self._labelled is not None:
             self.labellings = Labellings(self._labelled, state["labels"])
+            self._stage = int(state["stage"])
             return
         x = state["x"].to(self.network.cards.device)
         self.particles = Particles(x, state["score"].to(x.device), self.hashes(x))

@@ -149,6 +149,22 @@ class Labellings:
         for name, i in self.elements:
             self.move(name, i, most)
 
+    @torch.inference_mode()
+    def climb(self) -> None:
+        """Every label in turn takes its best cluster, in each labelling by itself; equal ones may
+        come out, and scores are left behind."""
+        for name, i in self.elements:
+            clusters = self.clusters[name]
+            clusters.take_out(i)
+            clusters.put_in(i, clusters.scores(i).argmax(1))
+        self._hash = None
+
+    def select(self, index: Tensor) -> Labellings:
+        """A copy of these labellings, by falling score."""
+        order = self.score.argsort(descending=True, stable=True)[index]
+        labels = {name: c.labels[order] for name, c in self.clusters.items()}
+        return Labellings(self.program, labels)
+
     def _keep(self, parent: Tensor) -> None:
         """Continue from these labellings."""
         count = len(next(iter(self.clusters.values())).labels)

@@ -77,7 +77,7 @@ class SequentialDPVI(DPVI):
 
     # ------------------------------------------------------------------ state
     def allocate(self) -> None:
-        self._position, self._is_all = 0, True
+        self._position, self._is_all, self._stage = 0, True, 0
         if self._labelled is not None:
             self.labellings = Labellings(self._labelled)
             known = set(self._past)
@@ -112,7 +112,7 @@ class SequentialDPVI(DPVI):
         x = cards.new_zeros(len(cards), 1)
         self.particles = Particles(x, self.network.constant.expand(1), self.hashes(x))
         self._filtered = torch.zeros(len(cards), int(cards.max()), dtype=torch.float64)
-        self._stage, self._clusters = 0, {}
+        self._clusters = {}
 
     def _in_order(self) -> Tensor:
         """``[V]`` nodes as they come in; those of a shorter program first."""
@@ -276,7 +276,7 @@ class SequentialDPVI(DPVI):
         own = {"position": self._position, "is_all": self._is_all}
         if self._labelled is not None:
             labels = self.labellings.labels(as_they_are=True)
-            return {**own, "labels": labels, "score": self.labellings.score}
+            return {**own, "labels": labels, "score": self.labellings.score, "stage": self._stage}
         return {**super().carried(), **own, "filtered": self._filtered}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -284,6 +284,7 @@ class SequentialDPVI(DPVI):
         if self._labelled is not None:
             self.labellings = Labellings(self._labelled, state["labels"])
             self.labellings.score = state["score"].clone()
+            self._stage = int(state["stage"])
             return
         super().restore(state)
         self._filtered = state["filtered"].clone()

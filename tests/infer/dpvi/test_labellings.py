@@ -292,3 +292,25 @@ def test_programs_that_labels_alone_do_not_cover_are_refused_by_name():
 def test_labels_are_renamed_by_first_appearance():
     labels = torch.tensor([[3, 3, 0, 7, 0], [-1, 2, -1, 2, 0]])
     assert in_order(labels).tolist() == [[0, 0, 1, 2, 1], [-1, 0, -1, 0, 1]]
+
+
+def test_splits_and_merges_leave_local_optima_of_single_labels():
+    x = two_heaps(60, seed=6)
+    together, apart = torch.zeros(1, 60).long(), torch.arange(60).unsqueeze(0)
+    best = fit(mixture, x, num_particles=3)
+    for start in (together, apart):
+        q = fit(mixture, x, num_particles=3, init={"z": start})
+        assert float(q.log_evidence) == pytest.approx(float(best.log_evidence), abs=1e-6)
+        assert q.converged
+    counts = best.num_clusters("z")
+    assert int(counts.probs.argmax()) == 2
+
+
+def test_results_take_derivatives():
+    q = fit(mixture, two_heaps(10), num_particles=3)
+    logits = q.guide().logits
+    logits.sum().backward()
+    assert not q.weights.is_inference() and not q.particles["z"].is_inference()
+    scale = torch.ones((), dtype=torch.float64, requires_grad=True)
+    (scale * q.log_evidence).backward()
+    assert float(scale.grad) == float(q.log_evidence)
