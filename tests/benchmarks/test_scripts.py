@@ -21,9 +21,11 @@ MESSAGES += (
 QBETHE = ("denoising", "hand_written", "chow_liu", "optical_flow", "speed")
 REAL = [("message_passing", name) for name in ("uai", "alarm")]
 REAL += [("qbethe", name) for name in QBETHE]
+REAL += [("dpvi", name) for name in ("spikes", "alice", "animals")]
 QUICK = [("svgd", name) for name in SVGD] + [("message_passing", name) for name in MESSAGES]
 QUICK += [("qbethe", "three_cycle")]
 QUICK += [("dpvi", name) for name in ("hmm", "ising", "user_behaviour", "speed")]
+QUICK += [("dpvi", name) for name in ("dpmm", "ihmm")]
 
 
 def run(folder, name):

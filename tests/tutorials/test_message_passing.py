@@ -1,12 +1,8 @@
-from pathlib import Path
-
 import pytest
 
-nbformat = pytest.importorskip("nbformat")
-nbclient = pytest.importorskip("nbclient")
-pytest.importorskip("ipykernel")
+from .notebooks import assert_small_and_without_errors, run
 
-NOTEBOOK = Path(__file__).parents[2] / "tutorials" / "message_passing.ipynb"
+NOTEBOOK = "message_passing.ipynb"
 
 CLAIMS = """
 assert all(fit.converged for fit in [*fits.values(), *found.values(), whole])
@@ -39,31 +35,15 @@ assert abs(coupling.item() - top) < 0.2 and abs(best - top) < 0.2
 """
 
 
-def run(parameters: str = "", claims: str = "") -> None:
-    """Execute the notebook where it lies, with a cell after its parameters and one at its end."""
-    book = nbformat.read(NOTEBOOK, as_version=4)
-    (place,) = [k for k, c in enumerate(book.cells) if "parameters" in c.metadata.get("tags", ())]
-    book.cells.insert(place + 1, nbformat.v4.new_code_cell(parameters))
-    book.cells.append(nbformat.v4.new_code_cell(claims))
-    client = nbclient.NotebookClient(
-        book, timeout=600, resources={"metadata": {"path": str(NOTEBOOK.parent)}}
-    )
-    client.execute()
-
-
 def test_the_notebook_runs_without_data(monkeypatch):
     monkeypatch.delenv("PYROGRAPH_DATA", raising=False)
-    run("side, num_updates = 5, 1")
+    run(NOTEBOOK, "side, num_updates = 5, 1")
 
 
 @pytest.mark.slow
 def test_the_notebook_shows_what_its_text_claims(data_root):
-    run(claims=CLAIMS)
+    run(NOTEBOOK, claims=CLAIMS)
 
 
 def test_the_notebook_is_small_and_without_errors():
-    book = nbformat.read(NOTEBOOK, as_version=4)
-    nbformat.validate(book)
-    outputs = [output for cell in book.cells for output in cell.get("outputs", [])]
-    assert not [output for output in outputs if output.output_type == "error"]
-    assert NOTEBOOK.stat().st_size < 300_000
+    assert_small_and_without_errors(NOTEBOOK)

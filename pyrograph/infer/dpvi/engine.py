@@ -40,7 +40,7 @@ from pyrograph.posterior import Posterior
 from pyrograph.posterior.discrete_particles import DiscreteParticles
 from pyrograph.posterior.label_particles import LabelParticles
 
-MOVES = ("block", "pair", "single", "flip")
+MOVES = ("block", "pair", "single", "flip", "split")
 #: Most blocks of pairs that are moved by default.
 MOST_PAIR_BLOCKS = 64
 #: Passes of filtering in random orders, by which labellings start.
@@ -62,7 +62,8 @@ class DPVI(Engine):
             next. ``"block"`` all nodes of a colour at once, ``"pair"`` the same with pairs of
             neighbours, ``"single"`` node by node in the order of the graph (Algorithm 1),
             ``"flip"`` every change of one node of one particle. By default blocks, pairs where
-            they fall into few blocks, and flips.
+            they fall into few blocks, and flips. Labellings take ``"single"`` label by label and
+            ``"split"`` splits and merges of clusters; by default both.
         init: ``"icm"`` local maxima from scattered and opposite states, and for labellings passes
             of filtering in several orders; ``"random"`` states without climbing, and one pass; a
             posterior whose draws start it; or ``{site: [M, *site shape]}``.
@@ -117,7 +118,8 @@ class DPVI(Engine):
 
     def allocate(self) -> None:
         if self._labelled is not None:
-            self._stage, self.labellings = 0, self._first_labellings()
+            self._stage, self._can_split = 0, self._may_split()
+            self.labellings = self._first_labellings()
             return
         self.network = Network.of_graph(self.graph)
         self._neighbors = self.graph.neighbors
@@ -135,6 +137,8 @@ class DPVI(Engine):
     def _prepare_moves(self) -> None:
         self._stage = 0
         self._kinds = self.moves or ("block", "flip")
+        if "split" in self._kinds:
+            raise OptionError('moves="split" is for labellings; this program has a factor graph')
         self._clusters = {kind: self._clusters_of(kind) for kind in self._kinds}
         if self.moves is None:
             pairs = pair_blocks(*self._neighbors)
@@ -249,6 +253,10 @@ class DPVI(Engine):
             out[name] = site.enumeration[codes].reshape(len(codes), *site.shape)
         return out
 
+    def _may_split(self) -> bool:
+        """Whether clusters are split and merged."""
+        return self._labelled.is_exchangeable and (self.moves is None or "split" in self.moves)
+
     def _first_labellings(self) -> Labellings:
         """Passes of filtering, in the order of the elements and in random ones, or what the user
         starts from."""
@@ -268,7 +276,7 @@ class DPVI(Engine):
         return best.joined(*(found.labels() for found in passes)).distinct(self.num_particles)
 
     def _advance_labels(self) -> dict[str, Tensor]:
-        before = self.labellings.bound
+        before, best = self.labellings.bound, self.labellings.score.amax()
         if self._stage == 0:
             self.labellings.sweep(self.num_particles)
         else:
@@ -280,11 +288,14 @@ class DPVI(Engine):
             self.labellings = self.labellings.joined(extra).distinct(self.num_particles)
         self.labellings.rescore()
         gain = self._gain(before)
-        # splits and merges have their turn when sweeps gain no more, and sweeps after them
-        can_split = self._labelled.is_exchangeable
-        self._is_last = self._stage == 1 or not can_split
-        if self.tol is not None and can_split:
-            self._stage = int(float(gain) <= self.tol)
+        # splits and merges have their turn when sweeps gain no more, and sweeps after them, until
+        # the best labelling is none the better for them
+        if self._stage == 1:
+            rise = float(self.labellings.score.amax() - best)
+            self._can_split = rise > ROUNDING * (1 + float(best.abs()))
+        self._is_last = not self._can_split
+        if self.tol is not None:
+            self._stage = int(self._stage == 0 and self._can_split and float(gain) <= self.tol)
         return {"objective": self.labellings.bound, "gain": gain}
 
     def _gain(self, before: Tensor) -> Tensor:
@@ -306,6 +317,11 @@ class DPVI(Engine):
             particles = Particles.best(self.network, self.hashes, both, self.num_particles)
         if self.num_done % REFRESH == 0 or bool((self.particles.score < EXCLUDED / 2).any()):
             particles = Particles.best(self.network, self.hashes, particles.x, self.num_particles)
+        if self.tol is not None and float(particles.bound - before) <= self.tol:
+            # a mode that is the opposite of another is far from it by all moves
+            opposite = (self.network.cards - 1).unsqueeze(1) - particles.x
+            both = torch.cat([particles.x, opposite], 1)
+            particles = Particles.best(self.network, self.hashes, both, self.num_particles)
         self.particles = particles
         gain = self._gain(before)
         # the next kind of move has its turn when this one gains no more
@@ -388,13 +404,14 @@ class DPVI(Engine):
     # ------------------------------------------------------------------ checkpoints
     def carried(self) -> dict[str, Any]:
         if self._labelled is not None:
-            return {"labels": self.labellings.labels(), "stage": self._stage}
+            stages = {"stage": self._stage, "can_split": self._can_split}
+            return {"labels": self.labellings.labels(), **stages}
         return {"x": self.particles.x, "score": self.particles.score, "stage": self._stage}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         if self._labelled is not None:
             self.labellings = Labellings(self._labelled, state["labels"])
-            self._stage = int(state["stage"])
+            self._stage, self._can_split = int(state["stage"]), bool(state["can_split"])
             return
         x = state["x"].to(self.network.cards.device)
         self.particles = Particles(x, state["score"].to(x.device), self.hashes(x))

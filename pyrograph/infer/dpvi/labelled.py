@@ -84,9 +84,9 @@ class Labellings:
         """Scores and statistics from the labels, of labellings that are complete or empty."""
         labels = {name: c.labels for name, c in self.clusters.items()}
         if all(bool((v >= 0).all()) for v in labels.values()):
-            self.score = self.program.log_prob(labels).to(torch.float64)
             for clusters in self.clusters.values():
                 clusters.refresh()
+            self.score = self.program.score(self.clusters).to(torch.float64)
         else:
             some = next(iter(labels.values()))
             self.score = self.program.constant.double().expand(len(some)).to(some.device)

@@ -28,6 +28,7 @@ from pyrograph.distributions import (
     CollapsedRelation,
     join,
 )
+from pyrograph.distributions.beta_bernoulli import LineTerm
 from pyrograph.errors import OptionError, UnsupportedFactor, UnsupportedSite
 from pyrograph.trace.sites import Site
 
@@ -82,6 +83,17 @@ class LabelledProgram:
         for rows, columns, fn, data in self.relations.values():
             relation = CollapsedRelation(labels[rows], labels[columns], fn.component, fn.observed)
             total = total + relation.log_prob(data)
+        return total
+
+    def score(self, clusters: Mapping[str, Clusters]) -> Tensor:
+        """The same ``[P]`` from the statistics of complete labellings."""
+        total = self.constant + sum(own.log_prob() for own in clusters.values())
+        for _, columns, _, _ in self.relations.values():
+            # rows and columns both hold the relation's likelihood
+            own = clusters[columns]
+            total = total - sum(
+                term.log_prob(own.seating) for term in own.terms if isinstance(term, LineTerm)
+            )
         return total
 
     def clusters(self, labels: Mapping[str, Tensor]) -> dict[str, Clusters]:

@@ -61,7 +61,10 @@ def block_move(
     bases = first_of_equal(outside).nonzero().squeeze(1)
     local, present = local[:, bases], present[:, bases]
     best, state = local.max(2)
-    gained = (best - local.gather(2, present.unsqueeze(2)).squeeze(2)).sum(0)
+    now = local.gather(2, present.unsqueeze(2)).squeeze(2)
+    # among equals the present state stays: else particles in opposite modes drift together
+    state = torch.where(now == best, present, state)
+    gained = (best - now).sum(0)
     top = particles.score[bases] + gained
     cost = best.unsqueeze(2) - local
     # the best state itself is no change

@@ -79,6 +79,7 @@ class SequentialDPVI(DPVI):
     def allocate(self) -> None:
         self._position, self._is_all, self._stage = 0, True, 0
         if self._labelled is not None:
+            self._can_split = self._may_split()
             self.labellings = Labellings(self._labelled)
             known = set(self._past)
             rest = [e for e in self.labellings.elements if e not in known]
@@ -276,7 +277,8 @@ class SequentialDPVI(DPVI):
         own = {"position": self._position, "is_all": self._is_all}
         if self._labelled is not None:
             labels = self.labellings.labels(as_they_are=True)
-            return {**own, "labels": labels, "score": self.labellings.score, "stage": self._stage}
+            stages = {"stage": self._stage, "can_split": self._can_split}
+            return {**own, **stages, "labels": labels, "score": self.labellings.score}
         return {**super().carried(), **own, "filtered": self._filtered}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -284,7 +286,7 @@ class SequentialDPVI(DPVI):
         if self._labelled is not None:
             self.labellings = Labellings(self._labelled, state["labels"])
             self.labellings.score = state["score"].clone()
-            self._stage = int(state["stage"])
+            self._stage, self._can_split = int(state["stage"]), bool(state["can_split"])
             return
         super().restore(state)
         self._filtered = state["filtered"].clone()

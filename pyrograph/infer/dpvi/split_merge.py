@@ -1,6 +1,6 @@
 """Splits and merges of clusters: ways out of the local optima of single labels.
 
-Of the best labelling every two clusters are merged, and every cluster is split: two of its elements
+Of the best labelling every cluster is merged with one near it, and split: two of its elements
 far from each other start a cluster each, and the others join, one by one in random order, the one
 that scores them higher. What comes out climbs for a few sweeps, label by label, before it is
 compared with the present particles.
@@ -13,10 +13,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pyrograph.distributions import Clusters
 from pyrograph.infer.dpvi.labelled import Labellings
 
-#: Sweeps of climbing, and most merges that are tried.
-SWEEPS, MOST_MERGES = 2, 64
+#: Sweeps of climbing, and how many candidates climb.
+SWEEPS, MOST_CLIMBS = 2, 16
 
 
 def splits_and_merges(
@@ -34,7 +35,7 @@ def splits_and_merges(
     if not proposals:
         return None
     labels = {name: torch.cat([p[name] for p in proposals]) for name in proposals[0]}
-    candidates = Labellings(found.program, labels)
+    candidates = Labellings(found.program, labels).distinct(MOST_CLIMBS)
     for _ in range(SWEEPS):
         candidates.climb()
     candidates.rescore()
@@ -46,17 +47,27 @@ def _clusters(best: Labellings, name: str) -> range:
 
 
 def _merges(best: Labellings, name: str) -> list[dict[str, Tensor]]:
-    """Of the pairs of clusters that lose least."""
+    """Of every cluster with that which its first element would go to next."""
     labels = best.labels()
     own = labels[name][0]
-    pairs = torch.combinations(torch.arange(int(own.max()) + 1, device=own.device))
-    if not len(pairs):
+    if int(own.max()) == 0:
         return []
-    merged = torch.where(own == pairs[:, 1:], pairs[:, :1], own)  # [M, n]
-    every = {n: v.expand(len(pairs), -1) for n, v in labels.items()} | {name: merged}
-    score = best.program.log_prob(every)
-    chosen = score.topk(min(MOST_MERGES, len(score))).indices
-    return [{n: v[chosen] for n, v in every.items()}]
+    clusters = best.select(torch.zeros(1, dtype=torch.int64, device=own.device)).clusters[name]
+    pairs = set()
+    with torch.inference_mode():
+        for c in range(int(own.max()) + 1):
+            i = int((own == c).nonzero()[0])
+            home = clusters.labels[:, i].clone()
+            clusters.take_out(i)
+            score = clusters.scores(i)[0]
+            clusters.put_in(i, home)
+            in_use = clusters.seating.counts[0] > 0
+            score = score.masked_fill(~in_use, -torch.inf)
+            score[home] = -torch.inf
+            other = int(own[(clusters.labels[0] == int(score.argmax())).nonzero()[0]])
+            pairs.add((min(c, other), max(c, other)))
+    merged = torch.stack([torch.where(own == b, a, own) for a, b in sorted(pairs)])
+    return [{n: v.expand(len(merged), -1) for n, v in labels.items()} | {name: merged}]
 
 
 def _split(
@@ -75,12 +86,10 @@ def _split(
         for i in members:
             clusters.take_out(i)
         slot = _put_apart(clusters, first)
-        # who is least at home with the first one
-        at_home = torch.stack([clusters.scores(i)[0, slot] for i in others])
-        away = torch.stack(
-            [clusters.scores(i)[0].masked_fill(_taken(clusters), -torch.inf).amax() for i in others]
-        )
-        second = others.pop(int((at_home - away).argmin()))
+        # who is least at home with the first one, against a cluster of its own
+        free = _first_free(clusters)
+        scores = torch.stack([clusters.scores(i)[0, [slot, free]] for i in others])
+        second = others.pop(int((scores[:, 0] - scores[:, 1]).argmin()))
         other = _put_apart(clusters, second)
         for i in others:
             score = clusters.scores(i)[0]
@@ -89,13 +98,12 @@ def _split(
     return state.labels()
 
 
-def _taken(clusters) -> Tensor:
-    """Slots that are in use."""
-    return clusters.seating.counts[0] > 0
+def _first_free(clusters: Clusters) -> int:
+    return int((clusters.seating.counts[0] == 0).to(torch.int8).argmax())
 
 
-def _put_apart(clusters, i: int) -> int:
+def _put_apart(clusters: Clusters, i: int) -> int:
     """Put an element into a new cluster; its slot."""
-    slot = int((~_taken(clusters)).to(torch.int8).argmax())
+    slot = _first_free(clusters)
     clusters.put_in(i, torch.tensor([slot], device=clusters.labels.device))
     return slot

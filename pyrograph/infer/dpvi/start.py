@@ -1,7 +1,8 @@
-"""Where DPVI starts: local maxima, from scattered and from opposite states.
+"""Where DPVI starts: local maxima, from scattered, opposite and equal states.
 
-A bound over few particles has many local optima, and which one is reached is decided here: on
-symmetric models every state comes with its opposite, so that both modes are held.
+A bound over few particles has many local optima, and which one is reached is decided here: every
+scattered state comes with its opposite, for models that do not change under it, and nodes that are
+all in their first, second, ... state for models whose neighbours want to agree.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ FEWEST, SWEEPS = 32, 100
 
 
 def scattered(cards: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Independent uniform states ``[V, count]``, and their opposites: ``[V, 2 count]``."""
+    """Independent uniform states ``[V, count]``, their opposites, and equal states: ``[V, M]``."""
     u = torch.rand(len(cards), count, generator=generator, dtype=torch.float64)
     c = cards.cpu().unsqueeze(1)
     x = (u * c).long()
-    return torch.cat([x, c - 1 - x], 1).to(cards.device)
+    equal = torch.arange(int(c.max())).minimum(c - 1)
+    return torch.cat([x, c - 1 - x, equal], 1).to(cards.device)
 
 
 def climbed(x: Tensor, blocks: list[Clusters]) -> Tensor:

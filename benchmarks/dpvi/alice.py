@@ -1,0 +1,153 @@
+"""The next letters of a book by an infinite hidden Markov model.
+
+    python benchmarks/dpvi/alice.py [--seeds 5] [--quick] [--threads 1]
+
+Paper, figure 7: Alice in Wonderland, the first 1,000 symbols to learn from, the next 4,000 to be
+predicted; the paper has 31 symbols. Clean-up here: lower case, white space as one blank, all other
+signs left out but those that come up in the first 5,000 characters. That leaves 37, of which the
+paper must have dropped or joined six. alpha = gamma = 1, symbols Dir(1), the paper's urn, one
+forward pass.
+
+50 chains drawn by the particles' weights predict. Chain z: moves (n_jc + alpha beta_c) /
+(n_j + alpha), where the oracle beta is n_c, and gamma for a new state, normalised over all states
+that j has not moved to; symbols (n_cs + 1) / (n_c + S). A new state moves as one that has moved
+nowhere and emits uniformly. The 4,000 symbols are filtered exactly at these numbers; predictive log
+likelihood = log mean over the 50 chains. PF: optimal proposal, multinomial (M) or stratified (S)
+below K / 2; its numbers are means over the seeds. Unigram, bigram: add-1 frequencies of the 1,000.
+The beam sampler of the paper is not run.
+
+Criteria: DPVI(10) predicts better than PF-M(10) and PF-S(10) in the mean over the seeds of the
+filter; it finds more states than they do. The paper, K = 100: 147 states against 21.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import baselines_labels as baselines
+import criteria
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from criteria import report
+from ihmm import SCHEMES, chain
+from torch import Tensor
+
+import pyrograph as pg
+
+TRAIN, TEST, CHAINS, ALPHA, GAMMA = 1000, 4000, 50, 1.0, 1.0
+
+
+@torch.inference_mode()
+def predicts(labels: Tensor, train: Tensor, test: Tensor, num_symbols: int) -> float:
+    """Log mean over chains ``[P, t]`` of the probability of the test symbols."""
+    size = int(labels.max()) + 2  # the last one, and any a chain lacks, is new
+    count = len(labels)
+    rows = torch.arange(count)
+    moves, emit = torch.zeros(count, size, size), torch.zeros(count, size, num_symbols)
+    # the start row is none of the states'
+    entered = torch.zeros(count, size).index_put_(
+        (rows, labels[:, 0]), torch.ones(count), accumulate=True
+    )
+    for t, symbol in enumerate(train.tolist()):
+        emit[rows, labels[:, t], symbol] += 1
+        if t:
+            moves[rows, labels[:, t - 1], labels[:, t]] += 1
+            entered[rows, labels[:, t]] += 1
+    oracle = entered.unsqueeze(1).expand_as(moves).masked_fill(moves > 0, 0).clone()
+    oracle[..., -1] = GAMMA
+    oracle /= oracle.sum(2, keepdim=True)
+    moves = (moves + ALPHA * oracle) / (moves.sum(2, keepdim=True) + ALPHA)
+    emit = (emit + 1) / (emit.sum(2, keepdim=True) + num_symbols)
+    belief = torch.nn.functional.one_hot(labels[:, -1], size).to(moves).unsqueeze(1)
+    total = torch.zeros(count)
+    for symbol in test.tolist():
+        belief = (belief @ moves) * emit[:, None, :, symbol]
+        mass = belief.sum(2, keepdim=True)
+        total += mass.log().view(-1)
+        belief = belief / mass
+    return float(total.logsumexp(0) - np.log(count))
+
+
+def counted(train: Tensor, test: Tensor, num_symbols: int) -> dict[str, float]:
+    """Log likelihood of the test symbols by add-1 frequencies, of symbols and of pairs."""
+    single = torch.bincount(train, minlength=num_symbols) + 1.0
+    pairs = torch.ones(num_symbols, num_symbols)
+    pairs.index_put_((train[:-1], train[1:]), torch.ones(len(train) - 1), accumulate=True)
+    before = torch.cat([train[-1:], test[:-1]])
+    return {
+        "unigram": float((single / single.sum())[test].log().sum()),
+        "bigram": float((pairs / pairs.sum(1, keepdim=True))[before, test].log().sum()),
+    }
+
+
+def drawn(found: baselines.Weighted, rng: np.random.Generator) -> Tensor:
+    """``[50, T]`` by weight."""
+    weights = found.log_weights.exp().numpy()
+    index = rng.choice(len(weights), CHAINS, p=weights / weights.sum())
+    return found.labels["z"][torch.as_tensor(index)]
+
+
+def main(argv: Sequence[str] | None = None) -> bool:
+    """Print the table and the criteria, draw the figure; True if all criteria hold."""
+    args = criteria.arguments(__doc__, 5, argv)
+    counts, size = ((1, 10), 100) if args.quick else ((1, 10, 100), TRAIN)
+    text = pg.datasets.alice(size + min(TEST, 4 * size))
+    train, test = text.codes[:size], text.codes[size:]
+    num_symbols = len(text.symbols)
+    print(f"{num_symbols} symbols: {text.symbols!r}; {size} to learn from, {len(test)} to predict")
+    found = {name: [(value, 0, 0)] for name, value in counted(train, test, num_symbols).items()}
+    program = baselines.program_of(chain, train, num_symbols, ALPHA, GAMMA)
+    rng = np.random.default_rng(0)
+    for count in counts:
+        engine = pg.SequentialDPVI(chain, num_particles=count, progress=False)
+        run = baselines.fit(engine, train, num_symbols, ALPHA, GAMMA)
+        runs = {f"DPVI({count})": [run]}
+        for name, scheme in SCHEMES.items():
+            runs[f"{name}({count})"] = [
+                baselines.particle_filter(program, count, rng, scheme) for _ in range(args.seeds)
+            ]
+        for name, those in runs.items():
+            found[name] = [
+                (predicts(drawn(r, rng), train, test, num_symbols), r.num_clusters, r.seconds)
+                for r in those
+            ]
+    print(f"{'':10s} {'log lik.':>10s} {'SD':>6s} {'a symbol':>9s} {'states':>7s} {'seconds':>8s}")
+    for name, rows in found.items():
+        value, states, seconds = np.mean(rows, 0)
+        sd = np.std([row[0] for row in rows])
+        each = value / len(test)
+        print(f"{name:10s} {value:10.1f} {sd:6.1f} {each:9.4f} {states:7.1f} {seconds:8.2f}")
+    passed, ours = [], np.mean(found["DPVI(10)"], 0)
+    for name in SCHEMES:
+        theirs = np.mean(found[f"{name}(10)"], 0)
+        line = f"{ours[0]:.1f} against {theirs[0]:.1f}"
+        passed.append(
+            report(f"DPVI(10) predicts better than {name}(10)", ours[0] > theirs[0], line)
+        )
+        line = f"{ours[1]:.1f} against {theirs[1]:.1f}"
+        passed.append(report(f"DPVI(10) finds more states than {name}", ours[1] > theirs[1], line))
+    plot(found, counts, len(test), criteria.figure_path("alice", args.quick))
+    return all(passed)
+
+
+def plot(found: dict, counts: Sequence[int], num_test: int, path) -> None:
+    """Predictive log likelihoods and states by K."""
+    figure, axes = plt.subplots(1, 2, figsize=(8, 3.2), layout="constrained")
+    for name in ("DPVI", *SCHEMES):
+        rows = [np.array(found[f"{name}({count})"]) for count in counts]
+        for k, (axis, scale) in enumerate(zip(axes, (num_test, 1), strict=True)):
+            mean = [r[:, k].mean() / scale for r in rows]
+            sd = [r[:, k].std() / scale for r in rows]
+            axis.errorbar(counts, mean, sd, fmt="o-", capsize=2, label=name)
+    for name, style in (("unigram", "--"), ("bigram", ":")):
+        axes[0].axhline(found[name][0][0] / num_test, color="k", ls=style, lw=1, label=name)
+    axes[0].set(xscale="log", xlabel="K", ylabel="predictive log likelihood a symbol")
+    axes[1].set(xscale="log", xlabel="K", ylabel="states")
+    axes[0].legend(frameon=False, fontsize=7)
+    figure.savefig(path, dpi=80)
+    plt.close(figure)
+
+
+if __name__ == "__main__":
+    main()
