@@ -8,18 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
-from typing import Any
 
 import pyro
 import torch
-from pyro.distributions import Categorical, Delta, TorchDistribution, constraints
-from pyro.nn import PyroParam
+from pyro.distributions import Categorical, Delta, TorchDistribution
 from torch import Tensor
 
 from pyrograph.errors import OptionError
 from pyrograph.posterior.finite import Finite, States
+from pyrograph.posterior.joint_states import JointStateGuide
 from pyrograph.posterior.posterior import Posterior, draw_indices
-from pyrograph.posterior.site_guide import SiteGuide
 
 
 class DiscreteParticles(Posterior):
@@ -147,51 +145,13 @@ class DiscreteParticles(Posterior):
         return DiscreteParticleGuide(described, codes, weights.log(), states)
 
 
-class DiscreteParticleGuide(SiteGuide):
-    """A finite distribution over joint states, as an ``AutoGuide``; arguments are ignored.
-
-    Which state is drawn is an auxiliary site, so that the guide's density is that of the joint
-    state. Its parameters are ``logits [K]`` and, of every site k with nodes that are summed out,
-    ``states_k [nodes, K, c]``, their log probabilities given the others.
-
-    Args:
-        sites: plain descriptions.
-        codes: ``[K, V]`` distinct rows.
-        logits: ``[K]``.
-        states: of each site, or None.
-    """
-
-    def __init__(
-        self,
-        sites: Sequence[Mapping[str, Any]],
-        codes: Tensor,
-        logits: Tensor,
-        states: Sequence[Tensor | None],
-    ):
-        super().__init__(sites)
-        self.register_buffer("codes", codes)
-        self.logits = PyroParam(logits.detach().clone(), constraints.real)
-        for k, value in enumerate(states):
-            if value is not None:
-                self.register_buffer(f"states_{k}", value.detach().clone())
-
-    @classmethod
-    def from_state_dict(cls, state: Mapping[str, Any]) -> DiscreteParticleGuide:
-        """Rebuild a guide from what ``guide.state_dict()`` returned, without model or data."""
-        logits = torch.zeros_like(state["logits_unconstrained"])
-        sites = state["_extra_state"]["sites"]
-        states = [state.get(f"states_{k}") for k in range(len(sites))]
-        guide = cls(sites, torch.zeros_like(state["codes"]), logits, states)
-        guide.load_state_dict(state)
-        return guide
+class DiscreteParticleGuide(JointStateGuide):
+    """Joint states of discrete sites by the numbers of the nodes' states; nodes that are summed out
+    are drawn given the others."""
 
     def forward(self, *args, **kwargs) -> dict[str, Tensor]:
         """Draw a joint state; returns ``{site: value}``."""
-        which = pyro.sample(
-            f"_{self._pyro_name}_state",
-            Categorical(logits=self.logits),
-            infer={"is_auxiliary": True},
-        )
+        which = self.draw()
         plates = self._create_plates(*args, **kwargs)
         result, start = {}, 0
         for k, (name, site) in enumerate(self.sites.items()):

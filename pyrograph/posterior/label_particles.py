@@ -6,17 +6,15 @@ Labels of clusters have no meaning of their own: what can be asked is who is wit
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pyro
 import torch
-from pyro.distributions import Categorical, Delta, Empirical, constraints
-from pyro.nn import PyroParam
+from pyro.distributions import Delta, Empirical
 from torch import Tensor
 from torch.distributions import Categorical as TorchCategorical
 
+from pyrograph.posterior.joint_states import JointStateGuide
 from pyrograph.posterior.posterior import Posterior, draw_indices
-from pyrograph.posterior.site_guide import SiteGuide
 
 
 class LabelParticles(Posterior):
@@ -96,39 +94,15 @@ class LabelParticles(Posterior):
         return LabelGuide(described, distinct, weights.log())
 
 
-class LabelGuide(SiteGuide):
-    """A finite distribution over joint labellings, as an ``AutoGuide``; arguments are ignored.
-
-    Args:
-        sites: ``name`` and ``size`` of each.
-        labels: ``[K, total size]`` distinct rows.
-        logits: ``[K]``.
-    """
-
-    def __init__(self, sites: Sequence[Mapping[str, Any]], labels: Tensor, logits: Tensor):
-        super().__init__(sites)
-        self.register_buffer("labels", labels)
-        self.logits = PyroParam(logits.detach().clone(), constraints.real)
-
-    @classmethod
-    def from_state_dict(cls, state: Mapping[str, Any]) -> LabelGuide:
-        """Rebuild a guide from what ``guide.state_dict()`` returned, without model or data."""
-        logits = torch.zeros_like(state["logits_unconstrained"])
-        sites = state["_extra_state"]["sites"]
-        guide = cls(sites, torch.zeros_like(state["labels"]), logits)
-        guide.load_state_dict(state)
-        return guide
+class LabelGuide(JointStateGuide):
+    """Joint labellings, the codes ``[K, total size]`` being the labels."""
 
     def forward(self, *args, **kwargs) -> dict[str, Tensor]:
         """Draw a joint labelling; returns ``{site: labels}``."""
-        which = pyro.sample(
-            f"_{self._pyro_name}_state",
-            Categorical(logits=self.logits),
-            infer={"is_auxiliary": True},
-        )
+        which = self.draw()
         result, start = {}, 0
         for name, site in self.sites.items():
-            value = self.labels[which][..., start : start + site["size"]]
+            value = self.codes[which][..., start : start + site["size"]]
             start += site["size"]
             result[name] = pyro.sample(name, Delta(value, event_dim=1))
         return result
@@ -136,7 +110,7 @@ class LabelGuide(SiteGuide):
     @torch.no_grad()
     def median(self, *args, **kwargs) -> dict[str, Tensor]:
         """The joint labelling of the highest weight."""
-        row, start, out = self.labels[int(self.logits.argmax())], 0, {}
+        row, start, out = self.codes[int(self.logits.argmax())], 0, {}
         for name, site in self.sites.items():
             out[name] = row[start : start + site["size"]]
             start += site["size"]
