@@ -4,7 +4,7 @@ the guide's density is that of the joint state."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import pyro
 import torch
@@ -41,7 +41,7 @@ class JointStateGuide(SiteGuide):
                 self.register_buffer(f"states_{k}", value.detach().clone())
 
     @classmethod
-    def from_state_dict(cls, state: Mapping[str, Any]) -> Self:
+    def from_state_dict(cls, state: Mapping[str, Any]) -> JointStateGuide:
         """Rebuild a guide from what ``guide.state_dict()`` returned, without model or data."""
         logits = torch.zeros_like(state["logits_unconstrained"])
         sites = state["_extra_state"]["sites"]
