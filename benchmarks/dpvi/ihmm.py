@@ -38,11 +38,13 @@ STATES, SYMBOLS, LENGTH, DRAWS = 10, 5, 500, 20
 SCHEMES = {"PF-M": "multinomial", "PF-S": "stratified"}
 
 
-def chain(y: Tensor, num_symbols: int, alpha: float = 1.0, gamma: float = 1.0) -> None:
-    """States behind symbols ``[T]`` by the paper's urn."""
+def chain(
+    y: Tensor, num_symbols: int, alpha: float = 1.0, gamma: float = 1.0, prior: float = 1.0
+) -> None:
+    """States behind symbols ``[T]`` by the paper's urn; their emissions are Dir(prior)."""
     urn = D.ChineseRestaurantFranchise(torch.tensor(alpha), gamma, len(y), urn="paper")
     z = pyro.sample("z", urn)
-    emission = D.DirichletCategorical(torch.tensor(1.0), num_symbols)
+    emission = D.DirichletCategorical(torch.tensor(prior), num_symbols)
     pyro.sample("y", D.CollapsedMixture(z, emission), obs=y)
 
 
@@ -101,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> bool:
 
 def plot(found: dict, counts: Sequence[int], path) -> None:
     """Errors by K."""
-    figure, axis = plt.subplots(figsize=(5, 3.2), layout="constrained")
+    figure, axis = plt.subplots(figsize=(6, 3.2), layout="constrained")
     for name in ("DPVI", *SCHEMES):
         values = [found[f"{name}({count})"] for count in counts]
         mean = [v.mean() for v in values]
@@ -110,7 +112,7 @@ def plot(found: dict, counts: Sequence[int], path) -> None:
     for name, style in (("best", ":"), ("one state", "-."), ("worst", "--")):
         axis.axhline(found[name].mean(), color="k", ls=style, lw=1, label=name)
     axis.set(xscale="log", xlabel="K", ylabel="Hamming error (bars: SE)")
-    axis.legend(frameon=False, fontsize=7)
+    figure.legend(loc="outside right upper", frameon=False, fontsize=7)
     figure.savefig(path, dpi=80)
     plt.close(figure)
 
