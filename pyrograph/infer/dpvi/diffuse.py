@@ -26,8 +26,6 @@ def warning_of_diffuse(network: Network, score: Tensor, bound: Tensor) -> list[s
     Args:
         score: ``[K]``, falling.
     """
-    half = (len(score) + 1) // 2
-    gain = float(bound - score[:half].logsumexp(0))
     field = mean_field_bound(network)
     advice = (
         "The posterior is too diffuse for so few particles: take marginals and evidence of pg.BP, "
@@ -35,12 +33,21 @@ def warning_of_diffuse(network: Network, score: Tensor, bound: Tensor) -> list[s
     )
     if field is not None and field > float(bound) + 1e-9:
         return [f"The mean-field bound is higher, {field:.6g} against {float(bound):.6g}. {advice}"]
-    if len(score) > 1 and gain > LARGE_GAIN:
-        return [
-            f"The worse {len(score) - half} of {len(score)} particles still add {gain:.2g} nats. "
-            f"{advice}"
-        ]
-    return []
+    still = warning_of_gain(score, bound)
+    return [f"{still} {advice}"] if still else []
+
+
+def warning_of_gain(score: Tensor, bound: Tensor) -> str | None:
+    """Whether particles still add much.
+
+    Args:
+        score: ``[K]``, falling.
+    """
+    half = (len(score) + 1) // 2
+    gain = float(bound - score[:half].logsumexp(0))
+    if len(score) < 2 or gain <= LARGE_GAIN:
+        return None
+    return f"The worse {len(score) - half} of {len(score)} particles still add {gain:.2g} nats."
 
 
 def mean_field_bound(network: Network) -> float | None:

@@ -25,7 +25,7 @@ from pyrograph.errors import InferenceError, OptionError, ShapeMismatch
 from pyrograph.graph import FactorGraph
 from pyrograph.infer.base import Engine
 from pyrograph.infer.dpvi.blocks import node_blocks, pair_blocks
-from pyrograph.infer.dpvi.diffuse import warning_of_diffuse
+from pyrograph.infer.dpvi.diffuse import warning_of_diffuse, warning_of_gain
 from pyrograph.infer.dpvi.labelled import Labellings
 from pyrograph.infer.dpvi.labelled_program import LabelledProgram, read_labelled
 from pyrograph.infer.dpvi.moves import block_move, flip_move
@@ -384,12 +384,14 @@ class DPVI(Engine):
     def _label_posterior(self) -> LabelParticles:
         score = self.labellings.score.clone()  # a tensor of inference mode takes no derivatives
         evidence = score.logsumexp(0)
+        still = warning_of_gain(score.sort(descending=True).values, evidence)
+        note = f"{still} Raise num_particles until they add little." if still else ""
         return LabelParticles(
             self.graph,
             self.labellings.labels(),
             (score - evidence).to(self.graph.dtype),
             converged=self.converged,
-            status=self.status,
+            status=f"{self.status.rstrip('.')}. {note}" if note else self.status,
             history=self.history,
             log_evidence=evidence.to(self.graph.dtype),
             evidence_kind="lower bound",

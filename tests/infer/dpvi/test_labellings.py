@@ -314,3 +314,17 @@ def test_results_take_derivatives():
     scale = torch.ones((), dtype=torch.float64, requires_grad=True)
     (scale * q.log_evidence).backward()
     assert float(scale.grad) == float(q.log_evidence)
+
+
+def test_particles_that_still_add_much_are_told():
+    def vague(x):
+        z = pyro.sample("z", D.ChineseRestaurant(torch.tensor(3.0, dtype=torch.float64), len(x)))
+        one = torch.tensor(1.0, dtype=torch.float64)
+        pyro.sample("x", D.CollapsedMixture(z, D.NormalInverseGamma(one, 3.0, 1.0)), obs=x)
+
+    q = fit(vague, 0.3 * two_heaps(8), num_particles=8)
+    score = q.log_weights.sort(descending=True).values
+    assert -float(score[:4].logsumexp(0)) > 0.3 and "num_particles" in q.status
+    sure = fit(mixture, two_heaps(40, seed=7), num_particles=4)
+    score = sure.log_weights.sort(descending=True).values
+    assert -float(score[:2].logsumexp(0)) < 0.3 and sure.status == "converged"
