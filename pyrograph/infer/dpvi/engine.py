@@ -117,8 +117,9 @@ class DPVI(Engine):
         return super().read(args, kwargs) if self._labelled is None else self._labelled
 
     def allocate(self) -> None:
+        self._stage, self._is_last, self._can_split = 0, False, False
         if self._labelled is not None:
-            self._stage, self._can_split = 0, self._may_split()
+            self._can_split = self._may_split()
             self.labellings = self._first_labellings()
             return
         self.network = Network.of_graph(self.graph)
@@ -135,7 +136,6 @@ class DPVI(Engine):
         )
 
     def _prepare_moves(self) -> None:
-        self._stage = 0
         self._kinds = self.moves or ("block", "flip")
         if "split" in self._kinds:
             raise OptionError('moves="split" is for labellings; this program has a factor graph')
@@ -294,8 +294,8 @@ class DPVI(Engine):
             rise = float(self.labellings.score.amax() - best)
             self._can_split = rise > ROUNDING * (1 + float(best.abs()))
         self._is_last = not self._can_split
-        if self.tol is not None:
-            self._stage = int(self._stage == 0 and self._can_split and float(gain) <= self.tol)
+        is_stuck = float(gain) <= (self.tol or 0.0)
+        self._stage = int(self._stage == 0 and self._can_split and is_stuck)
         return {"objective": self.labellings.bound, "gain": gain}
 
     def _gain(self, before: Tensor) -> Tensor:
@@ -317,7 +317,7 @@ class DPVI(Engine):
             particles = Particles.best(self.network, self.hashes, both, self.num_particles)
         if self.num_done % REFRESH == 0 or bool((self.particles.score < EXCLUDED / 2).any()):
             particles = Particles.best(self.network, self.hashes, particles.x, self.num_particles)
-        if self.tol is not None and float(particles.bound - before) <= self.tol:
+        if float(particles.bound - before) <= (self.tol or 0.0):
             # a mode that is the opposite of another is far from it by all moves
             opposite = (self.network.cards - 1).unsqueeze(1) - particles.x
             both = torch.cat([particles.x, opposite], 1)
@@ -326,7 +326,7 @@ class DPVI(Engine):
         gain = self._gain(before)
         # the next kind of move has its turn when this one gains no more
         self._is_last = self._stage == len(self._kinds) - 1
-        if self.tol is not None and float(gain) <= self.tol and not self._is_last:
+        if float(gain) <= (self.tol or 0.0) and not self._is_last:
             self._stage += 1
         return {"objective": particles.bound, "gain": gain}
 
@@ -346,7 +346,7 @@ class DPVI(Engine):
     @property
     def converged(self) -> bool:
         """Whether the last kind of move gained at most ``tol`` in a sweep."""
-        return super().converged and getattr(self, "_is_last", True)
+        return super().converged and self._is_last
 
     # ------------------------------------------------------------------ results
     def posterior(self) -> DiscreteParticles | LabelParticles:
@@ -406,15 +406,28 @@ class DPVI(Engine):
     # ------------------------------------------------------------------ checkpoints
     def carried(self) -> dict[str, Any]:
         if self._labelled is not None:
-            stages = {"stage": self._stage, "can_split": self._can_split}
-            return {"labels": self.labellings.labels(), **stages}
-        return {"x": self.particles.x, "score": self.particles.score, "stage": self._stage}
+            return {"labels": self.labellings.labels(), **self._stages()}
+        return {"x": self.particles.x, "score": self.particles.score, **self._stages()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         if self._labelled is not None:
             self.labellings = Labellings(self._labelled, state["labels"])
-            self._stage, self._can_split = int(state["stage"]), bool(state["can_split"])
+            self._restore_stages(state)
             return
         x = state["x"].to(self.network.cards.device)
         self.particles = Particles(x, state["score"].to(x.device), self.hashes(x))
-        self._stage = int(state["stage"])
+        self._restore_stages(state)
+
+    def _stages(self) -> dict[str, Any]:
+        """Where the sequence of moves stands, and the random numbers of splits."""
+        return {
+            "stage": self._stage,
+            "is_last": self._is_last,
+            "can_split": self._can_split,
+            "generator": self.generator.get_state(),
+        }
+
+    def _restore_stages(self, state: Mapping[str, Any]) -> None:
+        self._stage, self._is_last = int(state["stage"]), bool(state["is_last"])
+        self._can_split = bool(state["can_split"])
+        self.generator.set_state(state["generator"].cpu())

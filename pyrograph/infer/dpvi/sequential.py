@@ -77,7 +77,8 @@ class SequentialDPVI(DPVI):
 
     # ------------------------------------------------------------------ state
     def allocate(self) -> None:
-        self._position, self._is_all, self._stage = 0, True, 0
+        self._position, self._is_all = 0, True
+        self._stage, self._is_last, self._can_split = 0, False, False
         if self._labelled is not None:
             self._can_split = self._may_split()
             self.labellings = Labellings(self._labelled)
@@ -277,8 +278,7 @@ class SequentialDPVI(DPVI):
         own = {"position": self._position, "is_all": self._is_all}
         if self._labelled is not None:
             labels = self.labellings.labels(as_they_are=True)
-            stages = {"stage": self._stage, "can_split": self._can_split}
-            return {**own, **stages, "labels": labels, "score": self.labellings.score}
+            return {**own, **self._stages(), "labels": labels, "score": self.labellings.score}
         return {**super().carried(), **own, "filtered": self._filtered}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -286,7 +286,7 @@ class SequentialDPVI(DPVI):
         if self._labelled is not None:
             self.labellings = Labellings(self._labelled, state["labels"])
             self.labellings.score = state["score"].clone()
-            self._stage, self._can_split = int(state["stage"]), bool(state["can_split"])
+            self._restore_stages(state)
             return
         super().restore(state)
         self._filtered = state["filtered"].clone()

@@ -468,3 +468,21 @@ def test_sites_of_different_states_and_hard_constraints_are_summed_out_too():
     q = fit(mixed, num_particles=5, sum_out="a")
     with pytest.raises(OptionError, match="guide"):
         q.guide(["a"])
+
+
+@pytest.mark.parametrize("steps", range(1, 7))
+def test_a_run_may_be_cut_anywhere_and_ends_where_it_would_have(steps):
+    field = torch.randn(49, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    model = ising(7, 0.6, field)
+    whole = fit(model, num_particles=4, init="random")
+    pyro.set_rng_seed(0)
+    first = pg.DPVI(model, num_particles=4, init="random", progress=False).setup()
+    for _ in range(steps):
+        first.step()
+    second = pg.DPVI(model, num_particles=4, init="random", progress=False)
+    second.load_state_dict(first.state_dict())
+    q = second.run()
+    assert float(q.log_evidence) == float(whole.log_evidence)
+    n = len(whole.history["objective"])
+    if steps <= n:
+        assert len(q.history["objective"]) == n

@@ -328,3 +328,20 @@ def test_particles_that_still_add_much_are_told():
     sure = fit(mixture, two_heaps(40, seed=7), num_particles=4)
     score = sure.log_weights.sort(descending=True).values
     assert -float(score[:2].logsumexp(0)) < 0.3 and sure.status == "converged"
+
+
+@pytest.mark.parametrize("steps", [1, 3, 4, 5])
+def test_splits_go_on_with_the_same_random_numbers(steps):
+    x = two_heaps(50, seed=8)
+    whole = fit(mixture, x, num_particles=3, init={"z": torch.zeros(1, 50).long()})
+    pyro.set_rng_seed(0)
+    init = {"z": torch.zeros(1, 50).long()}
+    first = pg.DPVI(mixture, num_particles=3, init=init, progress=False).setup(x)
+    for _ in range(steps):
+        first.step()
+    second = pg.DPVI(mixture, num_particles=3, init=init, progress=False)
+    second.load_state_dict(first.state_dict())
+    q = second.run(x)
+    assert float(q.log_evidence) == pytest.approx(float(whole.log_evidence), abs=1e-9)
+    if steps <= len(whole.history["objective"]):
+        torch.testing.assert_close(q.history["objective"], whole.history["objective"])
