@@ -8,9 +8,8 @@ of the entries held out at random, one draw a seed. Predicted: mean log probabil
 entry under sum_k w_k (1 + n_1) / (2 + n_1 + n_0), n the observed ones and zeros of its cell.
 
 DPVI: pg.DPVI at K = 1, 10, 20 to convergence. Gibbs: one chain a seed from the prior, 1,000 sweeps,
-of which 50 are burn-in, all others averaged. Frequency: add-1 frequency of the feature. Seconds
-are processor time; chains of Gibbs run side by side where they can, so theirs are of one chain run
-alone for ten sweeps, times the number of sweeps.
+of which 50 are burn-in, all others averaged. Frequency: add-1 frequency of the feature. Clusters:
+those of animals. Seconds are processor time. The picture is of all entries.
 
 Criteria: DPVI(20) predicts as well as Gibbs less one SE (of Gibbs over the seeds), and better than
 DPVI(1) in the mean; the bound never falls; fewer than 30 steps of DPVI(20) in each run; DPVI(20)

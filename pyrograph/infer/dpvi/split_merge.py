@@ -16,6 +16,8 @@ from torch import Tensor
 from pyrograph.distributions import Clusters
 from pyrograph.infer.dpvi.labelled import Labellings
 
+#: Place of the second element of a split among all, by how little it is at home with the first.
+APART = 0.05
 #: Sweeps of climbing, and how many candidates climb.
 SWEEPS, MOST_CLIMBS = 2, 16
 
@@ -89,7 +91,9 @@ def _split(
         # who is least at home with the first one, against a cluster of its own
         free = _first_free(clusters)
         scores = torch.stack([clusters.scores(i)[0, [slot, free]] for i in others])
-        second = others.pop(int((scores[:, 0] - scores[:, 1]).argmin()))
+        # not the very last, which may be an outlier that no other joins
+        order = (scores[:, 0] - scores[:, 1]).argsort()
+        second = others.pop(int(order[int(APART * len(others))]))
         other = _put_apart(clusters, second)
         for i in others:
             score = clusters.scores(i)[0]
