@@ -180,8 +180,9 @@ class Engine(ABC):
             bar.set_description(type(self).__name__)
             while self.num_done < self.num_steps and not self.converged:
                 self._iterate()
-                bar.update()
-                bar.set_postfix({k: f"{v[-1]:.4g}" for k, v in self._history.items()}, False)
+                if self.progress:  # steps may take a few microseconds
+                    bar.update()
+                    bar.set_postfix({k: f"{v[-1]:.4g}" for k, v in self._history.items()}, False)
         if self.tol is not None and not self.converged:
             warnings.warn(self.status, ConvergenceWarning, stacklevel=2)
         return self.posterior()

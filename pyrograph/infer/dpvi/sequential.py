@@ -146,13 +146,15 @@ class SequentialDPVI(DPVI):
         return {"objective": self.particles.bound, "gain": self.particles.bound - before}
 
     def _take_in_label(self) -> dict[str, Tensor]:
-        found, before = self.labellings, self.labellings.bound
+        found, past = self.labellings, self._history.get("objective")
+        before = past[-1] if past else float(found.bound)
         name, i = self._elements[self._position]
         self._is_all &= found.take_in(name, i, self.num_particles)
         self._position += 1
         if self._position == self._num_elements:
             found.rescore()
-        return {"objective": found.bound, "gain": found.bound - before}
+        bound = found.bound
+        return {"objective": bound, "gain": bound - before}
 
     def _take_in(self) -> None:
         node = int(self._sequence[self._position])
