@@ -33,7 +33,7 @@ from pyrograph.infer.dpvi.network import EXCLUDED, Clusters, Network
 from pyrograph.infer.dpvi.particles import Hash, Particles
 from pyrograph.infer.dpvi.split_merge import splits_and_merges
 from pyrograph.infer.dpvi.start import FEWEST, climbed, scattered
-from pyrograph.infer.dpvi.summed_out import Conditionals, fits, without
+from pyrograph.infer.dpvi.summed_out import Conditionals, independent_nodes, without
 from pyrograph.infer.options import count
 from pyrograph.infer.requires import FiniteDiscrete
 from pyrograph.posterior import Posterior
@@ -126,7 +126,8 @@ class DPVI(Engine):
         self._neighbors = self.graph.neighbors
         self._conditionals: list[Conditionals] = []
         if self.sum_out is not None:
-            collapsed = without(self.network, self._independent(), *self._neighbors)
+            nodes = independent_nodes(self.graph, self.network, self.sum_out)
+            collapsed = without(self.network, nodes, *self._neighbors)
             self.network, self._conditionals = collapsed.network, collapsed.conditionals
             self._neighbors = collapsed.pointer, collapsed.index
         self.hashes = Hash(self.network.cards)
@@ -161,43 +162,6 @@ class DPVI(Engine):
         parts = (part for s in sets for part in network.clusters_by_cards(s.to(device)))
         # a node with one state has nothing to change, above all one that is summed out
         return [Clusters(network, p) for p in parts if int(network.cards[p[0]].min()) > 1]
-
-    def _independent(self) -> Tensor:
-        """Nodes to sum out.
-
-        Raises:
-            OptionError: two of them share a factor, or there is none that can be.
-        """
-        pointer, index = self._neighbors
-        every = torch.arange(self.graph.num_nodes, device=index.device)
-        if self.sum_out == "auto":
-            blocks = [b.squeeze(1).to(index.device) for b in node_blocks(pointer, index)]
-            found = [b[fits(self.network, b, pointer, index)] for b in blocks]
-            chosen = max(found, key=len)
-            if not len(chosen):
-                raise OptionError(
-                    'sum_out="auto" finds no node whose states and those of its neighbours are '
-                    "few enough together. Leave it out."
-                )
-            return chosen
-        names = torch.tensor([site in self.sum_out for site, _ in self.graph.nodes])
-        chosen = every[names.to(index.device)]
-        is_out = torch.zeros(len(every), dtype=torch.bool, device=index.device)
-        is_out[chosen] = True
-        owner = every.repeat_interleave(pointer.diff())
-        clash = (is_out[owner] & is_out[index]).nonzero()
-        if len(clash):
-            v, u = int(owner[clash[0]]), int(index[clash[0]])
-            raise OptionError(
-                f"sum_out: {self.graph.nodes[v]} and {self.graph.nodes[u]} share a factor, and "
-                "only nodes that do not can be summed out at once"
-            )
-        if not len(chosen) or not bool(fits(self.network, chosen, pointer, index).all()):
-            raise OptionError(
-                f"sum_out={self.sum_out!r} names no site, or nodes with too many states in their "
-                f"neighbourhood. The sites are: {', '.join(self.graph.sites)}"
-            )
-        return chosen
 
     def _pairs(self) -> list[Tensor]:
         found = pair_blocks(*self._neighbors)

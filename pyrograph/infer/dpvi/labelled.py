@@ -60,7 +60,6 @@ class Labellings:
             )
         ]
         self.clusters = program.clusters(labels)
-        self._everyone = torch.arange(2**16, device=program.device)
         self.score = torch.zeros(0)
         self.rescore()
 
@@ -168,7 +167,7 @@ class Labellings:
     def _keep(self, parent: Tensor) -> None:
         """Continue from these labellings."""
         count = len(next(iter(self.clusters.values())).labels)
-        if len(parent) == count and torch.equal(parent, self._everyone[:count]):
+        if len(parent) == count and torch.equal(parent, torch.arange(count, device=parent.device)):
             return
         memo: dict = {}
         self.clusters = {name: c.select(parent, memo) for name, c in self.clusters.items()}

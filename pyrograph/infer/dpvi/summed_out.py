@@ -12,12 +12,16 @@ nodes are mixtures of exact conditionals,
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from pyrograph.errors import OptionError
+from pyrograph.graph import FactorGraph
 from pyrograph.graph.markov import neighbors
+from pyrograph.infer.dpvi.blocks import node_blocks
 from pyrograph.infer.dpvi.network import EXCLUDED, Network, Tables
 
 #: Largest table of a node and its blanket.
@@ -70,6 +74,44 @@ def fits(network: Network, nodes: Tensor, pointer: Tensor, index: Tensor) -> Ten
     owner = torch.arange(network.num_nodes, device=index.device).repeat_interleave(pointer.diff())
     total = size.index_add(0, owner, size[index])
     return total[nodes] <= math.log(MOST_STATES) + 1e-9
+
+
+def independent_nodes(graph: FactorGraph, network: Network, wanted: str | Sequence[str]) -> Tensor:
+    """Nodes to sum out: those of the sites named, or for ``"auto"`` as many of a colour as fit.
+
+    Raises:
+        OptionError: two of them share a factor, or there is none that can be.
+    """
+    pointer, index = graph.neighbors
+    every = torch.arange(graph.num_nodes, device=index.device)
+    if wanted == "auto":
+        blocks = [b.squeeze(1).to(index.device) for b in node_blocks(pointer, index)]
+        found = [b[fits(network, b, pointer, index)] for b in blocks]
+        chosen = max(found, key=len)
+        if not len(chosen):
+            raise OptionError(
+                'sum_out="auto" finds no node whose states and those of its neighbours are few '
+                "enough together. Leave it out."
+            )
+        return chosen
+    names = torch.tensor([site in wanted for site, _ in graph.nodes])
+    chosen = every[names.to(index.device)]
+    is_out = torch.zeros(len(every), dtype=torch.bool, device=index.device)
+    is_out[chosen] = True
+    owner = every.repeat_interleave(pointer.diff())
+    clash = (is_out[owner] & is_out[index]).nonzero()
+    if len(clash):
+        v, u = int(owner[clash[0]]), int(index[clash[0]])
+        raise OptionError(
+            f"sum_out: {graph.nodes[v]} and {graph.nodes[u]} share a factor, and only nodes that "
+            "do not can be summed out at once"
+        )
+    if not len(chosen) or not bool(fits(network, chosen, pointer, index).all()):
+        raise OptionError(
+            f"sum_out={wanted!r} names no site, or nodes with too many states in their "
+            f"neighbourhood. The sites are: {', '.join(graph.sites)}"
+        )
+    return chosen
 
 
 def without(network: Network, nodes: Tensor, pointer: Tensor, index: Tensor) -> Collapsed:

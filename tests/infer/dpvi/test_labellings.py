@@ -118,7 +118,7 @@ def test_the_bound_never_falls_and_is_that_of_distinct_partitions(count):
     assert last == pytest.approx(logsumexp(found), abs=1e-9)
     top = np.sort(list(scores.values()))[::-1][:count]
     assert last <= logsumexp(top) + 1e-9
-    assert last > logsumexp(top) - 0.3  # measured: at most 0.1
+    assert last > logsumexp(top) - 0.01  # measured, four seeds: the best partitions themselves
 
 
 def test_scores_after_thousands_of_moves_are_those_from_scratch():

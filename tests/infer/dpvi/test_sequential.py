@@ -103,8 +103,7 @@ def test_its_bound_is_at_most_that_of_the_best_paths_and_smoothing_raises_it(cou
     assert float(rough.log_evidence) <= best + 1e-9
     assert float(rough.log_evidence) - 1e-9 <= float(smooth.log_evidence) <= best + 1e-9
     assert float(smooth.log_evidence) <= forward(LONG)[0][-1]
-    # measured: 0 with one particle and all of these counts, after smoothing
-    assert float(smooth.log_evidence) > best - 0.5
+    assert float(smooth.log_evidence) > best - 0.01  # measured: the best paths themselves
     assert smooth.converged
 
 
