@@ -78,6 +78,14 @@ class ShapeMismatch(InferenceError, ValueError):
     """Values handed in do not have the shapes of their sites."""
 
 
+class InvalidCircuit(InferenceError, ValueError):
+    """Units that are no circuit, or a circuit without the property that a query needs."""
+
+
+class IncompatibleCircuits(InferenceError, ValueError):
+    """Circuits that break the same variables apart in different ways."""
+
+
 class DataNotFound(PyrographError, FileNotFoundError):
     """A dataset is not where the loaders look for it."""
 

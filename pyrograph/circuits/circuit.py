@@ -1,0 +1,352 @@
+"""Probabilistic circuits: distributions whose marginals, and more, are one pass over a graph.
+
+    input(x) = f(x_v),    product(x) = prod_c c(x),    sum(x) = sum_c w_c c(x)
+
+A circuit is *smooth* if the children of every sum have one scope, and *decomposable* if those of
+every product share no variable. Then integrals over any variables are taken at the inputs, and a
+pass answers a marginal query exactly. If, besides, no two children of a sum are positive together
+(*deterministic*), the most probable state is exact as well. Values need not add up to 1: the value
+at "all missing" is the circuit's mass.
+
+Source: Choi, Vergari & Van den Broeck (2020), "Probabilistic circuits: a unifying framework for
+tractable probabilistic models"; Li, Zeng, Vergari & Van den Broeck (2021), section 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Categorical, MixtureSameFamily, Normal
+
+from pyrograph.circuits.layers import Layers
+from pyrograph.circuits.leaves import Domain, Leaves, read_inputs
+from pyrograph.circuits.nodes import read_nodes
+from pyrograph.circuits.properties import Properties
+from pyrograph.circuits.prune import prune
+from pyrograph.circuits.sampling import draw, draw_given, highest_state
+from pyrograph.circuits.units import INPUT, KINDS, SUM, Units
+from pyrograph.errors import InvalidCircuit, OptionError, ZeroMass
+
+#: Numbers held at once when points are evaluated without derivatives.
+CHUNK = 2**24
+
+
+class Circuit(nn.Module):
+    """A circuit over variables 0 .. D - 1.
+
+    Its numbers are parameters: ``circuit.requires_grad_()`` makes every query differentiable in
+    them, ``circuit.to(device)`` and ``circuit.float()`` move them. Written as
+    :meth:`from_nodes`; see also :func:`compile_graph`, :func:`learn_strudel` and others.
+
+    Args:
+        units: the structure.
+        domain: the variables.
+        log_weights: of the edges of sums, in order of edges.
+        log_table: ``[inputs, c]`` log probabilities of categorical inputs.
+        loc, scale: ``[inputs]`` of Gaussian inputs, NaN elsewhere.
+
+    Raises:
+        InvalidCircuit: sums of unlike scopes, products of overlapping ones, a wrong number of
+            weights.
+    """
+
+    def __init__(
+        self,
+        units: Units,
+        domain: Domain,
+        log_weights: Tensor,
+        log_table: Tensor,
+        loc: Tensor,
+        scale: Tensor,
+    ):
+        super().__init__()
+        self.units, self.domain = units, domain
+        if len(log_weights) != units.edge_is_sum.sum():
+            raise InvalidCircuit(
+                f"{len(log_weights)} weights for {int(units.edge_is_sum.sum())} edges of sums"
+            )
+        for name, value in (
+            ("log_weights", log_weights),
+            ("log_table", log_table),
+            ("loc", loc),
+            ("scale", scale),
+        ):
+            setattr(self, name, nn.Parameter(value, requires_grad=False))
+
+    @staticmethod
+    def from_nodes(nodes: Sequence[Mapping[str, Any]]) -> Circuit:
+        """A circuit written out.
+
+        Args:
+            nodes: in topological order, root last: ``{"type": "input", "var": i, "probs":
+                [...]}``, or with ``"loc"`` and ``"scale"``; ``{"type": "product", "children":
+                [...]}``; ``{"type": "sum", "children": [...], "weights": [...]}``.
+
+        Raises:
+            InvalidCircuit: naming the node.
+        """
+        units, weights = read_nodes(nodes)
+        domain, *numbers = read_inputs(nodes, units)
+        log_weights = torch.tensor(weights, dtype=torch.float64).log()
+        return Circuit(units, domain, log_weights, *numbers)
+
+    def to_nodes(self) -> list[dict[str, Any]]:
+        """The circuit as :meth:`from_nodes` reads it."""
+        nodes: list[dict[str, Any]] = []
+        probs, weights = self.log_table.exp().tolist(), self.log_weights.exp().tolist()
+        loc, scale = self.loc.tolist(), self.scale.tolist()
+        inputs = edges = 0
+        for n in range(len(self.units)):
+            kind, var = int(self.units.kind[n]), int(self.units.var[n])
+            node: dict[str, Any] = {"type": KINDS[kind]}
+            if kind == INPUT:
+                card = self.domain.cards[var]
+                number = (
+                    {"loc": loc[inputs], "scale": scale[inputs]}
+                    if card is None
+                    else {"probs": probs[inputs][:card]}
+                )
+                node |= {"var": var, **number}
+                inputs += 1
+            else:
+                node["children"] = self.units.children(n).tolist()
+            if kind == SUM:
+                node["weights"] = weights[edges : edges + len(node["children"])]
+                edges += len(node["children"])
+            nodes.append(node)
+        return nodes
+
+    # ------------------------------------------------------------------ structure
+    @property
+    def num_edges(self) -> int:
+        return self.units.num_edges
+
+    @property
+    def num_variables(self) -> int:
+        return self.domain.num_variables
+
+    @property
+    def cards(self) -> tuple[int | None, ...]:
+        """Number of states of each variable; None of a real one."""
+        return self.domain.cards
+
+    @property
+    def leaves(self) -> Leaves:
+        return Leaves(self.domain, self.log_table, self.loc, self.scale)
+
+    @property
+    def layers(self) -> Layers:
+        found = self.__dict__.get("_layers")
+        if found is None or found.device != self.log_weights.device:
+            found = self.__dict__["_layers"] = Layers(self.units, self.log_weights.device)
+        return found
+
+    @cached_property
+    def _checked(self) -> Properties:
+        return Properties(self.units, self.domain, self.log_table, self.log_weights)
+
+    def properties(self) -> dict[str, bool]:
+        """``smooth``, ``decomposable``, ``structured`` (some vtree fits) and ``deterministic``.
+
+        Determinism is decided exactly for structured circuits. For others a sum counts as
+        deterministic only if every two children differ in a variable of which they have no state
+        in common, which may say no where the truth is yes.
+        """
+        return self._checked.all()
+
+    def requires(self, *names: str, query: str) -> None:
+        """Raise unless the circuit has these properties.
+
+        Raises:
+            InvalidCircuit: naming a unit that lacks one.
+        """
+        for name in names:
+            problem = self._checked.problem(name)
+            if problem:
+                raise InvalidCircuit(f"{query} needs a {name} circuit: {problem}")
+
+    # ------------------------------------------------------------------ queries
+    def log_prob(self, x: Tensor) -> Tensor:
+        """Log values at points, missing values summed out.
+
+        Args:
+            x: ``[B, D]`` or ``[D]``; NaN is missing, and -1 of discrete variables.
+
+        Returns:
+            ``[B]`` or ``[]``.
+
+        Raises:
+            InvalidCircuit: the circuit is not smooth and decomposable.
+            ShapeMismatch, OptionError: a point is not in the domain.
+        """
+        self.requires("smooth", "decomposable", query="log_prob")
+        x = torch.as_tensor(x, device=self.log_weights.device)
+        points = self.domain.check(x.unsqueeze(0) if x.dim() == 1 else x)
+        attached = torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())
+        chunk = len(points) if attached else max(1, CHUNK // len(self.units))
+        parts = [
+            self.layers.values(self.leaves.log_prob(part), self.log_weights)[-1][0]
+            for part in points.split(max(chunk, 1))
+        ]
+        values = torch.cat(parts) if parts else self.log_weights.new_zeros(0)
+        return values[0] if x.dim() == 1 else values
+
+    def log_mass(self) -> Tensor:
+        """Log of the sum over all states, ``[]``: log Z of an unnormalised circuit."""
+        return self.log_prob(torch.full((self.num_variables,), torch.nan))
+
+    def marginals(self, given: Tensor | None = None) -> list[Tensor | MixtureSameFamily]:
+        """Of every variable: probabilities ``[c]``, or a mixture of Gaussians.
+
+        By one pass down: the share of an input in the mass is the derivative of the log mass in
+        its log value.
+
+        Args:
+            given: evidence ``[B, D]``, NaN or -1 where missing; then probabilities are ``[B, c]``,
+                point masses where a state is given, and real variables are refused.
+
+        Raises:
+            ZeroMass: nothing is possible, under some row of the evidence.
+        """
+        self.requires("smooth", "decomposable", query="marginals")
+        if given is None:
+            nothing = torch.full((1, self.num_variables), torch.nan)
+            rows = self._marginals(nothing.to(self.loc))
+            return [row.squeeze(0) if isinstance(row, Tensor) else row for row in rows]
+        if None in self.cards:
+            raise InvalidCircuit(
+                f"variable {self.cards.index(None)} is real: marginals of many pieces of evidence "
+                "are for discrete circuits"
+            )
+        points = self.domain.check(torch.as_tensor(given, device=self.loc.device))
+        chunk = max(1, CHUNK // (4 * len(self.units)))
+        parts = [self._marginals(part) for part in points.split(chunk)]
+        return [torch.cat(rows) for rows in zip(*parts, strict=True)]
+
+    def _marginals(self, points: Tensor) -> list[Tensor | MixtureSameFamily]:
+        with torch.enable_grad():
+            leaves = self.leaves.log_prob(points).detach().requires_grad_()
+            total = self.layers.values(leaves, self.log_weights.detach())[-1][0]
+            if not bool(total.isfinite().all()):
+                row = int((~total.isfinite()).nonzero()[0])
+                raise ZeroMass(
+                    f"no state is possible (row {row} of the evidence): the mass is zero"
+                )
+            (shares,) = torch.autograd.grad(total.sum(), leaves)  # [I, B]
+        out: list[Tensor | MixtureSameFamily] = []
+        table, var = self.log_table.detach().softmax(1).nan_to_num(0.0), self.leaves.var
+        for v, card in enumerate(self.cards):
+            own = var == v
+            if card is None:
+                inputs = Normal(self.loc[own].detach(), self.scale[own].detach())
+                out.append(MixtureSameFamily(Categorical(shares[own, 0]), inputs))
+                continue
+            free = shares[own].t() @ table[own, :card]
+            state = torch.arange(card, device=free.device)
+            is_given = (points[:, v].unsqueeze(1) == state).to(free)
+            missing = points[:, v].isnan().unsqueeze(1)
+            out.append(torch.where(missing, free, is_given))
+        return out
+
+    def condition(self, evidence: Mapping[int, float]) -> Circuit:
+        """The distribution given some values, normalised, over the same variables.
+
+        Variables that are given become point masses; units that have become impossible are left
+        out.
+
+        Raises:
+            ZeroMass: the evidence has probability zero.
+            OptionError: a variable is not there or real, or a value is no state of it.
+        """
+        for v in evidence:
+            if not 0 <= v < self.num_variables:
+                raise OptionError(f"there is no variable {v}; there are {self.num_variables}")
+            if self.cards[v] is None:
+                raise OptionError(
+                    f"variable {v} is real: a circuit has no point mass there. Query log_prob and "
+                    "expectations with its value instead"
+                )
+        point = torch.full((1, self.num_variables), torch.nan, dtype=torch.float64)
+        for v, value in evidence.items():
+            point[0, v] = value
+        point = self.domain.check(point.to(self.log_weights.device))[0]
+        at = point[self.leaves.var]
+        states = torch.arange(self.log_table.shape[1], device=at.device)
+        keep = at.isnan().unsqueeze(1) | (at.unsqueeze(1) == states)
+        table = torch.where(keep, self.log_table, -torch.inf)
+        given = Circuit(self.units, self.domain, self.log_weights, table, self.loc, self.scale)
+        return given.normalized()
+
+    def normalized(self) -> Circuit:
+        """The same distribution with every unit of mass 1; impossible units are left out.
+
+        Raises:
+            ZeroMass: nothing is possible.
+        """
+        self.requires("smooth", "decomposable", query="normalisation")
+        leaves = self.leaves.log_mass().unsqueeze(1)
+        mass = self.layers.all_values(leaves, self.log_weights)[:, 0]
+        if not bool(mass[-1].isfinite()):
+            raise ZeroMass("the mass is zero: no state is possible under this evidence")
+        edge = torch.as_tensor(self.units.edge_is_sum, device=mass.device)
+        child = torch.as_tensor(self.units.child, device=mass.device)[edge]
+        parent = torch.as_tensor(self.units.parent, device=mass.device)[edge]
+        log_weights = self.log_weights + mass[child] - mass[parent]
+        is_input = torch.as_tensor(self.units.kind == INPUT, device=mass.device)
+        table = self.log_table - mass[is_input].unsqueeze(1)
+        table = torch.where(self.leaves.is_real.unsqueeze(1), self.log_table, table)
+        return Circuit(
+            *prune(self.units, self.domain, mass, log_weights, table, self.loc, self.scale)
+        )
+
+    def sample(self, num_samples: int) -> Tensor:
+        """Independent draws ``[num_samples, D]``: codes (int64) if all variables are discrete,
+        else numbers of the circuit's dtype."""
+        return draw(self.normalized(), num_samples)
+
+    def fill_in(self, given: Tensor) -> Tensor:
+        """One draw of the missing values of every row, given the others.
+
+        Args:
+            given: ``[B, D]``, NaN or -1 where missing.
+
+        Returns:
+            ``[B, D]``, as :meth:`sample`.
+
+        Raises:
+            ZeroMass: a row is impossible.
+        """
+        self.requires("smooth", "decomposable", query="fill_in")
+        points = self.domain.check(torch.as_tensor(given, device=self.loc.device))
+        chunk = max(1, CHUNK // len(self.units))
+        parts = [draw_given(self, part) for part in points.split(chunk)]
+        return torch.cat(parts) if parts else points
+
+    def most_probable(self, evidence: Mapping[int, float] | None = None) -> tuple[Tensor, Tensor]:
+        """The state of the highest value, ``[D]`` (int64), and its log value.
+
+        Args:
+            evidence: ``{variable: state}`` to hold.
+
+        Raises:
+            InvalidCircuit: the circuit is not deterministic, where this pass is not exact, or has
+                real variables.
+            ZeroMass: the evidence is impossible.
+        """
+        self.requires("smooth", "decomposable", "deterministic", query="most_probable")
+        if None in self.cards:
+            raise InvalidCircuit(
+                f"most_probable is for discrete circuits; variable {self.cards.index(None)} is real"
+            )
+        return highest_state(self, dict(evidence or {}))
+
+    def extra_repr(self) -> str:
+        counts = [int((self.units.kind == k).sum()) for k in range(3)]
+        return (
+            f"{self.num_variables} variables, {counts[0]} inputs, {counts[1]} products, "
+            f"{counts[2]} sums, {self.num_edges} edges"
+        )

@@ -1,0 +1,174 @@
+"""A posterior made of weighted, partly summed-out samples; see ``collapsed_samples``.
+
+Marginals are mixtures of the exact conditionals of all samples,
+
+    q(x_v) = sum_j w_j p(x_v | x_s(j)^j).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import cached_property
+from typing import Any
+
+import pyro
+import torch
+from pyro.distributions import Delta
+from torch import Tensor
+
+from pyrograph.circuits.circuit import Circuit
+from pyrograph.circuits.collapsed_samples import CollapsedSamples
+from pyrograph.circuits.leaves import MISSING, Domain
+from pyrograph.circuits.units import Units
+from pyrograph.errors import OptionError
+from pyrograph.posterior.finite import States
+from pyrograph.posterior.posterior import Posterior
+from pyrograph.posterior.site_guide import SiteGuide
+
+
+class CollapsedPosterior(Posterior):
+    """Samples with exact conditionals.
+
+    Args:
+        graph: the factor graph of a discrete program.
+        circuit: its distribution, variables in order of nodes.
+        points: ``[n, V]`` codes, -1 where summed out.
+        weights: ``[n]``.
+        run: ``converged``, ``status``, ``history`` and evidence, see :class:`Posterior`.
+    """
+
+    def __init__(self, graph, circuit: Circuit, points: Tensor, weights: Tensor, **run):
+        super().__init__(graph, **run)
+        self.circuit, self.points = circuit, points
+        self.weights = weights / weights.sum()
+
+    @cached_property
+    def _conditionals(self) -> list[Tensor]:
+        """Of every node ``[n, c]``."""
+        return self.circuit.marginals(self.points)
+
+    def _nodes(self, name: str) -> slice:
+        start = 0
+        for other, site in self.graph.sites.items():
+            if other == name:
+                break
+            start += site.num_nodes
+        return slice(start, start + self._site(name).num_nodes)
+
+    def marginal(self, site: str) -> States:
+        """``Categorical`` over the states ``[*batch, c]`` of a site.
+
+        Raises:
+            OptionError: no such site.
+        """
+        described = self._site(site)
+        conditionals = torch.stack(self._conditionals[self._nodes(site)])  # [nodes, n, c]
+        share = torch.einsum("n,vnc->vc", self.weights.to(conditionals), conditionals)
+        share = share.to(self.graph.dtype)
+        logits = share.log().reshape(*described.batch_shape, described.cardinality)
+        return States(described.enumeration, logits)
+
+    @property
+    def particles(self) -> Mapping[str, Tensor]:
+        """``{site: [n, *site shape]}``, summed-out nodes in their most probable state."""
+        best = torch.stack([c.argmax(1) for c in self._conditionals], 1)
+        return self._values(torch.where(self.points == MISSING, best, self.points))
+
+    def _values(self, codes: Tensor) -> dict[str, Tensor]:
+        out = {}
+        for name, site in self.graph.sites.items():
+            own = codes[:, self._nodes(name)]
+            out[name] = site.enumeration[own].reshape(len(codes), *site.shape)
+        return out
+
+    def sample(self, num_samples: int) -> dict[str, Tensor]:
+        """Joint draws: a sample by weight, its summed-out nodes given the rest."""
+        return self._values(self._samples.sample((num_samples,)))
+
+    @cached_property
+    def _samples(self) -> CollapsedSamples:
+        return CollapsedSamples(self.circuit, self.points, self.weights.log())
+
+    def guide(self, sites: Sequence[str] | None = None) -> CollapsedGuide:
+        """Draws all sites jointly, with their density.
+
+        Raises:
+            OptionError: some sites only: the density over them is not to be had.
+        """
+        if sites is not None and set(sites) != set(self.graph.sites):
+            raise OptionError(
+                "samples whose nodes are partly summed out have a density over all sites only: "
+                "guide()"
+            )
+        described = [
+            {
+                "name": site.name,
+                "batch_shape": list(site.batch_shape),
+                "event_shape": list(site.event_shape),
+                "plates": [list(plate) for plate in site.plates],
+                "values": site.enumeration.clone(),
+            }
+            for site in self.graph.sites.values()
+        ]
+        return CollapsedGuide(described, self.circuit, self.points, self.weights.log())
+
+
+class CollapsedGuide(SiteGuide):
+    """An ``AutoGuide`` whose arguments are ignored."""
+
+    def __init__(
+        self,
+        sites: Sequence[Mapping[str, Any]],
+        circuit: Circuit,
+        points: Tensor,
+        log_weights: Tensor,
+    ):
+        super().__init__(sites)
+        # beside the guide: Pyro would take the circuit for a module of its own
+        self.__dict__["samples"] = CollapsedSamples(circuit, points, log_weights.detach())
+
+    def get_extra_state(self) -> dict[str, Any]:
+        samples = self.__dict__["samples"]
+        circuit = samples.circuit
+        units = circuit.units
+        structure = {
+            name: torch.as_tensor(getattr(units, name))
+            for name in ("kind", "var", "start", "child")
+        }
+        numbers = {name: value.detach() for name, value in circuit.named_parameters()}
+        return {
+            **super().get_extra_state(),
+            "units": structure,
+            "numbers": numbers,
+            "cards": list(circuit.cards),
+            "points": samples.points,
+            "log_weights": samples.log_weights,
+        }
+
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any]) -> CollapsedGuide:
+        """Rebuild a guide from what ``guide.state_dict()`` returned, without model or data."""
+        saved = state["_extra_state"]
+        units = Units(**{name: value.numpy() for name, value in saved["units"].items()})
+        domain = Domain(tuple(saved["cards"]), units.var[units.var >= 0])
+        circuit = Circuit(units, domain, **saved["numbers"])
+        return cls(saved["sites"], circuit, saved["points"], saved["log_weights"])
+
+    def forward(self, *args, **kwargs) -> dict[str, Tensor]:
+        """Draw a joint state; returns ``{site: value}``."""
+        samples = self.__dict__["samples"]
+        codes = pyro.sample(f"_{self._pyro_name}_state", samples, infer={"is_auxiliary": True})
+        plates = self._create_plates(*args, **kwargs)
+        result, start = {}, 0
+        for name, site in self.sites.items():
+            size = torch.Size(site["batch_shape"]).numel()
+            own = codes[..., start : start + size]
+            start += size
+            shape = (*site["batch_shape"], *site["event_shape"])
+            value = site["values"].to(own.device)[own].reshape((*codes.shape[:-1], *shape))
+            with ExitStack() as stack:
+                for plate, _, _ in site["plates"]:
+                    stack.enter_context(plates[plate])
+                result[name] = pyro.sample(name, Delta(value, event_dim=len(site["event_shape"])))
+        return result

@@ -1,0 +1,304 @@
+"""A discrete Pyro program as a circuit: smooth, structured, deterministic, exact.
+
+    u_v[ctx](x) = sum_s w_v[ctx, s] [x_v = s] prod_{c below v} u_c[ctx_c](x)
+
+along an elimination tree: ctx are the states of the variables above v that are still needed, w_v
+the factors that are complete at v. One table at a time, all assignments at once:
+
+* every unit is scaled to mass 1; what it is scaled by goes up into w;
+* equal units are one unit (so are functions that differ by a factor only), zeros give none;
+* states s with the same units below are one input with several states, not several products.
+
+So zeros, equal values and contexts that do not matter make the circuit smaller than the tables,
+whose sizes bound it and are checked beforehand.
+
+Source: Mateescu, Dechter & Marinescu (2008), "AND/OR multi-valued decision diagrams"; Darwiche
+(2003) for the trace of an elimination as a circuit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pyrograph.circuits.blocks import Blocks
+from pyrograph.circuits.circuit import Circuit
+from pyrograph.circuits.elimination import EliminationTree, balanced_tree, neighborhoods
+from pyrograph.circuits.tables import LogTables, read_evidence, read_tables
+from pyrograph.errors import OptionError, UnsupportedFactor, ZeroMass
+from pyrograph.graph import FactorGraph
+
+#: Edges and numbers of inputs that are allowed by default.
+MAX_EDGES = 2**22
+#: Bytes at work for one entry of the largest table.
+BYTES = 120
+#: Logs of weights that agree to so many decimals are equal.
+DECIMALS = 13
+
+
+def compile_graph(
+    graph: FactorGraph,
+    evidence: Mapping[tuple[str, tuple[int, ...]], Any] | None = None,
+    order: str | Sequence[tuple[str, tuple[int, ...]]] = "minfill",
+    *,
+    max_edges: int = MAX_EDGES,
+) -> Circuit:
+    """The circuit of a program whose latent sites are all discrete.
+
+    Args:
+        graph: from :func:`pyrograph.trace_graph`.
+        evidence: ``{node label: value}``; these keep their variable, with a single state.
+        order: ``"minfill"``, or all unobserved nodes, the first eliminated first.
+        max_edges: budget for edges and numbers of inputs.
+
+    Returns:
+        A circuit over ``graph.nodes`` in their order, states numbered as in the sites' supports,
+        on the graph's device, float64. It is not normalised: ``log_mass()`` is log Z, with
+        constants, of the nodes that are not observed.
+
+    Raises:
+        UnsupportedSite: a site is not finite and discrete.
+        UnsupportedFactor: the circuit may exceed the budget; decided before it is built.
+        NonFiniteDensity: a factor is NaN or plus infinity in some state.
+        ZeroMass: no state is possible.
+        OptionError: ``evidence`` or ``order`` name what is not there.
+    """
+    states = read_evidence(graph, evidence)
+    if not graph.nodes:
+        raise OptionError("the program has no latent site: there is no variable for a circuit")
+    tables = read_tables(graph).given(states)
+    tree = _tree(graph, tables, states, order)
+    _check_size(graph, tree, max_edges)
+    build = _Build(tables, tree, states)
+    return build.circuit().to(graph.device)
+
+
+def _tree(
+    graph: FactorGraph, tables: LogTables, states: Mapping[int, int], order
+) -> EliminationTree:
+    neighbors = neighborhoods(tables.scopes, len(tables.cards))
+    if order == "minfill":
+        return balanced_tree(neighbors, tables.cards)
+    if isinstance(order, str):
+        raise OptionError(f'order={order!r}: it is "minfill" or a sequence of node labels')
+    number = {label: v for v, label in enumerate(graph.nodes)}
+    unknown = [label for label in order if label not in number]
+    if unknown:
+        raise OptionError(f"order names the node {unknown[0]!r}, which is not there")
+    given = [number[label] for label in order if number[label] not in states]
+    missing = set(range(len(tables.cards))) - set(given) - set(states)
+    if missing or len(set(given)) < len(given):
+        what = f"misses {graph.nodes[min(missing)]!r}" if missing else "has one of its nodes twice"
+        raise OptionError(f"order {what}; it has every unobserved node once")
+    return EliminationTree.of_order([*given, *states], neighbors, tables.cards)
+
+
+def _check_size(graph: FactorGraph, tree: EliminationTree, max_edges: int) -> None:
+    """Compare the tables' sizes with the budget."""
+    edges, largest, widest = 0, 0, 0
+    for v in tree.order:
+        table = tree.num_states((v, *tree.context[v]))
+        if table > largest:
+            largest, widest = table, v
+        below = tree.children[v]
+        read = set().union(*(tree.context[c] for c in below)) | {v}
+        edges += table + (1 + len(below)) * tree.num_states(read) * bool(below)
+    if edges > max_edges:
+        context = [graph.nodes[u] for u in tree.context[widest][:4]]
+        shown = ", ".join(s + (str(list(i)) if i else "") for s, i in context)
+        raise UnsupportedFactor(
+            f"the circuit may take {edges:,} edges, over the budget of {max_edges:,}: the "
+            f"elimination order has width {tree.width} and a table of {largest:,} states, over "
+            f"{graph.nodes[widest]!r} and {len(tree.context[widest])} more nodes ({shown}, ...). "
+            "Give evidence on some of them (evidence={label: value}), as pg.CollapsedBBIS does; or "
+            "use pg.BP, which is approximate; or raise max_edges (building takes about "
+            f"{largest * BYTES / 1e9:.2g} GB)."
+        )
+
+
+@dataclass(eq=False)
+class _Function:
+    """Scaled units of one variable, for every state of its context.
+
+    Attributes:
+        unit: ``[cards of the context]``, -1 where it is zero.
+        log_scale: of the same shape.
+    """
+
+    unit: np.ndarray
+    log_scale: np.ndarray
+
+
+@dataclass(eq=False)
+class _Build:
+    """Bottom-up along the tree."""
+
+    tables: LogTables
+    tree: EliminationTree
+    states: Mapping[int, int]
+    blocks: Blocks = field(default_factory=Blocks)
+
+    def circuit(self) -> Circuit:
+        cards = self.tables.cards
+        position = {v: k for k, v in enumerate(self.tree.order)}
+        complete: list[list[int]] = [[] for _ in cards]
+        for a, scope in enumerate(self.tables.scopes):
+            complete[min(scope, key=position.__getitem__)].append(a)
+        functions: dict[int, _Function] = {}
+        tops, log_z = [], self.tables.constant
+        for v in self.tree.order:
+            if v in self.states:
+                table = np.full((1, cards[v]), -np.inf)
+                table[0, self.states[v]] = 0.0
+                tops.append(self.blocks.inputs(v, table))
+                continue
+            below = [(self.tree.context[c], functions.pop(c)) for c in self.tree.children[v]]
+            functions[v] = self._eliminate(v, complete[v], below)
+            if self.tree.parent[v] < 0:
+                top = functions.pop(v)
+                tops.append(int(top.unit))
+                log_z += float(top.log_scale)
+        if log_z == -np.inf:
+            raise ZeroMass(
+                "no state of the program is possible"
+                + (" under this evidence" if self.states else "")
+                + ": its factors contradict each other"
+            )
+        root = tops[0] if len(tops) == 1 else self.blocks.products(np.array([tops]))
+        self.blocks.sums(np.array([0, 1]), np.array([root]), np.array([log_z]))
+        return self.blocks.circuit(cards)
+
+    def _eliminate(
+        self, v: int, factors: Sequence[int], below: Sequence[tuple[tuple[int, ...], _Function]]
+    ) -> _Function:
+        bag = (*self.tree.context[v], v)
+        shape = tuple(self.tables.cards[u] for u in bag)
+        weight = np.zeros(shape)
+        for a in factors:
+            weight += _aligned(self.tables.tables[a], self.tables.scopes[a], bag)
+        for context, function in below:
+            weight += _aligned(function.log_scale, context, bag)
+        weight = weight.reshape(-1, shape[-1])
+        if below:
+            parts, part = self._parts(bag, shape, below)
+            unit, log_scale = self._decided(v, weight, parts, part.reshape(weight.shape))
+        else:
+            unit, log_scale = self._leaves(v, weight)
+        return _Function(unit.reshape(shape[:-1]), log_scale.reshape(shape[:-1]))
+
+    def _leaves(self, v: int, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """One input per distribution of v."""
+        log_scale = np.logaddexp.reduce(weight, axis=1)
+        possible = np.flatnonzero(log_scale > -np.inf)
+        unit = np.full(len(weight), -1)
+        if len(possible):
+            table = weight[possible] - log_scale[possible, None]
+            first, same = _equal([*np.round(table, DECIMALS).T])
+            unit[possible] = self.blocks.inputs(v, table[first]) + same
+        return unit, log_scale
+
+    def _parts(
+        self, bag: Sequence[int], shape: Sequence[int], below
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Distinct tuples of the units below, ``[Q, children]``, and which are read at each state
+        of v and its context."""
+        read = tuple(u for u in bag if any(u in context for context, _ in below))
+        cards = tuple(self.tables.cards[u] for u in read)
+        columns = [
+            np.broadcast_to(_aligned(function.unit, context, read), cards).reshape(-1)
+            for context, function in below
+        ]
+        first, same = _equal(columns)
+        parts = np.stack([column[first] for column in columns], 1)
+        return parts, np.broadcast_to(_aligned(same.reshape(cards), read, bag), shape)
+
+    def _decided(
+        self, v: int, weight: np.ndarray, parts: np.ndarray, part: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """One sum per function of v and what is below it, over products of inputs and parts."""
+        row, state = np.nonzero(weight > -np.inf)
+        unit, log_scale = np.full(len(weight), -1), np.full(len(weight), -np.inf)
+        if not len(row):
+            return unit, log_scale
+        # states of one row that read the same part are grouped
+        key = row * len(parts) + part[row, state]
+        by_key = np.argsort(key, kind="stable")
+        row, state, own, key = row[by_key], state[by_key], weight[row, state][by_key], key[by_key]
+        begin = np.flatnonzero(np.r_[True, key[1:] != key[:-1]])
+        mass = _log_sums(own, begin)
+        choice = self._choices(v, weight.shape[1], begin, state, own, mass)
+        row, key = row[begin], key[begin] % len(parts)
+        first, product = _equal([choice, key])
+        product += self.blocks.products(np.column_stack([choice[first], parts[key[first]]]))
+        # rows are sums of their groups
+        by_product = np.lexsort((product, row))
+        product, mass, row = product[by_product], mass[by_product], row[by_product]
+        begin = np.flatnonzero(np.r_[True, row[1:] != row[:-1]])
+        total = _log_sums(mass, begin)
+        length = np.diff(np.r_[begin, len(row)])
+        place = np.arange(len(row)) - np.repeat(begin, length)
+        which = np.repeat(np.arange(len(begin)), length)
+        children = np.full((len(begin), length.max()), -1)
+        log_weights = np.full(children.shape, 1.0)
+        children[which, place] = product
+        log_weights[which, place] = mass - total[which]
+        first, same = _equal([*children.T, *np.round(log_weights, DECIMALS).T])
+        found = children[first, 0]
+        several = np.flatnonzero(length[first] > 1)
+        if len(several):
+            kept = first[several]
+            used = children[kept] >= 0
+            start = np.r_[0, length[kept].cumsum()]
+            found[several] = np.arange(len(several)) + self.blocks.sums(
+                start, children[kept][used], log_weights[kept][used]
+            )
+        unit[row[begin]], log_scale[row[begin]] = found[same], total
+        return unit, log_scale
+
+    def _choices(self, v, card, begin, state, own, mass) -> np.ndarray:
+        """The input of each group of states: indicators, and distributions over several states."""
+        length = np.diff(np.r_[begin, len(state)])
+        indicator = np.full((card, card), -np.inf)
+        np.fill_diagonal(indicator, 0.0)
+        choice = self.blocks.inputs(v, indicator) + state[begin]
+        several = np.flatnonzero(length > 1)
+        if len(several):
+            row = np.full(len(begin), -1)
+            row[several] = np.arange(len(several))
+            group = np.repeat(np.arange(len(begin)), length)
+            inside = row[group] >= 0
+            table = np.full((len(several), card), -np.inf)
+            table[row[group[inside]], state[inside]] = own[inside] - mass[group[inside]]
+            first, same = _equal([*np.round(table, DECIMALS).T])
+            choice[several] = self.blocks.inputs(v, table[first]) + same
+        return choice
+
+
+def _aligned(values: np.ndarray, scope: Sequence[int], onto: Sequence[int]) -> np.ndarray:
+    """With one axis per variable of ``onto``, of length 1 where ``scope`` lacks it."""
+    place = [onto.index(v) for v in scope]
+    shape = [1] * len(onto)
+    for k, axis in enumerate(place):
+        shape[axis] = values.shape[k]
+    return values.transpose(np.argsort(place)).reshape(shape)
+
+
+def _equal(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Where each distinct row of these columns is first met, and which each row is."""
+    code = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        values, number = np.unique(column, return_inverse=True)
+        code = np.unique(code * len(values) + number, return_inverse=True)[1]
+    _, first, same = np.unique(code, return_index=True, return_inverse=True)
+    return first, same
+
+
+def _log_sums(values: np.ndarray, begin: np.ndarray) -> np.ndarray:
+    """Log of sums of exponentials of the stretches that begin there."""
+    top = np.maximum.reduceat(values, begin)
+    length = np.diff(np.r_[begin, len(values)])
+    total = np.add.reduceat(np.exp(values - np.repeat(top, length)), begin)
+    return top + np.log(total)

@@ -1,0 +1,296 @@
+"""Kernels whose expectation under circuits is exact: products and sums of univariate kernels.
+
+    Hamming:  k(x, y) = exp(-sum_i w_i [x_i != y_i])
+    RBF:      k(x, y) = exp(-||x - y||^2 / h)
+    Delta:    k(x, y) = [x = y]
+
+All three are products over variables, and a product of univariate kernels decomposes along any
+vtree: it is compatible with every circuit. Kernels add and multiply (``k + 2.0 * l``, ``k * l``);
+other shapes are written as a :class:`KernelCircuit`.
+
+Source: Li, Zeng, Vergari & Van den Broeck (2021), definition 3.2 and section 4.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrograph.circuits.nodes import read_nodes
+from pyrograph.circuits.units import Units, describe, variables
+from pyrograph.errors import OptionError, ShapeMismatch, UnsupportedFactor
+
+
+class Univariate(ABC):
+    """A kernel of one variable."""
+
+    @abstractmethod
+    def matrix(self, card: int) -> Tensor:
+        """``[card, card]`` float64, over the states of a discrete variable."""
+
+    def gaussian(self, loc: Tensor, other: Tensor, variance: Tensor) -> Tensor:
+        """E k(x, y) for independent Gaussian x and y of these means and sum of variances.
+
+        Raises:
+            UnsupportedFactor: the kernel has no closed form there.
+        """
+        raise UnsupportedFactor(
+            f"{type(self).__name__} has no expectation under Gaussian inputs in closed form; "
+            "use RBF(bandwidth) for real variables"
+        )
+
+    def between(self, x: Tensor, y: Tensor, card: int | None) -> Tensor:
+        """k(x, y), elementwise; of codes if ``card`` is given, else of real numbers."""
+        if card is None:
+            return self.gaussian(x, y, torch.zeros_like(x))
+        return self.matrix(card).to(x.device)[x.long(), y.long()]
+
+
+@dataclass(frozen=True)
+class Mismatch(Univariate):
+    """exp(-weight [x != y])."""
+
+    weight: float | Tensor
+
+    def matrix(self, card: int) -> Tensor:
+        equal = torch.eye(card, dtype=torch.float64)
+        return equal + (1 - equal) * torch.as_tensor(self.weight, dtype=torch.float64).neg().exp()
+
+
+@dataclass(frozen=True)
+class SquaredExponential(Univariate):
+    """exp(-(x - y)^2 / bandwidth), of codes or of real numbers."""
+
+    bandwidth: float | Tensor
+
+    def matrix(self, card: int) -> Tensor:
+        code = torch.arange(card, dtype=torch.float64)
+        return torch.exp(-((code.unsqueeze(1) - code) ** 2) / self.bandwidth)
+
+    def gaussian(self, loc: Tensor, other: Tensor, variance: Tensor) -> Tensor:
+        # x - y ~ N(d, v): E exp(-(x - y)^2 / h) = sqrt(h / (h + 2 v)) exp(-d^2 / (h + 2 v))
+        width = self.bandwidth + 2 * variance
+        return (self.bandwidth / width).sqrt() * torch.exp(-((loc - other) ** 2) / width)
+
+
+@dataclass(frozen=True)
+class Equal(Univariate):
+    """[x = y]."""
+
+    def matrix(self, card: int) -> Tensor:
+        return torch.eye(card, dtype=torch.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class Table(Univariate):
+    """Any values, ``[card, card]``."""
+
+    values: Tensor
+
+    def matrix(self, card: int) -> Tensor:
+        if self.values.shape != (card, card):
+            raise ShapeMismatch(
+                f"a kernel table has shape {tuple(self.values.shape)}; its variable has {card} "
+                "states"
+            )
+        return self.values.to(torch.float64)
+
+
+@dataclass(frozen=True)
+class Both(Univariate):
+    """The product of two kernels of one variable."""
+
+    left: Univariate
+    right: Univariate
+
+    def matrix(self, card: int) -> Tensor:
+        return self.left.matrix(card) * self.right.matrix(card)
+
+    def gaussian(self, loc: Tensor, other: Tensor, variance: Tensor) -> Tensor:
+        kernels = (self.left, self.right)
+        if all(isinstance(k, SquaredExponential) for k in kernels):
+            inverse = sum(1 / k.bandwidth for k in kernels)
+            return SquaredExponential(1 / inverse).gaussian(loc, other, variance)
+        return super().gaussian(loc, other, variance)
+
+
+class Kernel(ABC):
+    """A kernel of all variables: a weighted sum of products of univariate kernels."""
+
+    @abstractmethod
+    def terms(self, num_variables: int) -> list[tuple[float, list[Univariate]]]:
+        """Weights, and one univariate kernel per variable."""
+
+    def units(self, num_variables: int) -> Units | None:
+        """The structure of a kernel that brings its own; None of a sum of products."""
+        return None
+
+    def __add__(self, other: Kernel) -> Kernel:
+        return SumOfKernels(((1.0, self), (1.0, other)))
+
+    def __mul__(self, other: Kernel | float) -> Kernel:
+        if isinstance(other, Kernel):
+            return ProductOfKernels(self, other)
+        return SumOfKernels(((float(other), self),))
+
+    __rmul__ = __mul__
+
+    def tables(self, cards: Sequence[int]) -> list[tuple[float, list[Tensor]]]:
+        """Weights and, per term, one ``[c, c]`` float64 matrix per discrete variable."""
+        return [
+            (weight, [k.matrix(card) for k, card in zip(factors, cards, strict=True)])
+            for weight, factors in self.terms(len(cards))
+        ]
+
+    def gram(self, x: Tensor, y: Tensor, cards: Sequence[int | None]) -> Tensor:
+        """k(x, y) of all pairs of points.
+
+        Args:
+            x, y: ``[n, D]`` and ``[m, D]``, codes or real numbers.
+            cards: numbers of states; None for real variables.
+
+        Returns:
+            ``[n, m]`` float64.
+        """
+        total = torch.zeros(len(x), len(y), dtype=torch.float64, device=x.device)
+        for weight, factors in self.terms(len(cards)):
+            term = torch.full_like(total, weight)
+            for i, (kernel, card) in enumerate(zip(factors, cards, strict=True)):
+                term *= kernel.between(*torch.broadcast_tensors(x[:, None, i], y[None, :, i]), card)
+            total += term
+        return total
+
+
+@dataclass(frozen=True, eq=False)
+class Hamming(Kernel):
+    """exp(-sum_i w_i [x_i != y_i]), the exponentiated Hamming distance.
+
+    Args:
+        weight: w, one number or one per variable; default 1/D.
+    """
+
+    weight: float | Sequence[float] | Tensor | None = None
+
+    def terms(self, num_variables: int) -> list[tuple[float, list[Univariate]]]:
+        weight = 1 / max(num_variables, 1) if self.weight is None else self.weight
+        weights = torch.as_tensor(weight, dtype=torch.float64)
+        if weights.dim() and weights.shape != (num_variables,):
+            raise ShapeMismatch(
+                f"Hamming has weights of shape {tuple(weights.shape)} for {num_variables} variables"
+            )
+        if not bool((weights.detach().isfinite() & (weights.detach() >= 0)).all()):
+            raise OptionError(
+                f"Hamming(weight={self.weight!r}): weights are finite and not negative"
+            )
+        return [(1.0, [Mismatch(w) for w in weights.expand(num_variables).unbind()])]
+
+
+@dataclass(frozen=True)
+class RBF(Kernel):
+    """exp(-||x - y||^2 / bandwidth), on codes of discrete and values of real variables.
+
+    scikit-learn's ``gamma`` is 1 / bandwidth.
+    """
+
+    bandwidth: float | Tensor
+
+    def __post_init__(self) -> None:
+        if not 0 < self.bandwidth < math.inf:
+            raise OptionError(f"RBF(bandwidth={self.bandwidth!r}): the bandwidth is positive")
+
+    def terms(self, num_variables: int) -> list[tuple[float, list[Univariate]]]:
+        return [(1.0, [SquaredExponential(self.bandwidth)] * num_variables)]
+
+
+@dataclass(frozen=True)
+class Delta(Kernel):
+    """[x = y], for discrete variables: E k(x, x') is the overlap sum_x p(x) q(x)."""
+
+    def terms(self, num_variables: int) -> list[tuple[float, list[Univariate]]]:
+        return [(1.0, [Equal()] * num_variables)]
+
+
+@dataclass(frozen=True, eq=False)
+class SumOfKernels(Kernel):
+    """sum_j w_j k_j."""
+
+    parts: tuple[tuple[float, Kernel], ...]
+
+    def terms(self, num_variables: int) -> list[tuple[float, list[Univariate]]]:
+        return [
+            (weight * inner, factors)
+            for weight, kernel in self.parts
+            for inner, factors in kernel.terms(num_variables)
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class ProductOfKernels(Kernel):
+    """k(x, y) l(x, y)."""
+
+    left: Kernel
+    right: Kernel
+
+    def terms(self, num_variables: int) -> list[tuple[float, list[Univariate]]]:
+        return [
+            (a * b, [Both(k, m) for k, m in zip(left, right, strict=True)])
+            for a, left in self.left.terms(num_variables)
+            for b, right in self.right.terms(num_variables)
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class KernelCircuit(Kernel):
+    """A kernel given as a circuit of univariate kernels.
+
+    Args:
+        nodes: in topological order, root last: ``{"type": "input", "var": i, "kernel": kernel}``
+            with a :class:`Univariate` kernel or a matrix ``[c, c]``, ``{"type": "product",
+            "children": [...]}``, ``{"type": "sum", "children": [...], "weights": [...]}``.
+
+    A circuit that splits the variables like the other circuits (any nesting of sums inside
+    products) is evaluated as it stands; its expansion into ``terms`` is for points.
+    """
+
+    nodes: Sequence[Mapping[str, Any]]
+
+    def units(self, num_variables: int) -> Units:
+        units, _ = read_nodes(self.nodes)
+        missing = set(range(num_variables)) ^ set(variables(units.scopes[-1]))
+        if missing:
+            raise ShapeMismatch(
+                f"the kernel circuit reads the variables {describe(units.scopes[-1])}; the "
+                f"circuits have 0 .. {num_variables - 1}"
+            )
+        return units
+
+    def numbers(self) -> tuple[list[Univariate], list[float]]:
+        """Univariate kernels of the inputs, and the weights of the edges of sums."""
+        inputs = [self.univariate(node) for node in self.nodes if node["type"] == "input"]
+        return inputs, read_nodes(self.nodes)[1]
+
+    def univariate(self, node: Mapping[str, Any]) -> Univariate:
+        kernel = node["kernel"]
+        return kernel if isinstance(kernel, Univariate) else Table(torch.as_tensor(kernel))
+
+    def terms(self, num_variables: int) -> list[tuple[float, list[Univariate]]]:
+        below: list[list[tuple[float, dict[int, Univariate]]]] = []
+        for node in self.nodes:
+            if node["type"] == "input":
+                below.append([(1.0, {node["var"]: self.univariate(node)})])
+            elif node["type"] == "product":
+                terms: list[tuple[float, dict[int, Univariate]]] = [(1.0, {})]
+                for c in node["children"]:
+                    terms = [(a * b, s | t) for a, s in terms for b, t in below[c]]
+                below.append(terms)
+            else:
+                weighted = zip(node["weights"], node["children"], strict=True)
+                below.append([(w * a, s) for w, c in weighted for a, s in below[c]])
+        self.units(num_variables)
+        return [(w, [s[i] for i in range(num_variables)]) for w, s in below[-1]]

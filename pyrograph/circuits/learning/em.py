@@ -1,0 +1,210 @@
+"""Parameters by expectation maximisation.
+
+    flow of an edge = sum_x d log p(x) / d log w,    w_c <- (flow_c + s prior_c) / (flow + s)
+
+The derivative of the log likelihood in a log weight is the expected number of times that the edge
+is taken given the rows, whose missing values are summed out; so an E step is one backward pass. The
+log likelihood (with ``smoothing``, plus the log prior) never falls. For a deterministic circuit and
+complete rows the first step is the maximum.
+
+Source: Dempster, Laird & Rubin (1977); Darwiche (2003) for the derivatives; Peharz et al. (2016).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from pyrograph.circuits.circuit import CHUNK, Circuit
+from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch
+
+#: Standard deviations of Gaussian inputs stay above this share of the column's.
+NARROWEST = 1e-3
+
+
+def fit_parameters(
+    circuit: Circuit,
+    data: Tensor,
+    *,
+    num_steps: int = 100,
+    smoothing: float = 0.0,
+    prior: Circuit | None = None,
+    weights: Tensor | None = None,
+    tol: float = 1e-6,
+    progress: bool = False,
+) -> Circuit:
+    """A circuit of the same structure whose numbers fit the data.
+
+    Weights and tables of probability 0 stay 0. A sum that no row meets keeps its weights.
+
+    Args:
+        circuit: smooth and decomposable.
+        data: ``[N, D]``; NaN is missing, and -1 of discrete variables.
+        num_steps: at most.
+        smoothing: pseudo-observations of every sum and every discrete input.
+        prior: a circuit of the same structure, whose weights the pseudo-observations follow;
+            default: evenly over what is possible.
+        weights: ``[N]``, how often each row counts.
+        tol: stop when the objective per row rises by less.
+        progress: show a bar.
+
+    Raises:
+        InvalidCircuit: the circuit is not smooth and decomposable.
+        NonFiniteDensity: a row has probability 0; the text names it.
+        OptionError, ShapeMismatch: data or options do not fit.
+    """
+    circuit.requires("smooth", "decomposable", query="fit_parameters")
+    if not 0 <= smoothing < float("inf") or num_steps < 1:
+        raise OptionError(
+            f"smoothing={smoothing!r}, num_steps={num_steps!r}: the first is 0 or more, the second "
+            "at least 1"
+        )
+    device = circuit.log_weights.device
+    points = circuit.domain.check(torch.as_tensor(data, device=device))
+    weight = torch.ones(len(points), dtype=torch.float64, device=device)
+    if weights is not None:
+        weight = torch.as_tensor(weights, dtype=torch.float64, device=device)
+    if weight.shape != (len(points),) or not len(points):
+        raise ShapeMismatch(f"{len(points)} rows and weights of shape {tuple(weight.shape)}")
+    fitted = circuit.normalized()  # new parameters; its layers serve all steps
+    reference = fitted if prior is None else prior.normalized()
+    if len(reference.units) != len(fitted.units) or reference.num_edges != fitted.num_edges:
+        raise ShapeMismatch("the prior circuit has another structure")
+    pseudo = _Pseudo.of(reference, smoothing, even=prior is None)
+    narrowest = _narrowest(circuit, points)
+    before = -torch.inf
+    with tqdm(total=num_steps, disable=not progress) as bar:
+        for _ in range(num_steps):
+            flows = Flows.of(fitted, points, weight)
+            objective = float(flows.log_likelihood + pseudo.log_density(fitted)) / float(
+                weight.sum()
+            )
+            bar.update()
+            bar.set_postfix(objective=f"{objective:.4f}")
+            if objective - before < tol:
+                break
+            before = objective
+            _maximise(fitted, flows, pseudo, narrowest)
+    return fitted
+
+
+@dataclass(frozen=True, eq=False)
+class Flows:
+    """Expected counts.
+
+    Attributes:
+        edges: ``[edges of sums]``.
+        table: ``[inputs, c]``, of the states of discrete inputs.
+        moments: ``[3, inputs]``, of real inputs: flow, and its sums of x - loc and its square.
+    """
+
+    edges: Tensor
+    table: Tensor
+    moments: Tensor
+    log_likelihood: Tensor
+
+    @staticmethod
+    def of(circuit: Circuit, points: Tensor, weight: Tensor) -> Flows:
+        leaves = circuit.leaves
+        log_weights = circuit.log_weights.detach().double().requires_grad_()
+        edges = torch.zeros_like(log_weights)
+        table = torch.zeros_like(circuit.log_table, dtype=torch.float64)
+        moments = table.new_zeros(3, len(table))
+        probs = circuit.log_table.detach().double().softmax(1).nan_to_num(0.0)
+        total = table.new_zeros(())
+        states = torch.arange(table.shape[1], device=table.device)
+        chunk = max(1, CHUNK // (4 * len(circuit.units)))
+        begin = 0
+        for x, w in zip(points.split(chunk), weight.split(chunk), strict=True):
+            with torch.enable_grad():
+                at = leaves.log_prob(x).detach().double().requires_grad_()
+                log_p = circuit.layers.values(at, log_weights)[-1][0]
+                _check(log_p, w, begin)
+                likelihood = (log_p * w)[w > 0].sum()
+                wanted = [at, log_weights] if len(log_weights) else [at]
+                of_inputs, *of_edges = torch.autograd.grad(likelihood, wanted)
+            if of_edges:
+                edges += of_edges[0]
+            column = x.t()[leaves.var]  # [inputs, B]
+            missing = column.isnan()
+            for k in states.tolist():
+                table[:, k] += (of_inputs * (column == k)).sum(1)
+            table += (of_inputs * missing).sum(1, keepdim=True) * probs
+            seen = torch.where(missing, 0.0, of_inputs)
+            apart = torch.where(missing, 0.0, column - leaves.loc.unsqueeze(1))
+            moments += torch.stack([(seen * apart**k).sum(1) for k in range(3)])
+            total += likelihood.detach()
+            begin += len(x)
+        return Flows(edges, table, moments, total)
+
+
+def _check(log_p: Tensor, weight: Tensor, begin: int) -> None:
+    wrong = (~log_p.isfinite() & (weight > 0)).nonzero()
+    if len(wrong):
+        raise NonFiniteDensity(
+            f"row {begin + int(wrong[0])} has the log probability {float(log_p[wrong[0, 0]]):g} "
+            "under the circuit: start from one that gives every row a positive probability"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Pseudo:
+    """Pseudo-counts of edges and tables."""
+
+    edges: Tensor
+    table: Tensor
+
+    @staticmethod
+    def of(circuit: Circuit, smoothing: float, even: bool) -> _Pseudo:
+        edges = circuit.log_weights.detach().exp()
+        table = torch.where(circuit.leaves.is_real.unsqueeze(1), 0.0, circuit.log_table.exp())
+        if even:
+            edges, table = (edges > 0).double(), (table > 0).double()
+            edges /= _per_sum(circuit, edges)
+            table /= table.sum(1, keepdim=True).clamp_min(1.0)
+        return _Pseudo(smoothing * edges, smoothing * table)
+
+    def log_density(self, circuit: Circuit) -> Tensor:
+        """Up to a constant."""
+        pairs = ((self.edges, circuit.log_weights), (self.table, circuit.log_table))
+        return sum(torch.where(n > 0, n * log.detach(), 0.0).sum() for n, log in pairs)
+
+
+def _per_sum(circuit: Circuit, edges: Tensor) -> Tensor:
+    """``[edges]``, the total over the sum that each belongs to."""
+    units = circuit.units
+    parent = torch.as_tensor(units.parent[units.edge_is_sum], device=edges.device)
+    return edges.new_zeros(len(units)).index_add(0, parent, edges)[parent]
+
+
+def _narrowest(circuit: Circuit, points: Tensor) -> Tensor:
+    """``[inputs]``, lower bounds of standard deviations."""
+    present = ~points.isnan()
+    number = present.sum(0).clamp_min(1)
+    mean = points.nan_to_num(0.0).sum(0) / number
+    spread = (torch.where(present, points - mean, 0.0).square().sum(0) / number).sqrt()
+    return (NARROWEST * spread).clamp_min(torch.finfo(torch.float64).tiny)[circuit.leaves.var]
+
+
+def _maximise(circuit: Circuit, flows: Flows, pseudo: _Pseudo, narrowest: Tensor) -> None:
+    """Give the circuit the numbers of highest objective."""
+    count = flows.edges + pseudo.edges
+    total = _per_sum(circuit, count)
+    log_weights = torch.where(total > 0, (count / total).log(), circuit.log_weights)
+    states = flows.table + pseudo.table
+    mass = states.sum(1, keepdim=True)
+    real = circuit.leaves.is_real
+    keep = real.unsqueeze(1) | (mass <= 0)
+    table = torch.where(keep, circuit.log_table, (states / mass).log())
+    number, first, second = flows.moments
+    shift = first / number
+    met = real & (number > 0)
+    loc = torch.where(met, circuit.loc + shift, circuit.loc)
+    deviation = (second / number - shift**2).clamp_min(0.0).sqrt().maximum(narrowest)
+    scale = torch.where(met, deviation, circuit.scale)
+    parameters = (circuit.log_weights, circuit.log_table, circuit.loc, circuit.scale)
+    for parameter, value in zip(parameters, (log_weights, table, loc, scale), strict=True):
+        parameter.data = value.detach().to(parameter.dtype)

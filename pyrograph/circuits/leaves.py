@@ -1,0 +1,158 @@
+"""Inputs of a circuit: categorical distributions and Gaussians of one variable each.
+
+A categorical input is a row of log probabilities over the states 0 .. c - 1 (a Bernoulli has two,
+an indicator has one that is not -inf); it need not add up to 1. A Gaussian input has a mean and a
+standard deviation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyrograph.circuits.units import INPUT, Units
+from pyrograph.errors import InvalidCircuit, OptionError, ShapeMismatch
+
+#: In data: the value is missing. NaN is, too.
+MISSING = -1
+HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+
+
+@dataclass(frozen=True, eq=False)
+class Domain:
+    """The variables: number of states, or None of a real variable.
+
+    Attributes:
+        var: ``[I]``, the variable of each input, in order of units.
+    """
+
+    cards: tuple[int | None, ...]
+    var: np.ndarray
+
+    @property
+    def num_variables(self) -> int:
+        return len(self.cards)
+
+    @property
+    def most_states(self) -> int:
+        return max((c for c in self.cards if c is not None), default=1)
+
+    def check(self, x: Tensor) -> Tensor:
+        """Points ``[B, D]`` as numbers whose missing ones are NaN, float64.
+
+        Raises:
+            ShapeMismatch: wrong number of columns.
+            OptionError: a code is no state of its variable; the text names row and variable.
+        """
+        if x.dim() != 2 or x.shape[1] != self.num_variables:
+            raise ShapeMismatch(
+                f"points have shape {tuple(x.shape)}; expected [B, {self.num_variables}]"
+            )
+        x = x.to(torch.float64)
+        is_code = torch.tensor([c is not None for c in self.cards], device=x.device)
+        x = torch.where(is_code & (x == MISSING), torch.nan, x)
+        most = torch.tensor([math.inf if c is None else c for c in self.cards], device=x.device)
+        code_wrong = is_code & ((x < 0) | (x >= most) | (x != x.floor()))
+        wrong = (code_wrong & ~x.isnan()) | x.isinf()
+        if bool(wrong.any()):
+            row, v = wrong.nonzero()[0].tolist()
+            states = f"states 0 .. {self.cards[v] - 1}" if self.cards[v] else "real values"
+            raise OptionError(
+                f"row {row} has the value {x[row, v]:g} of variable {v}, which has {states}; "
+                "missing is NaN or -1"
+            )
+        return x
+
+
+def read_inputs(
+    nodes: Sequence[Mapping[str, Any]], units: Units
+) -> tuple[Domain, Tensor, Tensor, Tensor]:
+    """Domain, log tables ``[I, c]``, means and standard deviations ``[I]`` (NaN where none).
+
+    Raises:
+        InvalidCircuit: inputs of one variable differ in kind or number of states, a variable has
+            no input, or a number is out of range.
+    """
+    inputs = [nodes[n] for n in units.of_kind(INPUT)]
+    num_variables = 1 + max(int(node["var"]) for node in inputs)
+    cards: list[int | None] = [-1] * num_variables
+    rows: list[list[float]] = []
+    loc, scale = [], []
+    for n, node in zip(units.of_kind(INPUT), inputs, strict=True):
+        v = int(node["var"])
+        is_gaussian = "probs" not in node
+        if is_gaussian and not {"loc", "scale"} <= set(node):
+            raise InvalidCircuit(f'node {n} (input) has neither "probs" nor "loc" and "scale"')
+        card = None if is_gaussian else len(node["probs"])
+        if cards[v] not in (-1, card):
+            kinds = ["real" if c is None else f"{c} states" for c in (cards[v], card)]
+            raise InvalidCircuit(f"node {n}: variable {v} is {kinds[0]} elsewhere, {kinds[1]} here")
+        cards[v] = card
+        probs = [] if is_gaussian else [float(p) for p in node["probs"]]
+        if not all(0 <= p < math.inf for p in probs) or (not is_gaussian and not sum(probs) > 0):
+            raise InvalidCircuit(f"node {n}: {probs} are no probabilities")
+        if is_gaussian and not (math.isfinite(float(node["loc"])) and float(node["scale"]) > 0):
+            raise InvalidCircuit(f"node {n}: a Gaussian has a finite loc and a positive scale")
+        rows.append(probs)
+        loc.append(float(node["loc"]) if is_gaussian else math.nan)
+        scale.append(float(node["scale"]) if is_gaussian else math.nan)
+    if -1 in cards:
+        raise InvalidCircuit(f"variable {cards.index(-1)} has no input")
+    width = max(1, *map(len, rows))
+    table = torch.tensor([row + [0.0] * (width - len(row)) for row in rows], dtype=torch.float64)
+    domain = Domain(tuple(cards), units.var[units.kind == INPUT])
+    tensors = (torch.tensor(values, dtype=torch.float64) for values in (loc, scale))
+    return domain, table.log(), *tensors
+
+
+@dataclass(frozen=True, eq=False)
+class Leaves:
+    """Inputs with their numbers; see :func:`read_inputs`."""
+
+    domain: Domain
+    log_table: Tensor
+    loc: Tensor
+    scale: Tensor
+
+    @property
+    def var(self) -> Tensor:
+        return torch.as_tensor(self.domain.var, device=self.log_table.device)
+
+    def log_mass(self) -> Tensor:
+        """``[I]``, log of the sum or integral of each input."""
+        return torch.where(self.is_real, 0.0, _log_sum(self.log_table))
+
+    @property
+    def is_real(self) -> Tensor:
+        return self.loc.isfinite()
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        """``[I, B]`` at checked points ``[B, D]``; missing values are summed out."""
+        columns = x.t()[self.var]  # [I, B]
+        missing = columns.isnan()
+        table = torch.cat([self.log_table, _log_sum(self.log_table).unsqueeze(1)], 1)
+        width = self.log_table.shape[1]
+        if not bool(self.is_real.any()):
+            return table.gather(1, torch.where(missing, width, columns).long())
+        real = self.is_real.unsqueeze(1)
+        code = torch.where(missing | real, width, columns).long()
+        # a second where keeps NaN out of the derivatives
+        at = torch.where(missing | ~real, 0.0, columns)
+        loc = torch.where(self.is_real, self.loc, 0.0).unsqueeze(1)
+        scale = torch.where(self.is_real, self.scale, 1.0).unsqueeze(1)
+        density = -0.5 * ((at - loc) / scale) ** 2 - scale.log() - HALF_LOG_2PI
+        density = density.to(table.dtype)
+        return torch.where(real, torch.where(missing, 0.0, density), table.gather(1, code))
+
+
+def _log_sum(table: Tensor) -> Tensor:
+    shift = table.detach().amax(1, keepdim=True).clamp_min(torch.finfo(table.dtype).min)
+    total = (table - shift).exp().sum(1)
+    positive = total > 0
+    return torch.where(positive, torch.where(positive, total, 1.0).log(), -torch.inf) + shift[:, 0]

@@ -1,0 +1,62 @@
+"""Whether a deterministic circuit is positive everywhere.
+
+The children of a sum are never positive together, so the number of possible states is counted
+exactly along the circuit: an input has its own, products multiply, sums add. Whole numbers of any
+size; O(number of edges).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from pyrograph.circuits.circuit import Circuit
+from pyrograph.circuits.units import PRODUCT
+from pyrograph.errors import InvalidCircuit
+
+
+def refuse_zeros(p: Circuit) -> None:
+    """Raise unless every state of a deterministic circuit is possible.
+
+    Raises:
+        InvalidCircuit: naming a state that is not.
+    """
+    possible = (p.log_table.detach() > -np.inf).cpu().numpy()
+    total = math.prod(card for card in p.cards if card)
+    if _count(p, possible) == total:
+        return
+    state = []
+    for v, card in enumerate(p.cards):
+        total //= card
+        for value in range(card):
+            given = possible.copy()
+            given[p.domain.var == v] &= np.arange(possible.shape[1]) == value
+            if _count(p, given) < total:
+                possible = given
+                state.append(value)
+                break
+    raise InvalidCircuit(
+        f"the target is zero at the state {state}: its score p(next x) / p(x) does not exist "
+        "there, and a Stein discrepancy would call other distributions equal to it. Soften the "
+        "zeros (mix their factor with a small constant), or sum out the variable that is a "
+        "function of others"
+    )
+
+
+def _count(p: Circuit, possible: np.ndarray) -> int:
+    units = p.units
+    weighted = np.ones(units.num_edges, bool)
+    weighted[units.edge_is_sum] = (p.log_weights.detach() > -np.inf).cpu().numpy()
+    counts: list[int] = []
+    children, start = units.child.tolist(), units.start.tolist()
+    of_inputs = iter(possible.sum(1).tolist())
+    for n, kind in enumerate(units.kind.tolist()):
+        edges = range(start[n], start[n + 1])
+        if not edges:
+            counts.append(next(of_inputs))
+        elif kind == PRODUCT:
+            counts.append(math.prod(counts[children[e]] for e in edges))
+        else:
+            counts.append(sum(counts[children[e]] for e in edges if weighted[e]))
+    return counts[-1]

@@ -1,0 +1,130 @@
+"""What a circuit's structure allows: smoothness, decomposability, a vtree, determinism.
+
+Determinism of a structured circuit is decided exactly, in the number of pairs of units of each
+region: see ``overlap``.
+
+Source: Choi, Vergari & Van den Broeck (2020), definitions 11-14 and section 6.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from torch import Tensor
+
+from pyrograph.circuits.leaves import Domain
+from pyrograph.circuits.overlap import Overlap, sources
+from pyrograph.circuits.regions import Regions, arrange
+from pyrograph.circuits.units import INPUT, PRODUCT, SUM, Units, describe, variables
+from pyrograph.errors import IncompatibleCircuits
+
+NAMES = ("smooth", "decomposable", "structured", "deterministic")
+
+
+class Properties:
+    """Decided when asked for, and kept."""
+
+    def __init__(self, units: Units, domain: Domain, log_table: Tensor, log_weights: Tensor):
+        self.units, self._cards = units, domain.cards
+        #: ``[I, c]``, which states are possible; a real input is positive everywhere.
+        self._possible = (log_table.detach() > -np.inf).cpu().numpy()
+        real = [self._cards[v] is None for v in domain.var]
+        self._possible[real] = True
+        self._weighted = (log_weights.detach() > -np.inf).cpu().numpy()
+
+    def all(self) -> dict[str, bool]:
+        return {name: not self.problem(name) for name in NAMES}
+
+    def problem(self, name: str) -> str:
+        """Empty if the circuit has the property, else a unit that breaks it."""
+        return getattr(self, f"_not_{name}")
+
+    @cached_property
+    def _not_smooth(self) -> str:
+        units = self.units
+        for n in units.of_kind(SUM):
+            for c in units.children(n):
+                if units.scopes[c] != units.scopes[n]:
+                    return (
+                        f"{units.name(n)} has the scope {describe(units.scopes[n])}, its child "
+                        f"{c} only {describe(units.scopes[c])}"
+                    )
+        return ""
+
+    @cached_property
+    def _not_decomposable(self) -> str:
+        units = self.units
+        for n in units.of_kind(PRODUCT):
+            seen = 0
+            for c in units.children(n):
+                if seen & units.scopes[c]:
+                    both = describe(seen & units.scopes[c])
+                    return f"two children of {units.name(n)} share the variables {both}"
+                seen |= units.scopes[c]
+        return ""
+
+    @cached_property
+    def _not_structured(self) -> str:
+        broken = self._not_smooth or self._not_decomposable
+        if broken:
+            return broken
+        try:
+            self._regions = Regions.of(self.units)
+        except IncompatibleCircuits as clash:
+            return str(clash)
+        return ""
+
+    @cached_property
+    def _not_deterministic(self) -> str:
+        if self._not_smooth or self._not_decomposable:
+            return self._not_smooth or self._not_decomposable
+        if self._not_structured:
+            return self._by_single_variables()
+        rows = arrange(self.units, self._regions)
+        overlap = Overlap(
+            self._regions,
+            rows,
+            rows,
+            (self._possible, self._possible),
+            (self._weighted, self._weighted),
+            self._cards,
+        )
+        for region, together in zip(rows, overlap.together, strict=True):
+            for level in region.levels:
+                for n, source in zip(level.unit, sources(level, self._weighted), strict=True):
+                    clash = np.triu(together[np.ix_(source, source)], 1)
+                    if clash.any():
+                        return (
+                            f"{int(clash.sum())} pairs of children of {self.units.name(n)} are "
+                            "positive together"
+                        )
+        return ""
+
+    def _by_single_variables(self) -> str:
+        """Disjoint in the states of a single variable: enough, but not necessary."""
+        units = self.units
+        support: list[dict[int, int]] = []
+        inputs = 0
+        for n in range(len(units)):
+            if units.kind[n] == INPUT:
+                bits = np.flatnonzero(self._possible[inputs]).tolist()
+                support.append({int(units.var[n]): sum(1 << b for b in bits)})
+                inputs += 1
+                continue
+            merged: dict[int, int] = {}
+            for c in units.children(n):
+                for v, bits in support[c].items():
+                    merged[v] = merged.get(v, 0) | bits
+            support.append(merged)
+        for n in units.of_kind(SUM):
+            children = units.children(n).tolist()
+            for i, a in enumerate(children):
+                for b in children[:i]:
+                    shared = variables(units.scopes[n])
+                    if all(support[a][v] & support[b][v] for v in shared):
+                        return (
+                            f"children {b} and {a} of {units.name(n)} share states of every "
+                            "variable, and without a vtree no more can be said"
+                        )
+        return ""

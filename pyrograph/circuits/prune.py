@@ -1,0 +1,61 @@
+"""A circuit without the units that are impossible."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyrograph.circuits.leaves import Domain
+from pyrograph.circuits.units import INPUT, PRODUCT, Units
+
+
+def prune(
+    units: Units,
+    domain: Domain,
+    log_mass: Tensor,
+    log_weights: Tensor,
+    log_table: Tensor,
+    loc: Tensor,
+    scale: Tensor,
+) -> tuple[Units, Domain, Tensor, Tensor, Tensor, Tensor]:
+    """The arguments of the smaller circuit.
+
+    Args:
+        log_mass: ``[N]``, -inf of impossible units; the root is possible.
+        log_weights: edges of weight -inf go, too.
+    """
+    alive = log_mass.detach().isfinite().cpu().numpy()
+    edge_alive = alive[units.child] & alive[units.parent]
+    edge_alive[units.edge_is_sum] &= (log_weights.detach() > -torch.inf).cpu().numpy()
+    used = np.zeros(len(units), bool)
+    used[-1] = True
+    children, start = units.child, units.start
+    for n in reversed(range(len(units))):
+        if used[n]:
+            edges = slice(start[n], start[n + 1])
+            used[children[edges][edge_alive[edges]]] = True
+    if used.all() and edge_alive.all():
+        return units, domain, log_weights, log_table, loc, scale
+    kept_edges = edge_alive & used[units.parent]
+    number = np.cumsum(used) - 1
+    fan_in = np.bincount(units.parent[kept_edges], minlength=len(units))[used]
+    smaller = Units(
+        units.kind[used],
+        units.var[used],
+        np.concatenate([[0], fan_in.cumsum()]),
+        number[units.child[kept_edges]],
+    )
+    assert (fan_in[smaller.kind == PRODUCT] > 0).all()
+    device = log_weights.device
+    weights = torch.as_tensor(kept_edges[units.edge_is_sum], device=device)
+    inputs = torch.as_tensor(used[units.kind == INPUT], device=device)
+    var = domain.var[used[units.kind == INPUT]]
+    return (
+        smaller,
+        Domain(domain.cards, var),
+        log_weights[weights],
+        log_table[inputs],
+        loc[inputs],
+        scale[inputs],
+    )

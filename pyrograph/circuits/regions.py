@@ -1,0 +1,190 @@
+"""How circuits break their variables apart, and where they agree on it.
+
+A smooth, decomposable circuit is *structured* if the scopes of its units are nested or disjoint:
+then there is a vtree that every product follows. Two circuits are *compatible* if the scopes of
+both together are. The scopes are the *regions*: each is one variable, or is broken apart into its
+largest parts. A product whose children are finer than the parts of its region is regrouped, so that
+in the end all products of a region, of all circuits, have the same parts.
+
+Source: Li, Zeng, Vergari & Van den Broeck (2021), definitions 2.3 and 3.3; Pipatsrisawat & Darwiche
+(2008) for vtrees.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pyrograph.circuits.units import INPUT, PRODUCT, SUM, Units, describe, variables
+from pyrograph.errors import IncompatibleCircuits
+
+
+@dataclass(frozen=True, eq=False)
+class Regions:
+    """The scopes of circuits, parts first, the whole last.
+
+    Attributes:
+        scopes: of each region.
+        parts: the regions it is broken into; none of a single variable.
+    """
+
+    scopes: list[int]
+    parts: list[tuple[int, ...]]
+
+    @staticmethod
+    def of(*circuits: Units, names: Sequence[str] = ()) -> Regions:
+        """The regions of circuits over the same variables.
+
+        Raises:
+            IncompatibleCircuits: two scopes overlap without one containing the other.
+        """
+        found: dict[int, tuple[int, int]] = {}  # scope -> (circuit, unit)
+        for k, units in enumerate(circuits):
+            for n, scope in enumerate(units.scopes):
+                found.setdefault(scope, (k, n))
+        for scope in list(found):
+            for v in variables(scope) if scope & (scope - 1) else ():
+                found.setdefault(1 << v, found[scope])
+        scopes = sorted(found, key=lambda s: (s.bit_count(), s))
+        index = {scope: r for r, scope in enumerate(scopes)}
+        top: dict[int, int] = {}  # variable -> the largest region so far that has it
+        parts = []
+        for scope in scopes:
+            below = {top[v] for v in variables(scope) if v in top}
+            for other in below:
+                if other & ~scope:
+                    raise IncompatibleCircuits(
+                        _clash(circuits, names, found[scope], found[other], scope, other)
+                    )
+            parts.append(tuple(sorted(index[other] for other in below)))
+            top |= dict.fromkeys(variables(scope), scope)
+        return Regions(scopes, parts)
+
+    def __len__(self) -> int:
+        return len(self.scopes)
+
+
+def _clash(circuits, names, first, second, scope: int, other: int) -> str:
+    (k, n), (j, m) = first, second
+    of = [f" of {name}" for name in names] or [""] * len(circuits)
+    return (
+        f"{circuits[k].name(n)}{of[k]} has the scope {describe(scope)} and {circuits[j].name(m)}"
+        f"{of[j]} the scope {describe(other)}: they overlap, so that no vtree fits both. Build or "
+        "learn both circuits along one vtree"
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """Sums of a region whose children come before them.
+
+    Attributes:
+        unit: ``[S]``.
+        source: ``[S, width]`` rows of the region, filled up with any row.
+        weight: ``[S, width]`` index of the weight, filled up with -1.
+    """
+
+    unit: np.ndarray
+    source: np.ndarray
+    weight: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The units of one circuit in one region: inputs and products first, then sums by levels.
+
+    Attributes:
+        inputs: positions of the region's inputs among the circuit's inputs.
+        below: ``[products, parts]`` rows in the parts' regions.
+        levels: of sums.
+        kept: rows that are read by other regions, or the root.
+    """
+
+    inputs: np.ndarray
+    below: np.ndarray
+    levels: list[Level]
+    kept: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+
+
+def arrange(units: Units, regions: Regions) -> list[Rows]:
+    """A circuit's units by regions; ``kept`` of the last region is the root."""
+    region_of = {scope: r for r, scope in enumerate(regions.scopes)}
+    region = [region_of[scope] for scope in units.scopes]
+    products: list[dict] = [defaultdict(dict) for _ in regions.scopes]
+    members: list[list[int]] = [[] for _ in regions.scopes]
+    for n, r in enumerate(region):
+        members[r].append(n)
+    which_part: list[dict[int, int]] = []
+    for parts in regions.parts:
+        which_part.append({v: part for part in parts for v in variables(regions.scopes[part])})
+    # from the whole down: what is asked of each region, as a unit or a new product of units
+    asked: list[dict[object, int]] = [{} for _ in regions.scopes]
+    below_of: list[dict[object, tuple[object, ...]]] = [{} for _ in regions.scopes]
+    asked[-1][len(units) - 1] = 0
+    for r in reversed(range(len(regions))):
+        if not regions.parts[r]:
+            continue
+        for n in members[r]:
+            if units.kind[n] == PRODUCT:
+                below_of[r][n] = tuple(units.children(n).tolist())
+        for key in asked[r]:
+            if isinstance(key, tuple):
+                below_of[r][key] = key
+        for key, children in below_of[r].items():
+            split: dict[int, list[int]] = {part: [] for part in regions.parts[r]}
+            for c in children:
+                low = units.scopes[c] & -units.scopes[c]
+                split[which_part[r][low.bit_length() - 1]].append(c)
+            keys = []
+            for part, group in split.items():
+                wanted = group[0] if len(group) == 1 else tuple(sorted(group))
+                if len(group) == 1 and region[group[0]] != part:
+                    raise IncompatibleCircuits(
+                        f"{units.name(group[0])} has the scope "
+                        f"{describe(units.scopes[group[0]])} where the scope "
+                        f"{describe(regions.scopes[part])} is needed: the circuit is not smooth"
+                    )
+                keys.append(asked[part].setdefault(wanted, len(asked[part])))
+            products[r][key] = keys
+    inputs = {n: k for k, n in enumerate(units.of_kind(INPUT))}
+    edge_of_sum = np.cumsum(units.edge_is_sum) - 1
+    out = []
+    for r in range(len(regions)):
+        row: dict[object, int] = {}
+        mine = [inputs[n] for n in members[r] if units.kind[n] == INPUT]
+        for n in members[r]:
+            if units.kind[n] == INPUT:
+                row[n] = len(row)
+        below = []
+        for key, keys in products[r].items():
+            row[key] = len(row)
+            below.append(keys)
+        levels = []
+        waiting = [n for n in members[r] if units.kind[n] == SUM]
+        while waiting:
+            ready = [n for n in waiting if all(c in row for c in units.children(n).tolist())]
+            if not ready:
+                n = waiting[0]
+                raise IncompatibleCircuits(
+                    f"{units.name(n)} adds children of different scopes: the circuit is not smooth"
+                )
+            width = max(len(units.children(n)) for n in ready)
+            source = np.zeros((len(ready), width), np.int64)
+            weight = np.full((len(ready), width), -1, np.int64)
+            for s, n in enumerate(ready):
+                children = units.children(n).tolist()
+                source[s, : len(children)] = [row[c] for c in children]
+                edges = np.arange(units.start[n], units.start[n + 1])
+                weight[s, : len(children)] = edge_of_sum[edges]
+            for n in ready:
+                row[n] = len(row)
+            done = set(ready)
+            waiting = [n for n in waiting if n not in done]
+            levels.append(Level(np.array(ready), source, weight))
+        kept = np.array([row[key] for key in asked[r]], np.int64)
+        rows_below = np.array(below, np.int64).reshape(len(below), len(regions.parts[r]))
+        out.append(Rows(np.array(mine, np.int64), rows_below, levels, kept))
+    return out

@@ -1,0 +1,200 @@
+"""Predictions of a support vector regression when features are missing.
+
+    f(x_o) = E_{x_m ~ p(. | x_o)} [ sum_i a_i k(s_i, (x_o, x_m)) + b ]
+           = sum_i a_i E[k(s_i, (x_o, x_m)) | x_o] + b
+
+The expectation of the kernel between a circuit p under evidence and a point is the pass of
+``expected`` with points on one side. All rows and all support vectors go through it together;
+in a region of few variables there are few distinct rows and few distinct support vectors, so most
+of the circuit is evaluated for a handful of pairs, and no missing value is filled in or sampled.
+Exact for the learned p.
+
+Source: Li, Zeng, Vergari & Van den Broeck (2021), section 5.1 and proposition 5.2.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyrograph.circuits.circuit import Circuit
+from pyrograph.circuits.expected import common_regions, pairs
+from pyrograph.circuits.kernel_units import KernelUnits
+from pyrograph.circuits.kernels import RBF, Kernel
+from pyrograph.circuits.sides import CircuitSide, PointSide, largest_size
+from pyrograph.errors import OptionError, ShapeMismatch, ZeroMass
+
+if TYPE_CHECKING:
+    from sklearn.svm import SVR, NuSVR
+    from sklearn.utils import Tags
+
+#: Numbers of the widest region that are held at once.
+CHUNK = 2**23
+
+#: What ``ExpectedSVR`` is made of, by the names of its arguments.
+PARAMETERS = ("support", "dual_coef", "intercept", "kernel", "circuit")
+
+
+class ExpectedSVR:
+    """The expected prediction of a fitted regression under a distribution of its features.
+
+    It predicts like the regression it is made from where nothing is missing. It follows
+    scikit-learn's interface (parameters, ``predict``, ``score``, NaN allowed) and may end a
+    ``Pipeline``; ``fit`` changes nothing, as both parts are fitted already.
+
+    Args:
+        support: ``[S, D]`` support vectors: codes of discrete features, values of real ones.
+        dual_coef: ``[S]``, the a above.
+        intercept: b.
+        kernel: of the regression.
+        circuit: a distribution of the D features, smooth, decomposable and structured, normalised
+            or not.
+
+    Raises:
+        ShapeMismatch: the parts do not fit each other.
+    """
+
+    def __init__(
+        self,
+        support: Tensor | np.ndarray,
+        dual_coef: Tensor | np.ndarray,
+        intercept: float,
+        kernel: Kernel,
+        circuit: Circuit,
+    ):
+        self.support, self.dual_coef, self.intercept = support, dual_coef, intercept
+        self.kernel, self.circuit = kernel, circuit
+        shape = tuple(np.shape(support))
+        if len(shape) != 2 or shape[1] != circuit.num_variables:
+            raise ShapeMismatch(
+                f"support vectors have shape {shape}; expected [S, {circuit.num_variables}], the "
+                "circuit's variables"
+            )
+        count = int(np.prod(np.shape(dual_coef)))
+        if count != shape[0]:
+            raise ShapeMismatch(f"{count} coefficients for {shape[0]} support vectors")
+
+    @staticmethod
+    def from_sklearn(svr: SVR | NuSVR, circuit: Circuit) -> ExpectedSVR:
+        """Of a fitted ``sklearn.svm.SVR`` or ``NuSVR`` with ``kernel="rbf"``.
+
+        Raises:
+            OptionError: it is not fitted, or has another kernel.
+        """
+        if not hasattr(svr, "support_vectors_"):
+            raise OptionError(f"{type(svr).__name__} is not fitted: call its fit(X, y) first")
+        if svr.kernel != "rbf":
+            raise OptionError(
+                f"kernel={svr.kernel!r}: from_sklearn reads kernel='rbf', which is a product over "
+                "features. Another product kernel can be handed to ExpectedSVR(...) itself"
+            )
+        support = svr.support_vectors_
+        if not isinstance(support, np.ndarray):
+            support = support.toarray()
+        coef = (
+            svr.dual_coef_ if isinstance(svr.dual_coef_, np.ndarray) else svr.dual_coef_.toarray()
+        )
+        # ``gamma="scale"`` and "auto" are resolved when it is fitted
+        bandwidth = 1 / float(svr._gamma)
+        return ExpectedSVR(support, coef[0], float(svr.intercept_[0]), RBF(bandwidth), circuit)
+
+    @torch.no_grad()
+    def predict(self, X: Tensor | np.ndarray) -> Tensor | np.ndarray:
+        """Expected predictions.
+
+        Args:
+            X: ``[N, D]`` with NaN where a feature is missing.
+
+        Returns:
+            ``[N]``, a tensor if X is one, else an array.
+
+        Raises:
+            ShapeMismatch, OptionError: a row does not fit the circuit's variables.
+            ZeroMass: what is observed in a row is impossible under the circuit.
+        """
+        circuit = self.circuit
+        device = circuit.log_weights.device
+        is_tensor = isinstance(X, Tensor)
+        rows = circuit.domain.check(_number(X, device))
+        if not len(rows):
+            return rows.new_zeros(0) if is_tensor else np.zeros(0)
+        regions = common_regions(circuit, circuit, self.kernel)
+        kernel = KernelUnits(self.kernel, regions, circuit)
+        support = circuit.domain.check(_number(self.support, device))
+        if bool(support.isnan().any()):
+            raise OptionError("a support vector has a missing value")
+        points = PointSide(regions, support, circuit.cards, circuit.log_weights.dtype)
+        coef = _number(self.dual_coef, device).flatten().to(circuit.log_weights.dtype)
+        # points that are equal count together
+        coef = coef.new_zeros(points.patterns.count[-1]).index_add_(0, points.patterns.point, coef)
+        side = CircuitSide(circuit, regions, rows[:1])
+        size = largest_size([side, points]) * kernel.num_units * len(coef)
+        chunk = max(1, CHUNK // size)
+        found = [
+            self._chunk(side.at(rows[first : first + chunk]), points, kernel, coef, first)
+            for first in range(0, len(rows), chunk)
+        ]
+        predictions = torch.cat(found) + float(self.intercept)
+        return predictions if is_tensor else predictions.double().cpu().numpy()
+
+    def _chunk(
+        self, side: CircuitSide, points: PointSide, kernel: KernelUnits, coef: Tensor, first: int
+    ) -> Tensor:
+        mass = side.scaled[1]
+        impossible = mass[side.patterns.point] <= 0
+        if bool(impossible.any()):
+            raise ZeroMass(
+                f"row {first + int(impossible.nonzero()[0])}: what is observed has probability "
+                "zero under the circuit. Learn it with smoothing, or from data that have such rows"
+            )
+        value, _ = pairs(side, points, kernel)
+        return ((value @ coef) / mass)[side.patterns.point]
+
+    # ------------------------------------------------------------ scikit-learn's interface
+    def fit(self, X: Any = None, y: Any = None) -> ExpectedSVR:
+        """Nothing is left to fit; returns itself."""
+        return self
+
+    def score(self, X: Tensor | np.ndarray, y: Tensor | np.ndarray) -> float:
+        """R^2, the share of the variance of y that the predictions explain."""
+        y = np.asarray(y, float)
+        error = ((y - np.asarray(self.predict(np.asarray(X)))) ** 2).sum()
+        return float(1 - error / ((y - y.mean()) ** 2).sum())
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {name: getattr(self, name) for name in PARAMETERS}
+
+    def set_params(self, **params: Any) -> ExpectedSVR:
+        """Replace some of them.
+
+        Raises:
+            OptionError: there is no such parameter.
+        """
+        for name, value in params.items():
+            if name not in PARAMETERS:
+                raise OptionError(f"no parameter {name!r}; there are {', '.join(PARAMETERS)}")
+            setattr(self, name, value)
+        return self
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+    def __sklearn_tags__(self) -> Tags:
+        from sklearn.utils import InputTags, RegressorTags, Tags, TargetTags
+
+        return Tags(
+            estimator_type="regressor",
+            target_tags=TargetTags(required=False),
+            regressor_tags=RegressorTags(),
+            input_tags=InputTags(allow_nan=True),
+        )
+
+
+def _number(values: Any, device: torch.device) -> Tensor:
+    if not isinstance(values, Tensor):
+        values = torch.from_numpy(np.array(values, dtype=np.float64))
+    return values.to(device=device, dtype=torch.float64)

@@ -1,0 +1,132 @@
+"""A program's discrete factor graph as log tables over numbered variables."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from pyrograph.errors import NonFiniteDensity, OptionError, UnsupportedFactor, UnsupportedSite
+from pyrograph.graph import FactorGraph
+from pyrograph.trace.sites import Site
+
+#: Largest table of a group of factors.
+MAX_ENTRIES = 2**28
+
+
+@dataclass(frozen=True, eq=False)
+class LogTables:
+    """log f(x) = constant + sum_a tables[a][x[scopes[a]]], variables in ``graph.nodes`` order."""
+
+    cards: tuple[int, ...]
+    scopes: list[tuple[int, ...]]
+    tables: list[np.ndarray]
+    constant: float
+
+    def given(self, evidence: Mapping[int, int]) -> LogTables:
+        """At the states of some variables, whose axes go."""
+        scopes, tables = [], []
+        constant = self.constant
+        for scope, table in zip(self.scopes, self.tables, strict=True):
+            left = tuple(v for v in scope if v not in evidence)
+            if len(left) < len(scope):
+                table = table[tuple(evidence.get(v, slice(None)) for v in scope)]
+            if left:
+                scopes.append(left)
+                tables.append(table)
+            else:
+                constant += float(table)
+        return LogTables(self.cards, scopes, tables, constant)
+
+
+def read_tables(graph: FactorGraph) -> LogTables:
+    """The tables of a graph, float64.
+
+    Raises:
+        UnsupportedSite: a site is continuous or has infinitely many states.
+        UnsupportedFactor: a table would be too large.
+        NonFiniteDensity: a factor is NaN or plus infinity in some state, or the statements without
+            latents are.
+    """
+    cards: list[int] = []
+    for site in graph.sites.values():
+        if site.cardinality is None:
+            raise UnsupportedSite(
+                f"{site.describe()} is not finite and discrete; a compiled circuit has finitely "
+                "many states. Observe it, or sum it out in the model."
+            )
+        cards += [site.cardinality] * site.num_nodes
+    constant = float(graph.constant.detach())
+    if constant != constant or constant == torch.inf:
+        raise NonFiniteDensity(
+            f"the log density of the statements that read no latent is {constant}. Look at the "
+            "observations: NaN among them, or a density that is not finite there."
+        )
+    scopes: list[tuple[int, ...]] = []
+    tables: list[np.ndarray] = []
+    for group in graph.factors:
+        entries = group.num_factors * int(np.prod([float(s.cardinality) for s in group.slots]))
+        if entries > MAX_ENTRIES:
+            raise UnsupportedFactor(
+                f"{graph.factor_name(group, 0)} and its likes have tables of {entries:,} entries "
+                f"in all, over the budget of {MAX_ENTRIES:,}. Split the statement into terms of "
+                "fewer nodes."
+            )
+        values = group.table().detach().double().cpu()
+        bad = values.isnan() | (values == torch.inf)
+        if bool(bad.any()):
+            e = int(bad.flatten(1).any(1).nonzero()[0])
+            raise NonFiniteDensity(
+                f"{graph.factor_name(group, e)} is NaN or plus infinity in some state. Look at "
+                "that statement: a probability above 1 or 0 / 0 are the usual causes."
+            )
+        scopes += map(tuple, group.scope.tolist())
+        tables += list(values.numpy())
+    return LogTables(tuple(cards), scopes, tables, constant)
+
+
+def read_evidence(graph: FactorGraph, evidence: Mapping[Hashable, Any] | None) -> dict[int, int]:
+    """Variables and states of ``{node label: value}`` and of the sites that the graph holds fixed.
+
+    Raises:
+        OptionError: a label or a value is not there, or contradicts what is fixed.
+    """
+    number = {label: v for v, label in enumerate(graph.nodes)}
+    states: dict[int, int] = {}
+    for name, held in graph.fixed.items():
+        site = graph.sites[name]
+        rows = torch.as_tensor(held).reshape(site.num_nodes, -1)
+        for k, label in enumerate(label for label in graph.nodes if label[0] == name):
+            states[number[label]] = _state(site, label, rows[k])
+    for label, value in (evidence or {}).items():
+        if label not in number:
+            raise OptionError(
+                f"evidence names the node {label!r}, which is not there; nodes are labelled "
+                f"(site, index), such as {graph.nodes[0]!r}"
+                if graph.nodes
+                else "no node is there"
+            )
+        site = graph.sites[label[0]]
+        state = _state(site, label, torch.as_tensor(value).reshape(-1))
+        if states.setdefault(number[label], state) != state:
+            raise OptionError(
+                f"evidence puts {label!r} at {value!r}, and the graph holds its site fixed at "
+                "another value. Trace again with that value"
+            )
+    return states
+
+
+def _state(site: Site, label: Hashable, value: torch.Tensor) -> int:
+    """The number of a value in the site's support."""
+    support = site.enumeration.reshape(site.cardinality, -1).cpu().double()
+    if value.numel() == support.shape[1]:
+        found = (support == value.cpu().double()).all(1).nonzero()
+        if len(found):
+            return int(found[0])
+    raise OptionError(
+        f"{value.tolist()} is no value of {label!r}: {site.describe()} takes "
+        f"{site.enumeration.tolist() if site.cardinality <= 12 else f'{site.cardinality} values'}"
+    )

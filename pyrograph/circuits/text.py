@@ -1,0 +1,189 @@
+"""Circuits as text: one line per unit, children first, the root last.
+
+    circuit 1 float64
+    variables 2 2 real
+    input 0 log_probs -inf 0.0
+    input 2 loc 0.5 scale 2.0
+    product 0 1
+    sum 2 5 log_weights -0.5 -1.0
+
+The first number of an input is its variable; those of products and sums are their children, units
+being numbered by line from 0. A variable is its number of states, or ``real``. Numbers have as many
+digits as they need to be read back exactly. ``#`` begins a comment.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+
+from pyrograph.circuits.circuit import Circuit
+from pyrograph.circuits.leaves import Domain
+from pyrograph.circuits.units import INPUT, PRODUCT, SUM, Units
+from pyrograph.errors import DataFormatError, InvalidCircuit
+
+#: Of the format.
+VERSION = 1
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
+
+
+def write_circuit(circuit: Circuit, path: str | os.PathLike[str]) -> None:
+    """Write a circuit; :func:`read_circuit` gives it back bit by bit."""
+    units = circuit.units
+    names = {dtype: name for name, dtype in DTYPES.items()}
+    cards = ["real" if c is None else str(c) for c in circuit.cards]
+    weights, table = circuit.log_weights.tolist(), circuit.log_table.tolist()
+    loc, scale = circuit.loc.tolist(), circuit.scale.tolist()
+    lines = [
+        f"circuit {VERSION} {names[circuit.log_weights.dtype]}",
+        f"variables {' '.join(cards)}",
+    ]
+    inputs = edges = 0
+    for n, kind in enumerate(units.kind.tolist()):
+        children = units.children(n).tolist()
+        if kind == INPUT:
+            var = int(units.var[n])
+            card = circuit.cards[var]
+            numbers = (
+                f"loc {loc[inputs]!r} scale {scale[inputs]!r}"
+                if card is None
+                else f"log_probs {' '.join(map(repr, table[inputs][:card]))}"
+            )
+            lines.append(f"input {var} {numbers}")
+            inputs += 1
+        elif kind == PRODUCT:
+            lines.append(f"product {' '.join(map(str, children))}")
+        else:
+            own = weights[edges : edges + len(children)]
+            edges += len(children)
+            below = " ".join(map(str, children))
+            lines.append(f"sum {below} log_weights {' '.join(map(repr, own))}")
+    Path(path).write_text("\n".join(lines) + "\n")
+
+
+def read_circuit(path: str | os.PathLike[str]) -> Circuit:
+    """Read a circuit that :func:`write_circuit` wrote, or a hand.
+
+    Raises:
+        DataFormatError: naming file and line.
+    """
+    return _Reader(Path(path)).circuit()
+
+
+class _Reader:
+    def __init__(self, path: Path):
+        self.name, self.number = path.name, 0
+        self.lines = path.read_text().splitlines()
+
+    def fail(self, what: str) -> NoReturn:
+        raise DataFormatError(f"{self.name}:{self.number}: {what}.")
+
+    def circuit(self) -> Circuit:
+        lines = self.words()
+        dtype = self.heading(next(lines, []))
+        cards = self.variables(next(lines, []))
+        kind: list[int] = []
+        var: list[int] = []
+        below: list[list[int]] = []
+        weights: list[float] = []
+        rows: list[tuple[list[float], float, float]] = []
+        for words in lines:
+            children: list[int] = []
+            v = -1
+            if words[0] == "input":
+                kind.append(INPUT)
+                v, row = self.input(words, cards)
+                rows.append(row)
+            elif words[0] == "product":
+                kind.append(PRODUCT)
+                children = self.children(words[1:], len(below))
+            elif words[0] == "sum":
+                kind.append(SUM)
+                if "log_weights" not in words:
+                    self.fail('a sum is written "sum CHILDREN log_weights NUMBERS"')
+                at = words.index("log_weights")
+                children = self.children(words[1:at], len(below))
+                own = self.reals(words[at + 1 :])
+                if len(own) != len(children):
+                    self.fail(f"{len(children)} children and {len(own)} weights")
+                weights += own
+            else:
+                self.fail(f"a line begins with input, product or sum, not {words[0]!r}")
+            var.append(v)
+            below.append(children)
+        absent = set(range(len(cards))) - set(var)
+        if absent:
+            self.fail(f"the variable {min(absent)} has no input")
+        try:
+            units = Units.of_lists(kind, var, below)
+        except InvalidCircuit as error:
+            self.fail(str(error))
+        width = max(1, *(len(row[0]) for row in rows))
+        table = [row + [-torch.inf] * (width - len(row)) for row, _, _ in rows]
+        return Circuit(
+            units,
+            Domain(cards, units.var[units.kind == INPUT]),
+            torch.tensor(weights, dtype=dtype),
+            torch.tensor(table, dtype=dtype),
+            torch.tensor([loc for _, loc, _ in rows], dtype=dtype),
+            torch.tensor([scale for _, _, scale in rows], dtype=dtype),
+        )
+
+    def words(self):
+        for number, line in enumerate(self.lines, start=1):
+            self.number = number
+            words = line.partition("#")[0].split()
+            if words:
+                yield words
+
+    def heading(self, words: list[str]) -> torch.dtype:
+        if len(words) != 3 or words[0] != "circuit" or words[2] not in DTYPES:
+            self.fail(f'the first line is "circuit {VERSION} float64" (or float32)')
+        if words[1] != str(VERSION):
+            self.fail(f"the format is number {words[1]}; this library reads {VERSION}")
+        return DTYPES[words[2]]
+
+    def variables(self, words: list[str]) -> tuple[int | None, ...]:
+        if len(words) < 2 or words[0] != "variables":
+            self.fail('the second line is "variables" and their numbers of states')
+        return tuple(None if w == "real" else self.integer(w, 1) for w in words[1:])
+
+    def input(
+        self, words: list[str], cards: tuple[int | None, ...]
+    ) -> tuple[int, tuple[list[float], float, float]]:
+        v = self.integer(words[1], 0) if len(words) > 1 else len(cards)
+        if v >= len(cards):
+            self.fail(f"an input has a variable out of 0 .. {len(cards) - 1}")
+        if cards[v] is None:
+            if len(words) != 6 or (words[2], words[4]) != ("loc", "scale"):
+                self.fail(f'the variable {v} is real: "input {v} loc NUMBER scale NUMBER"')
+            loc, scale = self.reals([words[3], words[5]])
+            if not abs(loc) < torch.inf or not 0 < scale < torch.inf:
+                self.fail("a Gaussian has a finite loc and a positive scale")
+            return v, ([], loc, scale)
+        if len(words) != 3 + cards[v] or words[2] != "log_probs":
+            self.fail(f'the variable {v} has {cards[v]} states: "input {v} log_probs NUMBERS"')
+        return v, (self.reals(words[3:]), torch.nan, torch.nan)
+
+    def children(self, words: list[str], here: int) -> list[int]:
+        children = [self.integer(w, 0) for w in words]
+        if not children or max(children) >= here:
+            self.fail(f"unit {here} has no children, or one that does not come before it")
+        return children
+
+    def integer(self, word: str, least: int) -> int:
+        if not word.isdecimal() or int(word) < least:
+            self.fail(f"{word!r} is no integer of at least {least}")
+        return int(word)
+
+    def reals(self, words: list[str]) -> list[float]:
+        try:
+            values = [float(w) for w in words]
+        except ValueError as error:
+            self.fail(str(error))
+        if any(v != v or v == torch.inf for v in values):
+            self.fail("a number is NaN or plus infinity")
+        return values

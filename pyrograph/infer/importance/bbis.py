@@ -1,0 +1,239 @@
+"""Black-box importance sampling: points of any origin, weighted by their Stein discrepancy.
+
+    w = argmin sum_lm w_l w_m k_p(x_l, x_m),    w >= 0,  sum_l w_l = 1
+
+k_p is the Stein kernel of the program: the discrete one (:mod:`.discrete_stein`) where the sites
+are discrete, the Langevin one (:func:`pyrograph.diagnostics.stein_gram`) where they are continuous.
+Neither the density of the proposal nor the normaliser of p is needed, and for S the least value
+
+    |sum_l w_l f(x_l) - E_p f| <= C_f sqrt(S),
+
+C_f the norm of f - E_p f in the space of k_p. O(n^2) numbers and a quadratic program.
+
+Source: Liu & Lee (2017), "Black-box importance sampling"; on discrete programs Li, Zeng, Vergari &
+Van den Broeck (2021), section 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrograph.circuits.kernels import Kernel as CircuitKernel
+from pyrograph.diagnostics import stein_gram
+from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch, UnsupportedSite
+from pyrograph.graph import FactorGraph
+from pyrograph.infer import initial
+from pyrograph.infer.base import Engine
+from pyrograph.infer.dpvi.network import Network
+from pyrograph.infer.importance.discrete_stein import (
+    discrete_stein_gram,
+    refuse_zeros,
+    shift_ratios,
+)
+from pyrograph.infer.importance.gibbs import Gibbs
+from pyrograph.infer.importance.proposals import Proposal, continuous_points, discrete_points
+from pyrograph.infer.importance.simplex_qp import minimise_on_simplex
+from pyrograph.infer.options import count
+from pyrograph.infer.requires import FiniteOrContinuous
+from pyrograph.posterior import ParticlePosterior, Posterior
+from pyrograph.posterior.discrete_particles import DiscreteParticles
+
+DEFAULT_POINTS = 200
+
+
+class BBIS(Engine):
+    """Importance weights by a Stein discrepancy.
+
+    Args:
+        model: a Pyro program whose latent sites are all finite discrete and positive everywhere, or
+            all continuous.
+        samples: ``{site: [n, *site shape]}``, the points.
+        proposal: or where they come from: a posterior (its particles), a guide, a function, or
+            :class:`pyrograph.infer.Gibbs`; default ``Gibbs()``, on discrete programs.
+        num_particles: n; default as many as there are samples or particles, else 200.
+        kernel: discrete programs: of :mod:`pyrograph.circuits`, default ``Hamming()``; continuous
+            ones: as for :func:`pyrograph.diagnostics.graphical_ksd`.
+        locality: of the kernel on continuous programs, as there.
+        smoothing: added to every weight before they are normalised again (the figures of Li et al.
+            use 0.01).
+        num_steps: the quadratic program is solved in one; with none, weights are equal.
+        options: see :class:`Engine`; ``tol`` is for the gap of the quadratic program, relative to
+            the discrepancy of equal weights.
+
+    Attributes:
+        weights: ``[n]`` float64, in the order of the points; equal points share equally.
+
+    Raises:
+        UnsupportedSite: discrete and continuous sites are mixed, or a site has infinitely many
+            states.
+        UnsupportedFactor: a factor of a discrete program is zero somewhere.
+        OptionError: an option is unknown or out of range.
+    """
+
+    requires = FiniteOrContinuous()
+    unconstrained = True
+    monitor = "gap"
+
+    def __init__(
+        self,
+        model: Callable,
+        *,
+        samples: Mapping[str, Tensor] | None = None,
+        proposal: Proposal | None = None,
+        num_particles: int | None = None,
+        kernel: Any = None,
+        locality: Any = "blanket",
+        smoothing: float = 0.0,
+        num_steps: int = 1,
+        tol: float | None = 1e-9,
+        **options: Any,
+    ):
+        super().__init__(model, num_steps=num_steps, tol=tol, **options)
+        if samples is not None and proposal is not None:
+            raise OptionError("give samples= or proposal=, not both")
+        self.proposal = proposal if samples is None else samples
+        held = None if isinstance(self.proposal, Gibbs) else initial.number_of(self.proposal)
+        if samples is not None and num_particles not in (None, held):
+            raise OptionError(
+                f"num_particles={num_particles!r}, but samples= holds {held}: leave it out"
+            )
+        if num_particles is None:
+            num_particles = held or DEFAULT_POINTS
+        self.num_particles = count("num_particles", num_particles)
+        if isinstance(smoothing, bool) or not 0 <= smoothing < float("inf"):
+            raise OptionError(f"smoothing={smoothing!r} must be finite and at least 0")
+        self.kernel, self.locality, self.smoothing = kernel, locality, float(smoothing)
+
+    # ------------------------------------------------------------------ points
+    def read(self, args: tuple, kwargs: dict) -> FactorGraph:
+        graph = super().read(args, kwargs)
+        kinds = {site.is_discrete: site for site in graph.sites.values()}
+        if len(kinds) == 2:
+            raise UnsupportedSite(
+                f"{kinds[True].describe()} is discrete and {kinds[False].describe()} is "
+                f"continuous; {type(self).__name__} has a Stein kernel for discrete programs and "
+                "one for continuous ones, and none for both. Sum the discrete sites out in the "
+                "model, or condition on them."
+            )
+        self.is_discrete = True in kinds
+        return graph
+
+    def allocate(self) -> None:
+        """Draws the points: ``x``, ``[V, n]`` codes or ``[n, dim]`` unconstrained numbers."""
+        if self.is_discrete:
+            self.network = Network.of_graph(self.graph)
+            self.check_density()
+        self.x = self.points()
+        self._take(None)
+
+    def check_density(self) -> None:
+        """Whether the Stein identity holds."""
+        refuse_zeros(self.graph, self.network)
+
+    def points(self) -> Tensor:
+        """``[V, n]`` codes, or ``[n, dim]``."""
+        graph, n = self.graph, self.num_particles
+        if self.is_discrete:
+            proposal = Gibbs() if self.proposal is None else self.proposal
+            found = (proposal, n, graph, self.network, self.generator, self._arguments)
+            return discrete_points(*found)
+        if self.proposal is None:
+            raise OptionError(
+                "a continuous program has no default proposal: give samples={site: values}, or as "
+                "the proposal a posterior (of pg.Langevin, pg.GraphicalSVGD) or a guide"
+            )
+        return continuous_points(self.proposal, n, graph, self._arguments)
+
+    def distinct(self) -> tuple[Tensor, Tensor]:
+        """Points among which none is twice, and of every point the number among them."""
+        x, which = self.x.unique(dim=1 if self.is_discrete else 0, return_inverse=True)
+        return x, which
+
+    def gram(self, x: Tensor) -> Tensor:
+        """The Stein kernel of points as :meth:`distinct` gives them, ``[m, m]``.
+
+        Raises:
+            OptionError: the kernel is of the other kind.
+            NonFiniteDensity: a score, or a ratio of probabilities, is not finite.
+        """
+        if self.is_discrete != isinstance(self.kernel, CircuitKernel) and self.kernel is not None:
+            kind = "pg.circuits" if self.is_discrete else "pg.kernels"
+            raise OptionError(f"kernel={self.kernel!r}: on this program take one of {kind}")
+        if not self.is_discrete:
+            return stein_gram(self.graph, x, self.kernel, self.locality, self.generator).double()
+        ratios = shift_ratios(self.network, x)
+        return discrete_stein_gram(x, ratios, self.network.cards, self.kernel)
+
+    # ------------------------------------------------------------------ weights
+    def advance(self) -> dict[str, Tensor]:
+        distinct, which = self.distinct()
+        gram = self.gram(distinct)
+        if not bool(gram.isfinite().all()):
+            raise NonFiniteDensity("the Stein kernel overflows at one of the points")
+        solved = minimise_on_simplex(gram, polish=True)
+        copies = which.bincount().double().cpu()
+        equal = copies / copies.sum()
+        # the gap is that of the program; what is added to weights afterwards is the user's wish
+        weights = solved.weights + self.smoothing * copies
+        weights = weights / weights.sum()
+        gram = gram.cpu()
+        uniform = equal @ (gram @ equal)
+        self._take((weights / copies)[which.cpu()].to(gram.device))
+        return {
+            "objective": weights @ (gram @ weights),
+            "gap": torch.tensor(solved.gap) / uniform.clamp_min(1e-300),
+            "equal_weights": uniform,
+        }
+
+    def _take(self, weights: Tensor | None) -> None:
+        n = self.x.shape[1 if self.is_discrete else 0]
+        self.is_weighted = weights is not None
+        equal = torch.full((n,), 1 / n, dtype=torch.float64)
+        self.weights = (equal if weights is None else weights).to(self.x.device)
+
+    def posterior(self) -> Posterior:
+        """Weighted points; equal ones of a discrete program are merged."""
+        run = {"converged": self.converged, "status": self.status, "history": self.history}
+        if not self.is_discrete:
+            return ParticlePosterior(self.graph, self.x, self.weights.to(self.graph.dtype), **run)
+        x, which = self.distinct()
+        merged = torch.zeros(x.shape[1], dtype=torch.float64, device=x.device)
+        merged.index_add_(0, which, self.weights)
+        return DiscreteParticles(self.graph, x, merged.log(), **run)
+
+    @property
+    def status(self) -> str:
+        """``"converged"``, or what happened."""
+        if not self.is_weighted:
+            return "no step was made: the points have equal weights. Call run() or step()."
+        return super().status
+
+    def remedy(self) -> str:
+        return (
+            "The quadratic program is solved to what rounding leaves: raise tol, or leave out "
+            "points at which the density falls off steeply."
+        )
+
+    # ------------------------------------------------------------------ checkpoints
+    def carried(self) -> dict[str, Any]:
+        return {
+            "points": self.x.clone(),
+            "weights": self.weights.clone(),
+            "generator": self.generator.get_state(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        x = state["points"].to(self.x.device)
+        if x.shape != self.x.shape:
+            raise ShapeMismatch(
+                f"the state holds points of shape {list(x.shape)}, this engine "
+                f"{list(self.x.shape)}: give num_particles= or samples= as in the saved run"
+            )
+        self.x = x
+        self._take(state["weights"])
+        self.is_weighted = bool(len(state["history"].get("objective", ())))
+        self.generator.set_state(state["generator"].cpu())

@@ -1,0 +1,141 @@
+"""Collapsed black-box importance sampling: points that hold some variables, the rest exact.
+
+    w = argmin sum_lm w_l w_m E[k_p(x, y)],   x ~ p(x_c(l) | x_s(l)^l),  y ~ p(y_c(m) | x_s(m)^m)
+
+Every sample holds the variables s and stands for the exact conditional of the others, c. The
+program is compiled into a circuit once; all entries of the Gram matrix are then one pass over pairs
+of its units (:func:`pyrograph.circuits.stein_gram`). A sample that holds less says more: with
+nothing held, one sample is exact. Expectations are those of the weighted conditionals.
+
+Source: Li, Zeng, Vergari & Van den Broeck (2021), section 5.2, proposition 5.5, Algorithm 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrograph.circuits import Circuit, CollapsedPosterior, compile_graph, stein_gram
+from pyrograph.circuits.kernels import Kernel
+from pyrograph.circuits.leaves import MISSING
+from pyrograph.errors import OptionError, UnsupportedFactor
+from pyrograph.infer.dpvi.network import EXCLUDED
+from pyrograph.infer.importance.bbis import BBIS
+from pyrograph.infer.importance.discrete_stein import refuse_zeros
+from pyrograph.infer.requires import FiniteOrContinuous
+from pyrograph.posterior import Posterior
+
+Label = tuple[str, tuple[int, ...]]
+
+
+class CollapsedBBIS(BBIS):
+    """Stein weights of samples whose other variables are summed out.
+
+    Args:
+        model: a Pyro program whose latent sites are all finite discrete, small enough to be
+            compiled (see :func:`pyrograph.circuits.compile_graph`).
+        collapse: what is summed out: a share of the nodes, drawn anew for every sample, or a list
+            of node labels ``(site, index)`` for all of them.
+        max_edges: budget of the circuit.
+        options: of :class:`BBIS` (``samples`` have all columns; those summed out are ignored).
+
+    Attributes:
+        circuit: the program's.
+        weights: ``[n]``.
+
+    Raises:
+        UnsupportedFactor: the circuit would be too large, or a factor is zero somewhere and the
+            nodes that make it so are not summed out in every sample.
+        UnsupportedSite: a site is continuous, or has infinitely many states.
+        OptionError: ``collapse`` names a node that is not there, or is no share.
+    """
+
+    requires = FiniteOrContinuous()
+
+    def __init__(
+        self,
+        model: Callable,
+        *,
+        collapse: float | Sequence[Label] = 0.5,
+        kernel: Kernel | None = None,
+        max_edges: int | None = None,
+        **options: Any,
+    ):
+        super().__init__(model, kernel=kernel, **options)
+        if isinstance(collapse, (int, float)) and not 0 <= collapse <= 1:
+            raise OptionError(f"collapse={collapse!r}: a share of the nodes is between 0 and 1")
+        self.collapse, self.max_edges = collapse, max_edges
+
+    def check_density(self) -> None:
+        """Compiles the program, and refuses zeros that stay in sight."""
+        budget = {} if self.max_edges is None else {"max_edges": self.max_edges}
+        self.circuit: Circuit = compile_graph(self.graph, **budget)
+        if isinstance(self.collapse, (int, float)):
+            refuse_zeros(self.graph, self.network)
+            return
+        self._columns()
+        summed = set(self._columns().tolist())
+        for group, tables in zip(self.graph.factors, self.network.tables, strict=True):
+            zero = (tables.values.flatten(1) <= EXCLUDED / 2).any(1)
+            for e in zero.nonzero().squeeze(1).tolist():
+                if not summed & set(group.scope[e].tolist()):
+                    refuse_zeros(self.graph, self.network)
+
+    def _columns(self) -> Tensor:
+        """Numbers of the listed nodes."""
+        number = {label: i for i, label in enumerate(self.graph.nodes)}
+        found = []
+        for label in self.collapse:
+            if label not in number:
+                raise OptionError(
+                    f"collapse= names {label!r}, which is no node of the graph; nodes are like "
+                    f"{self.graph.nodes[0]!r}"
+                )
+            found.append(number[label])
+        return torch.tensor(found, dtype=torch.int64)
+
+    def points(self) -> Tensor:
+        """``[V, n]`` codes, -1 where summed out."""
+        x = super().points().clone()
+        if isinstance(self.collapse, (int, float)):
+            count = round(self.collapse * len(x))
+            noise = torch.rand(x.shape, generator=self.generator, dtype=torch.float64)
+            x[noise.argsort(0).argsort(0).to(x.device) < count] = MISSING
+        else:
+            x[self._columns().to(x.device)] = MISSING
+            self._check_neighbours(x)
+        return x
+
+    def _check_neighbours(self, x: Tensor) -> None:
+        """Whether p is positive at the samples with one held variable moved on.
+
+        Raises:
+            UnsupportedFactor: naming a node.
+        """
+        if bool((self.circuit.log_table > -torch.inf).all()):
+            return
+        cards = torch.tensor(self.circuit.cards, device=x.device)
+        for i in (x != MISSING).any(1).nonzero().squeeze(1).tolist():
+            moved = x.clone()
+            moved[i] = torch.where(x[i] == MISSING, MISSING, (x[i] + 1) % cards[i])
+            if bool((self.circuit.log_prob(moved.t()) == -torch.inf).any()):
+                raise UnsupportedFactor(
+                    f"node {self.graph.nodes[i]} is bound to others: moved to its next state it "
+                    "has probability zero given the held variables of a sample, and a discrete "
+                    "Stein kernel divides by such probabilities. Add it to collapse=, or soften "
+                    "the factor that binds it"
+                )
+
+    def gram(self, x: Tensor) -> Tensor:
+        """Expected Stein kernels of partly held points ``[V, m]``."""
+        if self.kernel is not None and not isinstance(self.kernel, Kernel):
+            raise OptionError(f"kernel={self.kernel!r}: on this program take one of pg.circuits")
+        return stein_gram(self.circuit, x.t(), self.kernel)
+
+    def posterior(self) -> Posterior:
+        """Weighted samples with exact conditionals."""
+        run = {"converged": self.converged, "status": self.status, "history": self.history}
+        return CollapsedPosterior(self.graph, self.circuit, self.x.t(), self.weights, **run)

@@ -1,0 +1,143 @@
+"""The discrete Stein kernel of every pair of states.
+
+    k_p(x, y) = sum_i A_i^x A_i^y k(x, y),    (A_i f)(x) = f(inv_i x) - r_i(x) f(x),
+    r_i(x) = p(not_i x) / p(x)
+
+not_i adds 1 to the code of node i modulo its number of states and inv_i takes 1 from it, so that
+sum_x p(x) (A_i f)(x) = 0 for every f: E_p k_p(x, .) = 0, without the normaliser of p. This is the
+kernelised discrete Stein discrepancy with the score s_i = 1 - r_i. For k a product over variables,
+A_i acts on one factor of it: with a_i(x) = e(inv_i x_i) - r_i(x) e(x_i) in R^c and T_i the table
+of that factor,
+
+    k_p(x, y) = sum_i (a_i(x)' T_i a_i(y)) prod_{j != i} T_j[x_j, y_j].
+
+O(n^2 sum_i c_i), by rows. p must be positive: where it is not, chains do not reach all states, r_i
+is infinite, and E_p k_p is no longer zero.
+
+Source: Yang, Liu, Rao & Neville (2018), theorem 2; Li, Zeng, Vergari & Van den Broeck (2021),
+equation (17), with the inverse shift inside the kernel.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from pyrograph.circuits.kernels import Hamming, Kernel
+from pyrograph.errors import NonFiniteDensity, UnsupportedFactor
+from pyrograph.graph import FactorGraph
+from pyrograph.infer.dpvi.network import EXCLUDED, Clusters, Network
+
+#: Numbers held at once by a part of the rows.
+CHUNK = 2**21
+
+
+def refuse_zeros(graph: FactorGraph, network: Network) -> None:
+    """Raise for a factor that excludes a state.
+
+    Raises:
+        UnsupportedFactor: naming the factor.
+    """
+    # torch's distributions have log(eps) in the place of the log of zero
+    clamped = math.log(torch.finfo(graph.dtype).eps)
+    for group, tables in zip(graph.factors, network.tables, strict=True):
+        values = tables.values.flatten(1)
+        zero = (values <= EXCLUDED / 2) | ((values - clamped).abs() < 1e-4)
+        if bool(zero.any()):
+            e = int(zero.any(1).nonzero()[0])
+            raise UnsupportedFactor(
+                f"{graph.factor_name(group, e)} is zero in {int(zero[e].sum())} of its "
+                f"{zero.shape[1]} states. The discrete Stein kernel divides by probabilities, and "
+                "the Stein identity E_p k_p = 0 fails where p is zero. Soften the zero (1e-3 in "
+                "its place), or sum a variable of that factor out: in the model, or by "
+                "pg.CollapsedBBIS."
+            )
+
+
+def shift_ratios(network: Network, x: Tensor) -> Tensor:
+    """r_i(x) = p(not_i x) / p(x).
+
+    Args:
+        x: ``[V, n]`` codes.
+
+    Shapes:
+        output: ``[V, n]`` float64.
+
+    Raises:
+        NonFiniteDensity: a ratio overflows.
+    """
+    out = torch.ones(x.shape, dtype=torch.float64, device=x.device)
+    every = torch.arange(network.num_nodes, device=x.device).unsqueeze(1)
+    for nodes in network.clusters_by_cards(every):
+        clusters = Clusters(network, nodes)
+        local, now = clusters.local_scores(x), clusters.current(x).unsqueeze(2)
+        following = (now + 1) % clusters.num_states
+        out[nodes.squeeze(1)] = (local.gather(2, following) - local.gather(2, now)).squeeze(2).exp()
+    if not bool(out.isfinite().all()):
+        raise NonFiniteDensity(
+            "the probabilities of two states that differ in one node are more than e^700 apart: "
+            "their ratio, which the discrete Stein kernel needs, overflows. Temper the factors, or "
+            "leave such states out of the samples."
+        )
+    return out
+
+
+def discrete_stein_gram(
+    x: Tensor, ratios: Tensor, cards: Tensor, kernel: Kernel | None = None
+) -> Tensor:
+    """k_p of every pair of states.
+
+    Args:
+        x: ``[V, n]`` codes; ratios: ``[V, n]`` of :func:`shift_ratios`; cards: ``[V]``.
+        kernel: a sum of products of univariate kernels; default ``Hamming()``.
+
+    Shapes:
+        output: ``[n, n]`` float64, positive semi-definite.
+    """
+    n = x.shape[1]
+    groups = _by_cards(cards)
+    out = torch.zeros(n, n, dtype=torch.float64, device=x.device)
+    for weight, tables in (kernel or Hamming()).tables(cards.tolist()):
+        batches = [(nodes, _stacked(tables, nodes).to(x.device)) for nodes in groups]
+        for rows in torch.arange(n, device=x.device).split(max(1, CHUNK // (n * len(cards)))):
+            out[rows] += weight * _rows(x, ratios, batches, rows)
+    return (out + out.t()) / 2
+
+
+def _by_cards(cards: Tensor) -> list[Tensor]:
+    """Nodes by their number of states."""
+    return [(cards == c).nonzero().squeeze(1) for c in cards.unique().tolist()]
+
+
+def _stacked(tables: list[Tensor], nodes: Tensor) -> Tensor:
+    """``[m, c, c]``."""
+    return torch.stack([tables[i] for i in nodes.tolist()])
+
+
+def _rows(x: Tensor, ratios: Tensor, batches: list[tuple[Tensor, Tensor]], rows: Tensor) -> Tensor:
+    """The Stein kernel of one product, ``[rows, n]``.
+
+    The product over j != i is that of the factors other than zero, times zero if one of them is.
+    """
+    product = torch.ones(len(rows), x.shape[1], dtype=torch.float64, device=x.device)
+    zeros = torch.zeros(product.shape, dtype=torch.int64, device=x.device)
+    parts = []
+    for nodes, table in batches:
+        c = table.shape[1]
+        here = torch.nn.functional.one_hot(x[nodes], c).double()  # [m, n, c]
+        before = here.roll(-1, 2)
+        shifted = before - ratios[nodes].unsqueeze(2) * here
+        value = here[:, rows] @ table @ here.transpose(1, 2)  # [m, rows, n]
+        stein = shifted[:, rows] @ table @ shifted.transpose(1, 2)
+        is_zero = value == 0
+        value = torch.where(is_zero, 1.0, value)
+        product *= value.prod(0)
+        zeros += is_zero.sum(0)
+        parts.append((stein / value, is_zero))
+    total = torch.zeros_like(product)
+    for stein, is_zero in parts:
+        # a zero of this very factor does not count
+        total += torch.where(zeros == is_zero, stein, 0.0).sum(0)
+    return total * product

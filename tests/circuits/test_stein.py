@@ -1,0 +1,168 @@
+"""Discrete Stein discrepancies against the Stein kernel written out over all pairs of states."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from pyrograph.circuits import RBF, Circuit, Hamming, kdsd, stein_gram
+from pyrograph.errors import IncompatibleCircuits, InvalidCircuit, ShapeMismatch, ZeroMass
+from tests.circuits.random_circuits import deterministic_circuit, random_circuit, states
+
+seeds = st.integers(0, 10_000)
+
+
+def neighbour(x, i, step, cards):
+    y = x.clone()
+    y[:, i] = (y[:, i] + step) % cards[i]
+    return y
+
+
+def stein_kernel(p, kernel, cards):
+    """Yang et al.'s form, with the inverse shift inside the kernel:
+
+    k_p(x, y) = sum_i s_i(x) k s_i(y) - s_i(x) D*_y k - D*_x k s_i(y) + D*_x D*_y k,
+
+    s_i(x) = 1 - p(not_i x) / p(x), D*_i f(x) = f(x) - f(inv_i x)."""
+    x = states(cards)
+    total = 0
+    for i in range(len(cards)):
+        before = neighbour(x, i, -1, cards)
+        score = 1 - (p.log_prob(neighbour(x, i, 1, cards)) - p.log_prob(x)).exp()
+        k = kernel.gram(x, x, cards)
+        dy = k - kernel.gram(x, before, cards)
+        dx = k - kernel.gram(before, x, cards)
+        dxy = dx - kernel.gram(x, before, cards) + kernel.gram(before, before, cards)
+        a, b = score.unsqueeze(1), score.unsqueeze(0)
+        total = total + a * k * b - a * dy - dx * b + dxy
+    return total
+
+
+def random_target(seed):
+    generator = torch.Generator().manual_seed(seed)
+    count = 2 + int(torch.randint(3, (), generator=generator))
+    cards = (2 + torch.randint(3, (count,), generator=generator)).tolist()
+    return cards, deterministic_circuit(cards, generator), generator
+
+
+def right_linear(count):
+    tree = count - 1
+    for v in reversed(range(count - 1)):
+        tree = (v, tree)
+    return tree
+
+
+@given(seed=seeds)
+def test_the_mean_of_the_stein_kernel_under_the_target_is_zero(seed):
+    """The defining property, of the reference itself; with not_i in the kernel it fails."""
+    cards, p, _ = random_target(seed)
+    mean = stein_kernel(p, Hamming(), cards) @ p.log_prob(states(cards)).softmax(0)
+    assert_close(mean, torch.zeros_like(mean), rtol=0, atol=1e-9)
+
+
+@given(seed=seeds)
+def test_kdsd_is_the_sum_over_all_pairs_of_states(seed):
+    cards, p, generator = random_target(seed)
+    q = random_circuit(cards, right_linear(len(cards)), generator, sparse=0.3)
+    weights = q.log_prob(states(cards)).softmax(0)
+    for kernel in (Hamming(), RBF(2.0), Hamming(0.7) + RBF(1.0)):
+        truth = weights @ stein_kernel(p, kernel, cards) @ weights
+        assert_close(kdsd(q, p, kernel), truth, rtol=1e-10, atol=1e-11)
+
+
+@given(seed=seeds)
+def test_kdsd_of_the_target_itself_is_zero_whatever_its_mass(seed):
+    _, p, _ = random_target(seed)
+    heavier = Circuit(p.units, p.domain, p.log_weights + 1.0, p.log_table, p.loc, p.scale)
+    assert_close(kdsd(heavier, p), torch.zeros(()), rtol=0, atol=1e-12)
+
+
+@given(seed=seeds)
+def test_gram_of_collapsed_samples_is_the_kernel_between_their_conditionals(seed):
+    """Every sample holds other variables; the rest is summed out."""
+    cards, p, generator = random_target(seed)
+    x = states(cards)
+    points = p.sample(7)
+    points[torch.rand(points.shape, generator=generator) < 0.5] = -1
+    agrees = ((points.unsqueeze(1) == x) | (points == -1).unsqueeze(1)).all(2)
+    conditionals = torch.where(agrees, p.log_prob(x), -torch.inf).softmax(1)
+    kernel = Hamming(torch.linspace(0.2, 1.0, len(cards)))
+    truth = conditionals @ stein_kernel(p, kernel, cards) @ conditionals.t()
+    gram = stein_gram(p, points, kernel)
+    scale = max(1.0, float(truth.abs().max()))
+    assert_close(gram, truth, rtol=1e-9, atol=1e-11 * scale)
+    assert torch.linalg.eigvalsh(gram).min() > -1e-10 * scale
+    assert_close(
+        stein_gram(p, points, kernel, points[:3]), gram[:, :3], rtol=1e-9, atol=1e-11 * scale
+    )
+
+
+@given(seed=seeds)
+def test_a_sample_without_held_variables_has_no_discrepancy(seed):
+    cards, p, _ = random_target(seed)
+    nothing = torch.full((1, len(cards)), -1)
+    assert_close(stein_gram(p, nothing), torch.zeros(1, 1), rtol=0, atol=0)
+
+
+def test_gram_in_small_chunks_is_the_same(monkeypatch):
+    _, p, generator = random_target(11)
+    points = p.sample(40)
+    points[torch.rand(points.shape, generator=generator) < 0.3] = -1
+    whole = stein_gram(p, points)
+    monkeypatch.setattr("pyrograph.circuits.stein.CHUNK", 1)
+    assert_close(stein_gram(p, points), whole, rtol=1e-10, atol=1e-12)
+
+
+def test_gram_is_differentiable_in_the_target():
+    _, p, _ = random_target(4)
+    points = p.sample(3)
+    points[0, 0] = -1
+    p.requires_grad_()
+    stein_gram(p, points).sum().backward()
+    step = 1e-6
+    with torch.no_grad():
+        p.log_weights[1] += step
+        up = stein_gram(p, points).sum()
+        p.log_weights[1] -= 2 * step
+        down = stein_gram(p, points).sum()
+    assert_close(p.log_weights.grad[1], (up - down) / (2 * step), rtol=1e-5, atol=1e-7)
+
+
+def test_a_target_with_zeros_is_refused_with_the_state():
+    nodes = [
+        {"type": "input", "var": 0, "probs": [1.0, 0.0]},
+        {"type": "input", "var": 0, "probs": [0.0, 1.0]},
+        {"type": "input", "var": 1, "probs": [0.5, 0.5]},
+        {"type": "input", "var": 1, "probs": [1.0, 0.0]},
+        {"type": "product", "children": [0, 2]},
+        {"type": "product", "children": [1, 3]},
+        {"type": "sum", "children": [4, 5], "weights": [0.5, 0.5]},
+    ]
+    p = Circuit.from_nodes(nodes)
+    with pytest.raises(InvalidCircuit, match=r"zero at the state \[1, 1\]"):
+        kdsd(p, p)
+
+
+def test_a_target_that_is_not_deterministic_is_refused():
+    cards = [2, 2]
+    q = random_circuit(cards, (0, 1), torch.Generator().manual_seed(0))
+    with pytest.raises(InvalidCircuit, match="deterministic"):
+        kdsd(q, q)
+
+
+def test_a_circuit_along_another_vtree_is_refused():
+    generator = torch.Generator().manual_seed(0)
+    p = deterministic_circuit([2, 2, 2], generator)
+    q = random_circuit([2, 2, 2], ((0, 2), 1), generator)
+    with pytest.raises(IncompatibleCircuits):
+        kdsd(q, p)
+
+
+def test_impossible_samples_are_refused():
+    p = random_circuit([2, 2], (0, 1), torch.Generator().manual_seed(1))
+    given_state = p.condition({0: 1})
+    with pytest.raises(ZeroMass, match="probability zero"):
+        stein_gram(given_state, torch.tensor([[0, 1], [1, 1]]))
+    with pytest.raises(ShapeMismatch):
+        stein_gram(p, torch.tensor([[0, 1, 1]]))
