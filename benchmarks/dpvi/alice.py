@@ -13,8 +13,9 @@ symbols Dir(1), as the paper's smoothing by 1 says, and for comparison Dir(.1).
 that j has not moved to; symbols (n_cs + 1) / (n_c + S). A new state moves as one that has moved
 nowhere and emits uniformly. The 4,000 symbols are filtered exactly at these numbers; predictive log
 likelihood = log mean over the 50 chains. PF: optimal proposal, multinomial (M) or stratified (S)
-below K / 2; its numbers are means over the seeds. Unigram, bigram: add-1 frequencies of the 1,000.
-The beam sampler of the paper is not run.
+below K / 2; its numbers are means over the seeds. Beam: Van Gael et al. (2008) on the true
+franchise, paths after every 40th of 2,000 sweeps (paper: every 200th of 10,000). Unigram, bigram:
+add-1 frequencies of the 1,000.
 
 Criteria: DPVI(10) predicts better than PF-M(10) and PF-S(10) in the mean over the seeds of the
 filter; it finds more states than they do; all with symbols Dir(1). The paper, K = 100: 147 states
@@ -24,14 +25,16 @@ a state for every symbol, which say what a bound on the evidence can be expected
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from itertools import product
+from itertools import islice, product
 
 import baselines_labels as baselines
 import criteria
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from beam_sampler import beam
 from criteria import report
 from ihmm import SCHEMES, chain
 from torch import Tensor
@@ -39,6 +42,8 @@ from torch import Tensor
 import pyrograph as pg
 
 TRAIN, TEST, CHAINS, ALPHA, GAMMA = 1000, 4000, 50, 1.0, 1.0
+#: Sweeps of the beam sampler between its chains.
+THIN = 40
 #: Of the emissions: Dir(1), add-1 smoothing; and one that wants states to differ.
 PRIORS = (1.0, 0.1)
 
@@ -84,6 +89,16 @@ def counted(train: Tensor, test: Tensor, num_symbols: int) -> dict[str, float]:
         "unigram": float((single / single.sum())[test].log().sum()),
         "bigram": float((pairs / pairs.sum(1, keepdim=True))[before, test].log().sum()),
     }
+
+
+def sampled(
+    train: Tensor, num_symbols: int, prior: float, thin: int, rng: np.random.Generator
+) -> tuple[Tensor, float]:
+    """50 paths ``[50, T]`` of the beam sampler, and processor seconds."""
+    begin = time.process_time()
+    chain = beam(train.numpy(), num_symbols, rng, ALPHA, GAMMA, prior)
+    paths = list(islice(chain, thin - 1, CHAINS * thin, thin))
+    return torch.as_tensor(np.stack(paths)), time.process_time() - begin
 
 
 def drawn(found: baselines.Weighted, rng: np.random.Generator) -> Tensor:
@@ -132,6 +147,9 @@ def main(argv: Sequence[str] | None = None) -> bool:
                 (predicts(drawn(r, rng), train, test, num_symbols), r.num_clusters, r.seconds)
                 for r in fits
             ]
+        paths, seconds = sampled(train, num_symbols, prior, 2 if args.quick else THIN, rng)
+        states = float((paths.amax(1) + 1.0).mean())
+        found[prior, "beam"] = [(predicts(paths, train, test, num_symbols), states, seconds)]
     print(f"Dir  {'':10s} {'log lik.':>10s} {'SD':>6s} {'a symbol':>9s} {'states':>7s} {'s':>6s}")
     for (prior, name), rows in found.items():
         value, states, seconds = np.mean(rows, 0)
@@ -171,8 +189,9 @@ def plot(found: dict, counts: Sequence[int], num_test: int, path) -> None:
             sd = [r[:, k].std() / scale for r in rows]
             label = f"{name}, Dir({prior:g})"
             axis.errorbar(counts, mean, sd, fmt="o" + style, color=color, capsize=2, label=label)
-    for name, style in (("unigram", "-."), ("bigram", ":")):
-        axes[0].axhline(found["", name][0][0] / num_test, color="k", ls=style, lw=1, label=name)
+    lines = (("", "unigram", "-."), ("", "bigram", ":"), (PRIORS[0], "beam", (0, (5, 1))))
+    for prior, name, style in lines:
+        axes[0].axhline(found[prior, name][0][0] / num_test, color="k", ls=style, lw=1, label=name)
     axes[0].set(xscale="log", xlabel="K", ylabel="predictive log likelihood a symbol")
     axes[1].set(xscale="log", xlabel="K", ylabel="states")
     axes[0].legend(frameon=False, fontsize=7)

@@ -31,6 +31,7 @@ from sklearn.mixture import BayesianGaussianMixture
 from sklearn.utils._testing import ignore_warnings
 from torch import Tensor
 
+from pyrograph.distributions.incremental import keep
 from pyrograph.infer.dpvi.labelled import Labellings, in_order
 from pyrograph.infer.dpvi.labelled_program import LabelledProgram, read_labelled
 
@@ -89,7 +90,7 @@ def particle_filter(
     log_weights = torch.full((count,), -np.log(count))
     log_evidence = float(program.constant)
     if scheme == "fearnhead":
-        clusters = _selected(clusters, torch.zeros(1).long())
+        keep(clusters.values(), torch.zeros(1).long())
         log_weights = torch.zeros(1)
     for name, i in elements:
         score = clusters[name].scores(i)
@@ -99,7 +100,7 @@ def particle_filter(
             chosen, log_weights = _thinned(flat.log_softmax(0), count, rng)
             parent = torch.div(chosen, score.shape[1], rounding_mode="floor")
             slot = chosen % score.shape[1]
-            clusters = _selected(clusters, parent)
+            keep(clusters.values(), parent)
         else:
             slot = _drawn(score, rng)
             log_weights = log_weights + score.logsumexp(1)
@@ -110,15 +111,10 @@ def particle_filter(
             threshold * count
         ):
             weight = log_weights.exp().numpy()[None]
-            clusters = _selected(clusters, torch.as_tensor(ancestors(weight, scheme, rng)[0]))
+            keep(clusters.values(), torch.as_tensor(ancestors(weight, scheme, rng)[0]))
             log_weights = torch.full((count,), -np.log(count))
     labels = {name: in_order(c.labels) for name, c in clusters.items()}
     return Weighted(labels, log_weights, log_evidence, time.process_time() - begin)
-
-
-def _selected(clusters: Mapping, index: Tensor) -> dict:
-    memo: dict = {}  # rows and columns of a relation share their cells
-    return {name: c.select(index, memo) for name, c in clusters.items()}
 
 
 def _drawn(score: Tensor, rng: np.random.Generator) -> Tensor:

@@ -8,7 +8,8 @@ symbols from Dir(10), a prior that makes states nearly alike. Prior of the state
 the paper. Error: share of states that differ after the best matching of clusters to states
 (Munkres), mean over weighted particles.
 
-DPVI: pg.SequentialDPVI, K = 1, 10, 100. PF-M, PF-S: optimal proposal, multinomial or stratified
+DPVI: pg.SequentialDPVI, K = 1, 10, 100. Beam: Van Gael et al. (2008) on the true franchise, 200
+sweeps, every fifth of the latter half. PF-M, PF-S: optimal proposal, multinomial or stratified
 below K / 2. Best: paths drawn from the posterior at the true parameters; worst: uniform labels; one
 state: all in one cluster, which this measure likes where one state is frequent. Log evidence: of
 DPVI the bound, of filters their estimate. Seconds: processor time, DPVI's with reading the program.
@@ -19,6 +20,7 @@ all errors near the worst one.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import baselines_labels as baselines
@@ -28,6 +30,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pyro
 import torch
+from beam_sampler import beam
 from criteria import report, sign_test
 from torch import Tensor
 
@@ -35,6 +38,8 @@ import pyrograph as pg
 from pyrograph import distributions as D
 
 STATES, SYMBOLS, LENGTH, DRAWS = 10, 5, 500, 20
+#: Of the beam sampler: all, and between those that are averaged.
+SWEEPS, THIN = 200, 5
 SCHEMES = {"PF-M": "multinomial", "PF-S": "stratified"}
 
 
@@ -63,6 +68,11 @@ def evaluate(seed: int, length: int, counts: Sequence[int]) -> tuple[dict, dict]
         "one state": baselines.hamming(truth, np.zeros_like(truth)),
     }
     sizes = {}
+    begin, chain_of_paths = time.process_time(), beam(y, SYMBOLS, rng)
+    sampled = [next(chain_of_paths) for _ in range(SWEEPS)][SWEEPS // 2 :: THIN]
+    errors["beam"] = np.mean([baselines.hamming(truth, z) for z in sampled])
+    states = float(np.mean([z.max() + 1 for z in sampled]))
+    sizes["beam"] = states, time.process_time() - begin, np.nan
     program = baselines.program_of(chain, torch.as_tensor(y), SYMBOLS)
     for count in counts:
         engine = pg.SequentialDPVI(chain, num_particles=count, progress=False)
@@ -109,7 +119,7 @@ def plot(found: dict, counts: Sequence[int], path) -> None:
         mean = [v.mean() for v in values]
         error = [v.std() / np.sqrt(len(v)) for v in values]
         axis.errorbar(counts, mean, error, fmt="o-", capsize=2, label=name)
-    for name, style in (("best", ":"), ("one state", "-."), ("worst", "--")):
+    for name, style in (("best", ":"), ("beam", (0, (5, 1))), ("one state", "-."), ("worst", "--")):
         axis.axhline(found[name].mean(), color="k", ls=style, lw=1, label=name)
     axis.set(xscale="log", xlabel="K", ylabel="Hamming error (bars: SE)")
     figure.legend(loc="outside right upper", frameon=False, fontsize=7)

@@ -1,4 +1,5 @@
-"""Milliseconds of a sweep over blocks and over single nodes; microseconds of a step in time.
+"""Milliseconds of sweeps over blocks and over single nodes, and of passes over labels; microseconds
+of a step in time.
 
     python benchmarks/dpvi/speed.py [--quick] [--threads 1]
 
@@ -6,9 +7,12 @@
 with each other from the start on; K = 100 and 1000 by blocks alone. Bounds are those at
 convergence: of Algorithm 1 (single nodes), of blocks with a polish by flips or by single nodes, and
 of the default, which moves pairs between blocks and flips. In time: a binary chain of 2,000 steps,
-setting up apart.
+setting up apart. Labels: one forward pass of a Dirichlet process mixture over 200 points (D3 of
+dpmm.py, kappa = 25), setting up apart, in turn with a pass vectorised by hand in numpy, which has
+one model and no devices; growth up to K = 1000.
 
-Criteria (one thread, K = 10): a block sweep under 20 ms, at least ten times as fast as a sequential
+Criteria (one thread): passes over labels at K = 10, 50 and 100 in at most numpy's time; for the
+lattice, K = 10, a block sweep under 20 ms, at least ten times as fast as a sequential
 one; bounds at least the sequential one less 0.1 %, of blocks after each polish and of the default.
 """
 
@@ -20,9 +24,11 @@ from collections.abc import Sequence
 from functools import partial
 
 import criteria
+import dpmm
 import forward_backward as exact
 import hmm
 import numpy as np
+import numpy_pass
 import programs
 import pyro
 import torch
@@ -72,6 +78,34 @@ def in_time(length: int, count: int) -> float:
     return time.perf_counter() - begin
 
 
+def over_labels(count: int, runs: int, kappa: float = 25.0) -> tuple[float, float, float]:
+    """Median seconds of a pass of ours and of numpy's, and the median ratio.
+
+    Raises:
+        AssertionError: they do not end at the same bound.
+    """
+    x, _ = dpmm.data("D3", 0)
+    engines = []
+    for _ in range(runs + 1):
+        engine = pg.SequentialDPVI(dpmm.mixture, num_particles=count, progress=False)
+        engines.append(engine.setup(x, kappa))
+    waiting, bounds = iter(engines), []
+
+    def ours() -> None:
+        engine = next(waiting)
+        for _ in x:
+            bound = engine.step()
+        bounds.append(bound)
+
+    def by_hand() -> None:
+        a, b = dpmm.A, dpmm.B
+        bounds.append(numpy_pass.forward_pass(x.numpy(), count, dpmm.ALPHA, kappa, a, b)[1])
+
+    times = alternate(ours, by_hand, runs, warmup=1)
+    assert np.ptp(bounds) < 1e-8, bounds
+    return times
+
+
 def main(argv: Sequence[str] | None = None) -> bool:
     """Print the tables and the criteria; True if all criteria hold."""
     args = criteria.arguments(__doc__, 1, argv)
@@ -99,8 +133,21 @@ def main(argv: Sequence[str] | None = None) -> bool:
         seconds = statistics.median(in_time(length, count) for _ in range(3))
         step = 1e6 * seconds / length
         print(f"T = {length}, K = {count:4d}: {step:7.1f} us a node, {step / count:.2f} a particle")
+    labels = {}
+    for count in (10,) if args.quick else (10, 50, 100, 200, 500, 1000):
+        labels[count] = mine, numpy_s, share = over_labels(count, runs)
+        print(
+            f"200 labels, K = {count:4d}: {1e3 * mine:6.1f} ms a pass, numpy "
+            f"{1e3 * numpy_s:6.1f} ms, ratio {share:.2f}",
+            flush=True,
+        )
     sequential = bounds["single nodes"][0]
     passed = [
+        report(f"labels, K = {count}: at most numpy's time", share <= 1, f"ratio {share:.2f}")
+        for count, (_, _, share) in labels.items()
+        if count <= 100
+    ]
+    passed += [
         report("a block sweep under 20 ms", ours < 0.02, f"{1e3 * ours:.2f} ms"),
         report("at least ten times a sequential sweep", ratio <= 0.1, f"{1 / ratio:.0f} times"),
     ]

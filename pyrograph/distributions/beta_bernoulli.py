@@ -20,7 +20,8 @@ from torch import Tensor
 from torch.distributions import Beta
 
 from pyrograph.distributions.checks import floats, require_positive, unbatched
-from pyrograph.distributions.incremental import Clusters, Seating, join, twin
+from pyrograph.distributions.incremental import Clusters, join
+from pyrograph.distributions.seating import Seating, twin
 
 
 class BetaBernoulli:

@@ -22,8 +22,9 @@ from pyrograph.distributions.checks import (
     require_positive,
     unbatched,
 )
-from pyrograph.distributions.incremental import Clusters, Seating
+from pyrograph.distributions.incremental import Clusters
 from pyrograph.distributions.labels import Runs, number_roots
+from pyrograph.distributions.seating import Seating
 
 
 class ChineseRestaurant(TorchDistribution):
@@ -105,19 +106,25 @@ class SeatingPrior:
         self.log_total = (alpha + sizes).log().tolist()
 
     def scores(self, i: int, seating: Seating) -> Tensor:
-        return self.log_weight.take(seating.counts).sub_(self.log_total[seating.num_inside])
+        weight = self.log_weight.take(seating.sizes)
+        return weight.sub_(self.log_total[seating.num_inside])
+
+    def moves(self, elements: Tensor, own: Tensor, seating: Seating) -> tuple[Tensor, Tensor]:
+        sizes = seating.sizes
+        join = self.log_weight[sizes].unsqueeze(1).expand(-1, len(elements))
+        return join, self.log_weight[sizes[own] - 1]
 
     def log_prob(self, seating: Seating) -> Tensor:
         return log_partition(seating.counts.to(self.alpha.dtype), self.alpha)
 
-    def move(self, i: int, slot: Tensor, sign: int, seating: Seating) -> None:
-        """The counts are all there is."""
+    def append(self, i: int, source: Tensor, start: int, sign: int, seating: Seating) -> None:
+        """The sizes are all there is."""
 
-    def select(self, index: Tensor, memo: dict) -> "SeatingPrior":
+    def tidy(self, kept: Tensor, length: int) -> None:
+        """The sizes are all there is."""
+
+    def copy(self) -> "SeatingPrior":
         return self
 
-    def grow(self, capacity: int, seating: Seating) -> None:
-        """The counts are all there is."""
-
     def rebuild(self, seating: Seating) -> None:
-        """The counts are all there is."""
+        """The sizes are all there is."""

@@ -21,10 +21,11 @@ from torch.distributions import constraints
 from pyrograph.distributions.beta_bernoulli import BetaBernoulli, Cells, LineTerm, RelationScores
 from pyrograph.distributions.checks import require_labels
 from pyrograph.distributions.dirichlet_categorical import DirichletCategorical
-from pyrograph.distributions.incremental import Clusters, Seating
+from pyrograph.distributions.incremental import Clusters
 from pyrograph.distributions.labels import Runs, by_appearance
 from pyrograph.distributions.normal_inverse_gamma import NormalInverseGamma
 from pyrograph.distributions.normal_inverse_wishart import NormalInverseWishart
+from pyrograph.distributions.seating import Seating
 from pyrograph.errors import OptionError, ShapeMismatch
 
 Component = NormalInverseGamma | NormalInverseWishart | DirichletCategorical
@@ -191,7 +192,10 @@ class CollapsedRelation(TorchDistribution):
         n, m = self.event_shape
         seatings = Seating(rows, n), Seating(columns, m)
         cells = Cells(self.component, values, seatings)
-        return RelationScores(*(Clusters(s, (LineTerm(cells, k),)) for k, s in enumerate(seatings)))
+        lines = (LineTerm(cells, axis) for axis in (0, 1))
+        return RelationScores(
+            *(Clusters(s, by_particle=(line,)) for s, line in zip(seatings, lines, strict=True))
+        )
 
     def _ones_and_zeros(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """Whether each entry is an observed one, an observed zero."""

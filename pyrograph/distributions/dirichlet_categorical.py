@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.distributions import Categorical, Dirichlet, Distribution
 
 from pyrograph.distributions.checks import floats, require_count, require_positive, unbatched
-from pyrograph.distributions.incremental import Seating
 from pyrograph.distributions.mixture_term import MixtureTerm
+from pyrograph.distributions.seating import Seating
 from pyrograph.errors import OptionError, ShapeMismatch
 
 
@@ -106,7 +106,7 @@ class DirichletCategorical:
 
 
 class DirichletCategoricalTerm(MixtureTerm):
-    """Predictive probabilities of a symbol, O(C) per particle; the prior counts among the sums."""
+    """Predictive probabilities of a symbol, O(1) per cluster; the prior counts among the sums."""
 
     def __init__(self, component: DirichletCategorical, data: Tensor):
         super().__init__(component, data)
@@ -116,4 +116,11 @@ class DirichletCategoricalTerm(MixtureTerm):
         self.symbols = data.long().tolist()
 
     def scores(self, i: int, seating: Seating) -> Tensor:
-        return self.totals[self.symbols[i]].log() - self.by_size.take(seating.counts)
+        return self.totals[self.symbols[i]].log() - self.by_size.take(seating.sizes)
+
+    def moves(self, elements: Tensor, own: Tensor, seating: Seating) -> tuple[Tensor, Tensor]:
+        symbols = self.table[elements].argmax(1)
+        held = self.totals[symbols]  # [B, limit]
+        join = held.log().T - self.by_size[seating.sizes].unsqueeze(1)
+        without = held.T[own, torch.arange(len(elements), device=own.device)] - 1
+        return join, without.log() - self.by_size[seating.sizes[own] - 1]

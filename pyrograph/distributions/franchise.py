@@ -48,8 +48,9 @@ from pyrograph.distributions.checks import (
     unbatched,
 )
 from pyrograph.distributions.franchise_terms import SequenceTerm, log_sequence
-from pyrograph.distributions.incremental import Clusters, Seating
+from pyrograph.distributions.incremental import Clusters
 from pyrograph.distributions.labels import by_appearance
+from pyrograph.distributions.seating import Seating
 from pyrograph.distributions.urn import Moves
 from pyrograph.errors import OptionError
 
@@ -152,4 +153,5 @@ class ChineseRestaurantFranchise(TorchDistribution):
             unbatched("ChineseRestaurantFranchise", p).to(labels.device)
             for p in (self.alpha, self.gamma)
         )
-        return Clusters(Seating(labels, self.n), (SequenceTerm(alpha, gamma, self.urn),))
+        term = SequenceTerm(alpha, gamma, self.urn)
+        return Clusters(Seating(labels, self.n), by_particle=(term,))

@@ -16,8 +16,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyrograph.distributions.incremental import Seating, twin
 from pyrograph.distributions.labels import by_appearance
+from pyrograph.distributions.seating import Seating, twin
 from pyrograph.distributions.urn import Moves
 
 #: Candidates are rescored in chunks of about this many numbers per table of a convolution.

@@ -19,22 +19,14 @@ Source: Saeedi et al. (2017), eqs 12 and 16-19.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from pyrograph.distributions.seating import CLOSED, EMPTY, Seating, twin
 from pyrograph.errors import OptionError, ShapeMismatch
-
-#: Slots of a fresh state beyond those in use.
-SPARE = 4
-
-
-def twin(state):
-    """A shallow copy; ``copy.copy`` takes several times as long, which a filter's step feels."""
-    new = object.__new__(type(state))
-    new.__dict__.update(state.__dict__)
-    return new
 
 
 class Incremental(Protocol):
@@ -67,19 +59,47 @@ class Incremental(Protocol):
         """``[P]``: the log joint of the elements present, from the statistics."""
 
 
-class Term(Protocol):
-    """One additive part of the log joint; ``seating`` holds the labels and counts."""
+class ClusterTerm(Protocol):
+    """A part of the log joint that is a sum over clusters, kept per row of the seating's pool."""
 
     def scores(self, i: int, seating: Seating) -> Tensor:
-        """``[P, C]``, a fresh tensor; free slots other than the first may hold anything."""
+        """``[limit]``: what each cluster gains by element i, for all rows of the pool; those that
+        are not in use may hold anything."""
+
+    def moves(self, elements: Tensor, own: Tensor, seating: Seating) -> tuple[Tensor, Tensor]:
+        """What each of ``elements [B]``, which are in, would add to each cluster, ``[limit, B]``,
+        and what it adds to its own, rows ``own [P, B]``: ``[P, B]``, -inf where that is not known
+        well."""
+
+    def append(self, i: int, source: Tensor, start: int, sign: int, seating: Seating) -> None:
+        """Rows ``start``, ... are rows ``source [U]`` with (+1) or without (-1) element i; their
+        sizes are there already."""
+
+    def tidy(self, kept: Tensor, length: int) -> None:
+        """Keep these rows of the pool, in one of this length."""
+
+    def copy(self) -> ClusterTerm: ...
+
+    def log_prob(self, seating: Seating) -> Tensor:
+        """``[P]``."""
+
+    def rebuild(self, seating: Seating) -> None:
+        """Every row anew, right after the seating has counted."""
+
+
+class ParticleTerm(Protocol):
+    """A part of the log joint that depends on whole labellings, kept per particle."""
+
+    def scores(self, i: int, seating: Seating) -> Tensor:
+        """``[P, C]``; closed slots may hold anything."""
 
     def move(self, i: int, slot: Tensor, sign: int, seating: Seating) -> None:
-        """Element i joins (+1) or leaves (-1) ``slot [P]``, row ``seating.at`` of ``[P * C, ...]``;
-        the counts are already changed."""
+        """Element i joins (+1) or leaves (-1) ``slot [P]``; the seating is already changed."""
 
-    def log_prob(self, seating: Seating) -> Tensor: ...
+    def log_prob(self, seating: Seating) -> Tensor:
+        """``[P]``."""
 
-    def select(self, index: Tensor, memo: dict) -> Term: ...
+    def select(self, index: Tensor, memo: dict) -> ParticleTerm: ...
 
     def grow(self, capacity: int, seating: Seating) -> None: ...
 
@@ -87,130 +107,30 @@ class Term(Protocol):
         """Statistics from the labels alone."""
 
 
-class Seating:
-    """Who sits where: labels ``[P, n]`` and cluster sizes ``counts [P, C]`` (long).
-
-    Args:
-        labels: ``[P, t]`` labels >= 0 of the first t elements, -1 for one that is out.
-        n: number of elements in all.
-
-    Raises:
-        ShapeMismatch: labels are not ``[P, t]`` with t <= n.
-        OptionError: labels are not integers from -1 to n - 1, or an element is out in some
-            particles only.
-    """
-
-    def __init__(self, labels: Tensor, n: int):
-        if labels.ndim != 2 or labels.shape[1] > n:
-            raise ShapeMismatch(
-                f"labels of shape {tuple(labels.shape)}: give [P, t] labels of the first t <= {n} "
-                "elements, one row per particle"
-            )
-        if labels.is_floating_point() or labels.dtype == torch.bool:
-            raise OptionError(f"labels of dtype {labels.dtype}: give integers (labels.long())")
-        num_particles, given = labels.shape
-        top = int(labels.max()) + 1 if labels.numel() else 0
-        if top > n:
-            raise OptionError(
-                f"label {top - 1} for {n} elements: labels are slots below {n}; number the "
-                "clusters 0, 1, ... (labels.unique(return_inverse=True) does)"
-            )
-        # Copying labels is what selecting many particles costs: as narrow as n allows.
-        narrow = torch.int16 if n < torch.iinfo(torch.int16).max else torch.int32
-        self._labels = labels.new_full((num_particles, n), -1, dtype=narrow)
-        self._labels[:, :given] = labels
-        inside = self._labels >= 0
-        if bool((inside != inside[:1]).any()) or (labels.numel() and int(labels.min()) < -1):
-            raise OptionError(
-                "labels must be >= 0, or -1 in every particle for an element that is out"
-            )
-        #: Which elements are present, the same ones in every particle.
-        self.inside = inside[0].tolist() if num_particles else [False] * n
-        self.num_inside = sum(self.inside)
-        self.capacity = top + SPARE
-        self.recount()
-
-    def recount(self) -> None:
-        rows = self.labels_or(self.capacity)
-        counts = rows.new_zeros(len(rows), self.capacity + 1)
-        counts.scatter_add_(1, rows, torch.ones_like(rows))
-        self.counts = counts[:, :-1].contiguous()
-        self._lay_out()
-        #: At most this many slots are in use in any particle.
-        self.most = int((self.counts > 0).sum(1).max()) if len(rows) else 0
-
-    def _lay_out(self) -> None:
-        """First row of each particle in ``[P * C, ...]``."""
-        self._ones = self.counts.new_ones(len(self.counts))
-        self._first = torch.arange(len(self.counts), device=self.counts.device) * self.capacity
-
-    @property
-    def labels(self) -> Tensor:
-        """``[P, n]``, -1 for elements that are out."""
-        return self._labels.long()
-
-    def labels_or(self, absent: int) -> Tensor:
-        """``[P, n]``, ``absent`` for elements that are out."""
-        return torch.where(self._labels < 0, absent, self.labels)
-
-    def slot_of(self, i: int) -> Tensor:
-        return self._labels[:, i].long()
-
-    def change(self, i: int, slot: Tensor, sign: int) -> None:
-        if self.inside[i] != (sign < 0):
-            state = "present already; take it out first" if sign > 0 else "out already"
-            raise OptionError(f"element {i} is {state}")
-        self.inside[i] = sign > 0
-        self.num_inside += sign
-        self._labels[:, i] = slot if sign > 0 else -1
-        #: Rows of ``[P * C, ...]`` that the change is about.
-        self.at = self._first + slot
-        self.counts.view(-1).index_add_(0, self.at, self._ones, alpha=sign)
-
-    def closed(self) -> Tensor:
-        """``[P, C]``: free slots other than the first."""
-        free = self.counts == 0
-        return free & (free.cumsum(1) > 1)
-
-    def must_grow(self) -> bool:
-        """After a move: whether some particle has no free slot.
-
-        Looks only when as many moves as free slots have been made since the last look.
-        """
-        self.most += 1
-        if self.most < self.capacity:
-            return False
-        self.most = int((self.counts > 0).sum(1).max())
-        return self.most >= self.capacity
-
-    def grow(self, capacity: int) -> None:
-        self.counts = torch.nn.functional.pad(self.counts, (0, capacity - self.capacity))
-        self.capacity = capacity
-        self._lay_out()
-
-    def select(self, index: Tensor, memo: dict) -> Seating:
-        if id(self) not in memo:
-            new = twin(self)
-            new._labels = self._labels.index_select(0, index)
-            new.counts = self.counts.index_select(0, index)
-            new.inside = self.inside.copy()
-            if len(index) != len(self.counts):
-                new._lay_out()
-            memo[id(self)] = new
-        return memo[id(self)]
-
-
 class Clusters:
     """A sum of terms over one seating; see :class:`Incremental`.
 
-    The counts are exact integers. Sums of data drift by rounding only, and ``refresh`` computes
-    them afresh from the labels. Terms are made of detached parameters and data.
+    Sizes are exact integers. Sums of data drift by rounding only, and ``refresh`` computes them
+    afresh from the labels. Terms are made of detached parameters and data.
+
+    Args:
+        seating: the labels and the pool of clusters.
+        by_cluster, by_particle: the terms, of which there is one at least.
     """
 
-    def __init__(self, seating: Seating, terms: tuple[Term, ...], build: bool = True):
-        self.seating, self.terms = seating, terms
-        if build:
-            self.refresh()
+    def __init__(
+        self,
+        seating: Seating,
+        by_cluster: tuple[ClusterTerm, ...] = (),
+        by_particle: tuple[ParticleTerm, ...] = (),
+    ):
+        self.seating, self.by_cluster, self.by_particle = seating, by_cluster, by_particle
+        for term in self.terms:
+            term.rebuild(seating)
+
+    @property
+    def terms(self) -> tuple[ClusterTerm | ParticleTerm, ...]:
+        return self.by_cluster + self.by_particle
 
     @property
     def labels(self) -> Tensor:
@@ -221,28 +141,69 @@ class Clusters:
         return self.seating.capacity
 
     def take_out(self, i: int) -> None:
-        self._change(i, self.seating.slot_of(i), -1)
+        # with room for the way back, which finds the row that element i was taken out of
+        self._change(i, self.seating.slot_of(i), -1, moves=2)
 
     def put_in(self, i: int, label: Tensor) -> None:
-        self._change(i, label, +1)
-        if self.seating.must_grow():
-            capacity = 2 * self.capacity
-            self.seating.grow(capacity)
-            for term in self.terms:
-                term.grow(capacity, self.seating)
+        self._change(i, label, +1, moves=1)
 
-    def _change(self, i: int, slot: Tensor, sign: int) -> None:
-        self.seating.change(i, slot, sign)
-        for term in self.terms:
-            term.move(i, slot, sign, self.seating)
+    def _change(self, i: int, slot: Tensor, sign: int, moves: int) -> None:
+        seating = self.seating
+        if not seating.has_room(moves):
+            self._tidy()
+        capacity, start = seating.capacity, seating.num_rows
+        source = seating.change(i, slot, sign)
+        for term in self.by_cluster:
+            term.append(i, source, start, sign, seating)
+        for term in self.by_particle:
+            term.move(i, slot, sign, seating)
+            if seating.capacity != capacity:
+                term.grow(seating.capacity, seating)
+
+    def _tidy(self) -> None:
+        kept, length = self.seating.tidy()
+        for term in self.by_cluster:
+            term.tidy(kept, length)
+
+    def gains(self, elements: Tensor) -> Tensor:
+        """``[P, C, B]``: change of the log joint if one of ``elements [B]`` moved to each slot.
+
+        They are in. -inf where a move leads nowhere new; up to rounding as ``take_out`` and
+        ``scores`` say one by one, or +inf where rounding would matter.
+
+        Raises:
+            OptionError: a term is not a sum over clusters.
+        """
+        if self.by_particle:
+            raise OptionError("gains of many elements at once need terms that sum over clusters")
+        self._tidy()
+        seating = self.seating
+        slot = seating.labels[:, elements]
+        own = seating.rows.gather(1, slot)
+        joins, stays = zip(*(t.moves(elements, own, seating) for t in self.by_cluster), strict=True)
+        gain = sum(joins)[seating.rows] - sum(stays).unsqueeze(1)
+        # an element alone that starts a new cluster stays where it is
+        is_alone = (seating.sizes[own] == 1).unsqueeze(1)
+        is_open, is_closed = ((seating.rows == kind).unsqueeze(2) for kind in (EMPTY, CLOSED))
+        gain.masked_fill_(is_closed | (is_open & is_alone), -torch.inf)
+        return gain.scatter_(1, slot.unsqueeze(1), -torch.inf)
 
     def scores(self, i: int) -> Tensor:
-        if self.seating.inside[i]:
+        seating = self.seating
+        if seating.inside[i]:
             raise OptionError(f"element {i} is present; take it out before scoring its places")
-        total = self.terms[0].scores(i, self.seating)
-        for term in self.terms[1:]:
-            total = total + term.scores(i, self.seating)
-        return total.masked_fill_(self.seating.closed(), -torch.inf)
+        if not self.by_cluster:
+            total = self._scores_by_particle(i)
+            return total.masked_fill(seating.closed(), -torch.inf)
+        total, *others = (term.scores(i, seating) for term in self.by_cluster)
+        for other in others:
+            total = total + other
+        total.select(0, CLOSED).fill_(-torch.inf)
+        total = total.take(seating.rows)
+        return total + self._scores_by_particle(i) if self.by_particle else total
+
+    def _scores_by_particle(self, i: int) -> Tensor:
+        return sum(term.scores(i, self.seating) for term in self.by_particle)
 
     def log_prob(self) -> Tensor:
         return sum(term.log_prob(self.seating) for term in self.terms)
@@ -250,14 +211,29 @@ class Clusters:
     def select(self, index: Tensor, memo: dict | None = None) -> Clusters:
         """``memo`` keeps what two selected states share shared (rows and columns of a relation)."""
         memo = {} if memo is None else memo
-        seating = self.seating.select(index, memo)
-        return Clusters(seating, tuple(t.select(index, memo) for t in self.terms), build=False)
+        new = twin(self)
+        new.seating = self.seating.select(index, memo)
+        new.by_cluster = tuple(term.copy() for term in self.by_cluster)
+        new.by_particle = tuple(term.select(index, memo) for term in self.by_particle)
+        return new
 
     def refresh(self) -> None:
         """Every statistic anew from the labels, against drift."""
         self.seating.recount()
         for term in self.terms:
             term.rebuild(self.seating)
+
+
+def keep(states: Iterable[Clusters], index: Tensor) -> None:
+    """Go on with the particles ``index [P']`` of several states, which may share terms."""
+    memo: dict = {}
+    states = list(states)
+    for state in states:
+        state.seating.keep(index)
+        memo[id(state.seating)] = state.seating
+    for state in states:
+        if state.by_particle:
+            state.by_particle = tuple(term.select(index, memo) for term in state.by_particle)
 
 
 def join(*parts: Clusters) -> Clusters:
@@ -270,4 +246,9 @@ def join(*parts: Clusters) -> Clusters:
     for part in parts[1:]:
         if part.labels.shape != first.labels.shape or bool((part.labels != first.labels).any()):
             raise ShapeMismatch("the parts to join must start from the same labels [P, n]")
-    return Clusters(first.seating, tuple(term for part in parts for term in part.terms))
+    first.seating.recount()
+    return Clusters(
+        first.seating,
+        tuple(term for part in parts for term in part.by_cluster),
+        tuple(term for part in parts for term in part.by_particle),
+    )

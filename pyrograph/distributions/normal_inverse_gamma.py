@@ -25,8 +25,8 @@ from torch import Tensor
 from torch.distributions import Gamma
 
 from pyrograph.distributions.checks import floats, require_count, require_positive, unbatched
-from pyrograph.distributions.incremental import Seating
 from pyrograph.distributions.mixture_term import MixtureTerm
+from pyrograph.distributions.seating import Seating
 from pyrograph.errors import ShapeMismatch
 
 
@@ -165,9 +165,11 @@ class NormalInverseGamma:
 
 
 class NormalInverseGammaTerm(MixtureTerm):
-    """Student predictive scores, O(C d) per particle.
+    """Student predictive scores as differences of log marginal likelihoods, O(d) per cluster.
 
-    The prior counts among the sums: a slot holds kappa l + S and 2 b + kappa l^2 + Q.
+    The prior counts among the sums: a row holds kappa l + S, 2 b + kappa l^2 + Q, and the log
+    marginal likelihood. Scoring element i makes the rows that hold i too; those that are then
+    chosen are copied.
     """
 
     def __init__(self, component: NormalInverseGamma, data: Tensor):
@@ -176,26 +178,93 @@ class NormalInverseGammaTerm(MixtureTerm):
         kappa, a, b, loc = (
             unbatched("NormalInverseGamma", p, event_dim) for p in self.component.parameters
         )
-        shift = (loc - self.centre).expand(max(component.dim, 1))
-        self.prior = torch.cat([kappa * shift, 2 * b + kappa * shift.square()])
-        kappa_n, a_n = kappa + self.sizes.unsqueeze(-1), a + self.sizes.unsqueeze(-1) / 2
-        shrunk = kappa_n / (kappa_n + 1)
-        constant = torch.lgamma(a_n + 0.5) - torch.lgamma(a_n) + (shrunk / math.pi).log() / 2
-        #: By cluster size, ``[n + 1]``, or ``[d, n + 1]`` where a parameter has dimensions.
-        self.inverse, self.shrunk, self.power, self.constant = (
-            part.squeeze(-1) if part.shape[-1] == 1 else part.T.contiguous()
-            for part in torch.broadcast_tensors(1 / kappa_n, shrunk, a_n + 0.5, constant)
-        )
-        self.y = self.table[:, : len(shift), None, None].unbind(0)
+        d = max(component.dim, 1)
+        shift = (loc - self.centre).expand(d)
+        nothing = self.table.new_zeros(len(self.table), 1)
+        self.table = torch.cat([self.table, nothing], dim=1)
+        self.columns = self.table.unsqueeze(-1).unbind(0)
+        self.prior = torch.cat([kappa * shift, 2 * b + kappa * shift.square(), nothing[0]])
+        sizes = self.sizes.unsqueeze(-1)
+        kappa_n, a_n = kappa + sizes, a + sizes / 2
+        constant = torch.lgamma(a_n) - torch.lgamma(a) + a * (2 * b).log()
+        constant = constant + (kappa / kappa_n).log() / 2 - sizes / 2 * math.log(math.pi)
+        inverse, power = torch.broadcast_tensors(1 / kappa_n, a_n)
+        #: By size, ``[2 w + 1, n + 2]`` for w = 1 or d: 1 / kappa_n, a_n, and what depends on
+        #: nothing else.
+        constant = constant.expand(-1, d).sum(1, keepdim=True)
+        self.by_size = torch.cat([inverse, power, constant], dim=1).T.contiguous()
+        #: By size, of clusters with one element more.
+        self.ahead = self.by_size.roll(-1, dims=1)
+        self._widths = inverse.shape[1], d
+
+    def _lay_out(self) -> None:
+        """Room for the pool's rows with an element more, and views of its parts."""
+        width, d = self._widths
+        self._new = torch.empty_like(self.totals)
+        self._looked_up = self.ahead.new_empty(2 * width + 1, self.totals.shape[1])
+        self._parts = _parts(self._new, d) + _parts(self._looked_up, width)
+        self._log_marginals, self._new_log_marginals = self.totals[-1], self._new[-1]
+        self._scored: tuple[int, int] | None = None
 
     def scores(self, i: int, seating: Seating) -> Tensor:
-        def of_size(table: Tensor) -> Tensor:
-            return table.take(seating.counts) if table.ndim == 1 else table[:, seating.counts]
+        torch.add(self.totals, self.columns[i], out=self._new)
+        torch.index_select(self.ahead, 1, seating.sizes, out=self._looked_up)
+        _log_marginal(*self._parts)
+        self._scored = i, seating.num_rows
+        return self._new_log_marginals - self._log_marginals
 
-        s, q = self.totals.chunk(2)
-        m = s * of_size(self.inverse)
-        twice_b_n = torch.addcmul(q, s, m, value=-1)
-        gap = torch.sub(self.y[i], m, out=m)
-        log_ratio = gap.square_().mul_(of_size(self.shrunk)).div_(twice_b_n).log1p_()
-        spread = log_ratio.mul_(of_size(self.power)).add_(twice_b_n.log_(), alpha=0.5)
-        return torch.sub(of_size(self.constant), spread, out=spread).sum(0)
+    def moves(self, elements: Tensor, own: Tensor, seating: Seating) -> tuple[Tensor, Tensor]:
+        column = self.table[elements].T  # [m, B]
+        sizes = seating.sizes
+        joined = self.totals.unsqueeze(2) + column.unsqueeze(1)
+        self._settle(joined, (sizes + 1).unsqueeze(1).expand(joined.shape[1:]))
+        left = self.totals[:, own] - column.unsqueeze(1)
+        self._settle(left, sizes[own] - 1)
+        now = self._log_marginals
+        return joined[-1] - now.unsqueeze(1), now[own] - left[-1]
+
+    def append(self, i: int, source: Tensor, start: int, sign: int, seating: Seating) -> None:
+        rows = self.totals.narrow(1, start, source.size(0))
+        if sign > 0 and self._scored == (i, start):
+            rows.copy_(self._new.index_select(1, source))
+        else:
+            new = self.totals.index_select(1, source).add_(self.columns[i], alpha=sign)
+            sizes = seating.sizes.narrow(0, start, source.size(0))
+            self._settle(new, sizes)
+            rows.copy_(new)
+        self._scored = None
+
+    def _settle(self, totals: Tensor, sizes: Tensor) -> None:
+        """Fill in the log marginal likelihoods of clusters from their sums."""
+        width, d = self._widths
+        _log_marginal(*_parts(totals, d), *_parts(self.by_size[:, sizes], width))
+
+    def log_marginals(self, sizes: Tensor) -> Tensor:
+        return self._log_marginals
+
+    def tidy(self, kept: Tensor, length: int) -> None:
+        super().tidy(kept, length)
+        self._lay_out()
+
+    def copy(self) -> NormalInverseGammaTerm:
+        new = super().copy()
+        new._lay_out()
+        return new
+
+    def rebuild(self, seating: Seating) -> None:
+        super().rebuild(seating)
+        self._settle(self.totals, seating.sizes)
+        self._lay_out()
+
+
+def _parts(table: Tensor, width: int) -> tuple[Tensor, ...]:
+    """Views of ``[2 w + 1, R]`` as w, w rows and one."""
+    return table[:width], table[width:-1], table[-1]
+
+
+def _log_marginal(
+    s: Tensor, q: Tensor, out: Tensor, inverse: Tensor, power: Tensor, constant: Tensor
+) -> None:
+    """Into ``out [R]``, from sums ``[d, R]`` and what depends on sizes."""
+    twice_b_n = torch.addcmul(q, s * inverse, s, value=-1)
+    torch.sub(constant, twice_b_n.log_().mul_(power).sum(0), out=out)

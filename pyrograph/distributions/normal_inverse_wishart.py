@@ -23,8 +23,8 @@ from torch import Tensor
 from torch.distributions import Chi2, Distribution
 
 from pyrograph.distributions.checks import floats, require_positive, unbatched
-from pyrograph.distributions.incremental import Seating
 from pyrograph.distributions.mixture_term import MixtureTerm
+from pyrograph.distributions.seating import Seating, resized
 from pyrograph.errors import OptionError, ShapeMismatch
 
 
@@ -157,71 +157,101 @@ def half_log_det(factor: Tensor) -> Tensor:
 
 
 class NormalInverseWishartTerm(MixtureTerm):
-    """Student predictive scores, O(C d^2) per particle.
+    """Student predictive scores, O(d^2) per cluster.
 
-    A move changes the sums of one slot per particle; that slot's location, inverse Cholesky factor
-    and constant are computed anew from the sums, O(d^3). So nothing drifts but the sums.
+    An element that joins changes the inverse of Psi_n by rank one and its determinant by a factor,
+
+        Psi_n+1 = Psi_n + k g g',   k = kappa_n / (kappa_n + 1),  g = y - m,
+        Psi_n+1^-1 = Psi_n^-1 - k v v' / (1 + k g'v),  |Psi_n+1| = |Psi_n| (1 + k g'v),
+
+    v = Psi_n^-1 g, O(d^2) too; positive definite matrices that grow lose little by it. When an
+    element leaves, the opposite could cancel: both are computed anew from the sums, O(d^3). What
+    has been scored, v and g'v, is used again where the element then joins.
     """
 
     def __init__(self, component: NormalInverseWishart, data: Tensor):
         super().__init__(component, data)
-        for parameter, event_dim in zip(component.parameters, (0, 0, 2, 1)):
+        for parameter, event_dim in zip(component.parameters, (0, 0, 2, 1), strict=True):
             unbatched("NormalInverseWishart", parameter, event_dim)
+        d, nu = self.component.dim, self.component.nu
         self.prior = torch.zeros_like(self.table[0])
         kappa_n = self.component.kappa + self.sizes
-        power = (self.component.nu + self.sizes + 1) / 2
-        #: By cluster size: kappa_n / (kappa_n + 1) and (nu_n + 1) / 2.
-        self.shrunk, self.power = kappa_n / (kappa_n + 1), power
+        shrunk, power = kappa_n / (kappa_n + 1), (nu + self.sizes + 1) / 2
+        constant = torch.lgamma(power) - torch.lgamma(power - d / 2)
+        constant = constant + d / 2 * (shrunk / math.pi).log()
+        #: By cluster size: k, (nu_n + 1) / 2, and the constant of the density.
+        self.by_size = torch.stack([shrunk, power, constant])
+        self._scored: tuple[int, int, Tensor, Tensor, Tensor] | None = None
 
     def scores(self, i: int, seating: Seating) -> Tensor:
-        d = self.component.dim
-        gap = self.table[i, :d] - self.mean
-        ratio = (self.whiten @ gap.unsqueeze(-1)).squeeze(-1).square().sum(-1)
-        log_ratio = ratio.mul_(self.shrunk.take(seating.counts)).log1p_()
-        return self.constant - log_ratio.mul_(self.power.take(seating.counts))
+        num = seating.num_rows
+        shrunk, power, constant = self.by_size.index_select(1, seating.sizes[:num])
+        gap = self.table[i, : self.component.dim] - self.mean[:num]
+        v = (self.inverse[:num] @ gap.unsqueeze(-1)).squeeze(-1)
+        log_ratio = (v * gap).sum(-1).mul_(shrunk).log1p_()
+        self._scored = i, num, gap, v, log_ratio
+        score = constant - self.half_log_det[:num] - power * log_ratio
+        return torch.nn.functional.pad(score, (0, seating.limit - num))
 
-    def move(self, i: int, slot: Tensor, sign: int, seating: Seating) -> None:
-        super().move(i, slot, sign, seating)
-        at = seating.at
-        counts, totals = seating.counts.view(-1)[at], self.totals.flatten(1)[:, at].T
-        for part, fresh in zip(self._cached(), self._predictive(counts, totals)):
-            part.flatten(0, 1)[at] = fresh
+    def moves(self, elements: Tensor, own: Tensor, seating: Seating) -> tuple[Tensor, Tensor]:
+        num, sizes = seating.num_rows, seating.sizes
+        gap = self.table[elements, : self.component.dim] - self.mean[:num].unsqueeze(1)
+        ratio = ((gap @ self.inverse[:num]) * gap).sum(-1)  # [R, B]
+        shrunk, power, constant = self.by_size[:, sizes[:num]].unsqueeze(2)
+        base = constant - self.half_log_det[:num].unsqueeze(1)
+        join = base - power * (shrunk * ratio).log1p()
+        # without i: |Psi_n-1| = |Psi_n| q, q = 1 - g'v / k for the k of n - 1
+        shrunk, power, constant = self.by_size[:, sizes[own] - 1]
+        q = 1 - ratio.gather(0, own) / shrunk
+        least = torch.finfo(q.dtype).eps ** 0.5  # what is left is not known well below
+        log_q = q.clamp_min(least).log()
+        stay = constant - self.half_log_det[own] + (power - 0.5) * log_q
+        stay = torch.where(q > least, stay, -torch.inf)
+        return torch.nn.functional.pad(join, (0, 0, 0, seating.limit - num)), stay
 
-    def _predictive(self, counts: Tensor, totals: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Location, inverse factor and constant of slots with these sums."""
-        d = self.component.dim
-        counts = counts.to(totals.dtype)
-        m, kappa_n, nu_n, factor = self.component.updated(counts, totals, self.centre)
-        eye = torch.eye(d, dtype=m.dtype, device=m.device)
-        whiten = torch.linalg.solve_triangular(factor, eye.expand_as(factor), upper=False)
-        constant = (
-            torch.lgamma((nu_n + 1) / 2)
-            - torch.lgamma((nu_n + 1 - d) / 2)
-            - d / 2 * math.log(math.pi)
-            - half_log_det(factor)
-            + d / 2 * (kappa_n / (kappa_n + 1)).log()
+    def append(self, i: int, source: Tensor, start: int, sign: int, seating: Seating) -> None:
+        super().append(i, source, start, sign, seating)
+        new = slice(start, start + source.size(0))
+        if sign < 0 or self._scored is None or self._scored[:2] != (i, start):
+            self._fill(new, seating)
+            return
+        gap, v, log_ratio = (part.index_select(0, source) for part in self._scored[2:])
+        shrunk = self.by_size[0].take(seating.sizes[new] - 1)
+        scaled = v * (shrunk * (-log_ratio).exp()).unsqueeze(-1)
+        inverse = self.inverse.index_select(0, source)
+        self.inverse[new] = inverse.baddbmm_(scaled.unsqueeze(2), v.unsqueeze(1), alpha=-1)
+        self.mean[new] = self.mean.index_select(0, source) + (1 - shrunk).unsqueeze(-1) * gap
+        self.half_log_det[new] = self.half_log_det.index_select(0, source) + log_ratio / 2
+        self._scored = None
+
+    def _fill(self, rows: slice, seating: Seating) -> None:
+        """Location, inverse and determinant of rows from their sums."""
+        totals = self.totals[:, rows].T
+        sizes = seating.sizes[rows].to(totals.dtype)
+        self.mean[rows], _, _, factor = self.component.updated(sizes, totals, self.centre)
+        self.inverse[rows] = torch.cholesky_inverse(factor)
+        self.half_log_det[rows] = half_log_det(factor)
+        self._scored = None
+
+    def tidy(self, kept: Tensor, length: int) -> None:
+        super().tidy(kept, length)
+        self.mean, self.inverse, self.half_log_det = (
+            resized(part, kept, length, dim=0) for part in self._cached()
         )
-        return m, whiten, constant
-
-    def select(self, index: Tensor, memo: dict) -> NormalInverseWishartTerm:
-        new = super().select(index, memo)
-        new.mean, new.whiten, new.constant = (
-            part.index_select(0, index) for part in self._cached()
-        )
-        return new
+        self._scored = None
 
     def _cached(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.mean, self.whiten, self.constant
+        return self.mean, self.inverse, self.half_log_det
 
-    def grow(self, capacity: int, seating: Seating) -> None:
-        super().grow(capacity, seating)
-        self._fill(seating)
+    def copy(self) -> NormalInverseWishartTerm:
+        new = super().copy()
+        new.mean, new.inverse, new.half_log_det = (part.clone() for part in self._cached())
+        return new
 
     def rebuild(self, seating: Seating) -> None:
         super().rebuild(seating)
-        self._fill(seating)
-
-    def _fill(self, seating: Seating) -> None:
-        self.mean, self.whiten, self.constant = self._predictive(
-            seating.counts, self.totals.movedim(0, -1)
-        )
+        num, d = self.totals.shape[1], self.component.dim
+        self.mean = self.totals.new_empty(num, d)
+        self.inverse = self.totals.new_empty(num, d, d)
+        self.half_log_det = self.totals.new_empty(num)
+        self._fill(slice(0, num), seating)

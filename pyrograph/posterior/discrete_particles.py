@@ -15,9 +15,20 @@ from pyro.distributions import Categorical, Delta, TorchDistribution
 from torch import Tensor
 
 from pyrograph.errors import OptionError
+from pyrograph.graph import FactorGraph
 from pyrograph.posterior.finite import Finite, States
 from pyrograph.posterior.joint_states import JointStateGuide
 from pyrograph.posterior.posterior import Posterior, draw_indices
+
+
+def values_of(graph: FactorGraph, x: Tensor) -> dict[str, Tensor]:
+    """Numbers of states ``[V, K]`` of all nodes as values ``{site: [K, *site shape]}``."""
+    out, start = {}, 0
+    for name, site in graph.sites.items():
+        codes = x[start : start + site.num_nodes].t()
+        start += site.num_nodes
+        out[name] = site.enumeration[codes].reshape(len(codes), *site.shape)
+    return out
 
 
 class DiscreteParticles(Posterior):
@@ -65,15 +76,7 @@ class DiscreteParticles(Posterior):
     @cached_property
     def particles(self) -> Mapping[str, Tensor]:
         """``{site: [K, *site shape]}``; nodes that are summed out in their most probable state."""
-        return self._values(self.x)
-
-    def _values(self, x: Tensor) -> dict[str, Tensor]:
-        out, start = {}, 0
-        for name, site in self.graph.sites.items():
-            codes = x[start : start + site.num_nodes].t()
-            start += site.num_nodes
-            out[name] = site.enumeration[codes].reshape(len(codes), *site.shape)
-        return out
+        return values_of(self.graph, self.x)
 
     def _log_probs(self, name: str) -> Tensor | None:
         """``[nodes, K, c]`` of a site with nodes that are summed out."""
@@ -110,9 +113,9 @@ class DiscreteParticles(Posterior):
         """Joint draws by systematic resampling, in random order."""
         index = draw_indices(self.weights, num_samples)
         x = self.x[:, index]
-        for nodes, log_p in self.summed_out:
+        for nodes, log_p in self.summed_out if num_samples else ():
             x[nodes] = Categorical(logits=log_p[:, index]).sample()
-        return self._values(x)
+        return values_of(self.graph, x)
 
     def guide(self, sites: Sequence[str] | None = None) -> DiscreteParticleGuide:
         """Draws a joint state; its density is that of the particles' marginal over the sites.
@@ -158,8 +161,9 @@ class DiscreteParticleGuide(JointStateGuide):
             size = torch.Size(site["batch_shape"]).numel()
             codes = self.codes[which][..., start : start + size]
             start += size
-            shape = (*site["batch_shape"], *site["event_shape"])
-            value = site["values"].to(codes.device)[codes].reshape((*which.shape, *shape))
+            # lead dimensions are of size 1 where the site's own plates stand
+            batch = torch.broadcast_shapes(torch.Size(site["batch_shape"]), which.shape)
+            value = site["values"].to(codes.device)[codes].reshape((*batch, *site["event_shape"]))
             with ExitStack() as stack:
                 for plate, _, _ in site["plates"]:
                     stack.enter_context(plates[plate])
@@ -167,9 +171,7 @@ class DiscreteParticleGuide(JointStateGuide):
                 fn: TorchDistribution = Delta(value, event_dim=event_dim)
                 if hasattr(self, f"states_{k}"):
                     logits = getattr(self, f"states_{k}")[:, which]
-                    logits = logits.movedim(0, -2).reshape(
-                        (*which.shape, *site["batch_shape"], logits.shape[-1])
-                    )
+                    logits = logits.movedim(0, -2).reshape((*batch, logits.shape[-1]))
                     fn = Finite(site["values"].to(logits.device), logits)
                 result[name] = pyro.sample(name, fn)
         return result

@@ -51,7 +51,8 @@ class JointStateGuide(SiteGuide):
         return guide
 
     def draw(self) -> Tensor:
-        """Number of a joint state; batched in vectorised plates."""
+        """Number of a joint state, ``[*lead]``: batched in vectorised plates, which stand to the
+        left of all plates of the sites."""
         return pyro.sample(
             f"_{self._pyro_name}_state",
             Categorical(logits=self.logits),

@@ -228,3 +228,41 @@ def test_misuse_is_named():
         state.take_out(0)
     with pytest.raises(ShapeMismatch, match="same labels"):
         join(state, ChineseRestaurant(1.0, N).incremental(torch.zeros(P, N, dtype=torch.long)))
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_gains_of_many_elements_at_once_are_those_one_by_one(name):
+    state, truth = STATES[name]()
+    for _ in range(20):
+        move(state)
+    elements = torch.randperm(N)[:7]
+    labels, before = state.labels, state.log_prob()
+    gains = state.gains(elements)
+    assert gains.shape == (P, state.capacity, 7)
+    for k, i in enumerate(elements.tolist()):
+        for c in range(state.capacity):
+            z = labels.clone()
+            z[:, i] = c
+            known = gains[:, c, k].isfinite()
+            assert_close(gains[known, c, k], (truth(z) - before)[known], rtol=0, atol=1e-7)
+            # -inf where nothing new comes out, or at free slots behind the first
+            size = (z == c).sum(1)
+            assert bool((known | (labels[:, i] == c) | (size == 1)).all())
+
+
+def test_particles_that_have_a_cluster_in_common_share_one_row():
+    state, _ = joint()
+    for _ in range(50):
+        move(state)
+    state.refresh()
+    every = {
+        frozenset((row == c).nonzero().flatten().tolist())
+        for row in state.labels
+        for c in row.unique()
+    }
+    assert state.seating.num_rows == len(every) + 2  # and the two rows without elements
+    same = state.select(torch.zeros(50, dtype=torch.long))
+    same.take_out(3)
+    before = same.seating.num_rows
+    same.put_in(3, same.seating.open())
+    assert same.seating.num_rows == before + 1

@@ -11,10 +11,15 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
+from pyrograph.errors import OptionError
 from pyrograph.graph.colouring import colour
+from pyrograph.infer.dpvi.network import Clusters, Network
 
 #: Pairs of pairs in the way of each other, at most.
 MOST_CONFLICTS = 2**25
+#: Pairs are moved by default if they fall into few blocks and have not too many scores of their
+#: joint states in a sweep; so many of these are computed at once, or those of one pair.
+MOST_PAIR_BLOCKS, MOST_PAIR_SCORES, AT_ONCE = 64, 2**26, 2**24
 
 
 def node_blocks(pointer: Tensor, index: Tensor) -> list[Tensor]:
@@ -24,7 +29,9 @@ def node_blocks(pointer: Tensor, index: Tensor) -> list[Tensor]:
     return [every[colours == k].unsqueeze(1) for k in range(int(colours.max()) + 1)]
 
 
-def pair_blocks(pointer: Tensor, index: Tensor) -> list[Tensor] | None:
+def pair_blocks(
+    pointer: Tensor, index: Tensor, most_conflicts: int = MOST_CONFLICTS
+) -> list[Tensor] | None:
     """Blocks ``[n, 2]`` of neighbours in a Markov graph; None where there are too many conflicts
     between them."""
     num_nodes = len(pointer) - 1
@@ -39,7 +46,7 @@ def pair_blocks(pointer: Tensor, index: Tensor) -> list[Tensor] | None:
     # a pair is in the way of all pairs of the nodes near its own
     degree = np.diff(near.indptr).astype(np.int64)
     around = degree + near @ degree
-    if int(around[pairs].sum()) > MOST_CONFLICTS:
+    if int(around[pairs].sum()) > most_conflicts:
         return None
     rows = np.repeat(np.arange(len(pairs)), 2)
     member = sparse.csr_matrix(
@@ -55,3 +62,50 @@ def pair_blocks(pointer: Tensor, index: Tensor) -> list[Tensor] | None:
     )
     found = torch.from_numpy(pairs.astype(np.int64))
     return [found[colours == k] for k in range(int(colours.max()) + 1)]
+
+
+def blocks_of(kind: str, network: Network, pointer: Tensor, index: Tensor) -> list[Tensor]:
+    """Sets ``[n, m]`` of nodes, or pairs, that a kind of move takes in turn.
+
+    Raises:
+        OptionError: the pairs are in each other's way.
+    """
+    if kind == "block":
+        return node_blocks(pointer, index)
+    if kind != "pair":
+        return [torch.arange(network.num_nodes).unsqueeze(1)]
+    found = pair_blocks(pointer, index)
+    if found is None:
+        raise OptionError(
+            'moves="pair" moves blocks of pairs that are not in each other\'s way, and in this '
+            "graph nearly all are. Leave it out."
+        )
+    return found
+
+
+def affordable_pairs(
+    network: Network, pointer: Tensor, index: Tensor, num_particles: int
+) -> list[Tensor]:
+    """Blocks of pairs; none where a sweep of them would take too long."""
+    # the pairs of one node are all in each other's way
+    if int(pointer.diff().max()) > MOST_PAIR_BLOCKS:
+        return []
+    cards = network.cards.cpu()
+    # nor are they worth colouring where most of them are in the way of very many
+    most_conflicts = min(MOST_CONFLICTS, 4 * MOST_PAIR_BLOCKS * (len(index) // 2))
+    blocks = pair_blocks(pointer, index, most_conflicts) or []
+    scores = [cards[block].prod(1) * num_particles for block in blocks]
+    if len(blocks) > MOST_PAIR_BLOCKS or sum(int(s.sum()) for s in scores) > MOST_PAIR_SCORES:
+        return []
+    parts = []
+    for block, own in zip(blocks, scores, strict=True):
+        part = torch.div(own.cumsum(0), AT_ONCE, rounding_mode="floor")  # else too much memory
+        parts += [block[part == k] for k in part.unique()]
+    return parts
+
+
+def clusters_of(network: Network, blocks: list[Tensor]) -> list[Clusters]:
+    """Clusters of every block, those of like numbers of states together."""
+    parts = (p for b in blocks for p in network.clusters_by_cards(b.to(network.cards.device)))
+    # a node with one state has nothing to change, above all one that is summed out
+    return [Clusters(network, p) for p in parts if int(network.cards[p[0]].min()) > 1]

@@ -87,11 +87,10 @@ def _expected(values: Tensor, beliefs: list[Tensor]) -> tuple[list[Tensor], Tens
     out = []
     for own in range(len(cards)):
         value = values
-        for k in reversed(range(len(cards))):
-            if k != own:
-                shape = [len(values), *(1,) * len(cards)]
-                shape[k + 1] = cards[k]
-                value = value * beliefs[k].reshape(shape)
-        keep = [k + 1 for k in range(len(cards)) if k != own]
-        out.append(value.sum(keep) if keep else value)
+        # from both ends towards the own slot, so that nothing is copied
+        for q in reversed(beliefs[own + 1 :]):
+            value = torch.bmm(value.reshape(len(q), -1, q.shape[1]), q.unsqueeze(2))
+        for q in beliefs[:own]:
+            value = torch.bmm(q.unsqueeze(1), value.reshape(len(q), q.shape[1], -1))
+        out.append(value.reshape(len(values), cards[own]))
     return out, (out[0] * beliefs[0]).sum()

@@ -16,35 +16,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pyrograph import errors
 from pyrograph.errors import InferenceError, OptionError, ShapeMismatch
 from pyrograph.graph import FactorGraph
 from pyrograph.infer.base import Engine
-from pyrograph.infer.dpvi.blocks import node_blocks, pair_blocks
+from pyrograph.infer.dpvi.blocks import affordable_pairs, blocks_of, clusters_of
 from pyrograph.infer.dpvi.diffuse import warning_of_diffuse, warning_of_gain
 from pyrograph.infer.dpvi.labelled import Labellings
 from pyrograph.infer.dpvi.labelled_program import LabelledProgram, read_labelled
 from pyrograph.infer.dpvi.moves import block_move, flip_move
-from pyrograph.infer.dpvi.network import EXCLUDED, Clusters, Network
+from pyrograph.infer.dpvi.network import Network
 from pyrograph.infer.dpvi.particles import Hash, Particles
 from pyrograph.infer.dpvi.split_merge import splits_and_merges
-from pyrograph.infer.dpvi.start import FEWEST, climbed, scattered
+from pyrograph.infer.dpvi.start import (
+    FEWEST,
+    climbed,
+    codes_of,
+    first_labellings,
+    num_partitions,
+    refuse_broken_data,
+    scattered,
+)
 from pyrograph.infer.dpvi.summed_out import Conditionals, independent_nodes, without
 from pyrograph.infer.options import count
 from pyrograph.infer.requires import FiniteDiscrete
 from pyrograph.posterior import Posterior
-from pyrograph.posterior.discrete_particles import DiscreteParticles
+from pyrograph.posterior.discrete_particles import DiscreteParticles, values_of
 from pyrograph.posterior.label_particles import LabelParticles
+from pyrograph.trace.plain_run import retried
 
 MOVES = ("block", "pair", "single", "flip", "split")
-#: Most blocks of pairs that are moved by default.
-MOST_PAIR_BLOCKS = 64
-#: Passes of filtering in random orders, by which labellings start.
-ORDERS = 4
 #: Sweeps between scores from scratch.
 REFRESH = 10
 #: A gain below this share of the bound is rounding.
@@ -97,19 +104,35 @@ class DPVI(Engine):
     ):
         super().__init__(model, num_steps=num_steps, tol=tol, **options)
         self.num_particles = count("num_particles", num_particles)
-        self.moves = (moves,) if isinstance(moves, str) else moves and tuple(moves)
-        if moves is not None and (not self.moves or set(self.moves) - set(MOVES)):
+        if isinstance(moves, str):
+            moves = (moves,)
+        is_known = isinstance(moves, Sequence) and moves and all(kind in MOVES for kind in moves)
+        if moves is not None and not is_known:
             raise OptionError(f"moves={moves!r}: take some of {', '.join(MOVES)}, in an order")
-        if isinstance(init, str) and init not in ("icm", "random"):
+        self.moves = None if moves is None else tuple(moves)
+        if init not in ("icm", "random") and not isinstance(init, Posterior | Mapping):
             raise OptionError(
                 f'init={init!r} is not "icm", "random", a posterior or {{site: values}}'
             )
-        self.init, self.proposals = init, proposals
-        self.sum_out = [sum_out] if isinstance(sum_out, str) and sum_out != "auto" else sum_out
+        if proposals is not None and not callable(proposals):
+            raise OptionError(f"proposals={proposals!r} is no function of {{site: values}}")
+        if isinstance(sum_out, str) and sum_out != "auto":
+            sum_out = [sum_out]
+        if not (sum_out is None or isinstance(sum_out, str | Sequence)):
+            raise OptionError(f'sum_out={sum_out!r} is not "auto" or names of sites')
+        self.init, self.proposals, self.sum_out = init, proposals, sum_out
+        self._labelled: LabelledProgram | None = None
 
     # ------------------------------------------------------------------ state
     def check(self, args: tuple, kwargs: dict) -> None:
-        self._labelled = read_labelled(self.model, args, kwargs)
+        try:  # the program may make no sense at some draws
+            self._labelled = retried(lambda: read_labelled(self.model, args, kwargs), lambda: None)
+        except errors.InvalidProgram:
+            with suppress(
+                errors.UnsupportedSite
+            ):  # labels; other programs learn the statement here
+                super().check(args, kwargs)
+            raise
         if self._labelled is None:
             super().check(args, kwargs)
 
@@ -119,8 +142,11 @@ class DPVI(Engine):
     def allocate(self) -> None:
         self._stage, self._is_last, self._can_split = 0, False, False
         if self._labelled is not None:
+            self._check_labelled()
             self._can_split = self._may_split()
-            self.labellings = self._first_labellings()
+            self.labellings = first_labellings(
+                self._labelled, self.init, self.num_particles, self.generator
+            )
             return
         self.network = Network.of_graph(self.graph)
         self._neighbors = self.graph.neighbors
@@ -140,104 +166,49 @@ class DPVI(Engine):
         self._kinds = self.moves or ("block", "flip")
         if "split" in self._kinds:
             raise OptionError('moves="split" is for labellings; this program has a factor graph')
-        self._clusters = {kind: self._clusters_of(kind) for kind in self._kinds}
+        blocks = {k: blocks_of(k, self.network, *self._neighbors) for k in self._kinds}
         if self.moves is None:
-            pairs = pair_blocks(*self._neighbors)
-            if pairs and len(pairs) <= MOST_PAIR_BLOCKS:
+            pairs = affordable_pairs(self.network, *self._neighbors, self.num_particles)
+            if pairs:
                 self._kinds = ("block", "pair", "flip")
-                self._clusters["pair"] = self._by_cards(pairs)
-
-    def _clusters_of(self, kind: str) -> list[Clusters]:
-        if kind == "block":
-            sets = node_blocks(*self._neighbors)
-        elif kind == "pair":
-            sets = self._pairs()
-        else:
-            sets = [torch.arange(self.network.num_nodes).unsqueeze(1)]
-        return self._by_cards(sets)
-
-    def _by_cards(self, sets: list[Tensor]) -> list[Clusters]:
-        """Clusters of every set, those of like numbers of states together."""
-        network, device = self.network, self.network.cards.device
-        parts = (part for s in sets for part in network.clusters_by_cards(s.to(device)))
-        # a node with one state has nothing to change, above all one that is summed out
-        return [Clusters(network, p) for p in parts if int(network.cards[p[0]].min()) > 1]
-
-    def _pairs(self) -> list[Tensor]:
-        found = pair_blocks(*self._neighbors)
-        if found is None:
-            raise OptionError(
-                'moves="pair" moves blocks of pairs that are not in each other\'s way, and in this '
-                "graph nearly all are. Leave it out."
-            )
-        return found
+                blocks["pair"] = pairs
+        self._clusters = {kind: clusters_of(self.network, sets) for kind, sets in blocks.items()}
 
     def _starts(self) -> Tensor:
         """``[V, M]``."""
         if isinstance(self.init, Posterior):
             return self._codes(self.init.sample(max(FEWEST, 4 * self.num_particles)))
         if isinstance(self.init, Mapping):
-            return self._codes(self.init)
+            x = self._codes(self.init)
+            if not x.shape[1]:
+                raise OptionError("init= has no values: give one joint state at least")
+            return x
         x = scattered(self.network.cards, max(FEWEST, self.num_particles), self.generator)
         if self.init == "random":
             return x
-        blocks = self._clusters.get("block") or self._clusters_of("block")
-        return climbed(x, blocks)
+        blocks = blocks_of("block", self.network, *self._neighbors)
+        return climbed(x, self._clusters.get("block") or clusters_of(self.network, blocks))
 
-    def _codes(self, values: Mapping[str, Tensor]) -> Tensor:
-        """Numbers of states ``[V, M]`` of values ``{site: [M, *site shape]}``.
-
-        Raises:
-            ShapeMismatch: a site is missing or has another shape.
-            OptionError: a value is none of the site's states.
-        """
-        rows = []
-        for name, site in self.graph.sites.items():
-            if name not in values or tuple(values[name].shape[1:]) != site.shape:
-                found = tuple(values[name].shape) if name in values else "none"
-                raise ShapeMismatch(
-                    f'values of site "{name}" have shape {found}; expected [M, *{site.shape}]'
-                )
-            states = site.enumeration.flatten(1) if site.event_shape else site.enumeration[:, None]
-            value = values[name].to(states).reshape(len(values[name]), site.num_nodes, 1, -1)
-            match = (value == states).all(-1)
-            if not bool(match.any(-1).all()):
-                raise OptionError(f'a value given for site "{name}" is none of its states')
-            rows.append(match.long().argmax(-1).t())
-        x = torch.cat(rows).to(self.network.cards.device)
+    def _codes(self, values: Mapping[str, Any]) -> Tensor:
+        """Numbers of states ``[V, M]``; nodes that are summed out have one."""
+        x = codes_of(self.graph, values).to(self.network.cards.device)
         return x.clamp_max((self.network.cards - 1).unsqueeze(1))
 
     def values(self) -> dict[str, Tensor]:
-        """The particles as values, ``{site: [K, *site shape]}``; nodes that are summed out are in
-        their first state."""
-        out, start = {}, 0
-        for name, site in self.graph.sites.items():
-            codes = self.particles.x[start : start + site.num_nodes].t()
-            start += site.num_nodes
-            out[name] = site.enumeration[codes].reshape(len(codes), *site.shape)
-        return out
+        """The particles, ``{site: [K, *site shape]}``; nodes summed out in their first state."""
+        return values_of(self.graph, self.particles.x)
+
+    def _check_labelled(self) -> None:
+        """Whether options and data fit labellings."""
+        others = set(self.moves or ()) - {"single", "split"}
+        if others or self.sum_out is not None:
+            what = f"moves={self.moves!r}" if others else f"sum_out={self.sum_out!r}"
+            raise OptionError(f'{what} is for nodes of a graph; labels take "single" and "split"')
+        refuse_broken_data(self._labelled)
 
     def _may_split(self) -> bool:
         """Whether clusters are split and merged."""
         return self._labelled.is_exchangeable and (self.moves is None or "split" in self.moves)
-
-    def _first_labellings(self) -> Labellings:
-        """Passes of filtering, in the order of the elements and in random ones, or what the user
-        starts from."""
-        found = Labellings(self._labelled)
-        if isinstance(self.init, Posterior | Mapping):
-            values = self.init
-            if isinstance(values, Posterior):
-                values = values.sample(max(FEWEST, 4 * self.num_particles))
-            return found.starting_from(values).distinct(self.num_particles)
-        passes = [found.filtered(found.elements, self.num_particles)]
-        if self._labelled.is_exchangeable and self.init == "icm":
-            for _ in range(ORDERS):
-                order = torch.randperm(len(found.elements), generator=self.generator).tolist()
-                elements = [found.elements[k] for k in order]
-                passes.append(Labellings(self._labelled).filtered(elements, self.num_particles))
-        best = max(passes, key=lambda found: float(found.bound))
-        return best.joined(*(found.labels() for found in passes)).distinct(self.num_particles)
 
     def _advance_labels(self) -> dict[str, Tensor]:
         before, best = self.labellings.bound, self.labellings.score.amax()
@@ -279,8 +250,9 @@ class DPVI(Engine):
             extra = self._codes(self.proposals(self.values()))
             both = torch.cat([particles.x, extra], 1)
             particles = Particles.best(self.network, self.hashes, both, self.num_particles)
-        if self.num_done % REFRESH == 0 or bool((self.particles.score < EXCLUDED / 2).any()):
-            particles = Particles.best(self.network, self.hashes, particles.x, self.num_particles)
+        if self.num_done % REFRESH == 0 or not self._is_sharp(particles):
+            both = torch.cat([self.particles.x, particles.x], 1)
+            particles = Particles.best(self.network, self.hashes, both, self.num_particles)
         if float(particles.bound - before) <= (self.tol or 0.0):
             # a mode that is the opposite of another is far from it by all moves
             opposite = (self.network.cards - 1).unsqueeze(1) - particles.x
@@ -293,6 +265,13 @@ class DPVI(Engine):
         if float(gain) <= (self.tol or 0.0) and not self._is_last:
             self._stage += 1
         return {"objective": particles.bound, "gain": gain}
+
+    def _is_sharp(self, found: Particles) -> bool:
+        """Whether no score came from a state without mass, whose rounding is coarse, that of a
+        zero: K states that have mass keep all others out."""
+        start = self.particles
+        has_mass = self.network.has_mass(torch.cat([start.score, found.score]))
+        return len(start) == self.num_particles and bool(has_mass.all())
 
     def _sweep(self, particles: Particles, kind: str) -> Particles:
         for clusters in self._clusters[kind]:
@@ -319,10 +298,15 @@ class DPVI(Engine):
         Raises:
             InferenceError: no state with mass was found.
         """
+        graph = self.graph  # raises if there is none
         if self._labelled is not None:
             return self._label_posterior()
-        kept = self.particles.score > EXCLUDED / 2
+        kept = self.network.has_mass(self.particles.score)
         if not bool(kept.any()):
+            if self._holds_all_states():
+                raise errors.ZeroMass(
+                    "every joint state breaks a hard constraint: the evidence is zero."
+                )
             raise InferenceError(
                 f"none of the {len(self.particles)} particles has mass: every state that was met "
                 "breaks a hard constraint. Start from states that hold it: init={site: values}, or "
@@ -334,21 +318,22 @@ class DPVI(Engine):
         notes = [] if is_all else warning_of_diffuse(self.network, score, evidence)
         status = f"{self.status.rstrip('.')}. {' '.join(notes)}" if notes else self.status
         return DiscreteParticles(
-            self.graph,
+            graph,
             x,
             score - evidence,
             converged=self.converged,
             status=status,
             history=self.history,
             summed_out=[(c.nodes, c.log_probs(x)) for c in self._conditionals],
-            log_evidence=evidence.to(self.graph.dtype),
+            log_evidence=evidence.to(graph.dtype),
             evidence_kind="exact" if is_all else "lower bound",
         )
 
     def _label_posterior(self) -> LabelParticles:
         score = self.labellings.score.clone()  # a tensor of inference mode takes no derivatives
         evidence = score.logsumexp(0)
-        still = warning_of_gain(score.sort(descending=True).values, evidence)
+        is_all = self._holds_all_states()
+        still = None if is_all else warning_of_gain(score.sort(descending=True).values, evidence)
         note = f"{still} Raise num_particles until they add little." if still else ""
         return LabelParticles(
             self.graph,
@@ -358,10 +343,13 @@ class DPVI(Engine):
             status=f"{self.status.rstrip('.')}. {note}" if note else self.status,
             history=self.history,
             log_evidence=evidence.to(self.graph.dtype),
-            evidence_kind="lower bound",
+            evidence_kind="exact" if is_all else "lower bound",
         )
 
     def _holds_all_states(self) -> bool:
+        if self._labelled is not None:
+            sizes = [site.event_shape[0] for site in self._labelled.sites.values()]
+            return len(self.labellings) == num_partitions(sizes, len(self.labellings))
         return math.log(len(self.particles)) >= self.network.log_num_states - 1e-9
 
     def remedy(self) -> str:
@@ -371,15 +359,24 @@ class DPVI(Engine):
     def carried(self) -> dict[str, Any]:
         if self._labelled is not None:
             return {"labels": self.labellings.labels(), **self._stages()}
-        return {"x": self.particles.x, "score": self.particles.score, **self._stages()}
+        found, cards = self.particles, self.network.cards
+        return {"x": found.x, "score": found.score, "cards": cards, **self._stages()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         if self._labelled is not None:
             self.labellings = Labellings(self._labelled, state["labels"])
+            if len(self.labellings) > self.num_particles:
+                self.labellings = self.labellings.distinct(self.num_particles)
             self._restore_stages(state)
             return
-        x = state["x"].to(self.network.cards.device)
-        self.particles = Particles(x, state["score"].to(x.device), self.hashes(x))
+        cards = self.network.cards
+        if not torch.equal(state["cards"].to(cards.device), cards):
+            raise ShapeMismatch(
+                "the state is of other numbers of states: set up with the sum_out of the saved run"
+            )
+        x = state["x"].to(cards.device)[:, : self.num_particles]
+        score = state["score"].to(x.device)[: self.num_particles]
+        self.particles = Particles(x, score, self.hashes(x))
         self._restore_stages(state)
 
     def _stages(self) -> dict[str, Any]:
@@ -389,9 +386,14 @@ class DPVI(Engine):
             "is_last": self._is_last,
             "can_split": self._can_split,
             "generator": self.generator.get_state(),
+            "num_particles": self.num_particles,
+            "moves": list(self.moves or ()),
         }
 
     def _restore_stages(self, state: Mapping[str, Any]) -> None:
-        self._stage, self._is_last = int(state["stage"]), bool(state["is_last"])
+        # with other moves, or more particles, nothing has converged
+        is_same = state["num_particles"], list(state["moves"])
+        if is_same == (self.num_particles, list(self.moves or ())):
+            self._stage, self._is_last = int(state["stage"]), bool(state["is_last"])
         self._can_split = bool(state["can_split"])
         self.generator.set_state(state["generator"].cpu())

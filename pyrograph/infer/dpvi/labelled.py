@@ -1,32 +1,30 @@
 """Moves of DPVI on labellings: one label at a time, against statistics of clusters.
 
 A particle is a labelling of every site. Particles are distinct as partitions: clusters have no
-names. A hash says whether two are equal: the sum over clusters of a mixed sum of random numbers of
-their elements, whatever slot a cluster has, followed from move to move.
+names. A hash of their clusters, whatever slots these have, says whether two are equal.
 
 Source: Saeedi, Kulkarni, Mansinghka & Gershman (2017), Algorithm 1 and eq (16)-(19).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from pyrograph.distributions.incremental import keep
+from pyrograph.distributions.seating import CLOSED
 from pyrograph.errors import ShapeMismatch
 from pyrograph.infer.dpvi.labelled_program import LabelledProgram
-from pyrograph.infer.dpvi.particles import NUM_HASHES, first_of_equal, highest
+from pyrograph.infer.dpvi.particles import first_of_equal, highest
 
-#: Multipliers of the mixing function (odd, of Steele, Lea & Flood's generator).
-FIRST, SECOND = -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
-
-
-def _mixed(total: Tensor) -> Tensor:
-    """A hash of 63-bit sums; 0 stays 0, so that empty slots count for nothing."""
-    total = total * FIRST
-    total = (total ^ (total >> 30)) * SECOND
-    return total ^ (total >> 27)
+#: Hashes of sites are told apart by powers of this.
+ODD = 0x1E3779B97F4A7C15
+#: Numbers of gains that are looked at in one go.
+SCREENED = 100_000
+#: Moves without a change before elements are looked at in one go again.
+CALM = 4
 
 
 class Labellings:
@@ -47,11 +45,6 @@ class Labellings:
         if labels is None:
             nobody = torch.zeros(1, 0, dtype=torch.int64, device=program.device)
             labels = dict.fromkeys(sizes, nobody)
-        generator = torch.Generator().manual_seed(0)
-        self._bits = {
-            name: torch.randint(-(2**63), 2**63 - 1, (NUM_HASHES, n), generator=generator)
-            for name, n in sizes.items()
-        }
         #: All elements, sites in step with each other.
         self.elements = [
             (name, i)
@@ -68,7 +61,8 @@ class Labellings:
 
     @property
     def bound(self) -> Tensor:
-        return self.score.logsumexp(0)
+        # one pass over the scores, where logsumexp takes several
+        return self.score[0] - self.score.log_softmax(0)[0]
 
     def labels(self, as_they_are: bool = False) -> dict[str, Tensor]:
         """``{site: [K, n]}``, clusters by first appearance or as they are numbered here; -1 of
@@ -89,74 +83,122 @@ class Labellings:
         else:
             some = next(iter(labels.values()))
             self.score = self.program.constant.double().expand(len(some)).to(some.device)
-        self._hash = None
 
     # ------------------------------------------------------------------ moves
     @torch.inference_mode()
     def take_in(self, name: str, i: int, most: int) -> bool:
         """Every labelling is extended by every cluster of element i, and the best are kept;
         whether all were. Extensions of distinct labellings are distinct."""
-        score = self.score.unsqueeze(1) + self.clusters[name].scores(i)
-        width = score.shape[1]
-        best, chosen = score.flatten().topk(min(most + 1, score.numel()))
-        possible = int((best > -torch.inf).sum())
+        clusters = self.clusters[name]
+        seating = clusters.seating
+        seating.hashes = None  # nobody asks for them before all are in
+        score = self.score.unsqueeze(1) + clusters.scores(i)
+        count, width = score.shape
+        # an element that finds others has two extensions at least, so that not all can be kept
+        too_many = count == most and seating.num_inside > 0
+        best, chosen = score.view(-1).topk(min(most if too_many else most + 1, count * width))
+        possible = best.size(0)
+        if float(best[-1]) == -torch.inf:
+            possible = int((best > -torch.inf).sum())
         kept = min(most, possible)
-        parent = torch.div(chosen[:kept], width, rounding_mode="floor")
-        self._keep(parent)
-        self.clusters[name].put_in(i, chosen[:kept] - width * parent)
-        self.score, self._hash = best[:kept], None
-        return kept == possible
+        if kept < best.size(0):
+            best, chosen = best[:kept], chosen[:kept]
+        parent = chosen // width
+        keep(self.clusters.values(), parent)
+        clusters.put_in(i, chosen - width * parent)
+        self.score = best
+        return not too_many and possible <= most
 
     @torch.inference_mode()
-    def move(self, name: str, i: int, most: int) -> None:
-        """The best distinct labellings among all that differ from the present ones in element i."""
-        clusters, bits = self.clusters[name], self._bits[name][:, i].view(-1, 1)
-        key, sums = self._hashes()
-        own = sums[name]
-        before = clusters.labels[:, i].clone()
+    def move(self, name: str, i: int, most: int) -> bool:
+        """The best distinct labellings among all that differ from the present ones in element i;
+        whether others than before."""
+        clusters = self.clusters[name]
+        seating = clusters.seating
+        before = seating.slot_of(i)
         clusters.take_out(i)
         change = clusters.scores(i).double()  # [K, C]
         # where element i was alone its slot is free now, and the first free one stands for it
-        is_alone = clusters.seating.counts.gather(1, before.unsqueeze(1)).squeeze(1) == 0
-        free = (clusters.seating.counts == 0).to(torch.int8).argmax(1)
-        stay = torch.where(is_alone, free, before)
+        was_alone = seating.rows.gather(1, before.unsqueeze(1)).squeeze(1) <= CLOSED
+        stay = torch.where(was_alone, seating.open(), before)
         rest = self.score - change.gather(1, stay.unsqueeze(1)).squeeze(1)
-        held = own.gather(2, before.expand(NUM_HASHES, -1).unsqueeze(2)).squeeze(2)
-        outside = key - _mixed(held) + _mixed(held - bits)
-        own.scatter_(2, before.expand(NUM_HASHES, -1).unsqueeze(2), (held - bits).unsqueeze(2))
-        bases = first_of_equal(outside).nonzero().squeeze(1)
+        bases = first_of_equal(self._key()).nonzero().squeeze(1)
         flat = (rest[bases].unsqueeze(1) + change[bases]).flatten()
         chosen = highest(flat, most)
-        possible = chosen[flat[chosen] > -torch.inf]
+        score = flat[chosen]
+        if float(score[-1]) == -torch.inf:
+            chosen = chosen[score > -torch.inf]
+            score = flat[chosen]
         width = change.shape[1]
-        parent, slot = bases[torch.div(possible, width, rounding_mode="floor")], possible % width
-        self._hash = outside, sums
-        self._keep(parent)
-        outside, sums = self._hash
-        self.clusters[name].put_in(i, slot)
-        index = slot.expand(NUM_HASHES, -1).unsqueeze(2)
-        held = sums[name].gather(2, index).squeeze(2)
-        key = outside - _mixed(held) + _mixed(held + bits)
-        sums[name].scatter_(2, index, (held + bits).unsqueeze(2))
-        more = self.clusters[name].capacity - sums[name].shape[2]
-        if more:
-            sums[name] = torch.nn.functional.pad(sums[name], (0, more))
-        self.score, self._hash = flat[possible], (key, sums)
+        parent = chosen // width
+        slot = chosen - width * parent
+        parent = bases[parent]
+        changed = not self._keep(parent) or not torch.equal(slot, stay)
+        clusters.put_in(i, slot)
+        self.score = score
+        return changed
 
+    @torch.inference_mode()
     def sweep(self, most: int) -> None:
         """Every element once (Algorithm 1)."""
-        for name, i in self.elements:
-            self.move(name, i, most)
+
+        def may_move(gain: Tensor) -> Tensor:
+            if self.score.size(0) < most:
+                return torch.ones_like(gain[0, 0], dtype=torch.bool)
+            best, least = self.score.unsqueeze(1) + gain.amax(1), self.score.min()
+            return best.amax(0) > least - _margin(gain) * (1 + least.abs())
+
+        self._visit(lambda name, i: self.move(name, i, most), may_move)
 
     @torch.inference_mode()
     def climb(self) -> None:
         """Every label in turn takes its best cluster, in each labelling by itself; equal ones may
         come out, and scores are left behind."""
-        for name, i in self.elements:
+
+        def move(name: str, i: int) -> bool:
             clusters = self.clusters[name]
+            before = clusters.seating.slot_of(i)
             clusters.take_out(i)
-            clusters.put_in(i, clusters.scores(i).argmax(1))
-        self._hash = None
+            best = clusters.scores(i).argmax(1)
+            clusters.put_in(i, best)
+            return not torch.equal(best, before)
+
+        self._visit(move, lambda gain: gain.amax((0, 1)) > -_margin(gain))
+
+    def _visit(
+        self, move: Callable[[str, int], bool], may_move: Callable[[Tensor], Tensor]
+    ) -> None:
+        """Move every element in turn but those that would stay where they are.
+
+        These are found for many elements at once where scores are sums over clusters, and as long
+        as nothing changes.
+
+        Args:
+            move: one element of a site; whether anything changed.
+            may_move: whether each of B elements might, ``[B]``, from their gains ``[K, C, B]``.
+        """
+        every, ahead = self.elements, 0
+        ((_, clusters), *others) = self.clusters.items()
+        if others or clusters.by_particle:
+            for name, i in every:
+                move(name, i)
+            return
+        while ahead < len(every):
+            count = max(1, SCREENED // clusters.seating.rows.numel())
+            block = every[ahead : ahead + count]
+            numbers = torch.tensor([i for _, i in block], device=self.program.device)
+            ahead += len(block)
+            for k in may_move(clusters.gains(numbers)).nonzero().squeeze(1).tolist():
+                if move(*block[k]):
+                    ahead += k + 1 - len(block)
+                    break
+            else:
+                continue
+            # others are likely to follow
+            calm = 0
+            while ahead < len(every) and calm < CALM:
+                calm = 0 if move(*every[ahead]) else calm + 1
+                ahead += 1
 
     def select(self, index: Tensor) -> Labellings:
         """A copy of these labellings, by falling score."""
@@ -164,29 +206,20 @@ class Labellings:
         labels = {name: c.labels[order] for name, c in self.clusters.items()}
         return Labellings(self.program, labels)
 
-    def _keep(self, parent: Tensor) -> None:
-        """Continue from these labellings."""
+    def _keep(self, parent: Tensor) -> bool:
+        """Continue from these labellings; whether they are the present ones as they are."""
         count = len(next(iter(self.clusters.values())).labels)
         if len(parent) == count and torch.equal(parent, torch.arange(count, device=parent.device)):
-            return
-        memo: dict = {}
-        self.clusters = {name: c.select(parent, memo) for name, c in self.clusters.items()}
-        if self._hash is not None:
-            key, sums = self._hash
-            self._hash = key[:, parent], {name: s[:, parent] for name, s in sums.items()}
+            return True
+        keep(self.clusters.values(), parent)
+        return False
 
-    def _hashes(self) -> tuple[Tensor, dict[str, Tensor]]:
-        """``[2, K]``, and the sums over clusters ``[2, K, C]`` of every site."""
-        if self._hash is None:
-            sums = {}
-            for name, clusters in self.clusters.items():
-                index = clusters.labels.expand(NUM_HASHES, -1, -1)
-                bits = self._bits[name].unsqueeze(1).expand(index.shape)
-                zeros = index.new_zeros(*index.shape[:2], clusters.capacity)
-                sums[name] = zeros.scatter_add(2, index, bits)
-            key = sum(_mixed(s).sum(2) for s in sums.values())
-            self._hash = key, sums
-        return self._hash
+    def _key(self) -> Tensor:
+        """``[2, K]``, equal for equal partitions of all sites."""
+        key = torch.zeros((), dtype=torch.int64, device=self.program.device)
+        for clusters in self.clusters.values():
+            key = ODD * key + clusters.seating.key()
+        return key
 
     def within(self, program: LabelledProgram) -> Labellings:
         """The same labels of the first elements in a longer program, whose further elements are
@@ -227,11 +260,15 @@ class Labellings:
 
     def distinct(self, most: int) -> Labellings:
         """The best of them, each partition once."""
-        key, _ = self._hashes()
-        first = first_of_equal(key).nonzero().squeeze(1)
+        first = first_of_equal(self._key()).nonzero().squeeze(1)
         chosen = first[highest(self.score[first], most)]
         labels = {name: c.labels[chosen] for name, c in self.clusters.items()}
         return Labellings(self.program, labels)
+
+
+def _margin(gain: Tensor) -> float:
+    """What rounding could hide: moves this close to a change are made."""
+    return torch.finfo(gain.dtype).eps ** 0.5
 
 
 def in_order(labels: Tensor) -> Tensor:

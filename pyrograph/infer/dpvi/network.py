@@ -17,13 +17,15 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from pyrograph.errors import NonFiniteDensity, UnsupportedFactor
+from pyrograph.errors import NonFiniteDensity, UnsupportedFactor, ZeroMass
 from pyrograph.graph import FactorGraph
 
 #: Largest table of a group of factors.
 MAX_ENTRIES = 2**28
 #: What a zero counts for. No sum of other terms comes near it, and its multiples stay exact.
 EXCLUDED = -(2.0**40)
+#: Tables whose every entry is below this are shifted to the constant, else they look like zeros.
+FAR = -(2.0**30)
 #: Entries looked up at once.
 CHUNK = 2**24
 
@@ -89,8 +91,11 @@ class Network:
 
         Raises:
             UnsupportedFactor: a table would be too large.
-            NonFiniteDensity: a factor is NaN or plus infinity in some state.
+            NonFiniteDensity: a factor is NaN or plus infinity in some state, or the statements
+                without latents are.
+            ZeroMass: a factor is zero in all states, or an observation without latents is.
         """
+        constant = _checked(graph.constant.detach().double())
         cards = [
             torch.full((s.num_nodes,), s.cardinality, dtype=torch.int64)
             for s in graph.sites.values()
@@ -112,9 +117,19 @@ class Network:
                     f"{graph.factor_name(group, e)} is NaN or plus infinity in some state. Look at "
                     "that statement: a probability above 1 or 0 / 0 are the usual causes."
                 )
+            top = values.flatten(1).amax(1)
+            if bool((top == -torch.inf).any()):
+                e = int((top == -torch.inf).nonzero()[0])
+                raise ZeroMass(
+                    f"{graph.factor_name(group, e)} is zero in all states: a hard constraint that "
+                    "nothing meets, or an observation outside of the support."
+                )
+            top = torch.where(top < FAR, top, 0.0)
+            constant = constant + top.sum()
+            values = values - top.view(-1, *(1,) * len(group.slots))
             values = torch.where(values == -torch.inf, EXCLUDED, values)
             tables.append(Tables(group.scope, values))
-        return cls(torch.cat(cards).to(graph.device), tables, graph.constant.detach().double())
+        return cls(torch.cat(cards).to(graph.device), tables, constant)
 
     def score(self, x: Tensor) -> Tensor:
         """``[K]`` of states ``[V, K]``, the constant included."""
@@ -123,12 +138,30 @@ class Network:
             total = total + group.at(x).sum(0)
         return total
 
+    def has_mass(self, score: Tensor) -> Tensor:
+        """Whether states of these scores are no zeros of any factor."""
+        return score - self.constant > EXCLUDED / 2
+
     def clusters_by_cards(self, clusters: Tensor) -> Iterator[Tensor]:
         """Clusters ``[n, m]``, those of like numbers of states together."""
         cards = self.cards[clusters]
         labels = cards.unique(dim=0, return_inverse=True)[1]
         for k in range(int(labels.max()) + 1 if len(labels) else 0):
             yield clusters[labels == k]
+
+
+def _checked(constant: Tensor) -> Tensor:
+    if bool(constant.isnan()) or bool(constant == torch.inf):
+        raise NonFiniteDensity(
+            f"the log density of the statements that read no latent is {float(constant)}. Look at "
+            "the observations: NaN among them, or a density that is not finite there."
+        )
+    if bool(constant == -torch.inf):
+        raise ZeroMass(
+            "an observation that reads no latent has density zero, so no state of the latents has "
+            "mass. Look for values outside of their distribution's support."
+        )
+    return constant
 
 
 @dataclass(frozen=True)
@@ -159,10 +192,17 @@ class Clusters:
         nodes: ``[n, m]``, distinct in a row.
         position: ``[V]`` of the nodes in an order; then a factor touches only the cluster of its
             last node.
+        row: ``[V]`` where the nodes stand in ``x``; by default by their numbers.
     """
 
-    def __init__(self, network: Network, nodes: Tensor, position: Tensor | None = None):
-        self.network, self.nodes, self.position = network, nodes, position
+    def __init__(
+        self,
+        network: Network,
+        nodes: Tensor,
+        position: Tensor | None = None,
+        row: Tensor | None = None,
+    ):
+        self.network, self.nodes, self.position, self.row = network, nodes, position, row
         cards = network.cards[nodes[0]].tolist()
         grids = torch.meshgrid(*(torch.arange(c) for c in cards), indexing="ij")
         #: ``[T, m]`` all joint states, the last node's fastest.
@@ -217,7 +257,8 @@ class Clusters:
             offset = offset.to(self.nodes.device)
             for slot, (at, stride) in enumerate(zip(slots, group.strides, strict=True)):
                 if at < 0:
-                    fixed.append((group.scope[of, slot], stride))
+                    at_rest = group.scope[of, slot]
+                    fixed.append((at_rest if self.row is None else self.row[at_rest], stride))
                 else:
                     offset = offset + stride * self.states[:, at]
             start = torch.searchsorted(own, torch.arange(n + 1, device=own.device))

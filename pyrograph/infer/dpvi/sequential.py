@@ -4,8 +4,9 @@
 
 Every particle is extended by every state of the next node, and the best K of these, distinct
 because their pasts or their last states are, are kept: a particle filter without random numbers and
-without replicas. It is a beam search: the best K of every step need not contain the pasts of the
-best K at the end, so the bound is monotone in the sweeps of smoothing, not in time.
+without replicas. Pasts are back pointers, so that a step costs as much late as early. It is a beam
+search: the best K of every step need not contain the pasts of the best K at the end, so the bound
+is monotone in the sweeps of smoothing, not in time.
 
 Source: Saeedi, Kulkarni, Mansinghka & Gershman (2017), section 3.2.
 """
@@ -22,8 +23,9 @@ from pyrograph.errors import InferenceError, OptionError, ShapeMismatch
 from pyrograph.graph.factor_graph import Label
 from pyrograph.infer.dpvi.engine import DPVI
 from pyrograph.infer.dpvi.labelled import Labellings
-from pyrograph.infer.dpvi.network import EXCLUDED, Clusters, Network, Tables
+from pyrograph.infer.dpvi.network import Network, Tables
 from pyrograph.infer.dpvi.particles import Hash, Particles, highest
+from pyrograph.infer.dpvi.paths import Paths
 from pyrograph.infer.options import count
 from pyrograph.posterior import Posterior
 
@@ -74,12 +76,15 @@ class SequentialDPVI(DPVI):
         self._all_steps = num_steps is None
         self.smoothing, self.order = smoothing, order
         self._past: list = []
+        self._position = 0
+        self._paths: Paths | None = None
 
     # ------------------------------------------------------------------ state
     def allocate(self) -> None:
         self._position, self._is_all = 0, True
         self._stage, self._is_last, self._can_split = 0, False, False
         if self._labelled is not None:
+            self._check_labelled()
             self._can_split = self._may_split()
             self.labellings = Labellings(self._labelled)
             known = set(self._past)
@@ -103,33 +108,49 @@ class SequentialDPVI(DPVI):
         self._neighbors, self._conditionals = self.graph.neighbors, []
         cards = self.network.cards
         self._sequence = self._in_order()
-        self._place = torch.empty_like(self._sequence)
-        self._place[self._sequence] = torch.arange(len(cards), device=cards.device)
-        self._arriving: dict[int, Clusters] = {}
-        self._row = torch.zeros(len(cards), dtype=torch.int64)
-        for c in cards.unique().tolist():
-            nodes = (cards == c).nonzero()
-            self._row[nodes.squeeze(1).cpu()] = torch.arange(len(nodes))
-            self._arriving[c] = Clusters(self.network, nodes, self._place)
-        x = cards.new_zeros(len(cards), 1)
-        self.particles = Particles(x, self.network.constant.expand(1), self.hashes(x))
+        self._go_on(cards.new_zeros(len(cards), 1), self.network.constant.expand(1), 0)
         self._filtered = torch.zeros(len(cards), int(cards.max()), dtype=torch.float64)
         self._clusters = {}
+
+    def _go_on(self, x: Tensor, score: Tensor, position: int) -> None:
+        """Filter on from states ``[V, K]`` of the nodes that are in."""
+        self._paths = Paths(self.network, self._sequence, x, score, position)
+        self._position = position
+
+    @property
+    def particles(self) -> Particles:
+        """Of all nodes; those that are not in are in their first state."""
+        if self._paths is not None:
+            x = self._paths.states()
+            return Particles(x, self._paths.score, self.hashes(x))
+        return self._particles
+
+    @particles.setter
+    def particles(self, found: Particles) -> None:
+        self._particles, self._paths = found, None
 
     def _in_order(self) -> Tensor:
         """``[V]`` nodes as they come in; those of a shorter program first."""
         if self.order is None or self._past:
-            nodes = [self.graph.node_id(site, *index) for site, index in self._past]
+            nodes = self._ids_of(self._past)
             known = set(nodes)
             nodes += [v for v in range(self.graph.num_nodes) if v not in known]
         else:
-            nodes = [self.graph.node_id(site, *index) for site, index in self.order]
+            nodes = self._ids_of(self.order)
         if sorted(nodes) != list(range(self.graph.num_nodes)):
             raise OptionError(
                 f"order= has {len(nodes)} labels, {len(set(nodes))} different ones; it must name "
                 f"each of the {self.graph.num_nodes} nodes once"
             )
         return torch.tensor(nodes, device=self.network.cards.device)
+
+    def _ids_of(self, labels: Sequence[Label]) -> list[int]:
+        missing = [site for site, _ in labels if site not in self.graph.sites]
+        if missing:
+            raise ShapeMismatch(
+                f'site "{missing[0]}" is none of the program\'s: {", ".join(self.graph.sites)}'
+            )
+        return [self.graph.node_id(site, *index) for site, index in labels]
 
     # ------------------------------------------------------------------ forward
     def advance(self) -> dict[str, Tensor]:
@@ -141,9 +162,9 @@ class SequentialDPVI(DPVI):
             return super().advance()
         if self._labelled is not None:
             return self._take_in_label()
-        before = self.particles.bound
+        before = self._paths.bound
         self._take_in()
-        return {"objective": self.particles.bound, "gain": self.particles.bound - before}
+        return {"objective": self._paths.bound, "gain": self._paths.bound - before}
 
     def _take_in_label(self) -> dict[str, Tensor]:
         found, past = self.labellings, self._history.get("objective")
@@ -157,25 +178,21 @@ class SequentialDPVI(DPVI):
         return {"objective": bound, "gain": bound - before}
 
     def _take_in(self) -> None:
-        node = int(self._sequence[self._position])
-        c, row = int(self.network.cards[node]), int(self._row[node])
-        particles = self.particles
-        local = self._arriving[c].local_scores(particles.x, row)[0]  # [K, c]
-        score = (particles.score.unsqueeze(1) + local).flatten()
+        paths, node = self._paths, self._paths.node
+        candidates = paths.candidates()
+        score, c = candidates.flatten(), candidates.shape[1]
         chosen = highest(score, self.num_particles)
-        possible = chosen[score[chosen] > EXCLUDED / 2]
+        possible = chosen[self.network.has_mass(score[chosen])]
         if not len(possible):
             site, index = self.graph.nodes[node]
             raise InferenceError(
                 f"no particle has mass when {site}{list(index) if index else ''} comes in: all "
                 "pasts that were kept break a hard constraint. Raise num_particles."
             )
-        self._is_all &= len(possible) == int((score > EXCLUDED / 2).sum())
+        self._is_all &= len(possible) == int(self.network.has_mass(score).sum())
         parent, state = torch.div(possible, c, rounding_mode="floor"), possible % c
-        x = particles.x[:, parent]
-        x[node] = state
-        self.particles = Particles(x, score[possible], particles.hash[:, parent])
-        weight = (score[possible] - self.particles.bound).exp()
+        paths.grow(parent, state, score[possible])
+        weight = (score[possible] - paths.bound).exp()
         self._filtered[node].index_add_(0, state.cpu(), weight.cpu())
         self._position += 1
 
@@ -191,15 +208,22 @@ class SequentialDPVI(DPVI):
 
         Raises:
             InferenceError: a node is not in yet, or the site is a labelling.
+            OptionError: no such site.
         """
         if self._labelled is not None:
             raise InferenceError(
                 "labels have no marginals of their own: posterior().together(site)"
             )
+        if site not in self.graph.sites:
+            raise OptionError(
+                f'no latent site "{site}"; the latent sites are: {", ".join(self.graph.sites)}'
+            )
         described = self.graph.sites[site]
         first = self.graph.node_id(site, *(0,) * len(described.batch_shape))
         nodes = torch.arange(first, first + described.num_nodes)
-        if bool((self._place.cpu()[nodes] >= self._position).any()):
+        is_in = torch.zeros(self.graph.num_nodes, dtype=torch.bool)
+        is_in[self._sequence[: self._position].cpu()] = True
+        if not bool(is_in[nodes].all()):
             raise InferenceError(f'site "{site}" is not all in yet: go on with step() or run()')
         found = self._filtered[nodes, : described.cardinality].to(self.graph.dtype)
         return found.reshape(*described.batch_shape, described.cardinality)
@@ -211,33 +235,49 @@ class SequentialDPVI(DPVI):
             args, kwargs: of the model. Nodes of the present graph keep their labels.
 
         Raises:
-            ShapeMismatch: a node that is in is missing in the new graph, or has other states.
+            InferenceError: nothing was set up yet.
+            ShapeMismatch: a node that is in is missing in the new graph, or has other states. As
+                with every error of the new program, the engine stays as it was.
         """
-        if self._labelled is not None:
-            return self._extend_labels(args, kwargs)
+        before = dict(vars(self))
+        try:
+            if self.graph is self._labelled:
+                self._extend_labels(args, kwargs)
+            else:
+                self._extend_nodes(args, kwargs)
+        except Exception:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
+        return self.run()
+
+    def _extend_nodes(self, args: tuple, kwargs: dict) -> None:
         was = self._sequence[: self._position].cpu()
         labels = self.graph.nodes
-        old, states = self.particles.x, self.network.cards
+        old, cards = self.particles, self.network.cards
         filtered, is_all, history = self._filtered, self._is_all, self._history
+        constant = self.network.constant
         self._past = [labels[v] for v in was.tolist()]
         try:
             self.setup(*args, **kwargs)
         finally:
             self._past = []
         new = self._sequence[: len(was)]
-        if not torch.equal(self.network.cards[new], states[was]):
+        if not torch.equal(self.network.cards[new], cards[was]):
             raise ShapeMismatch("a site of the longer program has another number of states")
-        x = old.new_zeros(self.graph.num_nodes, old.shape[1])
-        x[new] = old[was]
+        x = old.x.new_zeros(self.graph.num_nodes, len(old))
+        x[new] = old.x[was]
         self._filtered[new.cpu(), : filtered.shape[1]] = filtered[was]
-        self._position, self._is_all = len(was), is_all
-        self.particles = Particles(x, self._score_of_past(x), self.hashes(x))
+        score = self._score_of_past(x, len(was))
+        # other factors of the past may give mass to states that had none, and were not kept
+        change = score - self.network.constant - old.score + constant
+        self._is_all = is_all and bool((change.abs() <= 1e-9 * (1 + score.abs())).all())
+        self._go_on(x, score, len(was))
         self._history = history
         if self._all_steps:
             self.num_steps += self.num_done - len(was)
-        return self.run()
 
-    def _extend_labels(self, args: tuple, kwargs: dict) -> Posterior:
+    def _extend_labels(self, args: tuple, kwargs: dict) -> None:
         old, history, is_all = self.labellings, self._history, self._is_all
         self._past = self._elements[: self._position]
         try:
@@ -248,13 +288,12 @@ class SequentialDPVI(DPVI):
         self._position, self._is_all, self._history = len(past), is_all, history
         if self._all_steps:
             self.num_steps += self.num_done - len(past)
-        return self.run()
 
-    def _score_of_past(self, x: Tensor) -> Tensor:
-        """``[K]``: the factors whose nodes are all in."""
+    def _score_of_past(self, x: Tensor, position: int) -> Tensor:
+        """``[K]``: the factors whose nodes are all among the first so many."""
         past = []
         for group in self.network.tables:
-            is_in = self._place[group.scope].amax(1) < self._position
+            is_in = self._paths.place[group.scope].amax(1) < position
             past.append(Tables(group.scope[is_in], group.values[is_in]))
         return Network(self.network.cards, past, self.network.constant).score(x)
 
@@ -291,4 +330,7 @@ class SequentialDPVI(DPVI):
             self._restore_stages(state)
             return
         super().restore(state)
+        self._is_all &= len(state["score"]) == len(self.particles)
+        if self._position < self._num_elements:
+            self._go_on(self.particles.x, self.particles.score, self._position)
         self._filtered = state["filtered"].clone()

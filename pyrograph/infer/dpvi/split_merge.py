@@ -37,11 +37,24 @@ def splits_and_merges(
     if not proposals:
         return None
     labels = {name: torch.cat([p[name] for p in proposals]) for name in proposals[0]}
-    candidates = Labellings(found.program, labels).distinct(MOST_CLIMBS)
+    climbed = _climbed(Labellings(found.program, labels).distinct(MOST_CLIMBS))
+    better = climbed.score > best.score
+    if int(better.sum()) > 1:
+        together = {name: _refinement(z[better]) for name, z in climbed.labels().items()}
+        climbed = climbed.joined(_climbed(Labellings(found.program, together)).labels())
+    return climbed.distinct(most).labels()
+
+
+def _climbed(candidates: Labellings) -> Labellings:
     for _ in range(SWEEPS):
         candidates.climb()
     candidates.rescore()
-    return candidates.distinct(most).labels()
+    return candidates
+
+
+def _refinement(labels: Tensor) -> Tensor:
+    """The coarsest partition ``[1, n]`` that is finer than all of ``[M, n]``."""
+    return labels.unique(dim=1, return_inverse=True)[1].unsqueeze(0)
 
 
 def _clusters(best: Labellings, name: str) -> range:
@@ -82,11 +95,10 @@ def _split(
         return None
     order = torch.randperm(len(members), generator=generator).tolist()
     first, *others = (members[k] for k in order)
-    state = best.select(torch.zeros(1, dtype=torch.int64, device=best.score.device))
+    out = labels[name].index_fill(1, torch.tensor(members, device=labels[name].device), -1)
+    state = Labellings(best.program, labels | {name: out})
     clusters = state.clusters[name]
     with torch.inference_mode():
-        for i in members:
-            clusters.take_out(i)
         slot = _put_apart(clusters, first)
         # who is least at home with the first one, against a cluster of its own
         free = _first_free(clusters)
@@ -103,7 +115,7 @@ def _split(
 
 
 def _first_free(clusters: Clusters) -> int:
-    return int((clusters.seating.counts[0] == 0).to(torch.int8).argmax())
+    return int(clusters.seating.open()[0])
 
 
 def _put_apart(clusters: Clusters, i: int) -> int:

@@ -43,7 +43,7 @@ class Conditionals:
 
     def log_probs(self, x: Tensor) -> Tensor:
         """log p(x_i | blanket), ``[n, K, c]``, at states ``[V, K]``."""
-        flat = self.values.flatten(2)
+        flat = self.values.reshape(*self.values.shape[:2], -1)
         place = torch.zeros(len(self.nodes), x.shape[1], dtype=torch.int64, device=x.device)
         stride = flat.shape[2]
         for slot, c in zip(self.blanket.unbind(1), self.values.shape[2:], strict=True):
@@ -94,6 +94,12 @@ def independent_nodes(graph: FactorGraph, network: Network, wanted: str | Sequen
                 "enough together. Leave it out."
             )
         return chosen
+    unknown = [name for name in wanted if name not in graph.sites]
+    if unknown or not wanted:
+        raise OptionError(
+            f"sum_out={wanted!r} names no site{f': {unknown[0]!r}' if unknown else ''}. The sites "
+            f"are: {', '.join(graph.sites)}"
+        )
     names = torch.tensor([site in wanted for site, _ in graph.nodes])
     chosen = every[names.to(index.device)]
     is_out = torch.zeros(len(every), dtype=torch.bool, device=index.device)
@@ -106,10 +112,12 @@ def independent_nodes(graph: FactorGraph, network: Network, wanted: str | Sequen
             f"sum_out: {graph.nodes[v]} and {graph.nodes[u]} share a factor, and only nodes that "
             "do not can be summed out at once"
         )
-    if not len(chosen) or not bool(fits(network, chosen, pointer, index).all()):
+    small = fits(network, chosen, pointer, index)
+    if not bool(small.all()):
+        v = int(chosen[(~small).nonzero()[0, 0]])
         raise OptionError(
-            f"sum_out={wanted!r} names no site, or nodes with too many states in their "
-            f"neighbourhood. The sites are: {', '.join(graph.sites)}"
+            f"sum_out={wanted!r}: {graph.nodes[v]} has over {MOST_STATES} joint states with its "
+            "neighbours, too many for one table. Leave its site out."
         )
     return chosen
 
