@@ -1,6 +1,6 @@
 """Every experiment of one paper, one after the other.
 
-    python benchmarks/all.py svgd|message_passing|qbethe|dpvi [--quick] [--threads 1]
+    python benchmarks/all.py svgd|message_passing|qbethe|dpvi|circuits [--quick] [--threads 1]
 
 Prints each script's table and criteria, draws its figure, and ends with a line for each. ``svgd``
 takes about an hour and a half on one core, ``qbethe`` and ``dpvi`` some hours; ``--quick`` a few
@@ -53,6 +53,15 @@ SCRIPTS = {
         "ihmm",
         "alice",
         "animals",
+        "speed",
+    ),
+    "circuits": (
+        "compile",
+        "learning",
+        "missing_features",
+        "collapsed",
+        "goodness_of_fit",
+        "simplex_qp",
         "speed",
     ),
 }

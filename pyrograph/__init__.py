@@ -7,6 +7,7 @@ posterior = pg.fit(model, (data,), infer=pg.GraphicalSVGD)   # inference on it
 """
 
 from pyrograph import (
+    circuits,
     datasets,
     diagnostics,
     distributions,
@@ -18,12 +19,14 @@ from pyrograph import (
 )
 from pyrograph.graph import FactorGraph, FactorGroup, trace_graph
 from pyrograph.infer import (
+    BBIS,
     BP,
     DPVI,
     EP,
     TRW,
     VMP,
     AutoQBethe,
+    CollapsedBBIS,
     FractionalBP,
     GraphicalSVGD,
     Langevin,
@@ -37,12 +40,14 @@ from pyrograph.posterior import Posterior
 __version__ = "0.1.0"
 
 __all__ = [
+    "BBIS",
     "BP",
     "DPVI",
     "EP",
     "TRW",
     "VMP",
     "AutoQBethe",
+    "CollapsedBBIS",
     "FactorGraph",
     "FactorGroup",
     "FractionalBP",
@@ -52,6 +57,7 @@ __all__ = [
     "PowerEP",
     "QBethe",
     "SequentialDPVI",
+    "circuits",
     "datasets",
     "diagnostics",
     "distributions",

@@ -27,7 +27,7 @@ from pyrograph.circuits.leaves import Domain, Leaves, read_inputs
 from pyrograph.circuits.nodes import read_nodes
 from pyrograph.circuits.properties import Properties
 from pyrograph.circuits.prune import prune
-from pyrograph.circuits.sampling import draw, draw_given, highest_state
+from pyrograph.circuits.sampling import complete, draw
 from pyrograph.circuits.units import INPUT, KINDS, SUM, Units
 from pyrograph.errors import InvalidCircuit, OptionError, ZeroMass
 
@@ -263,17 +263,12 @@ class Circuit(nn.Module):
             OptionError: a variable is not there or real, or a value is no state of it.
         """
         for v in evidence:
-            if not 0 <= v < self.num_variables:
-                raise OptionError(f"there is no variable {v}; there are {self.num_variables}")
-            if self.cards[v] is None:
+            if 0 <= v < self.num_variables and self.cards[v] is None:
                 raise OptionError(
                     f"variable {v} is real: a circuit has no point mass there. Query log_prob and "
                     "expectations with its value instead"
                 )
-        point = torch.full((1, self.num_variables), torch.nan, dtype=torch.float64)
-        for v, value in evidence.items():
-            point[0, v] = value
-        point = self.domain.check(point.to(self.log_weights.device))[0]
+        point = self.domain.check(self._row(evidence))[0]
         at = point[self.leaves.var]
         states = torch.arange(self.log_table.shape[1], device=at.device)
         keep = at.isnan().unsqueeze(1) | (at.unsqueeze(1) == states)
@@ -321,16 +316,22 @@ class Circuit(nn.Module):
             ZeroMass: a row is impossible.
         """
         self.requires("smooth", "decomposable", query="fill_in")
+        return self._complete(given, highest=False)[0]
+
+    def _complete(self, given: Tensor, highest: bool) -> tuple[Tensor, Tensor]:
         points = self.domain.check(torch.as_tensor(given, device=self.loc.device))
         chunk = max(1, CHUNK // len(self.units))
-        parts = [draw_given(self, part) for part in points.split(chunk)]
-        return torch.cat(parts) if parts else points
+        parts = [complete(self, part, highest) for part in points.split(chunk)]
+        return torch.cat([x for x, _ in parts]), torch.cat([value for _, value in parts])
 
-    def most_probable(self, evidence: Mapping[int, float] | None = None) -> tuple[Tensor, Tensor]:
-        """The state of the highest value, ``[D]`` (int64), and its log value.
+    def most_probable(
+        self, evidence: Mapping[int, float] | Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The state of the highest value, ``[D]`` (int64), and its log value ``[]``.
 
         Args:
-            evidence: ``{variable: state}`` to hold.
+            evidence: ``{variable: state}`` to hold; or rows ``[B, D]``, NaN or -1 where free, each
+                to be completed: then the result is ``[B, D]`` and ``[B]``.
 
         Raises:
             InvalidCircuit: the circuit is not deterministic, where this pass is not exact, or has
@@ -342,7 +343,19 @@ class Circuit(nn.Module):
             raise InvalidCircuit(
                 f"most_probable is for discrete circuits; variable {self.cards.index(None)} is real"
             )
-        return highest_state(self, dict(evidence or {}))
+        if isinstance(evidence, Tensor):
+            return self._complete(evidence, highest=True)
+        states, values = self._complete(self._row(evidence or {}), highest=True)
+        return states[0], values[0]
+
+    def _row(self, evidence: Mapping[int, float]) -> Tensor:
+        """``[1, D]``, NaN elsewhere."""
+        row = torch.full((1, self.num_variables), torch.nan, dtype=torch.float64)
+        for v, value in evidence.items():
+            if not 0 <= v < self.num_variables:
+                raise OptionError(f"there is no variable {v}; there are {self.num_variables}")
+            row[0, v] = value
+        return row.to(self.loc.device)
 
     def extra_repr(self) -> str:
         counts = [int((self.units.kind == k).sum()) for k in range(3)]

@@ -33,8 +33,8 @@ from pyrograph.graph import FactorGraph
 
 #: Edges and numbers of inputs that are allowed by default.
 MAX_EDGES = 2**22
-#: Bytes at work for one entry of the largest table.
-BYTES = 120
+#: Bytes at work for one entry of the largest table, and of one edge.
+ENTRY_BYTES, EDGE_BYTES = 120, 60
 #: Logs of weights that agree to so many decimals are equal.
 DECIMALS = 13
 
@@ -107,15 +107,16 @@ def _check_size(graph: FactorGraph, tree: EliminationTree, max_edges: int) -> No
         read = set().union(*(tree.context[c] for c in below)) | {v}
         edges += table + (1 + len(below)) * tree.num_states(read) * bool(below)
     if edges > max_edges:
-        context = [graph.nodes[u] for u in tree.context[widest][:4]]
-        shown = ", ".join(s + (str(list(i)) if i else "") for s, i in context)
+        bag = [graph.nodes[u] for u in (widest, *tree.context[widest])]
+        shown = ", ".join(s + (str(list(i)) if i else "") for s, i in bag[:5])
+        shown += ", ..." if len(bag) > 5 else ""
         raise UnsupportedFactor(
             f"the circuit may take {edges:,} edges, over the budget of {max_edges:,}: the "
             f"elimination order has width {tree.width} and a table of {largest:,} states, over "
-            f"{graph.nodes[widest]!r} and {len(tree.context[widest])} more nodes ({shown}, ...). "
-            "Give evidence on some of them (evidence={label: value}), as pg.CollapsedBBIS does; or "
-            "use pg.BP, which is approximate; or raise max_edges (building takes about "
-            f"{largest * BYTES / 1e9:.2g} GB)."
+            f"{len(bag)} nodes ({shown}). Give evidence on some of them "
+            "(evidence={label: value}), as pg.CollapsedBBIS does; or use pg.BP, which is "
+            "approximate; or raise max_edges (it may then take "
+            f"{(largest * ENTRY_BYTES + edges * EDGE_BYTES) / 1e9:.2g} GB)."
         )
 
 

@@ -143,8 +143,8 @@ def balanced_tree(neighbors: Sequence[set[int]], cards: Sequence[int]) -> Elimin
     """A min-fill tree, or one made of it that is worth its size.
 
     Depth costs layers and size edges: the tree of the smallest entries * sqrt(depth) is taken. So a
-    chain of 500 binary variables is cut apart (twice the entries, 10 layers instead of 250), and a
-    grid is not.
+    chain of 500 binary variables is cut apart (twice the entries, 16 variables deep and not 500);
+    one of 500 variables with ten states is hung up at its middle, as a grid is.
     """
     first = EliminationTree.of_order(min_fill(neighbors, cards), neighbors, cards)
     bags = _BagTree(first)

@@ -25,7 +25,7 @@ from torch import Tensor
 from pyrograph.circuits.circuit import Circuit
 from pyrograph.circuits.kernel_units import KernelUnits
 from pyrograph.circuits.kernels import Kernel
-from pyrograph.circuits.regions import Regions
+from pyrograph.circuits.regions import Regions, regions_of
 from pyrograph.circuits.sides import CircuitSide, Leaf, Mixing, Side
 from pyrograph.errors import IncompatibleCircuits, ShapeMismatch
 
@@ -93,7 +93,7 @@ def common_regions(p: Circuit, q: Circuit, kernel: Kernel | None = None) -> Regi
     if shape is not None:
         units.append(shape)
         names.append("the kernel")
-    return Regions.of(*units, names=names)
+    return regions_of(*units, names=tuple(names))
 
 
 def pairs(p: Side, q: Side, kernel: KernelUnits) -> tuple[Tensor, Tensor | None]:
@@ -147,32 +147,40 @@ def _products(
     p: Side, q: Side, kernel: KernelUnits, r: int, found: list[tuple[Tensor, Tensor | None]]
 ) -> tuple[Tensor, Tensor | None]:
     """Products of all triples of a region, by the product rule."""
+    shape = [len(p.below[r]), len(q.below[r]), len(kernel.below[r])]
+    shape += [p.patterns.count[r], q.patterns.count[r]]
     plain = special = None
     for k, part in enumerate(p.regions.parts[r]):
-        gather = (
-            (4, q.patterns.index[r][k]),
-            (3, p.patterns.index[r][k]),
-            (2, kernel.below[r][:, k]),
-            (1, q.below[r][:, k]),
-            (0, p.below[r][:, k]),
-        )
-        a, da = (None if t is None else _select(t, gather) for t in found[part])
+        a, da = found[part]
+        size = a.shape
+        triple = (p.below[r][:, k].unsqueeze(1) * size[1] + q.below[r][:, k]).unsqueeze(2)
+        triple = (triple * size[2] + kernel.below[r][:, k]).flatten()
+        patterns = p.patterns.index[r][k], q.patterns.index[r][k]
+        a, da = (None if t is None else _gather(t, triple, *patterns) for t in (a, da))
         if plain is None:
             plain, special = a, da
-        else:
-            if special is not None:
-                special = torch.addcmul(special * a, plain, da)
+        elif a.requires_grad or plain.requires_grad:
+            special = None if special is None else special * a + plain * da
             plain = plain * a
-    return plain, special
+        else:  # in place: the largest arrays there are
+            if special is not None:
+                special.mul_(a).addcmul_(plain, da)
+            plain.mul_(a)
+    return plain.reshape(shape), None if special is None else special.reshape(shape)
 
 
-def _select(x: Tensor, gather: tuple[tuple[int, Tensor], ...]) -> Tensor:
-    for dim, index in gather:
-        size = x.shape[dim]
-        trivial = len(index) == size and torch.equal(index, torch.arange(size, device=index.device))
-        if not trivial:
-            x = x.index_select(dim, index)
-    return x
+def _gather(x: Tensor, triple: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """``[n, m, l, P, Q]`` of a part to ``[triples, P, Q]`` of the region, a copy."""
+    own = x.flatten(0, 2)
+    if len(triple) < len(own):  # the narrower first
+        own, triple = own.index_select(0, triple), None
+    for dim, index in ((2, right), (1, left)):
+        size = own.shape[dim]
+        if len(index) != size or not torch.equal(index, torch.arange(size, device=index.device)):
+            own = own.index_select(dim, index)
+    if triple is None:
+        return own
+    return own.index_select(0, triple)
 
 
 def _mix(x: Tensor, mixing: tuple[Mixing, Mixing, Mixing]) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 
 from pyrograph.circuits.circuit import Circuit
 from pyrograph.circuits.kernels import Kernel, Univariate
-from pyrograph.circuits.regions import Regions, arrange
+from pyrograph.circuits.regions import Regions, arranged
 from pyrograph.circuits.sides import Mixing
 from pyrograph.circuits.units import variables
 
@@ -33,7 +33,7 @@ class KernelUnits:
         if units is not None:
             every, weights = kernel.numbers()
             linear = torch.tensor([*weights, 0.0], dtype=numbers.dtype, device=numbers.device)
-            rows = arrange(units, regions)
+            rows = arranged(units, regions)
             self.inputs = [[every[i] for i in region.inputs] for region in rows]
             self.below = [torch.as_tensor(region.below, device=numbers.device) for region in rows]
             self.mixing = [Mixing(region, linear) for region in rows]

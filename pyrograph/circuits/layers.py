@@ -97,6 +97,23 @@ def log_sum_exp(x: Tensor) -> Tensor:
     return _log((x - shift).exp().sum(1)) + shift.squeeze(1)
 
 
+def _edges(units: Units, group: np.ndarray, width: int) -> np.ndarray:
+    """``[units, width]``, of units with as many children."""
+    return units.start[group][:, None] + np.arange(width)
+
+
+def _equal_rows(rows: np.ndarray) -> np.ndarray:
+    """A number per row, the same for equal rows."""
+    if rows.shape[1] > len(rows):  # byte by byte
+        whole = np.ascontiguousarray(rows).view(np.dtype((np.void, rows.itemsize * rows.shape[1])))
+        return np.unique(whole.ravel(), return_inverse=True)[1]
+    code = np.zeros(len(rows), np.int64)
+    for column in rows.T:
+        number = np.unique(column, return_inverse=True)[1]
+        code = np.unique(code * (number.max() + 1) + number, return_inverse=True)[1]
+    return code
+
+
 #: Sums taken one by one at once.
 PIECE = 2**16
 #: A block pays where it saves gathers; smaller ones are taken one by one.
@@ -123,13 +140,13 @@ class Layers:
         edge_of_sum[units.edge_is_sum] = np.arange(int(units.edge_is_sum.sum()))
         #: the index of the weight that is -inf
         self._none = int(units.edge_is_sum.sum())
-        by_depth: dict[int, list[int]] = defaultdict(list)
-        for n in np.flatnonzero(units.kind != INPUT).tolist():
-            by_depth[int(depth[n])].append(n)
-        for level in sorted(by_depth):
+        inner = np.flatnonzero(units.kind != INPUT)
+        inner = inner[np.argsort(depth[inner], kind="stable")]
+        ends = np.searchsorted(depth[inner], np.arange(1, len(self._sizes) + 1))
+        for members_of_level in np.split(inner, ends[:-1])[1:]:
             row = 0
             operations = []
-            for operation, members in self._operations(units, by_depth[level], edge_of_sum):
+            for operation, members in self._operations(units, members_of_level, edge_of_sum):
                 self._row[members] = row + np.arange(len(members))
                 row += len(members)
                 operations.append(operation)
@@ -137,40 +154,39 @@ class Layers:
         offsets = np.concatenate([[0], self._sizes.cumsum()])
         self.position = torch.as_tensor(offsets[depth] + self._row, device=device)
 
-    def _operations(self, units: Units, members: Sequence[int], edge_of_sum: np.ndarray):
-        products: dict[int, list[int]] = defaultdict(list)
-        same: dict[bytes, list[int]] = defaultdict(list)
-        for n in members:
-            if units.kind[n] == PRODUCT:
-                products[len(units.children(n))].append(n)
-            else:
-                same[units.children(n).tobytes()].append(n)
-        for group in products.values():
-            yield _Products(self._reads(np.stack([units.children(n) for n in group]))), group
-        blocks: dict[tuple[int, int], list[list[int]]] = defaultdict(list)
-        single: dict[int, list[int]] = defaultdict(list)
-        for group in same.values():
-            width = len(units.children(group[0]))
-            if len(group) >= SMALLEST_BLOCK and width > 1:
-                blocks[len(group), width].append(group)
-            else:
-                single[1 << (width - 1).bit_length()] += group
-        for groups in blocks.values():
-            reads = self._reads(np.stack([units.children(g[0]) for g in groups]))
-            edges = np.array(
-                [[edge_of_sum[units.start[n] : units.start[n + 1]] for n in g] for g in groups]
-            )
-            every = [n for g in groups for n in g]
-            yield _Blocks(reads, torch.as_tensor(edges, device=self.device)), every
-        for width, group in single.items():
-            children = np.zeros((len(group), width), np.int64)
-            edges = np.full((len(group), width), self._none, np.int64)
-            for row, n in enumerate(group):
-                below = units.children(n)
-                children[row, : len(below)] = below
-                children[row, len(below) :] = below[0]
-                edges[row, : len(below)] = edge_of_sum[units.start[n] : units.start[n + 1]]
-            yield _Sums(self._reads(children), torch.as_tensor(edges, device=self.device)), group
+    def _operations(self, units: Units, members: np.ndarray, edge_of_sum: np.ndarray):
+        fan_in = np.diff(units.start)[members]
+        is_product = units.kind[members] == PRODUCT
+        for width in np.unique(fan_in[is_product]):
+            group = members[is_product & (fan_in == width)]
+            yield _Products(self._reads(units.child[_edges(units, group, width)])), group
+        #: units and their edges, filled up to a power of two
+        single: dict[int, list[tuple[np.ndarray, np.ndarray]]] = defaultdict(list)
+        for width in np.unique(fan_in[~is_product]):
+            group = members[~is_product & (fan_in == width)]
+            edges = _edges(units, group, width)
+            same = _equal_rows(units.child[edges])
+            order = np.argsort(same, kind="stable")
+            group, edges = group[order], edges[order]
+            count = np.bincount(same)
+            repeats = np.repeat(count, count)
+            alone = (repeats < SMALLEST_BLOCK) | (width == 1)
+            for size in np.unique(repeats[~alone]):
+                chosen = np.flatnonzero((repeats == size) & ~alone).reshape(-1, size)
+                reads = self._reads(units.child[edges[chosen[:, 0]]])
+                weights = torch.as_tensor(edge_of_sum[edges[chosen]], device=self.device)
+                yield _Blocks(reads, weights), group[chosen.reshape(-1)]
+            if alone.any():
+                full = 1 << (int(width) - 1).bit_length()
+                filled = np.full((int(alone.sum()), full), -1)
+                filled[:, :width] = edges[alone]
+                single[full].append((group[alone], filled))
+        for parts in single.values():
+            edges = np.concatenate([part[1] for part in parts])
+            children = units.child[np.where(edges < 0, edges[:, :1], edges)]
+            weights = np.where(edges < 0, self._none, edge_of_sum[edges])
+            operation = _Sums(self._reads(children), torch.as_tensor(weights, device=self.device))
+            yield operation, np.concatenate([part[0] for part in parts])
 
     def _reads(self, children: np.ndarray) -> _Reads:
         layers = np.unique(self._layer[children])

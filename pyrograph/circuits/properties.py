@@ -13,9 +13,10 @@ from functools import cached_property
 import numpy as np
 from torch import Tensor
 
+from pyrograph.circuits.decisions import decides
 from pyrograph.circuits.leaves import Domain
 from pyrograph.circuits.overlap import Overlap, sources
-from pyrograph.circuits.regions import Regions, arrange
+from pyrograph.circuits.regions import arranged, regions_of
 from pyrograph.circuits.units import INPUT, PRODUCT, SUM, Units, describe, variables
 from pyrograph.errors import IncompatibleCircuits
 
@@ -43,26 +44,33 @@ class Properties:
     @cached_property
     def _not_smooth(self) -> str:
         units = self.units
-        for n in units.of_kind(SUM):
-            for c in units.children(n):
-                if units.scopes[c] != units.scopes[n]:
-                    return (
-                        f"{units.name(n)} has the scope {describe(units.scopes[n])}, its child "
-                        f"{c} only {describe(units.scopes[c])}"
-                    )
-        return ""
+        number: dict[int, int] = {}
+        which = np.array([number.setdefault(scope, len(number)) for scope in units.scopes])
+        unlike = units.edge_is_sum & (which[units.child] != which[units.parent])
+        if not unlike.any():
+            return ""
+        edge = np.flatnonzero(unlike)[0]
+        n, c = units.parent[edge], units.child[edge]
+        return (
+            f"{units.name(n)} has the scope {describe(units.scopes[n])}, its child "
+            f"{c} only {describe(units.scopes[c])}"
+        )
 
     @cached_property
     def _not_decomposable(self) -> str:
         units = self.units
-        for n in units.of_kind(PRODUCT):
-            seen = 0
-            for c in units.children(n):
-                if seen & units.scopes[c]:
-                    both = describe(seen & units.scopes[c])
-                    return f"two children of {units.name(n)} share the variables {both}"
-                seen |= units.scopes[c]
-        return ""
+        size = np.array([scope.bit_count() for scope in units.scopes])
+        parts = np.bincount(units.parent, size[units.child], len(units))
+        wrong = np.flatnonzero((units.kind == PRODUCT) & (parts > size))
+        if not len(wrong):
+            return ""
+        n, seen = wrong[0], 0
+        for c in units.children(n):
+            if seen & units.scopes[c]:
+                break
+            seen |= units.scopes[c]
+        both = describe(seen & units.scopes[c])
+        return f"two children of {units.name(n)} share the variables {both}"
 
     @cached_property
     def _not_structured(self) -> str:
@@ -70,7 +78,7 @@ class Properties:
         if broken:
             return broken
         try:
-            self._regions = Regions.of(self.units)
+            self._regions = regions_of(self.units)
         except IncompatibleCircuits as clash:
             return str(clash)
         return ""
@@ -79,9 +87,11 @@ class Properties:
     def _not_deterministic(self) -> str:
         if self._not_smooth or self._not_decomposable:
             return self._not_smooth or self._not_decomposable
+        if decides(self.units, self._possible, self._weighted).all():
+            return ""  # the general way is quadratic in the units of a region
         if self._not_structured:
             return self._by_single_variables()
-        rows = arrange(self.units, self._regions)
+        rows = arranged(self.units, self._regions)
         overlap = Overlap(
             self._regions,
             rows,

@@ -30,11 +30,10 @@ def prune(
     edge_alive[units.edge_is_sum] &= (log_weights.detach() > -torch.inf).cpu().numpy()
     used = np.zeros(len(units), bool)
     used[-1] = True
-    children, start = units.child, units.start
-    for n in reversed(range(len(units))):
-        if used[n]:
-            edges = slice(start[n], start[n + 1])
-            used[children[edges][edge_alive[edges]]] = True
+    depth = units.depth[units.parent]
+    for edges in np.split(*_by_level(depth))[::-1]:
+        of_used = edges[edge_alive[edges] & used[units.parent[edges]]]
+        used[units.child[of_used]] = True
     if used.all() and edge_alive.all():
         return units, domain, log_weights, log_table, loc, scale
     kept_edges = edge_alive & used[units.parent]
@@ -59,3 +58,9 @@ def prune(
         loc[inputs],
         scale[inputs],
     )
+
+
+def _by_level(depth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Edges in order of their parents' depth, and where the next depth begins."""
+    order = np.argsort(depth, kind="stable")
+    return order, np.flatnonzero(np.diff(depth[order])) + 1

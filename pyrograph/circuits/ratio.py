@@ -21,7 +21,7 @@ from torch import Tensor
 
 from pyrograph.circuits.circuit import Circuit
 from pyrograph.circuits.overlap import Overlap, sources
-from pyrograph.circuits.regions import Level, Regions, Rows, arrange
+from pyrograph.circuits.regions import Level, Regions, Rows, arranged
 from pyrograph.circuits.sides import Leaf, Patterns, Side
 
 Triple = tuple[int, int, int]
@@ -39,17 +39,15 @@ class RatioSide(Side):
 
     def __init__(self, q: Circuit, p: Circuit, regions: Regions):
         self.q, self.p = q, p
-        self._rows = arrange(q.units, regions), arrange(p.units, regions)
+        self._rows = arranged(q.units, regions), arranged(p.units, regions)
         self._inputs: dict[int, np.ndarray] = {}
         triples = _Triples(q, p, regions, *self._rows)
         rows, (a, b, c) = triples.arranged()
         self._triples = triples.of_inputs
         weights = (_weight(q, a) + _weight(p, b) - _weight(p, c)).exp()
-        nothing = torch.full((1, q.num_variables), torch.nan, dtype=torch.float64)
-        patterns = Patterns.of(nothing.to(weights.device), regions)
-        super().__init__(regions, rows, weights, patterns)
+        super().__init__(regions, rows, weights, Patterns.none(regions, weights.device))
 
-    def leaf(self, r: int) -> Leaf:
+    def make_leaf(self, r: int) -> Leaf:
         card = self.p.cards[self.regions.scopes[r].bit_length() - 1]
         a, b, c = self._triples[r].T
         of_q, of_p = self._rows[0][r].inputs, self._rows[1][r].inputs

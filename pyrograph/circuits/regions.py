@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
@@ -45,22 +46,34 @@ class Regions:
         for k, units in enumerate(circuits):
             for n, scope in enumerate(units.scopes):
                 found.setdefault(scope, (k, n))
-        for scope in list(found):
-            for v in variables(scope) if scope & (scope - 1) else ():
-                found.setdefault(1 << v, found[scope])
+        for units in circuits:
+            for v in variables(units.scopes[-1]):
+                found.setdefault(1 << v, (0, len(circuits[0]) - 1))
         scopes = sorted(found, key=lambda s: (s.bit_count(), s))
-        index = {scope: r for r, scope in enumerate(scopes)}
-        top: dict[int, int] = {}  # variable -> the largest region so far that has it
+        single: dict[int, int] = {}  # variable -> its region
+        above = list(range(len(scopes)))  # a region that has it, itself if there is none so far
         parts = []
-        for scope in scopes:
-            below = {top[v] for v in variables(scope) if v in top}
-            for other in below:
+        for r, scope in enumerate(scopes):
+            below: list[int] = []
+            rest = scope
+            if not scope & (scope - 1):
+                single[scope.bit_length() - 1] = r
+                rest = 0
+            while rest:
+                part = single[(rest & -rest).bit_length() - 1]
+                while above[part] != part:  # up to the largest so far, on ever shorter ways
+                    above[part] = above[above[part]]
+                    part = above[part]
+                other = scopes[part]
                 if other & ~scope:
                     raise IncompatibleCircuits(
                         _clash(circuits, names, found[scope], found[other], scope, other)
                     )
-            parts.append(tuple(sorted(index[other] for other in below)))
-            top |= dict.fromkeys(variables(scope), scope)
+                below.append(part)
+                rest &= ~other
+            for part in below:
+                above[part] = r
+            parts.append(tuple(sorted(below)))
         return Regions(scopes, parts)
 
     def __len__(self) -> int:
@@ -109,6 +122,18 @@ class Rows:
     kept: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
+@lru_cache(maxsize=64)
+def regions_of(*circuits: Units, names: tuple[str, ...] = ()) -> Regions:
+    """:meth:`Regions.of`, kept: structures do not change, and are asked for again and again."""
+    return Regions.of(*circuits, names=names)
+
+
+@lru_cache(maxsize=64)
+def arranged(units: Units, regions: Regions) -> list[Rows]:
+    """:func:`arrange`, kept."""
+    return arrange(units, regions)
+
+
 def arrange(units: Units, regions: Regions) -> list[Rows]:
     """A circuit's units by regions; ``kept`` of the last region is the root."""
     region_of = {scope: r for r, scope in enumerate(regions.scopes)}
@@ -117,9 +142,7 @@ def arrange(units: Units, regions: Regions) -> list[Rows]:
     members: list[list[int]] = [[] for _ in regions.scopes]
     for n, r in enumerate(region):
         members[r].append(n)
-    which_part: list[dict[int, int]] = []
-    for parts in regions.parts:
-        which_part.append({v: part for part in parts for v in variables(regions.scopes[part])})
+    above = {part: r for r, parts in enumerate(regions.parts) for part in parts}
     # from the whole down: what is asked of each region, as a unit or a new product of units
     asked: list[dict[object, int]] = [{} for _ in regions.scopes]
     below_of: list[dict[object, tuple[object, ...]]] = [{} for _ in regions.scopes]
@@ -136,8 +159,10 @@ def arrange(units: Units, regions: Regions) -> list[Rows]:
         for key, children in below_of[r].items():
             split: dict[int, list[int]] = {part: [] for part in regions.parts[r]}
             for c in children:
-                low = units.scopes[c] & -units.scopes[c]
-                split[which_part[r][low.bit_length() - 1]].append(c)
+                part = region[c]
+                while part != r and above[part] != r:
+                    part = above[part]
+                split[part].append(c)
             keys = []
             for part, group in split.items():
                 wanted = group[0] if len(group) == 1 else tuple(sorted(group))

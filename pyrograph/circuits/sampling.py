@@ -7,7 +7,7 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,24 +41,36 @@ def draw(circuit: Circuit, num_samples: int) -> Tensor:
 
 
 @torch.no_grad()
-def draw_given(circuit: Circuit, given: Tensor) -> Tensor:
-    """``[B, D]``: the missing values of checked points, drawn given the rest of their row."""
-    units = circuit.units
-    values = circuit.layers.all_values(circuit.leaves.log_prob(given), circuit.log_weights)
+def complete(circuit: Circuit, given: Tensor, highest: bool) -> tuple[Tensor, Tensor]:
+    """Missing values of checked points ``[B, D]``, and the log value of every row.
+
+    Args:
+        highest: take the most probable values, which is exact if the circuit is deterministic;
+            else draw them given the rest of their row.
+    """
+    units, leaves = circuit.units, circuit.leaves
+    at_inputs = leaves.log_prob(given)
+    if highest:
+        missing = given.t()[leaves.var].isnan()
+        at_inputs = torch.where(missing, leaves.log_table.amax(1, keepdim=True), at_inputs)
+    values = circuit.layers.all_values(at_inputs, circuit.log_weights, highest)
     impossible = ~values[-1].isfinite()
     if bool(impossible.any()):
-        raise ZeroMass(f"row {int(impossible.nonzero()[0])} is impossible under the circuit")
+        raise ZeroMass(
+            f"no state is possible under the evidence (row {int(impossible.nonzero()[0])})"
+        )
     child = torch.as_tensor(units.child[units.edge_is_sum], device=values.device)
 
     def choose(sums: Tensor, points: Tensor, first: Tensor, last: Tensor) -> Tensor:
-        # the highest of the children's log values with Gumbel noise
+        # the highest of the children's log values, with Gumbel noise where it is drawn
         count = last - first + 1
         which = torch.repeat_interleave(torch.arange(len(sums), device=sums.device), count)
         place = torch.arange(len(which), device=sums.device)
         place -= torch.repeat_interleave(count.cumsum(0) - count, count)
         edge = first[which] + place
-        noise = -torch.empty_like(edge, dtype=torch.float64).exponential_().log()
-        score = circuit.log_weights[edge] + values[child[edge], points[which]] + noise
+        score = circuit.log_weights[edge] + values[child[edge], points[which]]
+        if not highest:
+            score = score - torch.empty_like(score).exponential_().log()
         best = score.new_full((len(sums),), -torch.inf).scatter_reduce(0, which, score, "amax")
         found = torch.zeros_like(sums)
         is_best = score == best[which]
@@ -66,12 +78,15 @@ def draw_given(circuit: Circuit, given: Tensor) -> Tensor:
         return found
 
     points, inputs = _met(circuit, len(given), choose)
-    drawn = _inputs(circuit, len(given), points, inputs)
-    return torch.where(given.isnan(), drawn, given.nan_to_num(0.0).to(drawn.dtype))
+    filled = _inputs(circuit, len(given), points, inputs, highest)
+    filled = torch.where(given.isnan(), filled, given.nan_to_num(0.0).to(filled.dtype))
+    return filled, values[-1]
 
 
-def _inputs(circuit: Circuit, count: int, points: Tensor, rows: Tensor) -> Tensor:
-    """A draw of every input that a point has come to, ``[n, D]``."""
+def _inputs(
+    circuit: Circuit, count: int, points: Tensor, rows: Tensor, highest: bool = False
+) -> Tensor:
+    """A draw, or the highest state, of every input that a point has come to, ``[n, D]``."""
     leaves = circuit.leaves
     device = circuit.log_table.device
     dtype = circuit.log_weights.dtype if None in circuit.cards else torch.int64
@@ -79,7 +94,8 @@ def _inputs(circuit: Circuit, count: int, points: Tensor, rows: Tensor) -> Tenso
     var, real = leaves.var[rows], leaves.is_real[rows]
     table = leaves.log_table.detach()[rows[~real]].softmax(1)
     if len(table):
-        out[points[~real], var[~real]] = torch.multinomial(table, 1).squeeze(1).to(dtype)
+        code = table.argmax(1) if highest else torch.multinomial(table, 1).squeeze(1)
+        out[points[~real], var[~real]] = code.to(dtype)
     if bool(real.any()):
         which = rows[real]
         noise = torch.randn(len(which), dtype=dtype, device=device)
@@ -118,38 +134,3 @@ def _met(circuit: Circuit, count: int, choose: Choice) -> tuple[Tensor, Tensor]:
         point = torch.cat([point[is_sum], torch.repeat_interleave(point[~is_sum], repeats)])
         unit = torch.cat([below, child[edge]])
     return torch.cat(points), torch.cat(rows)
-
-
-def highest_state(circuit: Circuit, evidence: Mapping[int, float]) -> tuple[Tensor, Tensor]:
-    """The state of the highest value, by the highest child of every sum; exact if the circuit is
-    deterministic."""
-    units, leaves = circuit.units, circuit.leaves
-    point = torch.full((1, circuit.num_variables), torch.nan, dtype=torch.float64)
-    for v, value in evidence.items():
-        point[0, v] = value
-    point = circuit.domain.check(point.to(circuit.log_table.device))[0]
-    at = point[leaves.var]
-    states = torch.arange(leaves.log_table.shape[1], device=at.device)
-    keep = at.isnan().unsqueeze(1) | (at.unsqueeze(1) == states)
-    table = torch.where(keep, leaves.log_table.detach(), -torch.inf)
-    best, code = table.max(1)
-    weights = circuit.log_weights.detach()
-    values = circuit.layers.all_values(best.unsqueeze(1), weights, highest=True)[:, 0]
-    if not bool(values[-1].isfinite()):
-        raise ZeroMass("no state is possible under this evidence")
-    state = torch.zeros(circuit.num_variables, dtype=torch.int64, device=at.device)
-    edge_of_sum = np.cumsum(units.edge_is_sum) - 1
-    values_of, w = values.cpu().numpy(), weights.cpu().numpy()
-    input_row = np.cumsum(units.kind == INPUT) - 1
-    open_units = [len(units) - 1]
-    while open_units:
-        n = open_units.pop()
-        children = units.children(n)
-        if units.kind[n] == INPUT:
-            state[units.var[n]] = code[input_row[n]]
-        elif units.kind[n] == SUM:
-            own = w[edge_of_sum[units.start[n] : units.start[n + 1]]]
-            open_units.append(int(children[np.argmax(values_of[children] + own)]))
-        else:
-            open_units += children.tolist()
-    return state, values[-1]

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from pyrograph.circuits.circuit import Circuit
 from pyrograph.circuits.leaves import HALF_LOG_2PI
-from pyrograph.circuits.regions import Regions, Rows, arrange
+from pyrograph.circuits.regions import Regions, Rows, arranged
 
 #: Sums whose weights fill more than this share of a matrix are a matrix product.
 DENSE = 0.2
@@ -43,13 +43,33 @@ class Mixing:
             for level in rows.levels
         ]
         base = len(rows.inputs) + len(rows.below)
+        count = sum(len(level.unit) for level in rows.levels)
         edges = sum(source.numel() for source, _ in self.levels)
         self.is_identity = not self.levels and torch.equal(
             self.kept, torch.arange(base, device=device)
         )
         self.dense = None
-        if self.levels and max(SMALL, edges / DENSE) >= len(self.kept) * base:
-            self.dense = self._by_levels(torch.eye(base, dtype=weights.dtype, device=device))
+        if self.levels and max(SMALL, edges / DENSE) >= max(len(self.kept), count) * base:
+            self.dense = self._matrix(base)
+
+    def _matrix(self, base: int) -> Tensor:
+        """``[kept, base]``, what every row that is read is made of."""
+        source, weight = self.levels[0]
+        sums = weight.new_zeros(len(source), base).scatter_add(1, source, weight)
+        for source, weight in self.levels[1:]:
+            # of the level's children, those that are sums, and those that are not
+            is_base = source < base
+            own = weight.new_zeros(len(source), base).scatter_add(
+                1, torch.where(is_base, source, 0), torch.where(is_base, weight, 0.0)
+            )
+            before = weight.new_zeros(len(source), len(sums)).scatter_add(
+                1, torch.where(is_base, 0, source - base), torch.where(is_base, 0.0, weight)
+            )
+            sums = torch.cat([sums, own + before @ sums])
+        is_base = self.kept < base
+        one = torch.nn.functional.one_hot(self.kept[is_base], base).to(sums)
+        rows = sums.new_zeros(len(self.kept), base).index_put((is_base,), one)
+        return rows.index_put((~is_base,), sums[self.kept[~is_base] - base])
 
     def _by_levels(self, x: Tensor) -> Tensor:
         """``[base, R]`` to ``[kept, R]``."""
@@ -84,6 +104,14 @@ class Patterns:
     index: list[list[Tensor]]
     value: dict[int, Tensor]
     point: Tensor
+
+    @staticmethod
+    def none(regions: Regions, device: torch.device) -> Patterns:
+        """Of one point without any evidence."""
+        only = torch.zeros(1, dtype=torch.int64, device=device)
+        nothing = torch.full((1,), torch.nan, dtype=torch.float64, device=device)
+        value = {r: nothing for r, parts in enumerate(regions.parts) if not parts}
+        return Patterns([1] * len(regions), [[only] * len(p) for p in regions.parts], value, only)
 
     @staticmethod
     def of(points: Tensor, regions: Regions) -> Patterns:
@@ -144,13 +172,20 @@ class Side(ABC):
 
     def __init__(self, regions: Regions, rows: list[Rows], weights: Tensor, patterns: Patterns):
         self.regions, self.rows, self.patterns = regions, rows, patterns
+        self._leaves: dict[int, Leaf] = {}
         weights = torch.cat([weights, weights.new_zeros(1)])
         self.mixing = [Mixing(region, weights) for region in rows]
         self.below = [torch.as_tensor(region.below, device=weights.device) for region in rows]
 
     @abstractmethod
-    def leaf(self, r: int) -> Leaf:
+    def make_leaf(self, r: int) -> Leaf:
         """Of a region of one variable."""
+
+    def leaf(self, r: int) -> Leaf:
+        """The same, kept."""
+        if r not in self._leaves:
+            self._leaves[r] = self.make_leaf(r)
+        return self._leaves[r]
 
     @cached_property
     def scaled(self) -> tuple[list[Tensor], Tensor, Tensor]:
@@ -207,19 +242,22 @@ class CircuitSide(Side):
         stein: bool = False,
     ):
         self.circuit, self.stein = circuit, stein
-        if points is None:
-            points = circuit.loc.new_full((1, circuit.num_variables), torch.nan)
-        rows = arrange(circuit.units, regions)
-        super().__init__(regions, rows, circuit.log_weights.exp(), Patterns.of(points, regions))
+        self._table = circuit.log_table.exp()
+        device = circuit.log_weights.device
+        patterns = (
+            Patterns.none(regions, device) if points is None else Patterns.of(points, regions)
+        )
+        rows = arranged(circuit.units, regions)
+        super().__init__(regions, rows, circuit.log_weights.exp(), patterns)
 
     def at(self, points: Tensor) -> CircuitSide:
         """The same under other evidence."""
         other = copy(self)
-        other.patterns = Patterns.of(points, self.regions)
+        other.patterns, other._leaves = Patterns.of(points, self.regions), {}
         other.__dict__.pop("scaled", None)
         return other
 
-    def leaf(self, r: int) -> Leaf:
+    def make_leaf(self, r: int) -> Leaf:
         """Of a region of one variable."""
         inputs = torch.as_tensor(self.rows[r].inputs, device=self.circuit.loc.device)
         value = self.patterns.value[r]
@@ -227,7 +265,7 @@ class CircuitSide(Side):
         missing = value.isnan()
         if card is None:
             return self._gaussian(inputs, value, missing)
-        table = self.circuit.log_table[inputs, :card].exp().unsqueeze(1)
+        table = self._table[inputs, :card].unsqueeze(1)
         state = torch.arange(card, device=value.device)
         given = value.unsqueeze(1) == state  # [P, c]
         kept = table * (given | missing.unsqueeze(1))
@@ -276,7 +314,7 @@ class PointSide(Side):
         no_sums = torch.zeros(0, dtype=dtype, device=points.device)
         super().__init__(regions, rows, no_sums, Patterns.of(points, regions))
 
-    def leaf(self, r: int) -> Leaf:
+    def make_leaf(self, r: int) -> Leaf:
         value = self.patterns.value[r]
         card = self.cards[self.regions.scopes[r].bit_length() - 1]
         if card is not None:

@@ -32,7 +32,6 @@ Stein discrepancy"; Li, Zeng, Vergari & Van den Broeck (2021), propositions 5.4 
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from pyrograph.circuits.circuit import Circuit

@@ -31,8 +31,8 @@ class Units:
         child: ``[E]``.
 
     Raises:
-        InvalidCircuit: a child comes after its parent, an inner unit has no child, or a unit is not
-            below the root.
+        InvalidCircuit: a child comes after its parent, an inner unit has no child, a product has
+            one, or a unit is not below the root.
     """
 
     kind: np.ndarray
@@ -47,6 +47,11 @@ class Units:
         wrong = np.flatnonzero((fan_in == 0) & (self.kind != INPUT))
         if len(wrong):
             raise InvalidCircuit(f"{self.name(wrong[0])} has no children")
+        wrong = np.flatnonzero((fan_in == 1) & (self.kind == PRODUCT))
+        if len(wrong):
+            raise InvalidCircuit(
+                f"{self.name(wrong[0])} has one child: write it as a sum of weight 1"
+            )
         wrong = np.flatnonzero((self.child >= self.parent) | (self.child < 0))
         if len(wrong):
             n = self.parent[wrong[0]]

@@ -3,6 +3,7 @@
 from pyrograph.infer.base import Engine
 from pyrograph.infer.dpvi import DPVI, SequentialDPVI
 from pyrograph.infer.fit import fit
+from pyrograph.infer.importance import BBIS, CollapsedBBIS, Gibbs
 from pyrograph.infer.langevin import Langevin
 from pyrograph.infer.message_passing import (
     BP,
@@ -20,6 +21,7 @@ from pyrograph.infer.requires import Continuous, FiniteDiscrete, FiniteOrContinu
 from pyrograph.infer.svgd import GraphicalSVGD
 
 __all__ = [
+    "BBIS",
     "BP",
     "DPVI",
     "EP",
@@ -28,11 +30,13 @@ __all__ = [
     "AdaGrad",
     "Adam",
     "AutoQBethe",
+    "CollapsedBBIS",
     "Continuous",
     "Engine",
     "FiniteDiscrete",
     "FiniteOrContinuous",
     "FractionalBP",
+    "Gibbs",
     "GraphicalSVGD",
     "Langevin",
     "MessagePassing",

@@ -44,7 +44,7 @@ def starting_particles(
         enough = particles is not None and len(next(iter(particles.values()))) == num_particles
         init = particles if enough else init.sample(num_particles)
     elif callable(init) and not isinstance(init, Tensor | Mapping):
-        init = _call(init, num_particles, graph, args, kwargs or {})
+        init = called(init, num_particles, graph, args, kwargs or {})
     if isinstance(init, Tensor):
         return _check_flat(init, num_particles, graph)
     if isinstance(init, Mapping):
@@ -76,7 +76,7 @@ def uniform(num_particles: int, graph, generator: torch.Generator, reach: float)
     return ((2 * draw - 1) * reach).to(graph.device, graph.dtype).t()
 
 
-def _call(init: Callable, num_particles: int, graph, args: tuple, kwargs: dict) -> Any:
+def called(init: Callable, num_particles: int, graph, args: tuple, kwargs: dict) -> Any:
     """Particles from a function or a guide."""
     given = {"num_particles": num_particles, "graph": graph}
     names = () if isinstance(init, Module) else tuple(inspect.signature(init).parameters)

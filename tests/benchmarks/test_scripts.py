@@ -22,10 +22,13 @@ QBETHE = ("denoising", "hand_written", "chow_liu", "optical_flow", "speed")
 REAL = [("message_passing", name) for name in ("uai", "alarm")]
 REAL += [("qbethe", name) for name in QBETHE]
 REAL += [("dpvi", name) for name in ("spikes", "alice", "animals")]
+CIRCUITS = ("compile", "learning", "missing_features", "collapsed")
+REAL += [("circuits", name) for name in CIRCUITS]
 QUICK = [("svgd", name) for name in SVGD] + [("message_passing", name) for name in MESSAGES]
 QUICK += [("qbethe", "three_cycle")]
 QUICK += [("dpvi", name) for name in ("hmm", "ising", "user_behaviour", "speed")]
 QUICK += [("dpvi", name) for name in ("dpmm", "ihmm")]
+QUICK += [("circuits", name) for name in ("goodness_of_fit", "simplex_qp", "speed")]
 
 
 def run(folder, name):

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from pyrograph.circuits.circuit import Circuit
 from pyrograph.circuits.learning.em import fit_parameters
+from pyrograph.circuits.learning.partition import shrunk
 from pyrograph.circuits.learning.splitting import Splitting
 from pyrograph.circuits.learning.table import Table, read_table
 from pyrograph.circuits.learning.tree import Tree
@@ -56,7 +57,7 @@ def learn_chow_liu(
             (``smoothing=0``) or no ``cards``.
     """
     table = read_table(data, cards, weights)
-    counts = PairCounts.of(table, check_smoothing(smoothing))
+    counts = PairCounts.of(table, check_smoothing("smoothing", smoothing))
     circuit = Splitting.of_tree(counts.tree(), counts.conditional, table.cards).circuit()
     if table.is_complete:
         return circuit
@@ -65,10 +66,10 @@ def learn_chow_liu(
     )
 
 
-def check_smoothing(smoothing: float) -> float:
-    if not 0 <= smoothing < float("inf"):
-        raise OptionError(f"smoothing={smoothing!r}: pseudo-observations are finite, 0 or more")
-    return float(smoothing)
+def check_smoothing(name: str, value: float) -> float:
+    if not 0 <= value < float("inf"):
+        raise OptionError(f"{name}={value!r}: pseudo-observations are finite, 0 or more")
+    return float(value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,13 +117,14 @@ class PairCounts:
         graph.add_edges_from(zip(found.row.tolist(), found.col.tolist(), strict=True))
         return Tree.rooted(graph, min(nx.center(graph)))
 
-    def conditional(self, v: int, parent: int | None) -> tuple[np.ndarray, float]:
-        """Counts ``[c_parent, c_v]``, ``[1, c_v]`` for the root, and pseudo-counts of a row."""
+    def conditional(self, v: int, parent: int | None) -> np.ndarray:
+        """Probabilities ``[c_parent, c_v]``, and ``[1, c_v]`` of the root."""
         own = slice(self.first[v], self.first[v + 1])
-        if parent is None:
-            return np.diag(self.counts[own, own])[None], self.smoothing
-        given = slice(self.first[parent], self.first[parent + 1])
-        return self.counts[given, own], self.smoothing / (given.stop - given.start)
+        counts = np.diag(self.counts[own, own])[None]
+        if parent is not None:
+            counts = self.counts[self.first[parent] : self.first[parent + 1], own]
+        even = np.full(counts.shape[1], 1 / counts.shape[1])
+        return np.stack([shrunk(row, even, self.smoothing / len(counts)) for row in counts])
 
 
 def mutual_information(counts: np.ndarray, first: np.ndarray, smoothing: float) -> np.ndarray:

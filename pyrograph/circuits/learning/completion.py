@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from pyrograph.circuits.circuit import CHUNK, Circuit
-from pyrograph.circuits.leaves import MISSING
 from pyrograph.circuits.learning.table import Table
+from pyrograph.circuits.leaves import MISSING
 from pyrograph.circuits.units import INPUT, SUM
 
 

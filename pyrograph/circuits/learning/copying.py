@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pyrograph.circuits.learning.partition import Sum
+from pyrograph.circuits.learning.partition import Sum, shrunk
 
 if TYPE_CHECKING:
     from pyrograph.circuits.learning.splitting import Splitting
@@ -133,7 +133,6 @@ class Copier:
     ) -> int:
         """A sum that takes the rows inside from sum n."""
         unit = self.circuit.sums[n]
-        self._weights_of(n)
         rows = []
         for i in kept:
             own = unit.rows[i]
@@ -141,15 +140,15 @@ class Copier:
             rows.append(own[moves])
             if len(rows[-1]):
                 unit.rows[i] = own[~moves]
-        counts = self.circuit.count(rows)
+        counts, shrinkage = self.circuit.count(rows), self.circuit.shrinkage
         unit.counts[:, kept] = np.maximum(unit.counts[:, kept] - counts, 0.0)
-        new = self.circuit.add_sum(
-            Sum(unit.variable, products, counts, prior, self.circuit.smoothing, rows)
-        )
+        unit.weights = shrunk(unit.counts[0], self._weights_of(n), shrinkage)
+        weights = shrunk(counts[0], prior, shrinkage)
+        new = self.circuit.add_sum(Sum(unit.variable, products, counts, weights, rows))
         self.changed |= {n, new}
         return new
 
     def _weights_of(self, n: int) -> np.ndarray:
         if n not in self._weights:
-            self._weights[n] = self.circuit.sums[n].weights()
+            self._weights[n] = self.circuit.sums[n].weights
         return self._weights[n]

@@ -74,7 +74,7 @@ def fit_parameters(
     if len(reference.units) != len(fitted.units) or reference.num_edges != fitted.num_edges:
         raise ShapeMismatch("the prior circuit has another structure")
     pseudo = _Pseudo.of(reference, smoothing, even=prior is None)
-    narrowest = _narrowest(circuit, points)
+    narrowest = _narrowest(fitted, points)
     before = -torch.inf
     with tqdm(total=num_steps, disable=not progress) as bar:
         for _ in range(num_steps):
@@ -144,9 +144,10 @@ class Flows:
 def _check(log_p: Tensor, weight: Tensor, begin: int) -> None:
     wrong = (~log_p.isfinite() & (weight > 0)).nonzero()
     if len(wrong):
+        value = float(log_p.detach()[wrong[0, 0]])
         raise NonFiniteDensity(
-            f"row {begin + int(wrong[0])} has the log probability {float(log_p[wrong[0, 0]]):g} "
-            "under the circuit: start from one that gives every row a positive probability"
+            f"row {begin + int(wrong[0])} has the log probability {value:g} under the circuit: "
+            "start from one that gives every row a positive probability"
         )
 
 

@@ -47,7 +47,7 @@ class Mixture:
         )
         self._takes = csr_matrix(entries, shape=(len(splitting.codes), len(per_edge)))
         self._counts = self._takes.T.tocsr()
-        self._prior = np.concatenate([unit.weights() for unit in sums])[:, None]
+        self._prior = np.concatenate([unit.weights for unit in sums])[:, None]
         self.log_mixing = np.full(num_components, -np.log(num_components))
         shape = (len(splitting.codes), num_components)
         # each row mostly in one component, drawn at random

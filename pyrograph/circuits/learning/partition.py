@@ -22,27 +22,26 @@ class Sum:
 
     Attributes:
         counts: ``[2, children]``, of the rows to learn from and of those to validate with.
-        prior: ``[children]``, adds up to 1.
-        strength: pseudo-observations.
+        weights: ``[children]``.
         rows: row numbers of each edge.
     """
 
     variable: int
     products: list[int]
     counts: np.ndarray
-    prior: np.ndarray
-    strength: float
+    weights: np.ndarray
     rows: list[np.ndarray] = field(default_factory=list)
     num_parents: int = 0
-
-    def weights(self) -> np.ndarray:
-        total = self.counts[0].sum() + self.strength
-        if total <= 0:
-            return self.prior
-        return (self.counts[0] + self.strength * self.prior) / total
 
     def log_likelihood(self) -> np.ndarray:
         """``[2]``, what this sum adds to the log likelihood of either set of rows."""
         with np.errstate(divide="ignore", invalid="ignore"):
-            parts = self.counts * np.log(self.weights())
+            parts = self.counts * np.log(self.weights)
         return np.where(self.counts > 0, parts, 0.0).sum(1)
+
+
+def shrunk(counts: np.ndarray, prior: np.ndarray, strength: float) -> np.ndarray:
+    """Frequencies after ``strength`` pseudo-observations distributed as the prior; the prior where
+    there is no observation at all."""
+    total = counts.sum() + strength
+    return prior if total <= 0 else (counts + strength * prior) / total

@@ -3,17 +3,20 @@
 The variables form a tree. A *sum* of variable v adds *products* that each hold v in one state and
 have a sum for every child of v. A row takes one edge of every sum that it meets, so the rows of the
 edges are a partition of those of the sum: what all flows of the circuit amount to is a list of row
-numbers per edge, O(N D) numbers however large the circuit. Weights are counts,
+numbers per edge, O(N D) numbers however large the circuit. With maximum likelihood weights,
 
-    w_c = (n_c + s prior_c) / (n + s),    log likelihood = sum over edges of n_c log w_c
+    w_c = n_c / n,    log likelihood = sum over edges of n_c log w_c
 
-*Splitting* an edge on a variable x replaces its product by one copy for each state of x. A copy has
-own sums on the path down to x, conditioned to the state, and beside the path down to a depth;
-deeper ones are shared. The prior of a copied sum is what it was copied from, so that a split with
-few rows changes little, and one without rows nothing. Only rows of this edge move: the cost is that
-of the path.
+*Splitting* an edge on a variable x replaces its product c by one copy c_t for each state t of x. A
+copy has own sums on the path down to x, conditioned to the state, and beside the path down to a
+depth; deeper ones are shared. The new weights are those of the circuit as it was, shrunk with s
+pseudo-observations, so that a split with few rows changes little, and one without rows nothing:
 
-Source: Dang, Vergari & Van den Broeck (2020), section 3 (splits); the prior is ours.
+    w_ct = w_c (n_ct + s P_c(t)) / (n_c + s),    in copies  w = (n_t + s w_old(. | t)) / (n_t + s)
+
+Only rows of the edge move: the cost of a split is that of the path.
+
+Source: Dang, Vergari & Van den Broeck (2020), section 3 (splits); the shrinkage is ours.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ import numpy as np
 from pyrograph.circuits.circuit import Circuit
 from pyrograph.circuits.learning.assemble import assemble
 from pyrograph.circuits.learning.copying import Copier, Level
-from pyrograph.circuits.learning.partition import Product, Sum
+from pyrograph.circuits.learning.partition import Product, Sum, shrunk
 from pyrograph.circuits.learning.tree import Tree
 
 
@@ -35,16 +38,18 @@ class Splitting:
 
     Attributes:
         root: number of the root sum.
-        log_likelihood: ``[2]``, of the rows to learn from and to validate with.
     """
 
-    def __init__(self, tree: Tree, cards: Sequence[int], smoothing: float = 0.0):
-        self.tree, self.cards, self.smoothing = tree, tuple(cards), smoothing
+    def __init__(self, tree: Tree, cards: Sequence[int], shrinkage: float = 0.0):
+        self.tree, self.cards, self.shrinkage = tree, tuple(cards), shrinkage
         self.sums: dict[int, Sum] = {}
         self.products: dict[int, Product] = {}
         self.root = -1
-        self.log_likelihood = np.zeros(2)
+        # of both sets of rows: what is finite of the log likelihood, and how many sums add -inf
+        self._total = np.zeros((2, 2))
         self._share: dict[int, np.ndarray] = {}
+        #: of the circuit that :meth:`circuit` returns
+        self.num_edges = 0
         self._next = 0
         self.codes = np.zeros((0, len(cards)), np.int64)
         self.weight = np.zeros((0, 2))
@@ -52,39 +57,31 @@ class Splitting:
     @staticmethod
     def of_tree(
         tree: Tree,
-        conditional: Callable[[int, int | None], tuple[np.ndarray, float]],
+        conditional: Callable[[int, int | None], np.ndarray],
         cards: Sequence[int],
-        smoothing: float = 0.0,
+        shrinkage: float = 0.0,
     ) -> Splitting:
         """The tree's distribution.
 
         Args:
-            conditional: of a variable and its parent, counts ``[c_parent, c]`` and the
-                pseudo-observations of one state of the parent.
-            smoothing: pseudo-observations of copied sums.
+            conditional: of a variable and its parent, probabilities ``[c_parent, c]``, and
+                ``[1, c]`` of the root.
+            shrinkage: pseudo-observations s of splits.
         """
-        self = Splitting(tree, cards, smoothing)
-        below: list[list[list[int]]] = [[] for _ in cards]  # of each state, sums of the children
-        for v in range(len(cards)):
-            below[v] = [[] for _ in range(cards[v])]
+        self = Splitting(tree, cards, shrinkage)
+        # of each variable and state, sums of the children
+        below: list[list[list[int]]] = [[[] for _ in range(c)] for c in cards]
         for v in reversed(tree.order):
             states = range(cards[v])
             products = [self.add_product(t, below[v][t]) for t in states]
-            counts, strength = conditional(v, tree.parent[v])
-            prior = np.full(cards[v], 1 / cards[v])
-            for state, row in enumerate(counts):
-                number = self.add_sum(
-                    Sum(v, list(products), np.stack([row, 0 * row]), prior, strength)
-                )
+            for state, weights in enumerate(conditional(v, tree.parent[v])):
+                unit = Sum(v, list(products), np.zeros((2, cards[v])), weights)
+                number = self.add_sum(unit)
                 if tree.parent[v] is None:
                     self.root = number
                 else:
                     below[tree.parent[v]][state].append(number)
-            # sums of a variable's children must come in order of the tree
-        return self._sorted()
-
-    def _sorted(self) -> Splitting:
-        for product in self.products.values():
+        for product in self.products.values():  # their variables came in reverse
             product.sums.sort(key=lambda number: self.sums[number].variable)
         return self
 
@@ -110,8 +107,13 @@ class Splitting:
             above = following
         self._refresh(self.sums)
 
+    @property
+    def log_likelihood(self) -> np.ndarray:
+        """``[2]``, of the rows to learn from and to validate with."""
+        return np.where(self._total[1] > 0, -np.inf, self._total[0])
+
     def circuit(self) -> Circuit:
-        return assemble(self, [{n: unit.weights() for n, unit in self.sums.items()}])
+        return assemble(self, [{n: unit.weights for n, unit in self.sums.items()}])
 
     # ------------------------------------------------------------------ one split
     def split(self, number: int, edge: int, x: int, depth: int) -> set[int]:
@@ -139,17 +141,16 @@ class Splitting:
             copy, probability = copier.conditioned(old, states, inside)
             copies.append(copy)
             shares.append(probability)
-        prior = np.array(shares)
-        total = prior.sum()
-        prior = prior / total if total > 0 else np.full(len(shares), 1 / len(shares))
         split_rows = [own for _, own in groups]
-        above.prior = np.concatenate(
-            [above.prior[:edge], above.prior[edge] * prior, above.prior[edge + 1 :]]
-        )
+        counts, prior = self.count(split_rows), np.array(shares)
+        weights = above.weights[edge] * shrunk(counts[0], prior / prior.sum(), self.shrinkage)
+        above.weights = np.concatenate([above.weights[:edge], weights, above.weights[edge + 1 :]])
+        self.num_edges -= self._width(above)
         above.products[edge : edge + 1] = copies
+        self.num_edges += self._width(above)
         above.rows[edge : edge + 1] = split_rows
         above.counts = np.concatenate(
-            [above.counts[:, :edge], self.count(split_rows), above.counts[:, edge + 1 :]], 1
+            [above.counts[:, :edge], counts, above.counts[:, edge + 1 :]], 1
         )
         for copy in copies:
             self.products[copy].num_parents += 1
@@ -188,6 +189,7 @@ class Splitting:
     def add_product(self, state: int, sums: list[int]) -> int:
         self._next += 1
         self.products[self._next] = Product(state, sums)
+        self.num_edges += len(sums) + bool(sums)
         for n in sums:
             self.sums[n].num_parents += 1
         return self._next
@@ -195,6 +197,7 @@ class Splitting:
     def add_sum(self, unit: Sum) -> int:
         self._next += 1
         self.sums[self._next] = unit
+        self.num_edges += self._width(unit)
         for p in unit.products:
             self.products[p].num_parents += 1
         return self._next
@@ -209,11 +212,19 @@ class Splitting:
             if unit.num_parents:
                 continue
             del self.products[p]
+            self.num_edges -= len(unit.sums) + bool(unit.sums)
             for n in unit.sums:
                 self.sums[n].num_parents -= 1
                 if not self.sums[n].num_parents:
-                    waiting += self.sums.pop(n).products
-                    self.log_likelihood -= self._share.pop(n, np.zeros(2))
+                    gone = self.sums.pop(n)
+                    self.num_edges -= self._width(gone)
+                    waiting += gone.products
+                    self._total -= self._share.pop(n, 0.0)
+
+    def _width(self, unit: Sum) -> int:
+        """Edges of a sum: none of a categorical input, or where it is its only product."""
+        is_input = not self.tree.children[unit.variable]
+        return 0 if is_input or len(unit.products) == 1 else len(unit.products)
 
     def count(self, rows: Sequence[np.ndarray]) -> np.ndarray:
         return np.stack([self.weight[own].sum(0) for own in rows], 1)
@@ -221,6 +232,8 @@ class Splitting:
     def _refresh(self, numbers: Iterable[int]) -> None:
         for n in numbers:
             if n in self.sums:
-                self.log_likelihood -= self._share.get(n, np.zeros(2))
-                self._share[n] = self.sums[n].log_likelihood()
-                self.log_likelihood += self._share[n]
+                self._total -= self._share.get(n, 0.0)
+                share = self.sums[n].log_likelihood()
+                finite = np.isfinite(share)
+                self._share[n] = np.stack([np.where(finite, share, 0.0), ~finite])
+                self._total += self._share[n]

@@ -8,7 +8,9 @@ Neither the density of the proposal nor the normaliser of p is needed, and for S
 
     |sum_l w_l f(x_l) - E_p f| <= C_f sqrt(S),
 
-C_f the norm of f - E_p f in the space of k_p. O(n^2) numbers and a quadratic program.
+C_f the norm of f - E_p f in the space of k_p. O(n^2) numbers and a quadratic program. C_f is large
+where p hardly connects its modes: the discrepancy then says little about their masses, and weights
+may serve worse than equal ones. They pay for points of a biased law, not for good draws of p.
 
 Source: Liu & Lee (2017), "Black-box importance sampling"; on discrete programs Li, Zeng, Vergari &
 Van den Broeck (2021), section 5.

@@ -22,10 +22,9 @@ from pyrograph.circuits import Circuit, CollapsedPosterior, compile_graph, stein
 from pyrograph.circuits.kernels import Kernel
 from pyrograph.circuits.leaves import MISSING
 from pyrograph.errors import OptionError, UnsupportedFactor
-from pyrograph.infer.dpvi.network import EXCLUDED
 from pyrograph.infer.importance.bbis import BBIS
-from pyrograph.infer.importance.discrete_stein import refuse_zeros
-from pyrograph.infer.requires import FiniteOrContinuous
+from pyrograph.infer.importance.discrete_stein import refuse_zeros, zero_entries
+from pyrograph.infer.requires import FiniteDiscrete
 from pyrograph.posterior import Posterior
 
 Label = tuple[str, tuple[int, ...]]
@@ -53,7 +52,7 @@ class CollapsedBBIS(BBIS):
         OptionError: ``collapse`` names a node that is not there, or is no share.
     """
 
-    requires = FiniteOrContinuous()
+    requires = FiniteDiscrete()
 
     def __init__(
         self,
@@ -76,10 +75,9 @@ class CollapsedBBIS(BBIS):
         if isinstance(self.collapse, (int, float)):
             refuse_zeros(self.graph, self.network)
             return
-        self._columns()
         summed = set(self._columns().tolist())
         for group, tables in zip(self.graph.factors, self.network.tables, strict=True):
-            zero = (tables.values.flatten(1) <= EXCLUDED / 2).any(1)
+            zero = zero_entries(tables.values.flatten(1), self.graph.dtype).any(1)
             for e in zero.nonzero().squeeze(1).tolist():
                 if not summed & set(group.scope[e].tolist()):
                     refuse_zeros(self.graph, self.network)

@@ -34,17 +34,21 @@ from pyrograph.infer.dpvi.network import EXCLUDED, Clusters, Network
 CHUNK = 2**21
 
 
+def zero_entries(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Which log values of tables are the log of zero, in the program's dtype."""
+    # torch's distributions put log(eps) in the place of the log of zero
+    clamped = math.log(torch.finfo(dtype).eps)
+    return (values <= EXCLUDED / 2) | ((values - clamped).abs() < 1e-4)
+
+
 def refuse_zeros(graph: FactorGraph, network: Network) -> None:
     """Raise for a factor that excludes a state.
 
     Raises:
         UnsupportedFactor: naming the factor.
     """
-    # torch's distributions have log(eps) in the place of the log of zero
-    clamped = math.log(torch.finfo(graph.dtype).eps)
     for group, tables in zip(graph.factors, network.tables, strict=True):
-        values = tables.values.flatten(1)
-        zero = (values <= EXCLUDED / 2) | ((values - clamped).abs() < 1e-4)
+        zero = zero_entries(tables.values.flatten(1), graph.dtype)
         if bool(zero.any()):
             e = int(zero.any(1).nonzero()[0])
             raise UnsupportedFactor(

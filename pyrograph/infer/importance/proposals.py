@@ -86,5 +86,5 @@ def _values(
             return proposal.particles
         return proposal.sample(num_points)
     if callable(proposal) and not isinstance(proposal, Mapping):
-        return initial._call(proposal, num_points, graph, *arguments)
+        return initial.called(proposal, num_points, graph, *arguments)
     return proposal

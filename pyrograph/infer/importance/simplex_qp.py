@@ -28,7 +28,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.infer.importance.interior_point import interior_point
@@ -80,7 +79,7 @@ def minimise_on_simplex(
             positive.
     """
     tol = positive("tol", tol)
-    k = _checked(gram)
+    k = symmetric_part(gram)
     diagonal = k.diagonal()
     nothing = diagonal == 0  # then the whole row is zero: these points alone are optimal
     if bool(nothing.any()):
@@ -96,54 +95,6 @@ def minimise_on_simplex(
     weights = torch.zeros(len(k), dtype=torch.float64)
     weights[best.support] = best.w
     return SimplexWeights(weights, best.objective, best.gap, searches.ridge)
-
-
-def simplex_weights(gram: Tensor) -> Tensor:
-    """The weights of least w'Kw, differentiable in K.
-
-    On the support P, with M = K_PP^-1 - K_PP^-1 1 1' K_PP^-1 / (1' K_PP^-1 1),
-
-        dw_P = -M dK_PP w_P,
-
-    exact wherever the support does not change under small changes of K (strictly positive
-    multipliers off it) and K_PP is regular.
-
-    Args:
-        gram: ``[n, n]``; its symmetric part is used.
-
-    Shapes:
-        output: ``[n]``, of the dtype and device of ``gram``. Once differentiable.
-
-    Raises:
-        ShapeMismatch, OptionError: see :func:`minimise_on_simplex`.
-    """
-    return _Implicit.apply(gram)
-
-
-class _Implicit(torch.autograd.Function):
-    """Derivatives of the optimality conditions on the support."""
-
-    @staticmethod
-    def forward(ctx, gram: Tensor) -> Tensor:
-        weights = minimise_on_simplex(gram, polish=True).weights
-        ctx.save_for_backward(gram, weights)
-        return weights.to(gram)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, upstream: Tensor) -> Tensor:
-        gram, weights = ctx.saved_tensors
-        support = weights.nonzero().squeeze(1)
-        w, k = weights[support], _checked(gram)[support][:, support]
-        seed = upstream.detach().to("cpu", torch.float64)[support]
-        factor, _ = _cholesky(k)
-        sides = torch.stack([seed, torch.ones_like(seed)], 1)
-        a, z = torch.cholesky_solve(sides, factor).unbind(1)
-        a = a - z * (a.sum() / z.sum())
-        out = torch.zeros(gram.shape, dtype=torch.float64)
-        outer = torch.outer(a, w)
-        out[support.unsqueeze(1), support] = -(outer + outer.t()) / 2
-        return out.to(gram)
 
 
 @dataclass(frozen=True)
@@ -166,7 +117,7 @@ class Searches:
     def stationary(self, support: Tensor) -> Tensor:
         """Weights of sum 1 with equal gradients on the support, of any sign."""
         block = self.k[support][:, support]
-        factor, ridge = _cholesky(block)
+        factor, ridge = cholesky_with_ridge(block)
         self.ridge = max(self.ridge, ridge)
         ones = torch.ones(len(support), 1, dtype=torch.float64)
         z = torch.cholesky_solve(ones, factor)
@@ -213,12 +164,11 @@ class Searches:
     # ------------------------------------------------------------------ 2
     def from_inside(self, goal: float, other: _Point | None, polish: bool) -> _Point:
         """An interior point, or the exact one that exchanges reach from it, or ``other``."""
-        x, multiplier, ridge = interior_point(self.k, 0.0 if polish else goal)
+        x, inside, ridge = interior_point(self.k, 0.0 if polish else goal)
         self.ridge = max(self.ridge, ridge)
         point = self.point(torch.arange(len(x)), x, is_exact=False)
         if point.gap <= goal and not polish:
             return point
-        inside = x > multiplier
         exact = self.exchange(inside) if bool(inside.any()) else None
         if exact is not None and exact.gap <= max(point.gap, goal):
             return exact
@@ -288,7 +238,7 @@ class Searches:
             support, w = support[w > 0], w[w > 0]
 
 
-def _cholesky(block: Tensor) -> tuple[Tensor, float]:
+def cholesky_with_ridge(block: Tensor) -> tuple[Tensor, float]:
     """The lower factor, and the ridge that it needed."""
     factor, failed = torch.linalg.cholesky_ex(block)
     ridge = 0.0
@@ -300,7 +250,7 @@ def _cholesky(block: Tensor) -> tuple[Tensor, float]:
     return factor, ridge
 
 
-def _checked(gram: Tensor) -> Tensor:
+def symmetric_part(gram: Tensor) -> Tensor:
     """The symmetric part in float64 on the CPU."""
     if gram.dim() != 2 or gram.shape[0] != gram.shape[1] or not len(gram):
         raise ShapeMismatch(f"a Gram matrix is [n, n]; got {list(gram.shape)}")

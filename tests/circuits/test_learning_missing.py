@@ -1,0 +1,238 @@
+"""Parameters by EM, and learning where values are missing."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from pyrograph.circuits import Circuit
+from pyrograph.circuits.learning import fit_parameters, learn_chow_liu, learn_strudel
+from pyrograph.circuits.learning.completion import draw_missing
+from pyrograph.circuits.learning.table import Table, read_table
+from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch
+
+
+def rows_of_a_tree(n, seed=0):
+    """Six binary variables, each a noisy copy of an earlier one."""
+    rng = np.random.default_rng(seed)
+    x = rng.integers(0, 2, (n, 6))
+    for v, parent in ((1, 0), (2, 0), (3, 1), (4, 1), (5, 2)):
+        x[:, v] = np.where(rng.random(n) < 0.8, x[:, parent], x[:, v])
+    return torch.tensor(x)
+
+
+def punched(x, share, seed=1):
+    holes = torch.rand(x.shape, generator=torch.Generator().manual_seed(seed)) < share
+    return torch.where(holes, -1, x)
+
+
+def mixture_of_products():
+    """Two components of three variables, of which the last is real."""
+    nodes = []
+    for probs, loc in ((0.3, -1.0), (0.6, 1.0)):
+        nodes += [
+            {"type": "input", "var": 0, "probs": [probs, 1 - probs]},
+            {"type": "input", "var": 1, "probs": [0.2, 0.5 * probs, 0.8 - 0.5 * probs]},
+            {"type": "input", "var": 2, "loc": loc, "scale": 1.0},
+        ]
+        nodes.append({"type": "product", "children": [len(nodes) - 3 + k for k in range(3)]})
+    nodes.append({"type": "sum", "children": [3, 7], "weights": [0.4, 0.6]})
+    return Circuit.from_nodes(nodes)
+
+
+def mixed_rows(n=60):
+    g = torch.Generator().manual_seed(0)
+    which = torch.rand(n, generator=g) < 0.3
+    real = torch.randn(n, generator=g) * 0.5 + torch.where(which, -2.0, 1.5)
+    codes = [
+        torch.where(which, 0, torch.randint(2, (n,), generator=g)).double(),
+        torch.where(which, 2, torch.randint(3, (n,), generator=g)).double(),
+    ]
+    x = torch.stack([*codes, real], 1)
+    x[torch.rand(x.shape, generator=g) < 0.2] = torch.nan
+    return x
+
+
+def test_em_never_lowers_the_likelihood():
+    x, circuit = mixed_rows(), mixture_of_products()
+    before = circuit.log_prob(x).sum()
+    for _ in range(30):
+        circuit = fit_parameters(circuit, x, num_steps=1)
+        after = circuit.log_prob(x).sum()
+        assert after >= before - 1e-10
+        before = after
+    assert_close(circuit.log_mass(), torch.zeros(()), rtol=0, atol=1e-12)
+
+
+def test_one_em_step_equals_responsibilities_by_hand():
+    x, circuit = mixed_rows(), mixture_of_products()
+    fitted = fit_parameters(circuit, x, num_steps=1)
+    nodes = circuit.to_nodes()
+    log_p = torch.zeros(len(x), 2)
+    for k, root in enumerate((0, 4)):
+        for v in range(2):
+            table = torch.tensor(nodes[root + v]["probs"])
+            seen = ~x[:, v].isnan()
+            log_p[seen, k] += table[x[seen, v].long()].log()
+        seen = ~x[:, 2].isnan()
+        loc = torch.tensor(nodes[root + 2]["loc"])
+        log_p[seen, k] += torch.distributions.Normal(loc, 1.0).log_prob(x[seen, 2])
+    r = torch.softmax(log_p + torch.tensor([0.4, 0.6]).log(), 1)
+    assert_close(fitted.log_weights.exp(), r.mean(0))
+    seen = ~x[:, 2].isnan()
+    loc = (r[seen] * x[seen, 2:]).sum(0) / r[seen].sum(0)
+    square = (r[seen] * (x[seen, 2:] - loc) ** 2).sum(0) / r[seen].sum(0)
+    real = fitted.loc.isfinite()
+    assert_close(fitted.loc[real], loc)
+    assert_close(fitted.scale[real], square.sqrt())
+    # missing codes count as the input has them
+    old = torch.tensor(nodes[0]["probs"])
+    seen = ~x[:, 0].isnan()
+    count = torch.stack([r[seen & (x[:, 0] == t), 0].sum() for t in range(2)])
+    expected = count + r[~seen, 0].sum() * old
+    assert_close(fitted.log_table[0, :2].exp(), expected / expected.sum())
+
+
+def test_em_on_complete_rows_of_a_deterministic_circuit_is_done_after_one_step():
+    x = rows_of_a_tree(200)
+    exact = learn_chow_liu(x, smoothing=0.0)
+    disturbed = learn_chow_liu(x, smoothing=30.0)
+    fitted = fit_parameters(disturbed, x, num_steps=1)
+    assert_close(fitted.log_prob(x), exact.log_prob(x), rtol=0, atol=1e-12)
+
+
+def test_pseudo_observations_follow_the_prior():
+    x = rows_of_a_tree(50)
+    circuit = learn_chow_liu(x)
+    same = fit_parameters(circuit, x, smoothing=1e12, prior=circuit, num_steps=2)
+    assert_close(same.log_prob(x), circuit.log_prob(x), rtol=0, atol=1e-8)
+    even = fit_parameters(circuit, x, smoothing=1e12, num_steps=2)
+    assert_close(even.log_prob(x), torch.full((50,), -6 * np.log(2)), rtol=0, atol=1e-8)
+
+
+def test_em_leaves_the_circuit_it_starts_from_alone():
+    circuit, x = mixture_of_products(), mixed_rows()
+    before = [p.clone() for p in circuit.parameters()]
+    fit_parameters(circuit, x, num_steps=3)
+    for p, old in zip(circuit.parameters(), before, strict=True):
+        assert torch.equal(p.nan_to_num(7.0), old.nan_to_num(7.0))
+
+
+def test_em_drops_what_is_impossible():
+    nodes = mixture_of_products().to_nodes()
+    nodes[-1]["weights"] = [0.0, 1.0]
+    x = mixed_rows()
+    fitted = fit_parameters(Circuit.from_nodes(nodes), x, num_steps=3)
+    alone = fit_parameters(
+        Circuit.from_nodes(
+            mixture_of_products().to_nodes()[4:7] + [{"type": "product", "children": [0, 1, 2]}]
+        ),
+        x,
+        num_steps=3,
+    )
+    assert_close(fitted.log_prob(x), alone.log_prob(x))
+
+
+def test_em_names_a_row_of_probability_zero():
+    nodes = [{"type": "input", "var": 0, "probs": [1.0, 0.0]}]
+    with pytest.raises(NonFiniteDensity, match="row 1 has"):
+        fit_parameters(Circuit.from_nodes(nodes), torch.tensor([[0], [1]]))
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"num_steps": 0}, OptionError),
+        ({"smoothing": -1.0}, OptionError),
+        ({"weights": torch.ones(3)}, ShapeMismatch),
+        (
+            {"prior": Circuit.from_nodes([{"type": "input", "var": 0, "probs": [1, 1]}])},
+            ShapeMismatch,
+        ),
+    ],
+)
+def test_em_refuses_options_that_do_not_fit(options, error):
+    x = rows_of_a_tree(20)
+    with pytest.raises(error):
+        fit_parameters(learn_chow_liu(x), x, **options)
+
+
+def test_a_tree_from_rows_with_holes_is_a_maximum_of_their_likelihood():
+    x = punched(rows_of_a_tree(400), 0.3)
+    circuit = learn_chow_liu(x, smoothing=0.0)
+    assert all(circuit.properties().values())
+    circuit.requires_grad_()
+    likelihood = circuit.log_prob(x).sum() - len(x) * circuit.log_mass()
+    (gradient,) = torch.autograd.grad(likelihood, circuit.log_weights)
+    assert gradient.abs().max() < 1.0  # of 400 rows
+    start = learn_chow_liu(rows_of_a_tree(400), smoothing=0.0).requires_grad_()
+    likelihood = start.log_prob(x).sum() - len(x) * start.log_mass()
+    (gradient,) = torch.autograd.grad(likelihood, start.log_weights)
+    assert gradient.abs().max() > 3.0
+
+
+def test_completions_follow_the_conditional_distribution():
+    x = rows_of_a_tree(300)
+    circuit = learn_chow_liu(x)
+    row = torch.tensor([[1, -1, -1, 0, -1, 1]])
+    table = Table(row.numpy(), (2,) * 6, np.ones(1))
+    drawn = draw_missing(circuit, table, 20000)
+    assert (drawn.codes[:, [0, 3, 5]] == [1, 0, 1]).all()
+    assert drawn.weight.sum() == pytest.approx(1.0)
+    expected = circuit.condition({0: 1, 3: 0, 5: 1})
+    for codes in itertools.product(range(2), repeat=3):
+        full = torch.tensor([1, codes[0], codes[1], 0, codes[2], 1])
+        p = expected.log_prob(full).exp().item()
+        found = drawn.weight[(drawn.codes == full.numpy()).all(1)].sum()
+        assert found == pytest.approx(p, abs=4 * (p / 20000) ** 0.5)
+
+
+def test_rows_without_holes_are_not_drawn_again():
+    x = rows_of_a_tree(20)
+    table = read_table(x)
+    again = draw_missing(learn_chow_liu(x), table, 5)
+    assert (again.codes == table.codes).all()
+    assert (again.weight == table.weight).all()
+
+
+@pytest.mark.parametrize("components", [1, 2])
+def test_splits_from_rows_with_holes_beat_the_tree_on_fresh_rows(components):
+    rng = np.random.default_rng(0)
+    x = torch.tensor(rng.integers(0, 2, (1500, 6)))
+    x[:, 2] = x[:, 0] ^ x[:, 1]  # no tree has this
+    train, valid, fresh = punched(x[:800], 0.1), punched(x[800:1000], 0.1), x[1000:]
+    circuit = learn_strudel(
+        train, valid=valid, num_steps=40, num_components=components, progress=False
+    )
+    tree = learn_chow_liu(train)
+    assert circuit.log_prob(fresh).mean() > tree.log_prob(fresh).mean() + 0.1
+    assert_close(circuit.log_mass(), torch.zeros(()), rtol=0, atol=1e-10)
+    assert circuit.properties()["deterministic"] == (components == 1)
+
+
+def test_few_steps_are_validated_too_where_validation_rows_have_holes():
+    rng = np.random.default_rng(0)
+    x = torch.tensor(rng.integers(0, 2, (1000, 3)))
+    x[:, 2] = x[:, 0] ^ x[:, 1]
+    valid = punched(x[800:], 0.1)
+    circuit = learn_strudel(x[:800], valid=valid, num_steps=3, progress=False)
+    assert circuit.log_prob(x).mean() > learn_chow_liu(x[:800]).log_prob(x).mean() + 0.5
+
+
+def test_nan_and_minus_one_are_the_same():
+    x = punched(rows_of_a_tree(60), 0.2)
+    as_nan = torch.where(x < 0, torch.nan, x.double())
+    assert torch.equal(learn_chow_liu(x).log_prob(x), learn_chow_liu(as_nan).log_prob(x))
+
+
+@pytest.mark.parametrize("learn", [learn_chow_liu, learn_strudel])
+def test_a_column_without_values_has_its_prior_or_is_refused(learn):
+    options = {} if learn is learn_chow_liu else {"progress": False}
+    x = rows_of_a_tree(40)
+    x[:, 4] = -1
+    circuit = learn(x, cards=(2, 2, 2, 2, 3, 2), smoothing=1.0, **options)
+    assert_close(circuit.marginals()[4], torch.full((3,), 1 / 3), rtol=0, atol=0.05)
+    with pytest.raises(OptionError, match="variable 4 has no value"):
+        learn(x, cards=(2, 2, 2, 2, 3, 2), smoothing=0.0, **options)

@@ -1,0 +1,282 @@
+"""Weights by a Stein discrepancy: what they do to biased points, and the engine around them."""
+
+from __future__ import annotations
+
+import io
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from torch.testing import assert_close
+
+import pyrograph as pg
+from pyrograph.circuits import Delta, Hamming
+from pyrograph.errors import OptionError, ShapeMismatch, UnsupportedFactor, UnsupportedSite
+from pyrograph.infer.importance import BBIS, Gibbs
+from tests.infer.importance.programs import all_states, grid, mixed, values_of
+
+
+def fit(model, seed: int = 0, **options):
+    pyro.set_rng_seed(seed)
+    return BBIS(model, progress=False, **options).run()
+
+
+def biased(model, n: int, seed: int = 0) -> tuple[dict, torch.Tensor, torch.Tensor]:
+    """Samples from p^(1/2), the states and their probabilities."""
+    graph = pg.trace_graph(model)
+    x, p = all_states(graph)
+    draw = torch.Generator().manual_seed(seed)
+    chosen = x[:, torch.multinomial(p.sqrt(), n, replacement=True, generator=draw)]
+    return values_of(graph, chosen), x, p
+
+
+def exact_marginals(x: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
+    return (x.double() * p).sum(1)
+
+
+# ---------------------------------------------------------------------- discrete
+def test_all_states_together_get_their_probabilities():
+    graph = pg.trace_graph(mixed)
+    x, p = all_states(graph)
+    posterior = fit(mixed, samples=values_of(graph, x))
+    assert posterior.converged
+    found = dict(zip(map(tuple, posterior.x.t().tolist()), posterior.weights, strict=True))
+    weights = torch.stack([found[tuple(s)] for s in x.t().tolist()])
+    assert_close(weights, p, rtol=0, atol=1e-6)
+    assert abs(float(posterior.history["objective"][-1])) < 1e-12
+
+
+def test_biased_samples_are_put_right():
+    model = grid()
+    ratios = []
+    for seed in range(5):
+        samples, x, p = biased(model, 150, seed)
+        truth = exact_marginals(x, p)
+        before = (samples["x"].mean(0) - truth).abs().mean()
+        after = (fit(model, samples=samples).marginal("x").mean - truth).abs().mean()
+        ratios.append(float(after / before))
+    assert max(ratios) < 1
+    assert sum(ratios) / 5 < 0.6
+
+
+def test_the_error_is_within_the_bound_of_the_discrepancy():
+    """|sum_l w_l f(x_l) - E f| <= C_f sqrt(S), C_f^2 = f' K_p^+ f over all states."""
+    model = grid(2, 0.7)
+    graph = pg.trace_graph(model)
+    x, p = all_states(graph)
+    everything = BBIS(model, samples=values_of(graph, x), progress=False).setup()
+    gram = everything.gram(x)
+    f = torch.randn(len(p), 20, generator=torch.Generator().manual_seed(0))
+    centred = f - p @ f
+    norm = (centred * (torch.linalg.pinv(gram, hermitian=True) @ centred)).sum(0).sqrt()
+    for seed in range(5):
+        samples, _, _ = biased(model, 6, seed)
+        engine = BBIS(model, samples=samples, progress=False)
+        engine.run()
+        place = (engine.x.t().unsqueeze(1) == x.t()).all(2).long().argmax(1)
+        error = (engine.weights @ f[place] - p @ f).abs()
+        bound = norm * engine.history["objective"][-1].clamp_min(0).sqrt()
+        assert bool((error <= bound + 1e-8).all())
+        assert float((error / bound).max()) > 0.01  # and the bound says something
+
+
+def test_weights_are_never_worse_than_equal_ones():
+    for seed in range(5):
+        samples, _, _ = biased(grid(), 40, seed)
+        history = fit(grid(), samples=samples).history
+        assert float(history["objective"][-1]) <= float(history["equal_weights"][-1])
+
+
+def test_equal_samples_share_their_weight_and_are_one_particle():
+    samples, _, _ = biased(mixed, 60)
+    engine = BBIS(mixed, samples=samples, progress=False)
+    posterior = engine.run()
+    assert posterior.x.shape[1] == len(engine.x.unique(dim=1).t())
+    assert_close(engine.weights.sum(), torch.tensor(1.0))
+    mean = (engine.weights * samples["b"].double()).sum()
+    assert_close(posterior.marginal("b").mean, mean)
+    first = (engine.x == engine.x[:, :1]).all(0)
+    assert len(engine.weights[first].unique()) == 1
+
+
+def test_smoothing_adds_to_every_sample_and_normalises():
+    samples, _, _ = biased(mixed, 60)
+    plain, smooth = (BBIS(mixed, samples=samples, smoothing=s, progress=False) for s in (0, 0.01))
+    plain.run(), smooth.run()
+    assert_close(smooth.weights, (plain.weights + 0.01) / 1.6)
+
+
+def uniform_guide():
+    with pyro.plate("nodes", 4):
+        return {"x": pyro.sample("x", dist.Bernoulli(0.5))}
+
+
+@pytest.mark.parametrize("name", ["default", "short chain", "posterior", "guide"])
+def test_points_may_come_from_anywhere(name):
+    model = grid(2)
+    proposal = {
+        "default": lambda: None,
+        "short chain": lambda: Gibbs(burn_in=0, thin=4, num_chains=1),
+        "posterior": lambda: pg.DPVI(model, num_particles=12, progress=False).run(),
+        "guide": lambda: uniform_guide,
+    }[name]()
+    posterior = fit(model, proposal=proposal)
+    truth = exact_marginals(*all_states(pg.trace_graph(model)))
+    assert_close(posterior.marginal("x").mean, truth, rtol=0, atol=0.05)
+    assert posterior.log_evidence is None
+
+
+def test_the_kernel_may_be_chosen():
+    samples, _, _ = biased(grid(2), 10)
+    objectives = {
+        float(fit(grid(2), samples=samples, kernel=k).history["objective"][-1])
+        for k in (None, Hamming(), Hamming(2.0), Delta())
+    }
+    assert len(objectives) == 3
+
+
+def either():
+    """A logical or, as a probability of 0 or 1."""
+    a = pyro.sample("a", dist.Bernoulli(0.3)).long()
+    b = pyro.sample("b", dist.Bernoulli(0.5)).long()
+    pyro.sample("c", dist.Bernoulli(torch.tensor([[0.0, 1.0], [1.0, 1.0]])[a, b]))
+
+
+def forbidden():
+    a = pyro.sample("a", dist.Bernoulli(0.3).mask(False))
+    b = pyro.sample("b", dist.Bernoulli(0.3))
+    pyro.factor("c", torch.where((a == 1) & (b == 1), -torch.inf, 0.0))
+
+
+@pytest.mark.parametrize("model", [either, forbidden])
+def test_a_program_with_zeros_is_refused(model):
+    with pytest.raises(UnsupportedFactor, match=r'"c".*zero in .* of its . states.*Soften'):
+        fit(model)
+
+
+def test_a_softened_zero_is_not():
+    def model():
+        a = pyro.sample("a", dist.Bernoulli(0.3)).long()
+        pyro.sample("b", dist.Bernoulli(torch.tensor([1e-3, 1 - 1e-3])[a]))
+
+    # all states: between its two halves the program hardly connects, and samples of it lie there
+    a, b = torch.cartesian_prod(torch.arange(2.0), torch.arange(2.0)).unbind(1)
+    posterior = fit(model, samples={"a": a, "b": b})
+    p = torch.tensor([0.7 * 0.999 + 0.3 * 1e-3, 0.7 * 1e-3 + 0.3 * 0.999])
+    assert_close(posterior.marginal("b").probs, p, rtol=0, atol=1e-8)
+
+
+# ---------------------------------------------------------------------- continuous
+def gaussian():
+    with pyro.plate("p", 2):
+        pyro.sample("x", dist.Normal(torch.tensor([1.0, -1.0]), 0.5))
+    pyro.sample("s", dist.Gamma(3.0, 2.0))
+
+
+def test_particles_of_a_continuous_engine_are_reweighted():
+    n = 100
+    samples = {
+        "x": torch.tensor([1.4, -1.4]) + 0.7 * torch.randn(n, 2),
+        "s": dist.Gamma(2.0, 2.0).sample((n,)),
+    }
+    posterior = fit(gaussian, samples=samples)
+    assert posterior.converged
+    error = (posterior.marginal("x").mean - torch.tensor([1.0, -1.0])).abs().max()
+    assert float(error) < 0.1
+    assert float((posterior.marginal("s").mean - 1.5).abs()) < 0.15
+    assert_close(posterior.particles["x"], samples["x"])
+    again = fit(gaussian, proposal=posterior)
+    assert_close(again.weights, posterior.weights, rtol=0, atol=1e-8)
+
+
+def test_weights_lower_the_discrepancy_of_langevin_particles():
+    particles = pg.fit(
+        gaussian, infer=pg.Langevin, num_particles=40, num_steps=50, step_size=0.01, progress=False
+    )
+    history = fit(gaussian, proposal=particles).history
+    assert float(history["objective"][-1]) < 0.2 * float(history["equal_weights"][-1])
+    expected = pg.diagnostics.graphical_ksd(particles.graph, particles)
+    assert_close(history["equal_weights"][-1], expected)
+
+
+def test_a_continuous_program_needs_points():
+    with pytest.raises(OptionError, match="samples="):
+        fit(gaussian)
+    with pytest.raises(OptionError, match="discrete"):
+        fit(gaussian, proposal=Gibbs())
+    with pytest.raises(OptionError, match=r"pg\.kernels"):
+        fit(gaussian, proposal=torch.randn(5, 3), kernel=Hamming())
+
+
+def test_mixed_kinds_of_sites_are_refused_by_name():
+    def model():
+        z = pyro.sample("z", dist.Bernoulli(0.4))
+        pyro.sample("y", dist.Normal(z, 1.0))
+
+    with pytest.raises(UnsupportedSite, match=r'"z".*discrete.*"y".*continuous'):
+        fit(model)
+
+
+# ---------------------------------------------------------------------- engine
+def test_a_seed_repeats_a_run():
+    first, again, other = (fit(mixed, seed, num_particles=12) for seed in (1, 1, 2))
+    assert_close(first.x, again.x)
+    assert_close(first.weights, again.weights)
+    same = first.x.shape == other.x.shape and torch.equal(first.x, other.x)
+    assert not same
+
+
+def test_a_saved_state_is_taken_up_again():
+    engine = BBIS(mixed, num_particles=30, proposal=Gibbs(0, 3, 1), progress=False)
+    posterior = engine.run()
+    file = io.BytesIO()
+    torch.save(engine.state_dict(), file)
+    file.seek(0)
+    other = BBIS(mixed, num_particles=30, proposal=Gibbs(0, 3, 1), progress=False)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    taken = other.setup().posterior()
+    assert_close(taken.weights, posterior.weights)
+    assert torch.equal(taken.x, posterior.x)
+    assert taken.converged
+    assert_close(other.history["objective"], engine.history["objective"])
+
+
+def test_a_state_of_other_points_is_refused():
+    state = BBIS(mixed, num_particles=30, progress=False).setup().state_dict()
+    with pytest.raises(ShapeMismatch, match="num_particles"):
+        BBIS(mixed, num_particles=20, progress=False).setup().load_state_dict(state)
+
+
+def test_without_a_step_weights_are_equal_and_the_status_says_so():
+    engine = BBIS(mixed, num_particles=8, progress=False).setup()
+    assert_close(engine.weights, torch.full((8,), 1 / 8))
+    assert "equal weights" in engine.posterior().status
+
+
+def test_the_posterior_draws_and_makes_a_guide():
+    posterior = fit(mixed, num_particles=50)
+    assert posterior.sample(7)["a"].shape == (7,)
+    weights = pyro.infer.Importance(mixed, posterior.guide(), num_samples=5)
+    pyro.set_rng_seed(0)
+    assert len(list(weights.run().exec_traces)) == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"smoothing": -1.0}, "smoothing"),
+        ({"num_particles": 0}, "num_particles"),
+        ({"samples": {"a": torch.zeros(3)}, "num_particles": 4}, "holds 3"),
+        ({"samples": {"a": torch.zeros(3)}, "proposal": Gibbs()}, "not both"),
+        ({"collapse": 0.5}, "collapse"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options, text):
+    with pytest.raises(OptionError, match=text):
+        BBIS(mixed, **options)
+
+
+def test_samples_that_miss_a_site_are_refused():
+    with pytest.raises(ShapeMismatch, match='"b"'):
+        fit(mixed, samples={"a": torch.zeros(3)})
