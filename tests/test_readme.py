@@ -16,6 +16,6 @@ def test_the_code_blocks_of_the_readme_run_in_order(capsys):
     for block in blocks:
         exec(compile(block, str(README), "exec"), namespace)
     plt.close("all")
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     assert namespace["posterior"].marginal("x").mean.shape == (100, 2)
     assert "100 nodes" in capsys.readouterr().out
