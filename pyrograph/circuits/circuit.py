@@ -14,8 +14,10 @@ tractable probabilistic models"; Li, Zeng, Vergari & Van den Broeck (2021), sect
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -23,12 +25,12 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, MixtureSameFamily, Normal
 
 from pyrograph.circuits.layers import Layers
-from pyrograph.circuits.leaves import Domain, Leaves, read_inputs
-from pyrograph.circuits.nodes import read_nodes
+from pyrograph.circuits.leaves import Domain, Leaves, numbers, read_inputs
+from pyrograph.circuits.nodes import read_nodes, write_nodes
 from pyrograph.circuits.properties import Properties
 from pyrograph.circuits.prune import prune
 from pyrograph.circuits.sampling import complete, draw
-from pyrograph.circuits.units import INPUT, KINDS, SUM, Units
+from pyrograph.circuits.units import INPUT, Units
 from pyrograph.errors import InvalidCircuit, OptionError, ZeroMass
 
 #: Numbers held at once when points are evaluated without derivatives.
@@ -69,6 +71,8 @@ class Circuit(nn.Module):
             raise InvalidCircuit(
                 f"{len(log_weights)} weights for {int(units.edge_is_sum.sum())} edges of sums"
             )
+        if len({value.dtype for value in (log_weights, log_table, loc, scale)}) > 1:
+            raise InvalidCircuit("log_weights, log_table, loc and scale have different dtypes")
         for name, value in (
             ("log_weights", log_weights),
             ("log_table", log_table),
@@ -84,41 +88,43 @@ class Circuit(nn.Module):
         Args:
             nodes: in topological order, root last: ``{"type": "input", "var": i, "probs":
                 [...]}``, or with ``"loc"`` and ``"scale"``; ``{"type": "product", "children":
-                [...]}``; ``{"type": "sum", "children": [...], "weights": [...]}``.
+                [...]}``; ``{"type": "sum", "children": [...], "weights": [...]}``. Numbers that
+                floats do not reach are given as ``"log_probs"`` and ``"log_weights"``.
 
         Raises:
             InvalidCircuit: naming the node.
         """
+        nodes = list(nodes)
         units, weights = read_nodes(nodes)
-        domain, *numbers = read_inputs(nodes, units)
-        log_weights = torch.tensor(weights, dtype=torch.float64).log()
-        return Circuit(units, domain, log_weights, *numbers)
+        domain, *of_inputs = read_inputs(nodes, units)
+        return Circuit(units, domain, torch.tensor(weights, dtype=torch.float64), *of_inputs)
 
     def to_nodes(self) -> list[dict[str, Any]]:
         """The circuit as :meth:`from_nodes` reads it."""
-        nodes: list[dict[str, Any]] = []
-        probs, weights = self.log_table.exp().tolist(), self.log_weights.exp().tolist()
-        loc, scale = self.loc.tolist(), self.scale.tolist()
-        inputs = edges = 0
-        for n in range(len(self.units)):
-            kind, var = int(self.units.kind[n]), int(self.units.var[n])
-            node: dict[str, Any] = {"type": KINDS[kind]}
-            if kind == INPUT:
-                card = self.domain.cards[var]
-                number = (
-                    {"loc": loc[inputs], "scale": scale[inputs]}
-                    if card is None
-                    else {"probs": probs[inputs][:card]}
-                )
-                node |= {"var": var, **number}
-                inputs += 1
-            else:
-                node["children"] = self.units.children(n).tolist()
-            if kind == SUM:
-                node["weights"] = weights[edges : edges + len(node["children"])]
-                edges += len(node["children"])
-            nodes.append(node)
-        return nodes
+        return write_nodes(self.units, self.cards, *self.parameters())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it as text, see :func:`write_circuit`."""
+        from pyrograph.circuits.text import write_circuit
+
+        write_circuit(self, path)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Circuit:
+        """Read what :meth:`save` wrote, bit by bit the same.
+
+        Raises:
+            DataFormatError: naming file and line.
+        """
+        from pyrograph.circuits.text import read_circuit
+
+        return read_circuit(path)
+
+    def draw(self, ax=None, names: Sequence[str] | None = None):
+        """A picture, see :func:`draw_circuit`."""
+        from pyrograph.circuits.draw import draw_circuit
+
+        return draw_circuit(self, ax, names)
 
     # ------------------------------------------------------------------ structure
     @property
@@ -146,7 +152,7 @@ class Circuit(nn.Module):
         return found
 
     @cached_property
-    def _checked(self) -> Properties:
+    def _properties(self) -> Properties:
         return Properties(self.units, self.domain, self.log_table, self.log_weights)
 
     def properties(self) -> dict[str, bool]:
@@ -156,7 +162,8 @@ class Circuit(nn.Module):
         deterministic only if every two children differ in a variable of which they have no state
         in common, which may say no where the truth is yes.
         """
-        return self._checked.all()
+        self._properties.now(self.log_table, self.log_weights)
+        return self._properties.all()
 
     def requires(self, *names: str, query: str) -> None:
         """Raise unless the circuit has these properties.
@@ -164,8 +171,10 @@ class Circuit(nn.Module):
         Raises:
             InvalidCircuit: naming a unit that lacks one.
         """
+        if "deterministic" in names:  # the only one that numbers decide
+            self._properties.now(self.log_table, self.log_weights)
         for name in names:
-            problem = self._checked.problem(name)
+            problem = self._properties.problem(name)
             if problem:
                 raise InvalidCircuit(f"{query} needs a {name} circuit: {problem}")
 
@@ -184,7 +193,7 @@ class Circuit(nn.Module):
             ShapeMismatch, OptionError: a point is not in the domain.
         """
         self.requires("smooth", "decomposable", query="log_prob")
-        x = torch.as_tensor(x, device=self.log_weights.device)
+        x = numbers(x, self.log_weights.device)
         points = self.domain.check(x.unsqueeze(0) if x.dim() == 1 else x)
         attached = torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())
         chunk = len(points) if attached else max(1, CHUNK // len(self.units))
@@ -222,7 +231,7 @@ class Circuit(nn.Module):
                 f"variable {self.cards.index(None)} is real: marginals of many pieces of evidence "
                 "are for discrete circuits"
             )
-        points = self.domain.check(torch.as_tensor(given, device=self.loc.device))
+        points = self.domain.check(given, self.loc.device)
         chunk = max(1, CHUNK // (4 * len(self.units)))
         parts = [self._marginals(part) for part in points.split(chunk)]
         return [torch.cat(rows) for rows in zip(*parts, strict=True)]
@@ -262,8 +271,9 @@ class Circuit(nn.Module):
             ZeroMass: the evidence has probability zero.
             OptionError: a variable is not there or real, or a value is no state of it.
         """
+        self._row(evidence)
         for v in evidence:
-            if 0 <= v < self.num_variables and self.cards[v] is None:
+            if self.cards[v] is None:
                 raise OptionError(
                     f"variable {v} is real: a circuit has no point mass there. Query log_prob and "
                     "expectations with its value instead"
@@ -300,8 +310,14 @@ class Circuit(nn.Module):
 
     def sample(self, num_samples: int) -> Tensor:
         """Independent draws ``[num_samples, D]``: codes (int64) if all variables are discrete,
-        else numbers of the circuit's dtype."""
-        return draw(self.normalized(), num_samples)
+        else numbers of the circuit's dtype.
+
+        Raises:
+            ZeroMass: nothing is possible.
+        """
+        if not isinstance(num_samples, Integral) or num_samples < 0:
+            raise OptionError(f"num_samples={num_samples!r} must be an integer, at least 0")
+        return draw(self.normalized(), int(num_samples))
 
     def fill_in(self, given: Tensor) -> Tensor:
         """One draw of the missing values of every row, given the others.
@@ -319,7 +335,7 @@ class Circuit(nn.Module):
         return self._complete(given, highest=False)[0]
 
     def _complete(self, given: Tensor, highest: bool) -> tuple[Tensor, Tensor]:
-        points = self.domain.check(torch.as_tensor(given, device=self.loc.device))
+        points = self.domain.check(given, self.loc.device)
         chunk = max(1, CHUNK // len(self.units))
         parts = [complete(self, part, highest) for part in points.split(chunk)]
         return torch.cat([x for x, _ in parts]), torch.cat([value for _, value in parts])
@@ -343,17 +359,19 @@ class Circuit(nn.Module):
             raise InvalidCircuit(
                 f"most_probable is for discrete circuits; variable {self.cards.index(None)} is real"
             )
-        if isinstance(evidence, Tensor):
+        if evidence is not None and not isinstance(evidence, Mapping):
             return self._complete(evidence, highest=True)
         states, values = self._complete(self._row(evidence or {}), highest=True)
         return states[0], values[0]
 
     def _row(self, evidence: Mapping[int, float]) -> Tensor:
         """``[1, D]``, NaN elsewhere."""
+        if not isinstance(evidence, Mapping):
+            raise OptionError(f"evidence={evidence!r} is no dict {{variable: value}}")
         row = torch.full((1, self.num_variables), torch.nan, dtype=torch.float64)
         for v, value in evidence.items():
-            if not 0 <= v < self.num_variables:
-                raise OptionError(f"there is no variable {v}; there are {self.num_variables}")
+            if v not in range(self.num_variables):
+                raise OptionError(f"there is no variable {v!r}; there are {self.num_variables}")
             row[0, v] = value
         return row.to(self.loc.device)
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from pyrograph.circuits.circuit import Circuit
 from pyrograph.circuits.collapsed_samples import CollapsedSamples
+from pyrograph.circuits.held import HeldCircuit
 from pyrograph.circuits.leaves import MISSING, Domain
 from pyrograph.circuits.units import Units
 from pyrograph.errors import OptionError
@@ -32,13 +33,16 @@ class CollapsedPosterior(Posterior):
 
     Args:
         graph: the factor graph of a discrete program.
-        circuit: its distribution, variables in order of nodes.
+        circuit: its distribution, variables in order of nodes; or that of the nodes that some
+            sample sums out, given the others.
         points: ``[n, V]`` codes, -1 where summed out.
         weights: ``[n]``.
         run: ``converged``, ``status``, ``history`` and evidence, see :class:`Posterior`.
     """
 
-    def __init__(self, graph, circuit: Circuit, points: Tensor, weights: Tensor, **run):
+    def __init__(
+        self, graph, circuit: Circuit | HeldCircuit, points: Tensor, weights: Tensor, **run
+    ):
         super().__init__(graph, **run)
         self.circuit, self.points = circuit, points
         self.weights = weights / weights.sum()
@@ -120,7 +124,7 @@ class CollapsedGuide(SiteGuide):
     def __init__(
         self,
         sites: Sequence[Mapping[str, Any]],
-        circuit: Circuit,
+        circuit: Circuit | HeldCircuit,
         points: Tensor,
         log_weights: Tensor,
     ):
@@ -130,7 +134,9 @@ class CollapsedGuide(SiteGuide):
 
     def get_extra_state(self) -> dict[str, Any]:
         samples = self.__dict__["samples"]
-        circuit = samples.circuit
+        split = samples.circuit
+        circuit = split.circuit if isinstance(split, HeldCircuit) else split
+        columns = split.columns if isinstance(split, HeldCircuit) else None
         units = circuit.units
         structure = {
             name: torch.as_tensor(getattr(units, name))
@@ -142,6 +148,8 @@ class CollapsedGuide(SiteGuide):
             "units": structure,
             "numbers": numbers,
             "cards": list(circuit.cards),
+            "columns": columns,
+            "node_cards": list(split.cards),
             "points": samples.points,
             "log_weights": samples.log_weights,
         }
@@ -153,6 +161,8 @@ class CollapsedGuide(SiteGuide):
         units = Units(**{name: value.numpy() for name, value in saved["units"].items()})
         domain = Domain(tuple(saved["cards"]), units.var[units.var >= 0])
         circuit = Circuit(units, domain, **saved["numbers"])
+        if saved["columns"] is not None:
+            circuit = HeldCircuit.of_parts(circuit, saved["columns"], saved["node_cards"])
         return cls(saved["sites"], circuit, saved["points"], saved["log_weights"])
 
     def forward(self, *args, **kwargs) -> dict[str, Tensor]:
@@ -165,8 +175,9 @@ class CollapsedGuide(SiteGuide):
             size = torch.Size(site["batch_shape"]).numel()
             own = codes[..., start : start + size]
             start += size
-            shape = (*site["batch_shape"], *site["event_shape"])
-            value = site["values"].to(own.device)[own].reshape((*codes.shape[:-1], *shape))
+            # lead dimensions are of size 1 where the site's own plates stand
+            batch = torch.broadcast_shapes(torch.Size(site["batch_shape"]), codes.shape[:-1])
+            value = site["values"].to(own.device)[own].reshape((*batch, *site["event_shape"]))
             with ExitStack() as stack:
                 for plate, _, _ in site["plates"]:
                     stack.enter_context(plates[plate])

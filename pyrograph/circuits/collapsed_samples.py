@@ -61,7 +61,7 @@ class CollapsedSamples(TorchDistribution):
         weights = self.log_weights.detach().exp()
         which = torch.multinomial(weights, count, replacement=True) if count else weights[:0].long()
         drawn = self.circuit.fill_in(self.points[which]) if count else self.points[:0]
-        return drawn.reshape(*sample_shape, -1)
+        return drawn.reshape(*sample_shape, self.points.shape[1])
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Of codes ``[*batch, D]``: those samples count that agree with them."""

@@ -71,9 +71,21 @@ def compile_graph(
         raise OptionError("the program has no latent site: there is no variable for a circuit")
     tables = read_tables(graph).given(states)
     tree = _tree(graph, tables, states, order)
-    _check_size(graph, tree, max_edges)
+    _check_size(graph.nodes, tree, max_edges)
     build = _Build(tables, tree, states)
     return build.circuit().to(graph.device)
+
+
+def compile_tables(tables: LogTables, names: Sequence[Any], max_edges: int = MAX_EDGES) -> Circuit:
+    """The circuit of a product of tables, see :func:`compile_graph`.
+
+    Args:
+        names: what variables are called in messages.
+    """
+    neighbors = neighborhoods(tables.scopes, len(tables.cards))
+    tree = balanced_tree(neighbors, tables.cards)
+    _check_size(names, tree, max_edges)
+    return _Build(tables, tree, {}).circuit()
 
 
 def _tree(
@@ -96,7 +108,9 @@ def _tree(
     return EliminationTree.of_order([*given, *states], neighbors, tables.cards)
 
 
-def _check_size(graph: FactorGraph, tree: EliminationTree, max_edges: int) -> None:
+def _check_size(
+    names: Sequence[tuple[str, tuple[int, ...]]], tree: EliminationTree, max_edges: int
+) -> None:
     """Compare the tables' sizes with the budget."""
     edges, largest, widest = 0, 0, 0
     for v in tree.order:
@@ -107,7 +121,7 @@ def _check_size(graph: FactorGraph, tree: EliminationTree, max_edges: int) -> No
         read = set().union(*(tree.context[c] for c in below)) | {v}
         edges += table + (1 + len(below)) * tree.num_states(read) * bool(below)
     if edges > max_edges:
-        bag = [graph.nodes[u] for u in (widest, *tree.context[widest])]
+        bag = [names[u] for u in (widest, *tree.context[widest])]
         shown = ", ".join(s + (str(list(i)) if i else "") for s, i in bag[:5])
         shown += ", ..." if len(bag) > 5 else ""
         raise UnsupportedFactor(

@@ -24,10 +24,10 @@ from torch import Tensor
 
 from pyrograph.circuits.circuit import Circuit
 from pyrograph.circuits.kernel_units import KernelUnits
-from pyrograph.circuits.kernels import Kernel
+from pyrograph.circuits.kernels import Kernel, check_kernel
 from pyrograph.circuits.regions import Regions, regions_of
 from pyrograph.circuits.sides import CircuitSide, Leaf, Mixing, Side
-from pyrograph.errors import IncompatibleCircuits, ShapeMismatch
+from pyrograph.errors import IncompatibleCircuits, ShapeMismatch, ZeroMass
 
 
 def expected_kernel(p: Circuit, q: Circuit, kernel: Kernel) -> Tensor:
@@ -46,6 +46,7 @@ def expected_kernel(p: Circuit, q: Circuit, kernel: Kernel) -> Tensor:
         InvalidCircuit: a circuit is not smooth or not decomposable.
         ShapeMismatch: the circuits have other variables.
     """
+    check_kernel(kernel)
     regions = common_regions(p, q, kernel)
     units = KernelUnits(kernel, regions, p)
     left, right = CircuitSide(p, regions), CircuitSide(q, regions)
@@ -57,11 +58,15 @@ def squared_mmd(p: Circuit, q: Circuit, kernel: Kernel) -> Tensor:
     """Squared maximum mean discrepancy M(p, p) - 2 M(p, q) + M(q, q) of the *normalised* circuits.
 
     Raises:
-        as :func:`expected_kernel`.
+        ZeroMass: a circuit is zero everywhere; and as :func:`expected_kernel`.
     """
+    check_kernel(kernel)
     regions = common_regions(p, q, kernel)
     units = KernelUnits(kernel, regions, p)
     left, right = CircuitSide(p, regions), CircuitSide(q, regions)
+    for side, name in ((left, "first"), (right, "second")):
+        if not bool(side.scaled[1] > 0):
+            raise ZeroMass(f"the {name} circuit is zero everywhere: there is nothing to normalise")
     mean = {
         name: (pairs(a, b, units)[0] / (a.scaled[1].unsqueeze(1) * b.scaled[1]))[0, 0]
         for name, a, b in (("pp", left, left), ("pq", left, right), ("qq", right, right))

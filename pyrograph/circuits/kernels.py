@@ -17,14 +17,16 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pyrograph.circuits.nodes import read_nodes
+from pyrograph.circuits.nodes import read_logs, read_nodes
+from pyrograph.circuits.properties import not_decomposable, not_smooth
 from pyrograph.circuits.units import Units, describe, variables
-from pyrograph.errors import OptionError, ShapeMismatch, UnsupportedFactor
+from pyrograph.errors import InvalidCircuit, OptionError, ShapeMismatch, UnsupportedFactor
 
 
 class Univariate(ABC):
@@ -87,6 +89,17 @@ class Equal(Univariate):
         return torch.eye(card, dtype=torch.float64)
 
 
+@dataclass(frozen=True)
+class Ones(Univariate):
+    """1: the variable does not count."""
+
+    def matrix(self, card: int) -> Tensor:
+        return torch.ones(card, card, dtype=torch.float64)
+
+    def gaussian(self, loc: Tensor, other: Tensor, variance: Tensor) -> Tensor:
+        return torch.ones_like(loc)
+
+
 @dataclass(frozen=True, eq=False)
 class Table(Univariate):
     """Any values, ``[card, card]``."""
@@ -132,11 +145,19 @@ class Kernel(ABC):
         return None
 
     def __add__(self, other: Kernel) -> Kernel:
+        if not isinstance(other, Kernel):
+            return NotImplemented
         return SumOfKernels(((1.0, self), (1.0, other)))
 
     def __mul__(self, other: Kernel | float) -> Kernel:
         if isinstance(other, Kernel):
             return ProductOfKernels(self, other)
+        if not isinstance(other, Real):
+            return NotImplemented
+        if not 0 <= other < math.inf:
+            raise OptionError(
+                f"{other!r} times a kernel: sums of kernels have weights of at least 0"
+            )
         return SumOfKernels(((float(other), self),))
 
     __rmul__ = __mul__
@@ -179,7 +200,12 @@ class Hamming(Kernel):
 
     def terms(self, num_variables: int) -> list[tuple[float, list[Univariate]]]:
         weight = 1 / max(num_variables, 1) if self.weight is None else self.weight
-        weights = torch.as_tensor(weight, dtype=torch.float64)
+        try:
+            weights = torch.as_tensor(weight, dtype=torch.float64)
+        except (TypeError, ValueError) as error:
+            raise OptionError(
+                f"Hamming(weight={weight!r}): one number or one a variable"
+            ) from error
         if weights.dim() and weights.shape != (num_variables,):
             raise ShapeMismatch(
                 f"Hamming has weights of shape {tuple(weights.shape)} for {num_variables} variables"
@@ -201,8 +227,14 @@ class RBF(Kernel):
     bandwidth: float | Tensor
 
     def __post_init__(self) -> None:
-        if not 0 < self.bandwidth < math.inf:
-            raise OptionError(f"RBF(bandwidth={self.bandwidth!r}): the bandwidth is positive")
+        try:
+            is_positive = bool(0 < self.bandwidth < math.inf)
+        except (TypeError, ValueError, RuntimeError):  # text, None, several numbers
+            is_positive = False
+        if not is_positive:
+            raise OptionError(
+                f"RBF(bandwidth={self.bandwidth!r}): the bandwidth is a positive number"
+            )
 
     def terms(self, num_variables: int) -> list[tuple[float, list[Univariate]]]:
         return [(1.0, [SquaredExponential(self.bandwidth)] * num_variables)]
@@ -251,8 +283,9 @@ class KernelCircuit(Kernel):
 
     Args:
         nodes: in topological order, root last: ``{"type": "input", "var": i, "kernel": kernel}``
-            with a :class:`Univariate` kernel or a matrix ``[c, c]``, ``{"type": "product",
-            "children": [...]}``, ``{"type": "sum", "children": [...], "weights": [...]}``.
+            with :class:`Hamming`, :class:`RBF` or :class:`Delta` of one variable, or a matrix
+            ``[c, c]``; ``{"type": "product", "children": [...]}``; ``{"type": "sum", "children":
+            [...], "weights": [...]}``.
 
     A circuit that splits the variables like the other circuits (any nesting of sums inside
     products) is evaluated as it stands; its expansion into ``terms`` is for points.
@@ -268,29 +301,64 @@ class KernelCircuit(Kernel):
                 f"the kernel circuit reads the variables {describe(units.scopes[-1])}; the "
                 f"circuits have 0 .. {num_variables - 1}"
             )
+        problem = not_smooth(units) or not_decomposable(units)
+        if problem:
+            raise InvalidCircuit(f"a kernel circuit is smooth and decomposable: {problem}")
         return units
 
     def numbers(self) -> tuple[list[Univariate], list[float]]:
         """Univariate kernels of the inputs, and the weights of the edges of sums."""
-        inputs = [self.univariate(node) for node in self.nodes if node["type"] == "input"]
-        return inputs, read_nodes(self.nodes)[1]
+        numbered = enumerate(self.nodes)
+        inputs = [self.univariate(n, node) for n, node in numbered if node["type"] == "input"]
+        return inputs, [math.exp(w) for w in read_nodes(self.nodes)[1]]
 
-    def univariate(self, node: Mapping[str, Any]) -> Univariate:
-        kernel = node["kernel"]
-        return kernel if isinstance(kernel, Univariate) else Table(torch.as_tensor(kernel))
+    def univariate(self, n: int, node: Mapping[str, Any]) -> Univariate:
+        """The kernel of an input.
+
+        Raises:
+            InvalidCircuit: it has none.
+        """
+        kernel = node.get("kernel")
+        if isinstance(kernel, Univariate):
+            return kernel
+        if isinstance(kernel, Kernel):
+            terms = kernel.terms(1)
+            if len(terms) == 1 and terms[0][0] == 1.0:
+                return terms[0][1][0]
+            raise InvalidCircuit(f"node {n} has a weighted sum of kernels: write it as a sum node")
+        try:
+            return Table(torch.as_tensor(kernel))
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InvalidCircuit(
+                f'node {n} has the "kernel" {kernel!r}; an input has a kernel or a matrix [c, c]'
+            ) from error
 
     def terms(self, num_variables: int) -> list[tuple[float, list[Univariate]]]:
+        self.units(num_variables)
         below: list[list[tuple[float, dict[int, Univariate]]]] = []
-        for node in self.nodes:
+        for n, node in enumerate(self.nodes):
             if node["type"] == "input":
-                below.append([(1.0, {node["var"]: self.univariate(node)})])
+                below.append([(1.0, {node["var"]: self.univariate(n, node)})])
             elif node["type"] == "product":
                 terms: list[tuple[float, dict[int, Univariate]]] = [(1.0, {})]
                 for c in node["children"]:
                     terms = [(a * b, s | t) for a, s in terms for b, t in below[c]]
                 below.append(terms)
             else:
-                weighted = zip(node["weights"], node["children"], strict=True)
+                weights = [math.exp(w) for w in read_logs(node, n, "weights")]
+                weighted = zip(weights, node["children"], strict=True)
                 below.append([(w * a, s) for w, c in weighted for a, s in below[c]])
-        self.units(num_variables)
         return [(w, [s[i] for i in range(num_variables)]) for w, s in below[-1]]
+
+
+def check_kernel(kernel: Any) -> None:
+    """Raise unless it is a kernel.
+
+    Raises:
+        OptionError: it is another object, or the class in the place of one.
+    """
+    if not isinstance(kernel, Kernel):
+        raise OptionError(
+            f"kernel={kernel!r} is no kernel of pg.circuits: Hamming(), RBF(bandwidth), Delta(), "
+            "their sums and products, or a KernelCircuit"
+        )

@@ -16,12 +16,31 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyrograph.circuits.nodes import read_logs
 from pyrograph.circuits.units import INPUT, Units
 from pyrograph.errors import InvalidCircuit, OptionError, ShapeMismatch
 
 #: In data: the value is missing. NaN is, too.
 MISSING = -1
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+
+
+def numbers(values: Any, device: torch.device | None = None) -> Tensor:
+    """Numbers as float64: of a tensor, an array, nested lists, a table (pandas).
+
+    Raises:
+        OptionError: they are no numbers.
+    """
+    if isinstance(values, Tensor):
+        return values.to(device=device, dtype=torch.float64)
+    if isinstance(values, (list, tuple)) and any(isinstance(v, Tensor) for v in values):
+        values = torch.stack([torch.as_tensor(v) for v in values]).cpu()
+    try:
+        return torch.tensor(np.array(values, dtype=np.float64), device=device)
+    except (TypeError, ValueError) as error:
+        raise OptionError(
+            f"{type(values).__name__} where a table of numbers [B, D] is needed; missing is NaN"
+        ) from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,18 +62,22 @@ class Domain:
     def most_states(self) -> int:
         return max((c for c in self.cards if c is not None), default=1)
 
-    def check(self, x: Tensor) -> Tensor:
+    def check(self, x: Any, device: torch.device | None = None) -> Tensor:
         """Points ``[B, D]`` as numbers whose missing ones are NaN, float64.
+
+        Args:
+            x: a tensor, or what :func:`numbers` reads.
+            device: of the result; default that of ``x``.
 
         Raises:
             ShapeMismatch: wrong number of columns.
             OptionError: a code is no state of its variable; the text names row and variable.
         """
+        x = numbers(x, device)
         if x.dim() != 2 or x.shape[1] != self.num_variables:
             raise ShapeMismatch(
                 f"points have shape {tuple(x.shape)}; expected [B, {self.num_variables}]"
             )
-        x = x.to(torch.float64)
         is_code = torch.tensor([c is not None for c in self.cards], device=x.device)
         x = torch.where(is_code & (x == MISSING), torch.nan, x)
         most = torch.tensor([math.inf if c is None else c for c in self.cards], device=x.device)
@@ -86,29 +109,31 @@ def read_inputs(
     loc, scale = [], []
     for n, node in zip(units.of_kind(INPUT), inputs, strict=True):
         v = int(node["var"])
-        is_gaussian = "probs" not in node
+        is_gaussian = not {"probs", "log_probs"} & set(node)
         if is_gaussian and not {"loc", "scale"} <= set(node):
             raise InvalidCircuit(f'node {n} (input) has neither "probs" nor "loc" and "scale"')
-        card = None if is_gaussian else len(node["probs"])
+        logs = [] if is_gaussian else read_logs(node, n, "probs")
+        card = None if is_gaussian else len(logs)
         if cards[v] not in (-1, card):
             kinds = ["real" if c is None else f"{c} states" for c in (cards[v], card)]
             raise InvalidCircuit(f"node {n}: variable {v} is {kinds[0]} elsewhere, {kinds[1]} here")
         cards[v] = card
-        probs = [] if is_gaussian else [float(p) for p in node["probs"]]
-        if not all(0 <= p < math.inf for p in probs) or (not is_gaussian and not sum(probs) > 0):
-            raise InvalidCircuit(f"node {n}: {probs} are no probabilities")
-        if is_gaussian and not (math.isfinite(float(node["loc"])) and float(node["scale"]) > 0):
+        if not is_gaussian and not max(logs, default=-math.inf) > -math.inf:
+            raise InvalidCircuit(f"node {n}: {node.get('probs', logs)} are no probabilities")
+        if is_gaussian and not (
+            math.isfinite(float(node["loc"])) and 0 < float(node["scale"]) < math.inf
+        ):
             raise InvalidCircuit(f"node {n}: a Gaussian has a finite loc and a positive scale")
-        rows.append(probs)
+        rows.append(logs)
         loc.append(float(node["loc"]) if is_gaussian else math.nan)
         scale.append(float(node["scale"]) if is_gaussian else math.nan)
     if -1 in cards:
         raise InvalidCircuit(f"variable {cards.index(-1)} has no input")
     width = max(1, *map(len, rows))
-    table = torch.tensor([row + [0.0] * (width - len(row)) for row in rows], dtype=torch.float64)
+    table = [row + [-math.inf] * (width - len(row)) for row in rows]
     domain = Domain(tuple(cards), units.var[units.kind == INPUT])
     tensors = (torch.tensor(values, dtype=torch.float64) for values in (loc, scale))
-    return domain, table.log(), *tensors
+    return domain, torch.tensor(table, dtype=torch.float64), *tensors
 
 
 @dataclass(frozen=True, eq=False)

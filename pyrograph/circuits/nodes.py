@@ -4,51 +4,131 @@
 {"type": "input", "var": 1, "loc": 0.0, "scale": 1.0}
 {"type": "product", "children": [0, 1]}
 {"type": "sum", "children": [2, 3], "weights": [0.4, 0.6]}
+
+Numbers beyond the range of floating point are written as logs, under "log_probs" and "log_weights".
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pyrograph.circuits.units import KINDS, PRODUCT, SUM, Units
+from torch import Tensor
+
+from pyrograph.circuits.units import INPUT, KINDS, PRODUCT, SUM, Units
 from pyrograph.errors import InvalidCircuit
+
+#: Numbers have their digits between exp(-700) and exp(700).
+MOST_LOG = 700.0
 
 
 def read_nodes(nodes: Sequence[Mapping[str, Any]]) -> tuple[Units, list[float]]:
-    """The structure, and the weights of the edges of sums in order of edges.
+    """The structure, and the log weights of the edges of sums in order of edges.
 
     Raises:
         InvalidCircuit: a node is not of the form above; the text names it.
     """
     kind, var, children, weights = [], [], [], []
     for n, node in enumerate(nodes):
-        if node.get("type") not in KINDS:
-            raise InvalidCircuit(
-                f"node {n} has the type {node.get('type')!r}; types are {', '.join(KINDS)}"
-            )
+        if not isinstance(node, Mapping) or node.get("type") not in KINDS:
+            found = node.get("type") if isinstance(node, Mapping) else node
+            raise InvalidCircuit(f"node {n} has the type {found!r}; types are {', '.join(KINDS)}")
         kind.append(KINDS.index(node["type"]))
-        is_input = node["type"] == "input"
-        below = [] if is_input else [int(c) for c in _get(node, n, "children")]
-        variable = int(_get(node, n, "var")) if is_input else -1
+        is_input = kind[-1] == INPUT
+        below = [] if is_input else _numbers(node, n, "children", int)
+        variable = _variable(node, n) if is_input else -1
         if is_input and variable < 0:
             raise InvalidCircuit(f"node {n} has the variable {variable}")
         if kind[-1] == PRODUCT and len(below) == 1:
             kind[-1] = SUM  # of one child, with the weight 1: products split their scope
-            weights.append(1.0)
+            weights.append(0.0)
         elif kind[-1] == SUM:
-            own = [float(w) for w in _get(node, n, "weights")]
+            own = read_logs(node, n, "weights")
             if len(own) != len(below):
                 raise InvalidCircuit(f"node {n} has {len(below)} children and {len(own)} weights")
-            if not all(0 <= w < float("inf") for w in own):
-                raise InvalidCircuit(f"node {n} has a weight that is negative or not finite")
             weights += own
         var.append(variable)
         children.append(below)
     return Units.of_lists(kind, var, children), weights
 
 
+def read_logs(node: Mapping[str, Any], n: int, key: str) -> list[float]:
+    """Logs of the numbers under "probs" or "weights", which may be there as logs.
+
+    Raises:
+        InvalidCircuit: there are none, or one is negative, NaN or infinite.
+    """
+    if f"log_{key}" in node:
+        logs = _numbers(node, n, f"log_{key}", float)
+        if not all(value < math.inf for value in logs):
+            raise InvalidCircuit(f"node {n} has {logs} as log_{key}: below infinity, or -inf")
+        return logs
+    values = _numbers(node, n, key, float)
+    if not all(0 <= value < math.inf for value in values):
+        what = f": {values} are no probabilities"
+        if key == "weights":
+            what = " has a weight that is negative or not finite"
+        raise InvalidCircuit(f"node {n}{what}")
+    return [math.log(value) if value else -math.inf for value in values]
+
+
+def _numbers(node: Mapping[str, Any], n: int, key: str, kind: type) -> list:
+    values = _get(node, n, key)
+    try:
+        return [kind(value) for value in values]
+    except (TypeError, ValueError) as error:
+        raise InvalidCircuit(
+            f'node {n} ({node["type"]}) has "{key}": {values!r}, which is no list of numbers'
+        ) from error
+
+
+def _variable(node: Mapping[str, Any], n: int) -> int:
+    value = _get(node, n, "var")
+    if isinstance(value, str) or int(value) != value:
+        raise InvalidCircuit(f"node {n} (input) has the variable {value!r}; variables are numbers")
+    return int(value)
+
+
 def _get(node: Mapping[str, Any], n: int, key: str) -> Any:
     if key not in node:
         raise InvalidCircuit(f'node {n} ({node["type"]}) has no "{key}"')
     return node[key]
+
+
+def write_nodes(
+    units: Units,
+    cards: Sequence[int | None],
+    log_weights: Tensor,
+    log_table: Tensor,
+    loc: Tensor,
+    scale: Tensor,
+) -> list[dict[str, Any]]:
+    """The nodes that are read as this circuit."""
+    nodes: list[dict[str, Any]] = []
+    means, deviations = loc.tolist(), scale.tolist()
+    # by Python's floats: those of float32 are as exact in float64
+    weights, table = log_weights.tolist(), log_table.tolist()
+    inputs = edges = 0
+    for n, (kind, var) in enumerate(zip(units.kind.tolist(), units.var.tolist(), strict=True)):
+        node: dict[str, Any] = {"type": KINDS[kind]}
+        if kind == INPUT:
+            node["var"] = var
+            if cards[var] is None:
+                node |= {"loc": means[inputs], "scale": deviations[inputs]}
+            else:
+                node |= _linear("probs", table[inputs][: cards[var]])
+            inputs += 1
+        else:
+            node["children"] = units.children(n).tolist()
+        if kind == SUM:
+            node |= _linear("weights", weights[edges : edges + len(node["children"])])
+            edges += len(node["children"])
+        nodes.append(node)
+    return nodes
+
+
+def _linear(key: str, logs: list[float]) -> dict[str, list[float]]:
+    if all(value == -math.inf or abs(value) < MOST_LOG for value in logs):
+        return {key: [math.exp(value) for value in logs]}
+    return {f"log_{key}": logs}

@@ -23,16 +23,58 @@ from pyrograph.errors import IncompatibleCircuits
 NAMES = ("smooth", "decomposable", "structured", "deterministic")
 
 
+def not_smooth(units: Units) -> str:
+    """Empty, or a sum and a child of another scope."""
+    number: dict[int, int] = {}
+    which = np.array([number.setdefault(scope, len(number)) for scope in units.scopes])
+    unlike = units.edge_is_sum & (which[units.child] != which[units.parent])
+    if not unlike.any():
+        return ""
+    edge = np.flatnonzero(unlike)[0]
+    n, c = units.parent[edge], units.child[edge]
+    return (
+        f"{units.name(n)} has the scope {describe(units.scopes[n])}, its child "
+        f"{c} only {describe(units.scopes[c])}"
+    )
+
+
+def not_decomposable(units: Units) -> str:
+    """Empty, or a product whose children share variables."""
+    size = np.array([scope.bit_count() for scope in units.scopes])
+    parts = np.bincount(units.parent, size[units.child], len(units))
+    wrong = np.flatnonzero((units.kind == PRODUCT) & (parts > size))
+    if not len(wrong):
+        return ""
+    n, seen = wrong[0], 0
+    for c in units.children(n):
+        if seen & units.scopes[c]:
+            break
+        seen |= units.scopes[c]
+    both = describe(seen & units.scopes[c])
+    return f"two children of {units.name(n)} share the variables {both}"
+
+
 class Properties:
     """Decided when asked for, and kept."""
 
     def __init__(self, units: Units, domain: Domain, log_table: Tensor, log_weights: Tensor):
         self.units, self._cards = units, domain.cards
+        self._real = [self._cards[v] is None for v in domain.var]
+        self._read(log_table, log_weights)
+
+    def _read(self, log_table: Tensor, log_weights: Tensor) -> None:
         #: ``[I, c]``, which states are possible; a real input is positive everywhere.
         self._possible = (log_table.detach() > -np.inf).cpu().numpy()
-        real = [self._cards[v] is None for v in domain.var]
-        self._possible[real] = True
+        self._possible[self._real] = True
         self._weighted = (log_weights.detach() > -np.inf).cpu().numpy()
+
+    def now(self, log_table: Tensor, log_weights: Tensor) -> None:
+        """Take up numbers that have changed: with other zeros, determinism is decided anew."""
+        possible, weighted = self._possible, self._weighted
+        self._read(log_table, log_weights)
+        same = np.array_equal(possible, self._possible) and np.array_equal(weighted, self._weighted)
+        if not same:
+            self.__dict__.pop("_not_deterministic", None)
 
     def all(self) -> dict[str, bool]:
         return {name: not self.problem(name) for name in NAMES}
@@ -43,34 +85,11 @@ class Properties:
 
     @cached_property
     def _not_smooth(self) -> str:
-        units = self.units
-        number: dict[int, int] = {}
-        which = np.array([number.setdefault(scope, len(number)) for scope in units.scopes])
-        unlike = units.edge_is_sum & (which[units.child] != which[units.parent])
-        if not unlike.any():
-            return ""
-        edge = np.flatnonzero(unlike)[0]
-        n, c = units.parent[edge], units.child[edge]
-        return (
-            f"{units.name(n)} has the scope {describe(units.scopes[n])}, its child "
-            f"{c} only {describe(units.scopes[c])}"
-        )
+        return not_smooth(self.units)
 
     @cached_property
     def _not_decomposable(self) -> str:
-        units = self.units
-        size = np.array([scope.bit_count() for scope in units.scopes])
-        parts = np.bincount(units.parent, size[units.child], len(units))
-        wrong = np.flatnonzero((units.kind == PRODUCT) & (parts > size))
-        if not len(wrong):
-            return ""
-        n, seen = wrong[0], 0
-        for c in units.children(n):
-            if seen & units.scopes[c]:
-                break
-            seen |= units.scopes[c]
-        both = describe(seen & units.scopes[c])
-        return f"two children of {units.name(n)} share the variables {both}"
+        return not_decomposable(self.units)
 
     @cached_property
     def _not_structured(self) -> str:

@@ -53,7 +53,8 @@ class RatioSide(Side):
         of_q, of_p = self._rows[0][r].inputs, self._rows[1][r].inputs
         q = self.q.log_table[of_q[a], :card].exp()
         p, below = (self.p.log_table[of_p[k], :card].exp() for k in (b, c))
-        inverse = torch.where(below > 0, 1 / below, 0.0)
+        # a second where keeps NaN out of the derivatives
+        inverse = torch.where(below > 0, 1 / torch.where(below > 0, below, 1.0), 0.0)
         moved = q.roll(-1, 1) * p - q * p.roll(-1, 1)
         return Leaf((q * p * inverse).unsqueeze(1), (moved * inverse).unsqueeze(1))
 
@@ -123,24 +124,32 @@ class _Triples:
         sums: dict[Triple, list[tuple[Triple, tuple[int, int, int]]]] = {}
         height: dict[Triple, int] = {}
 
-        def visit(triple: Triple) -> int:
-            """Its height above inputs and products; -1 if it is nothing."""
-            if triple in height:
-                return height[triple]
-            which = next((k for k in range(3) if triple[k] >= num_base[k]), None)
-            if which is None:
-                height[triple] = 0
-                base[triple] = len(base)
-                return 0
-            found = []
-            for row, weight in children[which][triple[which] - num_base[which]]:
-                child = (*triple[:which], row, *triple[which + 1 :])
-                if self._possible(r, child) and visit(child) >= 0:
-                    own = tuple(weight if k == which else -1 for k in range(3))
-                    found.append((child, own))
-            sums[triple] = found
-            height[triple] = 1 + max((height[c] for c, _ in found), default=-2)
-            return height[triple]
+        def visit(top: Triple) -> None:
+            """The height of a triple above inputs and products, and of all below it; -1 of those
+            that are nothing."""
+            stack = [top]
+            while stack:
+                triple = stack[-1]
+                if triple in height:
+                    stack.pop()
+                    continue
+                which = next((k for k in range(3) if triple[k] >= num_base[k]), None)
+                if which is None:
+                    height[triple] = 0
+                    base[triple] = len(base)
+                    continue
+                if triple not in sums:
+                    found = []
+                    for row, weight in children[which][triple[which] - num_base[which]]:
+                        child = (*triple[:which], row, *triple[which + 1 :])
+                        if self._possible(r, child):
+                            own = tuple(weight if k == which else -1 for k in range(3))
+                            found.append((child, own))
+                    sums[triple] = found
+                    stack += [child for child, _ in found if child not in height]
+                    continue
+                sums[triple] = [pair for pair in sums[triple] if height[pair[0]] >= 0]
+                height[triple] = 1 + max((height[c] for c, _ in sums[triple]), default=-2)
 
         for triple in asked[r]:
             visit(triple)

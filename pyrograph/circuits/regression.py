@@ -23,7 +23,8 @@ from torch import Tensor
 from pyrograph.circuits.circuit import Circuit
 from pyrograph.circuits.expected import common_regions, pairs
 from pyrograph.circuits.kernel_units import KernelUnits
-from pyrograph.circuits.kernels import RBF, Kernel
+from pyrograph.circuits.kernels import RBF, Kernel, check_kernel
+from pyrograph.circuits.leaves import numbers
 from pyrograph.circuits.sides import CircuitSide, PointSide, largest_size
 from pyrograph.errors import OptionError, ShapeMismatch, ZeroMass
 
@@ -82,10 +83,12 @@ class ExpectedSVR:
         """Of a fitted ``sklearn.svm.SVR`` or ``NuSVR`` with ``kernel="rbf"``.
 
         Raises:
-            OptionError: it is not fitted, or has another kernel.
+            OptionError: it is not fitted, is no regression, or has another kernel.
         """
         if not hasattr(svr, "support_vectors_"):
             raise OptionError(f"{type(svr).__name__} is not fitted: call its fit(X, y) first")
+        if svr._impl not in ("epsilon_svr", "nu_svr"):
+            raise OptionError(f"{type(svr).__name__} is no regression: give an SVR or a NuSVR")
         if svr.kernel != "rbf":
             raise OptionError(
                 f"kernel={svr.kernel!r}: from_sklearn reads kernel='rbf', which is a product over "
@@ -118,16 +121,19 @@ class ExpectedSVR:
         circuit = self.circuit
         device = circuit.log_weights.device
         is_tensor = isinstance(X, Tensor)
-        rows = circuit.domain.check(_number(X, device))
-        if not len(rows):
-            return rows.new_zeros(0) if is_tensor else np.zeros(0)
+        rows = circuit.domain.check(X, device)
+        intercept = float(numbers(self.intercept))
+        if not len(rows) or not len(self.support):
+            constant = rows.new_full((len(rows),), intercept)
+            return constant if is_tensor else constant.cpu().numpy()
+        check_kernel(self.kernel)
         regions = common_regions(circuit, circuit, self.kernel)
         kernel = KernelUnits(self.kernel, regions, circuit)
-        support = circuit.domain.check(_number(self.support, device))
+        support = circuit.domain.check(self.support, device)
         if bool(support.isnan().any()):
             raise OptionError("a support vector has a missing value")
         points = PointSide(regions, support, circuit.cards, circuit.log_weights.dtype)
-        coef = _number(self.dual_coef, device).flatten().to(circuit.log_weights.dtype)
+        coef = numbers(self.dual_coef, device).flatten().to(circuit.log_weights.dtype)
         # points that are equal count together
         coef = coef.new_zeros(points.patterns.count[-1]).index_add_(0, points.patterns.point, coef)
         side = CircuitSide(circuit, regions, rows[:1])
@@ -137,7 +143,7 @@ class ExpectedSVR:
             self._chunk(side.at(rows[first : first + chunk]), points, kernel, coef, first)
             for first in range(0, len(rows), chunk)
         ]
-        predictions = torch.cat(found) + float(self.intercept)
+        predictions = torch.cat(found) + intercept
         return predictions if is_tensor else predictions.double().cpu().numpy()
 
     def _chunk(
@@ -158,11 +164,20 @@ class ExpectedSVR:
         """Nothing is left to fit; returns itself."""
         return self
 
-    def score(self, X: Tensor | np.ndarray, y: Tensor | np.ndarray) -> float:
-        """R^2, the share of the variance of y that the predictions explain."""
-        y = np.asarray(y, float)
-        error = ((y - np.asarray(self.predict(np.asarray(X)))) ** 2).sum()
-        return float(1 - error / ((y - y.mean()) ** 2).sum())
+    def score(
+        self,
+        X: Tensor | np.ndarray,
+        y: Tensor | np.ndarray,
+        sample_weight: Tensor | np.ndarray | None = None,
+    ) -> float:
+        """R^2, the share of the (weighted) variance of y that the predictions explain."""
+        from sklearn.metrics import r2_score
+
+        return float(
+            r2_score(
+                np.asarray(y), np.asarray(self.predict(np.asarray(X))), sample_weight=sample_weight
+            )
+        )
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's arguments."""
@@ -180,6 +195,17 @@ class ExpectedSVR:
             setattr(self, name, value)
         return self
 
+    @property
+    def n_features_in_(self) -> int:
+        """D."""
+        return self.circuit.num_variables
+
+    def __repr__(self) -> str:
+        return (
+            f"ExpectedSVR({np.shape(self.support)[0]} support vectors, {self.kernel!r}, "
+            f"{self.circuit!r})"
+        )
+
     def __sklearn_is_fitted__(self) -> bool:
         return True
 
@@ -192,9 +218,3 @@ class ExpectedSVR:
             regressor_tags=RegressorTags(),
             input_tags=InputTags(allow_nan=True),
         )
-
-
-def _number(values: Any, device: torch.device) -> Tensor:
-    if not isinstance(values, Tensor):
-        values = torch.from_numpy(np.array(values, dtype=np.float64))
-    return values.to(device=device, dtype=torch.float64)

@@ -114,6 +114,8 @@ def _met(circuit: Circuit, count: int, choose: Choice) -> tuple[Tensor, Tensor]:
     edge_of_sum = torch.as_tensor(np.cumsum(units.edge_is_sum) - 1, device=device)
     input_row = torch.as_tensor(np.cumsum(units.kind == INPUT) - 1, device=device)
     point = torch.arange(count, device=device)
+    if not count:
+        return point, point
     unit = torch.full_like(point, len(units) - 1)
     points, rows = [], []
     while len(point):

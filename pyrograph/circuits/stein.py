@@ -37,7 +37,7 @@ from torch import Tensor
 from pyrograph.circuits.circuit import Circuit
 from pyrograph.circuits.expected import common_regions, pairs
 from pyrograph.circuits.kernel_units import KernelUnits
-from pyrograph.circuits.kernels import Hamming, Kernel
+from pyrograph.circuits.kernels import Hamming, Kernel, check_kernel
 from pyrograph.circuits.positivity import refuse_zeros
 from pyrograph.circuits.ratio import RatioSide
 from pyrograph.circuits.sides import CircuitSide, largest_size
@@ -63,15 +63,20 @@ def kdsd(q: Circuit, p: Circuit, kernel: Kernel | None = None) -> Tensor:
         InvalidCircuit: p is not deterministic, or has a state of probability zero; the text names
             it and what to do.
         IncompatibleCircuits: no vtree fits both.
+        ZeroMass: q is zero everywhere.
     """
     kernel = Hamming() if kernel is None else kernel
+    check_kernel(kernel)
     _refuse_real(p)
     p.requires("smooth", "decomposable", "structured", "deterministic", query="the target of kdsd")
     refuse_zeros(p)
     regions = common_regions(q, p, kernel)
+    log_mass = q.log_mass()
+    if not bool(log_mass.isfinite()):
+        raise ZeroMass("q is zero everywhere: there is no distribution to compare")
     side = RatioSide(q, p, regions)
     _, value = pairs(side, side, KernelUnits(kernel, regions, q))
-    return value[0, 0] * (2 * (side.scaled[2][0] - q.log_mass())).exp()
+    return value[0, 0] * (2 * (side.scaled[2][0] - log_mass)).exp()
 
 
 def stein_gram(
@@ -94,13 +99,16 @@ def stein_gram(
         ZeroMass: a point is impossible under p.
     """
     kernel = Hamming() if kernel is None else kernel
+    check_kernel(kernel)
     _refuse_real(p)
     p.requires("smooth", "decomposable", "structured", query="a Stein kernel")
     regions = common_regions(p, p, kernel)
     units = KernelUnits(kernel, regions, p)
     device = p.log_weights.device
-    rows = p.domain.check(points.to(device))
-    columns = rows if others is None else p.domain.check(others.to(device))
+    rows = p.domain.check(points, device)
+    columns = rows if others is None else p.domain.check(others, device)
+    if not len(rows) or not len(columns):
+        return p.log_weights.new_zeros(len(rows), len(columns))
     side = CircuitSide(p, regions, rows, stein=True)
     right = side.at(columns)
     for each in (side, right):

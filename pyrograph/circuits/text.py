@@ -23,7 +23,7 @@ import torch
 from pyrograph.circuits.circuit import Circuit
 from pyrograph.circuits.leaves import Domain
 from pyrograph.circuits.units import INPUT, PRODUCT, SUM, Units
-from pyrograph.errors import DataFormatError, InvalidCircuit
+from pyrograph.errors import DataFormatError, InvalidCircuit, OptionError
 
 #: Of the format.
 VERSION = 1
@@ -31,9 +31,17 @@ DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
 
 def write_circuit(circuit: Circuit, path: str | os.PathLike[str]) -> None:
-    """Write a circuit; :func:`read_circuit` gives it back bit by bit."""
+    """Write a circuit; :func:`read_circuit` gives it back bit by bit.
+
+    Raises:
+        OptionError: its numbers are neither float64 nor float32.
+    """
     units = circuit.units
     names = {dtype: name for name, dtype in DTYPES.items()}
+    if circuit.log_weights.dtype not in names:
+        raise OptionError(
+            f"numbers of {circuit.log_weights.dtype} are not written: circuit.double() first"
+        )
     cards = ["real" if c is None else str(c) for c in circuit.cards]
     weights, table = circuit.log_weights.tolist(), circuit.log_table.tolist()
     loc, scale = circuit.loc.tolist(), circuit.scale.tolist()
@@ -61,7 +69,7 @@ def write_circuit(circuit: Circuit, path: str | os.PathLike[str]) -> None:
             edges += len(children)
             below = " ".join(map(str, children))
             lines.append(f"sum {below} log_weights {' '.join(map(repr, own))}")
-    Path(path).write_text("\n".join(lines) + "\n")
+    Path(path).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def read_circuit(path: str | os.PathLike[str]) -> Circuit:
@@ -76,7 +84,10 @@ def read_circuit(path: str | os.PathLike[str]) -> Circuit:
 class _Reader:
     def __init__(self, path: Path):
         self.name, self.number = path.name, 0
-        self.lines = path.read_text().splitlines()
+        try:
+            self.lines = path.read_text(encoding="utf-8").splitlines()
+        except UnicodeDecodeError as error:
+            raise DataFormatError(f"{path.name}: no text: {error}.") from error
 
     def fail(self, what: str) -> NoReturn:
         raise DataFormatError(f"{self.name}:{self.number}: {what}.")
@@ -98,8 +109,9 @@ class _Reader:
                 v, row = self.input(words, cards)
                 rows.append(row)
             elif words[0] == "product":
-                kind.append(PRODUCT)
                 children = self.children(words[1:], len(below))
+                kind.append(SUM if len(children) == 1 else PRODUCT)
+                weights += [0.0] * (len(children) == 1)
             elif words[0] == "sum":
                 kind.append(SUM)
                 if "log_weights" not in words:

@@ -104,7 +104,7 @@ class BBIS(Engine):
                 f"num_particles={num_particles!r}, but samples= holds {held}: leave it out"
             )
         if num_particles is None:
-            num_particles = held or DEFAULT_POINTS
+            num_particles = DEFAULT_POINTS if held is None else held
         self.num_particles = count("num_particles", num_particles)
         if isinstance(smoothing, bool) or not 0 <= smoothing < float("inf"):
             raise OptionError(f"smoothing={smoothing!r} must be finite and at least 0")
@@ -138,17 +138,21 @@ class BBIS(Engine):
 
     def points(self) -> Tensor:
         """``[V, n]`` codes, or ``[n, dim]``."""
+        return self.points_of(self.proposal)
+
+    def points_of(self, proposal: Proposal | None) -> Tensor:
+        """As :meth:`points`."""
         graph, n = self.graph, self.num_particles
         if self.is_discrete:
-            proposal = Gibbs() if self.proposal is None else self.proposal
+            proposal = Gibbs() if proposal is None else proposal
             found = (proposal, n, graph, self.network, self.generator, self._arguments)
             return discrete_points(*found)
-        if self.proposal is None:
+        if proposal is None:
             raise OptionError(
                 "a continuous program has no default proposal: give samples={site: values}, or as "
                 "the proposal a posterior (of pg.Langevin, pg.GraphicalSVGD) or a guide"
             )
-        return continuous_points(self.proposal, n, graph, self._arguments)
+        return continuous_points(proposal, n, graph, self._arguments)
 
     def distinct(self) -> tuple[Tensor, Tensor]:
         """Points among which none is twice, and of every point the number among them."""

@@ -12,32 +12,42 @@ Source: Li, Zeng, Vergari & Van den Broeck (2021), section 5.2, proposition 5.5,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pyrograph.circuits import Circuit, CollapsedPosterior, compile_graph, stein_gram
+from pyrograph.circuits.compile import MAX_EDGES
+from pyrograph.circuits.held import HeldCircuit, nodes_to_hold
 from pyrograph.circuits.kernels import Kernel
 from pyrograph.circuits.leaves import MISSING
 from pyrograph.errors import OptionError, UnsupportedFactor
 from pyrograph.infer.importance.bbis import BBIS
 from pyrograph.infer.importance.discrete_stein import refuse_zeros, zero_entries
+from pyrograph.infer.importance.proposals import Proposal
+from pyrograph.infer.options import count
 from pyrograph.infer.requires import FiniteDiscrete
 from pyrograph.posterior import Posterior
 
 Label = tuple[str, tuple[int, ...]]
+#: Edges up to which the circuit of all nodes is taken although some are always held: one pass over
+#: it takes the place of one for every held node.
+SMALL = 2**14
 
 
 class CollapsedBBIS(BBIS):
     """Stein weights of samples whose other variables are summed out.
 
     Args:
-        model: a Pyro program whose latent sites are all finite discrete, small enough to be
-            compiled (see :func:`pyrograph.circuits.compile_graph`).
+        model: a Pyro program whose latent sites are all finite discrete. What is summed out has to
+            be narrow enough to be compiled (see :func:`pyrograph.circuits.compile_graph`): for a
+            list or ``"treewidth"`` given the rest, for a share all nodes together.
         collapse: what is summed out: a share of the nodes, drawn anew for every sample, or a list
-            of node labels ``(site, index)`` for all of them.
+            of node labels ``(site, index)`` for all of them; or ``"treewidth"``: all nodes but
+            those that have to be held for the rest to be narrow.
+        max_width: nodes in a context that is narrow.
         max_edges: budget of the circuit.
         options: of :class:`BBIS` (``samples`` have all columns; those summed out are ignored).
 
@@ -58,20 +68,31 @@ class CollapsedBBIS(BBIS):
         self,
         model: Callable,
         *,
-        collapse: float | Sequence[Label] = 0.5,
+        collapse: float | Sequence[Label] | str = 0.5,
+        max_width: int = 4,
         kernel: Kernel | None = None,
         max_edges: int | None = None,
         **options: Any,
     ):
         super().__init__(model, kernel=kernel, **options)
-        if isinstance(collapse, (int, float)) and not 0 <= collapse <= 1:
-            raise OptionError(f"collapse={collapse!r}: a share of the nodes is between 0 and 1")
+        if isinstance(collapse, (int, float)):
+            if not 0 <= collapse <= 1:
+                raise OptionError(f"collapse={collapse!r}: a share of the nodes is between 0 and 1")
+        elif collapse != "treewidth" and (
+            isinstance(collapse, str) or not isinstance(collapse, Iterable)
+        ):
+            raise OptionError(
+                f"collapse={collapse!r} is neither a share of the nodes, nor a list of node labels "
+                '(site, index), nor "treewidth"'
+            )
+        else:
+            collapse = collapse if isinstance(collapse, str) else list(collapse)
         self.collapse, self.max_edges = collapse, max_edges
+        self.max_width = count("max_width", max_width)
 
     def check_density(self) -> None:
         """Compiles the program, and refuses zeros that stay in sight."""
-        budget = {} if self.max_edges is None else {"max_edges": self.max_edges}
-        self.circuit: Circuit = compile_graph(self.graph, **budget)
+        self.circuit: Circuit | HeldCircuit = self._compile()
         if isinstance(self.collapse, (int, float)):
             refuse_zeros(self.graph, self.network)
             return
@@ -82,8 +103,25 @@ class CollapsedBBIS(BBIS):
                 if not summed & set(group.scope[e].tolist()):
                     refuse_zeros(self.graph, self.network)
 
+    def _compile(self) -> Circuit | HeldCircuit:
+        """Of all nodes; or of those that no sample holds, where that is much smaller."""
+        budget = MAX_EDGES if self.max_edges is None else self.max_edges
+        if isinstance(self.collapse, (int, float)):
+            return compile_graph(self.graph, max_edges=budget)
+        if self.collapse != "treewidth":
+            try:
+                return compile_graph(self.graph, max_edges=min(budget, SMALL))
+            except UnsupportedFactor:
+                pass  # without the held nodes it may be narrow
+        summed = set(self._columns().tolist())
+        held = [v for v in range(self.graph.num_nodes) if v not in summed]
+        return HeldCircuit(self.graph, held, budget)
+
     def _columns(self) -> Tensor:
-        """Numbers of the listed nodes."""
+        """Numbers of the nodes that are summed out in every sample."""
+        if self.collapse == "treewidth":
+            held = set(nodes_to_hold(self.graph, self.max_width))
+            return torch.tensor([v for v in range(self.graph.num_nodes) if v not in held])
         number = {label: i for i, label in enumerate(self.graph.nodes)}
         found = []
         for label in self.collapse:
@@ -97,15 +135,32 @@ class CollapsedBBIS(BBIS):
 
     def points(self) -> Tensor:
         """``[V, n]`` codes, -1 where summed out."""
-        x = super().points().clone()
+        x = self.points_of(self._filled(self.proposal)).clone()
         if isinstance(self.collapse, (int, float)):
-            count = round(self.collapse * len(x))
+            share = round(self.collapse * len(x))
             noise = torch.rand(x.shape, generator=self.generator, dtype=torch.float64)
-            x[noise.argsort(0).argsort(0).to(x.device) < count] = MISSING
+            x[noise.argsort(0).argsort(0).to(x.device) < share] = MISSING
         else:
             x[self._columns().to(x.device)] = MISSING
             self._check_neighbours(x)
         return x
+
+    def _filled(self, proposal: Proposal | None) -> Proposal | None:
+        """Values with any state in the columns that are ignored."""
+        if not isinstance(proposal, Mapping) or isinstance(self.collapse, (int, float)):
+            return proposal
+        found, start = dict(proposal), 0
+        for name, site in self.graph.sites.items():
+            own = self._columns() - start
+            own = own[(own >= 0) & (own < site.num_nodes)]
+            start += site.num_nodes
+            value = torch.as_tensor(found.get(name, ()))
+            if not len(own) or value.shape[1:] != site.shape:
+                continue  # of another shape: refused where values are read
+            flat = value.clone().reshape(len(value), site.num_nodes, *site.event_shape)
+            flat[:, own.to(value.device)] = site.enumeration[0].to(flat)
+            found[name] = flat.reshape(value.shape)
+        return found
 
     def _check_neighbours(self, x: Tensor) -> None:
         """Whether p is positive at the samples with one held variable moved on.
@@ -113,7 +168,8 @@ class CollapsedBBIS(BBIS):
         Raises:
             UnsupportedFactor: naming a node.
         """
-        if bool((self.circuit.log_table > -torch.inf).all()):
+        circuit = self.circuit.circuit if isinstance(self.circuit, HeldCircuit) else self.circuit
+        if bool((circuit.log_table > -torch.inf).all()):
             return
         cards = torch.tensor(self.circuit.cards, device=x.device)
         for i in (x != MISSING).any(1).nonzero().squeeze(1).tolist():
@@ -131,6 +187,8 @@ class CollapsedBBIS(BBIS):
         """Expected Stein kernels of partly held points ``[V, m]``."""
         if self.kernel is not None and not isinstance(self.kernel, Kernel):
             raise OptionError(f"kernel={self.kernel!r}: on this program take one of pg.circuits")
+        if isinstance(self.circuit, HeldCircuit):
+            return self.circuit.stein_gram(x.t(), self.kernel)
         return stein_gram(self.circuit, x.t(), self.kernel)
 
     def posterior(self) -> Posterior:

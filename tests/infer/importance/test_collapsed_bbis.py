@@ -2,18 +2,23 @@
 
 import io
 
+import networkx as nx
 import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from networkx.algorithms.approximation import treewidth_min_fill_in
 from pyro.infer import Importance, Predictive
 from pyro.poutine import trace
 from torch.testing import assert_close
 
 import pyrograph as pg
+from pyrograph import circuits
 from pyrograph.circuits.collapsed_posterior import CollapsedGuide
+from pyrograph.circuits.held import HeldCircuit, nodes_to_hold
 from pyrograph.errors import OptionError, UnsupportedFactor, UnsupportedSite
 from pyrograph.infer import Gibbs
+from pyrograph.infer.importance import simplex_weights
 from tests.circuits.random_circuits import states
 
 CARDS = (3, 4, 2, 2, 3)
@@ -255,3 +260,124 @@ def test_the_ising_grid_of_the_paper_is_read_off_a_few_samples(data_root):
     # the mean error was .010 to .035 on eight seeds
     assert (posterior.marginal(site).probs[:, 1] - truth).abs().mean() < 0.05
     assert posterior.converged
+
+
+def lattice(side, seed=0):
+    """An Ising model with random fields."""
+    generator = torch.Generator().manual_seed(seed)
+    field = 0.4 * torch.randn(side, side, generator=generator)
+
+    def model():
+        with pyro.plate("i", side, dim=-2), pyro.plate("j", side, dim=-1):
+            x = pyro.sample("x", dist.Bernoulli(torch.full((side, side), 0.5)))
+        s = 2 * x - 1
+        pyro.factor("field", (field * s).sum())
+        pyro.factor("right", (0.3 * s[:, :-1] * s[:, 1:]).sum())
+        pyro.factor("down", (0.3 * s[:-1] * s[1:]).sum())
+
+    return model
+
+
+@pytest.mark.parametrize("kernel", [None, circuits.RBF(3.0) + 0.5 * circuits.Hamming(0.2)])
+def test_held_nodes_apart_give_the_same_gram_as_the_whole_circuit(kernel):
+    graph = pg.trace_graph(lattice(4))
+    whole = circuits.compile_graph(graph)
+    held = nodes_to_hold(graph, 1)
+    apart = HeldCircuit(graph, held)
+    points = torch.full((25, 16), -1)
+    points[:, held] = torch.randint(2, (25, len(held)))
+    gram = circuits.stein_gram(whole, points, kernel)
+    assert_close(apart.stein_gram(points, kernel), gram, rtol=1e-9, atol=1e-9)
+    assert_close(apart.log_prob(points), whole.log_prob(points), rtol=1e-12, atol=0)
+    for a, b in zip(apart.marginals(points), whole.marginals(points), strict=True):
+        assert_close(a, b, rtol=0, atol=1e-12)
+
+
+def test_held_nodes_of_several_states_in_factors_of_three_give_the_same_gram():
+    table = torch.randn(2, 3, 2, 3)
+
+    def model():
+        z = [pyro.sample(f"z{i}", dist.Categorical(torch.ones(c))) for i, c in enumerate((2, 3, 2))]
+        w = pyro.sample("w", dist.Categorical(torch.tensor([0.2, 0.3, 0.5])))
+        pyro.factor("f", table[z[0], z[1], z[2], w])
+        pyro.factor("g", 0.5 * table[z[0], z[1], 0, 0])
+
+    graph = pg.trace_graph(model)
+    apart, whole = HeldCircuit(graph, [1, 3]), circuits.compile_graph(graph)
+    held = states([3, 3])
+    points = torch.full((9, 4), -1)
+    points[:, 1], points[:, 3] = held[:, 0], held[:, 1]
+    assert_close(apart.stein_gram(points), circuits.stein_gram(whole, points), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("width", [1, 2, 4])
+def test_what_is_left_of_a_lattice_is_as_narrow_as_asked(width):
+    graph = pg.trace_graph(lattice(9))
+    held = set(nodes_to_hold(graph, width))
+    left = nx.grid_2d_graph(9, 9)
+    left.remove_nodes_from([divmod(v, 9) for v in held])
+    assert treewidth_min_fill_in(left)[0] <= width
+    assert len(held) < 60 / width
+
+
+def test_a_lattice_too_wide_to_compile_is_sampled_with_its_treewidth_collapsed():
+    """Too wide for the budget given, not for the one that the truth is computed with."""
+    model = lattice(8)
+    with pytest.raises(UnsupportedFactor):
+        pg.CollapsedBBIS(model, collapse=0.5, max_edges=5000, progress=False).setup()
+    whole = circuits.compile_graph(pg.trace_graph(model))
+    truth = torch.stack([m[1] for m in whole.marginals()])
+    engine = pg.CollapsedBBIS(
+        model, collapse="treewidth", num_particles=40, max_edges=5000, progress=False
+    )
+    engine.setup()
+    posterior = engine.posterior()
+    assert isinstance(posterior.circuit, HeldCircuit)
+    # without weights: conditionals of a few independent states
+    got = posterior.marginal("x").probs[..., 1].flatten()
+    assert (got - truth).abs().mean() < 0.03
+    engine.step()
+    weighted = engine.posterior()
+    assert weighted.converged
+    history = weighted.history
+    assert history["objective"][-1] < history["equal_weights"][-1]
+    draws = weighted.sample(5)["x"]
+    assert draws.shape == (5, 8, 8)
+    guide = weighted.guide()
+    file = io.BytesIO()
+    torch.save(guide.state_dict(), file)
+    file.seek(0)
+    again = CollapsedGuide.from_state_dict(torch.load(file, weights_only=True))
+    codes = draws.flatten(1).long()
+    before, after = (g.__dict__["samples"].log_prob(codes) for g in (guide, again))
+    assert before.isfinite().all()
+    assert_close(before, after, rtol=0, atol=0)
+
+
+def test_weights_differentiate_in_the_kernel_and_in_the_model():
+    """Through the Gram matrix and the quadratic program, against central differences."""
+    model, x, _ = chain()
+    circuit = circuits.compile_graph(pg.trace_graph(model))
+    circuit.requires_grad_()
+    points = x[torch.randperm(len(x))[:14]].clone()
+    points[:, 1] = -1
+    cost = torch.randn(14)
+    rate = torch.tensor(0.3, requires_grad=True)
+
+    def value(weight):
+        gram = circuits.stein_gram(circuit, points, circuits.Hamming(weight))
+        return cost @ simplex_weights(gram)
+
+    value(rate).backward()
+    step = 1e-5
+    with torch.no_grad():
+        numeric = (value(0.3 + step) - value(0.3 - step)) / (2 * step)
+        assert_close(rate.grad, numeric, rtol=1e-4, atol=1e-7)
+        for k in (0, 3):
+            circuit.log_weights[k] += step
+            up = value(0.3)
+            circuit.log_weights[k] -= 2 * step
+            down = value(0.3)
+            circuit.log_weights[k] += step
+            numeric = (up - down) / (2 * step)
+            assert_close(circuit.log_weights.grad[k], numeric, rtol=1e-4, atol=1e-7)
