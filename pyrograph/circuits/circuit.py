@@ -293,20 +293,28 @@ class Circuit(nn.Module):
             ZeroMass: nothing is possible.
         """
         self.requires("smooth", "decomposable", query="normalisation")
-        leaves = self.leaves.log_mass().unsqueeze(1)
-        mass = self.layers.all_values(leaves, self.log_weights)[:, 0]
+        log_weights, table, mass = self.at_mass_one()
         if not bool(mass[-1].isfinite()):
             raise ZeroMass("the mass is zero: no state is possible under this evidence")
-        edge = torch.as_tensor(self.units.edge_is_sum, device=mass.device)
-        child = torch.as_tensor(self.units.child, device=mass.device)[edge]
-        parent = torch.as_tensor(self.units.parent, device=mass.device)[edge]
-        log_weights = self.log_weights + mass[child] - mass[parent]
-        is_input = torch.as_tensor(self.units.kind == INPUT, device=mass.device)
-        table = self.log_table - mass[is_input].unsqueeze(1)
-        table = torch.where(self.leaves.is_real.unsqueeze(1), self.log_table, table)
         return Circuit(
             *prune(self.units, self.domain, mass, log_weights, table, self.loc, self.scale)
         )
+
+    def at_mass_one(self) -> tuple[Tensor, Tensor, Tensor]:
+        """``log_weights`` and ``log_table`` with which every possible unit has mass 1, -inf at
+        others; and the log mass ``[N]`` that each has now. Differentiable."""
+        leaves = self.leaves.log_mass().unsqueeze(1)
+        mass = self.layers.all_values(leaves, self.log_weights)[:, 0]
+        edge = torch.as_tensor(self.units.edge_is_sum, device=mass.device)
+        child = torch.as_tensor(self.units.child, device=mass.device)[edge]
+        parent = torch.as_tensor(self.units.parent, device=mass.device)[edge]
+        # impossible units keep their numbers: -inf - -inf has no value
+        level = torch.where(mass.isfinite(), mass, 0.0)
+        above = mass[child] + torch.where(self.log_weights.isfinite(), -level[parent], 0.0)
+        is_input = torch.as_tensor(self.units.kind == INPUT, device=mass.device)
+        table = self.log_table - level[is_input].unsqueeze(1)
+        table = torch.where(self.leaves.is_real.unsqueeze(1), self.log_table, table)
+        return self.log_weights + above, table, mass
 
     def sample(self, num_samples: int) -> Tensor:
         """Independent draws ``[num_samples, D]``: codes (int64) if all variables are discrete,

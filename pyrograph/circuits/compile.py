@@ -18,7 +18,7 @@ Source: Mateescu, Dechter & Marinescu (2008), "AND/OR multi-valued decision diag
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,6 +66,10 @@ def compile_graph(
         ZeroMass: no state is possible.
         OptionError: ``evidence`` or ``order`` name what is not there.
     """
+    if not isinstance(graph, FactorGraph):
+        raise OptionError(
+            f"compile_graph takes a graph, pg.trace_graph(model, ...), not {type(graph).__name__}"
+        )
     states = read_evidence(graph, evidence)
     if not graph.nodes:
         raise OptionError("the program has no latent site: there is no variable for a circuit")
@@ -94,7 +98,7 @@ def _tree(
     neighbors = neighborhoods(tables.scopes, len(tables.cards))
     if order == "minfill":
         return balanced_tree(neighbors, tables.cards)
-    if isinstance(order, str):
+    if isinstance(order, str) or not isinstance(order, Iterable):
         raise OptionError(f'order={order!r}: it is "minfill" or a sequence of node labels')
     number = {label: v for v, label in enumerate(graph.nodes)}
     unknown = [label for label in order if label not in number]

@@ -26,8 +26,11 @@ from pyrograph.circuits.circuit import Circuit
 from pyrograph.circuits.kernel_units import KernelUnits
 from pyrograph.circuits.kernels import Kernel, check_kernel
 from pyrograph.circuits.regions import Regions, regions_of
-from pyrograph.circuits.sides import CircuitSide, Leaf, Mixing, Side
-from pyrograph.errors import IncompatibleCircuits, ShapeMismatch, ZeroMass
+from pyrograph.circuits.sides import CircuitSide, Leaf, Mixing, Side, sizes
+from pyrograph.errors import IncompatibleCircuits, ShapeMismatch, UnsupportedFactor, ZeroMass
+
+#: Numbers of one region that are held at once, at most.
+MOST_NUMBERS = 2**30
 
 
 def expected_kernel(p: Circuit, q: Circuit, kernel: Kernel) -> Tensor:
@@ -109,6 +112,7 @@ def pairs(p: Side, q: Side, kernel: KernelUnits) -> tuple[Tensor, Tensor | None]
     """
     regions = p.regions
     stein = p.stein and q.stein
+    _refuse_size(p, q, kernel)
     scale_p, scale_q = p.scaled[0], q.scaled[0]
     found: list[tuple[Tensor, Tensor | None]] = []
     last_use = {part: r for r, parts in enumerate(regions.parts) for part in parts}
@@ -128,6 +132,22 @@ def pairs(p: Side, q: Side, kernel: KernelUnits) -> tuple[Tensor, Tensor | None]
                 found[part] = (plain.new_zeros(0), None)
     plain, special = found[-1]
     return plain[0, 0, 0], None if special is None else special[0, 0, 0]
+
+
+def _refuse_size(p: Side, q: Side, kernel: KernelUnits) -> None:
+    """Raise before memory runs out.
+
+    Raises:
+        UnsupportedFactor: a region has too many pairs of units.
+    """
+    patterns = zip(sizes([p, q]), p.patterns.count, q.patterns.count, strict=True)
+    widest = max(size * left * right for size, left, right in patterns) * kernel.num_units
+    if widest > MOST_NUMBERS:
+        raise UnsupportedFactor(
+            f"an expectation of a kernel goes over all pairs of units of a region: here {widest:,} "
+            f"numbers at once, over the budget of {MOST_NUMBERS:,}. Take circuits of fewer units: "
+            "condition on some variables first, or learn with max_edges"
+        )
 
 
 def _leaf(p: Leaf, q: Leaf, kernel: KernelUnits, r: int, special: bool) -> Tensor:

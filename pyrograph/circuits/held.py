@@ -77,6 +77,7 @@ class HeldCircuit:
         graph: of a discrete program.
         held: numbers of the nodes that every sample holds.
         max_edges: budget.
+        tables: of the graph's factors; default as they are.
 
     Attributes:
         cards: numbers of states of the graph's nodes.
@@ -87,8 +88,14 @@ class HeldCircuit:
         UnsupportedFactor: the circuit would be too large even so.
     """
 
-    def __init__(self, graph: FactorGraph, held: Sequence[int], max_edges: int = MAX_EDGES):
-        tables = read_tables(graph)
+    def __init__(
+        self,
+        graph: FactorGraph,
+        held: Sequence[int],
+        max_edges: int = MAX_EDGES,
+        tables: LogTables | None = None,
+    ):
+        tables = read_tables(graph) if tables is None else tables
         is_held = set(held)
         free = [v for v in range(len(tables.cards)) if v not in is_held]
         number = {v: k for k, v in enumerate(free)}

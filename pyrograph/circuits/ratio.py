@@ -22,7 +22,7 @@ from torch import Tensor
 from pyrograph.circuits.circuit import Circuit
 from pyrograph.circuits.overlap import Overlap, sources
 from pyrograph.circuits.regions import Level, Regions, Rows, arranged
-from pyrograph.circuits.sides import Leaf, Patterns, Side
+from pyrograph.circuits.sides import Leaf, Patterns, Side, moderate
 
 Triple = tuple[int, int, int]
 
@@ -44,24 +44,26 @@ class RatioSide(Side):
         triples = _Triples(q, p, regions, *self._rows)
         rows, (a, b, c) = triples.arranged()
         self._triples = triples.of_inputs
-        weights = (_weight(q, a) + _weight(p, b) - _weight(p, c)).exp()
+        of_q, self._table_q, self.log_scale = moderate(q)
+        of_p, self._table_p, _ = moderate(p)
+        weights = (_weight(of_q, a) + _weight(of_p, b) - _weight(of_p, c)).exp()
         super().__init__(regions, rows, weights, Patterns.none(regions, weights.device))
 
     def make_leaf(self, r: int) -> Leaf:
         card = self.p.cards[self.regions.scopes[r].bit_length() - 1]
         a, b, c = self._triples[r].T
         of_q, of_p = self._rows[0][r].inputs, self._rows[1][r].inputs
-        q = self.q.log_table[of_q[a], :card].exp()
-        p, below = (self.p.log_table[of_p[k], :card].exp() for k in (b, c))
+        q = self._table_q[of_q[a], :card].exp()
+        p, below = (self._table_p[of_p[k], :card].exp() for k in (b, c))
         # a second where keeps NaN out of the derivatives
         inverse = torch.where(below > 0, 1 / torch.where(below > 0, below, 1.0), 0.0)
         moved = q.roll(-1, 1) * p - q * p.roll(-1, 1)
         return Leaf((q * p * inverse).unsqueeze(1), (moved * inverse).unsqueeze(1))
 
 
-def _weight(circuit: Circuit, index: np.ndarray) -> Tensor:
+def _weight(log_weights: Tensor, index: np.ndarray) -> Tensor:
     """Log weights, 0 where the index is -1."""
-    padded = torch.cat([circuit.log_weights, circuit.log_weights.new_zeros(1)])
+    padded = torch.cat([log_weights, log_weights.new_zeros(1)])
     return padded[torch.as_tensor(index, device=padded.device)]
 
 

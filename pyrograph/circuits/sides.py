@@ -24,6 +24,8 @@ from pyrograph.circuits.regions import Regions, Rows, arranged
 
 #: Sums whose weights fill more than this share of a matrix are a matrix product.
 DENSE = 0.2
+#: Share of the range of exponents that numbers may take up.
+MODERATE = 0.25
 #: Matrices up to this size are always a matrix product.
 SMALL = 1024
 
@@ -166,9 +168,11 @@ class Side(ABC):
 
     Attributes:
         stein: whether its leaves carry a second, signed measure.
+        log_scale: of what its numbers were divided by beforehand, see :func:`moderate`.
     """
 
     stein = False
+    log_scale: Tensor | float = 0.0
 
     def __init__(self, regions: Regions, rows: list[Rows], weights: Tensor, patterns: Patterns):
         self.regions, self.rows, self.patterns = regions, rows, patterns
@@ -215,13 +219,29 @@ class Side(ABC):
             factors.append(1 / factor)
             masses.append(mass / factor)
             logs.append(log + factor.log())
-        return factors, masses[-1][0], logs[-1]
+        return factors, masses[-1][0], logs[-1] + self.log_scale
 
     @property
     def log_mass(self) -> Tensor:
         """``[N]``, of every point's evidence."""
         _, mass, log = self.scaled
         return (mass.log() + log)[self.patterns.point]
+
+
+def moderate(circuit: Circuit) -> tuple[Tensor, Tensor, Tensor | float]:
+    """``log_weights`` and ``log_table`` whose exponentials are in range, and the log of what the
+    circuit's values were divided by.
+
+    They are the circuit's own unless one is extreme, such as the log Z of a compiled program with
+    many observations.
+    """
+    log_weights, log_table = circuit.log_weights, circuit.log_table
+    numbers = torch.cat([log_weights.detach(), log_table.detach().flatten()])
+    size = torch.where(numbers.isfinite(), numbers.abs(), 0.0)
+    if not len(size) or float(size.amax()) < MODERATE * math.log(torch.finfo(size.dtype).max):
+        return log_weights, log_table, 0.0
+    log_weights, log_table, mass = circuit.at_mass_one()
+    return log_weights, log_table, torch.where(mass[-1].isfinite(), mass[-1], 0.0)
 
 
 class CircuitSide(Side):
@@ -242,13 +262,14 @@ class CircuitSide(Side):
         stein: bool = False,
     ):
         self.circuit, self.stein = circuit, stein
-        self._table = circuit.log_table.exp()
+        log_weights, log_table, self.log_scale = moderate(circuit)
+        self._table = log_table.exp()
         device = circuit.log_weights.device
         patterns = (
             Patterns.none(regions, device) if points is None else Patterns.of(points, regions)
         )
         rows = arranged(circuit.units, regions)
-        super().__init__(regions, rows, circuit.log_weights.exp(), patterns)
+        super().__init__(regions, rows, log_weights.exp(), patterns)
 
     def at(self, points: Tensor) -> CircuitSide:
         """The same under other evidence."""
@@ -324,7 +345,12 @@ class PointSide(Side):
         return Leaf(mass=torch.ones_like(at), loc=at, variance=torch.zeros_like(at))
 
 
-def largest_size(sides: Sequence[Side]) -> int:
-    """Numbers that the widest region holds for each pair of patterns."""
+def sizes(sides: Sequence[Side]) -> list[int]:
+    """Numbers that every region holds for each pair of patterns."""
     rows = zip(*(side.rows for side in sides), strict=True)
-    return max(math.prod(len(r.inputs) + len(r.below) for r in region) for region in rows)
+    return [math.prod(len(r.inputs) + len(r.below) for r in region) for region in rows]
+
+
+def largest_size(sides: Sequence[Side]) -> int:
+    """:func:`sizes` of the widest region."""
+    return max(sizes(sides))

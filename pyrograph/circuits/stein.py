@@ -40,11 +40,13 @@ from pyrograph.circuits.kernel_units import KernelUnits
 from pyrograph.circuits.kernels import Hamming, Kernel, check_kernel
 from pyrograph.circuits.positivity import refuse_zeros
 from pyrograph.circuits.ratio import RatioSide
-from pyrograph.circuits.sides import CircuitSide, largest_size
-from pyrograph.errors import InvalidCircuit, ZeroMass
+from pyrograph.circuits.sides import CircuitSide, largest_size, sizes
+from pyrograph.errors import InvalidCircuit, UnsupportedFactor, ZeroMass
 
 #: Numbers of the widest region that are held at once.
 CHUNK = 2**22
+#: Products of units, over all pairs of samples.
+MOST_WORK = 1e11
 
 
 def kdsd(q: Circuit, p: Circuit, kernel: Kernel | None = None) -> Tensor:
@@ -97,6 +99,7 @@ def stein_gram(
     Raises:
         InvalidCircuit: p has real variables or is not structured.
         ZeroMass: a point is impossible under p.
+        UnsupportedFactor: it would take hours.
     """
     kernel = Hamming() if kernel is None else kernel
     check_kernel(kernel)
@@ -114,17 +117,37 @@ def stein_gram(
     for each in (side, right):
         if not bool((each.scaled[1] > 0).all()):
             raise ZeroMass("a sample has probability zero under the target")
-    size = largest_size([side, right]) * units.num_units * right.patterns.count[-1]
-    chunk = max(1, CHUNK // (2 * size))
+    _refuse_work(side, right, units)
+    most = max(1, CHUNK // (2 * largest_size([side, right]) * units.num_units))  # pairs
+    distinct = right.patterns.count[-1]
+    chunk = max(1, most // distinct)
+    width = len(columns) if distinct <= most else most
     gram = side.scaled[1].new_zeros(len(rows), len(columns))
     for first in range(0, len(rows), chunk):
         block = slice(first, first + chunk)
-        if others is None:  # the upper triangle says it all
-            right = side.at(rows[first:])
-            gram[block, first:] = _block(side.at(rows[block]), right, units)
-        else:
-            gram[block] = _block(side.at(rows[block]), right, units)
+        left = side.at(rows[block])
+        # the upper triangle says it all
+        for start in range(0 if others is not None else first, len(columns), width):
+            part = slice(start, start + width)
+            gram[block, part] = _block(left, side.at(columns[part]), units)
     return gram.triu() + gram.triu(1).t() if others is None else gram
+
+
+def _refuse_work(left: CircuitSide, right: CircuitSide, units: KernelUnits) -> None:
+    """Raise for what would take hours.
+
+    Raises:
+        UnsupportedFactor: with the number of operations.
+    """
+    patterns = zip(sizes([left, right]), left.patterns.count, right.patterns.count, strict=True)
+    work = units.num_units * sum(size * a * b for size, a, b in patterns)
+    if work > MOST_WORK:
+        raise UnsupportedFactor(
+            f"the Stein kernel of these {len(left.patterns.point):,} by "
+            f"{len(right.patterns.point):,} samples takes {work:.1e} operations, over the budget "
+            f"of {MOST_WORK:.0e}: the target has too many units. Hold more variables in every "
+            'sample (pg.CollapsedBBIS(collapse="treewidth")), or take fewer samples'
+        )
 
 
 def _block(left: CircuitSide, right: CircuitSide, units: KernelUnits) -> Tensor:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrograph.circuits.leaves import MISSING
+from pyrograph.circuits.leaves import MISSING, numbers
 from pyrograph.errors import OptionError, ShapeMismatch
 
 
@@ -54,7 +54,7 @@ def read_table(
     """A table of data.
 
     Args:
-        data: ``[N, D]`` codes 0, 1, ...; NaN or -1 is missing.
+        data: ``[N, D]`` codes 0, 1, ... (a tensor, an array or a table); NaN or -1 is missing.
         cards: numbers of states; by default the largest code of the column and one more, and at
             least 2.
         weights: ``[N]``, how often each row counts; default once.
@@ -64,7 +64,7 @@ def read_table(
         OptionError: a value is no code or not below its number of states, a weight is negative, or
             a column has no value and ``cards`` is not given.
     """
-    values = torch.as_tensor(data).detach().cpu().to(torch.float64).numpy()
+    values = numbers(data).detach().cpu().numpy()
     if values.ndim != 2 or not values.size:
         raise ShapeMismatch(
             f"{name} has shape {values.shape}; expected [N, D] with at least one row and column"

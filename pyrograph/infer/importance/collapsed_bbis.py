@@ -13,16 +13,19 @@ Source: Li, Zeng, Vergari & Van den Broeck (2021), section 5.2, proposition 5.5,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from pyrograph.circuits import Circuit, CollapsedPosterior, compile_graph, stein_gram
-from pyrograph.circuits.compile import MAX_EDGES
+from pyrograph.circuits.compile import MAX_EDGES, compile_tables
 from pyrograph.circuits.held import HeldCircuit, nodes_to_hold
 from pyrograph.circuits.kernels import Kernel
 from pyrograph.circuits.leaves import MISSING
+from pyrograph.circuits.tables import LogTables, read_tables
 from pyrograph.errors import OptionError, UnsupportedFactor
 from pyrograph.infer.importance.bbis import BBIS
 from pyrograph.infer.importance.discrete_stein import refuse_zeros, zero_entries
@@ -92,14 +95,18 @@ class CollapsedBBIS(BBIS):
 
     def check_density(self) -> None:
         """Compiles the program, and refuses zeros that stay in sight."""
-        self.circuit: Circuit | HeldCircuit = self._compile()
+        self._has_zeros = False
         if isinstance(self.collapse, (int, float)):
+            self.circuit: Circuit | HeldCircuit = self._compile()
             refuse_zeros(self.graph, self.network)
             return
-        summed = set(self._columns().tolist())
+        self._summed = self._columns()
+        self.circuit = self._compile()
+        summed = set(self._summed.tolist())
         for group, tables in zip(self.graph.factors, self.network.tables, strict=True):
             zero = zero_entries(tables.values.flatten(1), self.graph.dtype).any(1)
             for e in zero.nonzero().squeeze(1).tolist():
+                self._has_zeros = True
                 if not summed & set(group.scope[e].tolist()):
                     refuse_zeros(self.graph, self.network)
 
@@ -108,14 +115,26 @@ class CollapsedBBIS(BBIS):
         budget = MAX_EDGES if self.max_edges is None else self.max_edges
         if isinstance(self.collapse, (int, float)):
             return compile_graph(self.graph, max_edges=budget)
+        tables = self._tables()
         if self.collapse != "treewidth":
             try:
-                return compile_graph(self.graph, max_edges=min(budget, SMALL))
+                circuit = compile_tables(tables, self.graph.nodes, min(budget, SMALL))
+                return circuit.to(self.graph.device)
             except UnsupportedFactor:
                 pass  # without the held nodes it may be narrow
-        summed = set(self._columns().tolist())
+        summed = set(self._summed.tolist())
         held = [v for v in range(self.graph.num_nodes) if v not in summed]
-        return HeldCircuit(self.graph, held, budget)
+        return HeldCircuit(self.graph, held, budget, tables)
+
+    def _tables(self) -> LogTables:
+        """Of all factors. What torch's distributions write for the log of zero is zero again: a
+        state that is possible at 1e-7 would pass for one that a Stein kernel can divide by."""
+        tables = read_tables(self.graph)
+        values = [
+            np.where(zero_entries(torch.from_numpy(t), self.graph.dtype).numpy(), -np.inf, t)
+            for t in tables.tables
+        ]
+        return replace(tables, tables=values)
 
     def _columns(self) -> Tensor:
         """Numbers of the nodes that are summed out in every sample."""
@@ -135,15 +154,34 @@ class CollapsedBBIS(BBIS):
 
     def points(self) -> Tensor:
         """``[V, n]`` codes, -1 where summed out."""
-        x = self.points_of(self._filled(self.proposal)).clone()
+        if self._has_zeros and self.proposal is None:
+            x = self._draws()
+        else:
+            x = self.points_of(self._filled(self.proposal)).clone()
         if isinstance(self.collapse, (int, float)):
             share = round(self.collapse * len(x))
             noise = torch.rand(x.shape, generator=self.generator, dtype=torch.float64)
             x[noise.argsort(0).argsort(0).to(x.device) < share] = MISSING
         else:
-            x[self._columns().to(x.device)] = MISSING
+            x[self._summed.to(x.device)] = MISSING
             self._check_neighbours(x)
         return x
+
+    def _draws(self) -> Tensor:
+        """Exact draws of the program: chains would not leave the part of it where they start.
+
+        Raises:
+            OptionError: the program is too wide for that.
+        """
+        if isinstance(self.circuit, HeldCircuit):
+            raise OptionError(
+                "the program has zeros, which Gibbs chains do not cross, and is too wide to be "
+                "drawn from: give samples= or proposal="
+            )
+        seed = int(torch.randint(2**62, (), generator=self.generator))
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            return self.circuit.sample(self.num_particles).t().clone()
 
     def _filled(self, proposal: Proposal | None) -> Proposal | None:
         """Values with any state in the columns that are ignored."""
@@ -151,7 +189,7 @@ class CollapsedBBIS(BBIS):
             return proposal
         found, start = dict(proposal), 0
         for name, site in self.graph.sites.items():
-            own = self._columns() - start
+            own = self._summed - start
             own = own[(own >= 0) & (own < site.num_nodes)]
             start += site.num_nodes
             value = torch.as_tensor(found.get(name, ()))

@@ -217,6 +217,17 @@ class TestZeros:
             got = posterior.marginal(node[0]).probs
             assert_close(got, marginal, rtol=0, atol=1e-6)
 
+    def test_default_samples_are_draws_that_cross_the_zeros(self, asia):
+        """Single-site chains stay where ``either`` is as at their start."""
+        engine = pg.CollapsedBBIS(
+            asia, collapse=[("either", ())], num_particles=2000, num_steps=0, progress=False
+        )
+        with pytest.warns(pg.errors.ConvergenceWarning):
+            posterior = engine.run()  # no step: equal weights
+        for node, truth in zip(posterior.graph.nodes, posterior.circuit.marginals(), strict=True):
+            got = posterior.marginal(node[0]).probs
+            assert_close(got, truth, rtol=0, atol=0.05)
+
     def test_a_variable_still_bound_is_named(self, asia):
         samples = {name: torch.ones(3, dtype=torch.int64) for name in asia.names}
         with pytest.raises(UnsupportedFactor, match=r"is zero in|is bound to others"):
