@@ -65,3 +65,17 @@ def number_roots(root: Tensor) -> Tensor:
 def by_appearance(z: Tensor) -> Tensor:
     """The same partition labelled 0, 1, ... in order of first appearance, ``[..., n]`` long."""
     return number_roots(Runs(z).roots())
+
+
+def in_order(labels: Tensor) -> Tensor:
+    """Labels ``[K, n]`` renamed by first appearance: 0, 1, ...; -1 stays."""
+    count, n = labels.shape
+    if n == 0:
+        return labels
+    place = torch.arange(n, device=labels.device).expand_as(labels)
+    width = int(labels.max()) + 2
+    first = torch.full((count, width), n, device=labels.device)
+    first = first.scatter_reduce(1, (labels + 1).clamp_min(0), place, "amin")
+    first[:, 0] = n  # elements that are out
+    rank = first.argsort(1).argsort(1)
+    return torch.where(labels < 0, -1, rank.gather(1, labels + 1))

@@ -195,14 +195,15 @@ class NormalInverseGammaTerm(MixtureTerm):
         self.by_size = torch.cat([inverse, power, constant], dim=1).T.contiguous()
         #: By size, of clusters with one element more.
         self.ahead = self.by_size.roll(-1, dims=1)
-        self._widths = inverse.shape[1], d
+        #: w and d.
+        self.widths = inverse.shape[1], d
 
     def _lay_out(self) -> None:
         """Room for the pool's rows with an element more, and views of its parts."""
-        width, d = self._widths
+        width, d = self.widths
         self._new = torch.empty_like(self.totals)
         self._looked_up = self.ahead.new_empty(2 * width + 1, self.totals.shape[1])
-        self._parts = _parts(self._new, d) + _parts(self._looked_up, width)
+        self._parts = parts(self._new, d) + parts(self._looked_up, width)
         self._log_marginals, self._new_log_marginals = self.totals[-1], self._new[-1]
         self._scored: tuple[int, int] | None = None
 
@@ -236,8 +237,8 @@ class NormalInverseGammaTerm(MixtureTerm):
 
     def _settle(self, totals: Tensor, sizes: Tensor) -> None:
         """Fill in the log marginal likelihoods of clusters from their sums."""
-        width, d = self._widths
-        _log_marginal(*_parts(totals, d), *_parts(self.by_size[:, sizes], width))
+        width, d = self.widths
+        _log_marginal(*parts(totals, d), *parts(self.by_size[:, sizes], width))
 
     def log_marginals(self, sizes: Tensor) -> Tensor:
         return self._log_marginals
@@ -257,7 +258,7 @@ class NormalInverseGammaTerm(MixtureTerm):
         self._lay_out()
 
 
-def _parts(table: Tensor, width: int) -> tuple[Tensor, ...]:
+def parts(table: Tensor, width: int) -> tuple[Tensor, ...]:
     """Views of ``[2 w + 1, R]`` as w, w rows and one."""
     return table[:width], table[width:-1], table[-1]
 

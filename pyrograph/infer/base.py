@@ -72,7 +72,7 @@ class Engine(ABC):
         """Create the starting state; ``graph`` and ``generator`` are ready."""
 
     @abstractmethod
-    def advance(self) -> dict[str, Tensor]:
+    def advance(self) -> dict[str, Tensor] | dict[str, float]:
         """One iteration: named scalars, ``"objective"`` among them.
 
         If it raises, the state must be the one before.
@@ -273,9 +273,10 @@ class Engine(ABC):
 
     def _iterate(self) -> float:
         measured = self.advance()
-        names = list(measured)
-        values = torch.stack([measured[k].double() for k in names]).tolist()
-        for name, value in zip(names, values, strict=True):
+        if isinstance(measured["objective"], Tensor):  # all of them to numbers at once
+            values = torch.stack([value.double() for value in measured.values()]).tolist()
+            measured = dict(zip(measured, values, strict=True))
+        for name, value in measured.items():
             self._history.setdefault(name, []).append(value)
         return self._history["objective"][-1]
 

@@ -45,7 +45,7 @@ assert "is zero in 4 of its 8 states" in refusal_of_zeros
 truth_of = torch.tensor(answers["exact"])
 off_by = {name: (torch.tensor(v) - truth_of).abs().max() for name, v in answers.items()}
 assert off_by["softened, half summed out"] < 0.02 and off_by["BP"] < 1e-6
-assert off_by["`either` summed out"] > 0.3
+assert off_by["`either` summed out"] > 0.2
 assert stein["`either` summed out"] > 10 * stein["softened, half summed out"]
 assert distance["after"][0] < 0.05 < 0.3 < distance["before"][0]
 assert distance["after"][1] < 0.5 * distance["before"][1]

@@ -8,23 +8,23 @@ Source: Saeedi, Kulkarni, Mansinghka & Gershman (2017), Algorithm 1 and eq (16)-
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from pyrograph.distributions.incremental import keep
-from pyrograph.distributions.seating import CLOSED
+from pyrograph.distributions.incremental import Clusters, keep
+from pyrograph.distributions.labels import in_order
+from pyrograph.distributions.seating import CLOSED, Seating
 from pyrograph.errors import ShapeMismatch
+from pyrograph.infer.dpvi.forward import ForwardPass
+from pyrograph.infer.dpvi.forward_state import Sums, is_covered
 from pyrograph.infer.dpvi.labelled_program import LabelledProgram
 from pyrograph.infer.dpvi.particles import first_of_equal, highest
+from pyrograph.infer.dpvi.screening import margin, visit
 
 #: Hashes of sites are told apart by powers of this.
 ODD = 0x1E3779B97F4A7C15
-#: Numbers of gains that are looked at in one go.
-SCREENED = 100_000
-#: Moves without a change before elements are looked at in one go again.
-CALM = 4
 
 
 class Labellings:
@@ -33,10 +33,6 @@ class Labellings:
     Args:
         program: the priors and data.
         labels: ``{site: [K, n]}``; None starts with nobody in.
-
-    Attributes:
-        score: ``[K]``.
-        clusters: statistics of every site.
     """
 
     def __init__(self, program: LabelledProgram, labels: Mapping[str, Tensor] | None = None):
@@ -52,29 +48,61 @@ class Labellings:
                 ((i + 0.5) / n, name, i) for name, n in sizes.items() for i in range(n)
             )
         ]
-        self.clusters = program.clusters(labels)
-        self.score = torch.zeros(0)
+        self._clusters = program.clusters(labels)
+        self._score = torch.zeros(0)
+        #: Elements come in by it, until anything else is asked.
+        self._pass: ForwardPass | None = None
+        self._sums: Sums | None = None
+        self._may_pass = True
         self.rescore()
 
     def __len__(self) -> int:
         return len(self.score)
 
     @property
+    def clusters(self) -> dict[str, Clusters]:
+        """Statistics of every site."""
+        if self._pass is not None:
+            self._end_pass()
+        return self._clusters
+
+    @property
+    def score(self) -> Tensor:
+        """``[K]``."""
+        return self._score if self._pass is None else self._pass.score
+
+    @score.setter
+    def score(self, score: Tensor) -> None:
+        if self._pass is not None:
+            self._end_pass()
+        self._score = score
+
+    @property
     def bound(self) -> Tensor:
         # one pass over the scores, where logsumexp takes several
-        return self.score[0] - self.score.log_softmax(0)[0]
+        score = self.score
+        return score[0] - score.log_softmax(0)[0]
+
+    @property
+    def bound_so_far(self) -> float:
+        """The bound as a number, without a tensor in between."""
+        return float(self.bound) if self._pass is None else self._pass.bound
 
     def labels(self, as_they_are: bool = False) -> dict[str, Tensor]:
         """``{site: [K, n]}``, clusters by first appearance or as they are numbered here; -1 of
         elements that are not in."""
-        return {
-            name: c.labels.clone() if as_they_are else in_order(c.labels)
-            for name, c in self.clusters.items()
-        }
+        if self._pass is None:
+            labels = {name: c.labels for name, c in self._clusters.items()}
+        else:
+            labels = {name: self._pass.labels() for name in self._clusters}
+        return {n: v.clone() if as_they_are else in_order(v) for n, v in labels.items()}
 
     @torch.inference_mode()
     def rescore(self) -> None:
         """Scores and statistics from the labels, of labellings that are complete or empty."""
+        if self._pass is not None:
+            self._pass.rescore(self.program.constant)
+            return
         labels = {name: c.labels for name, c in self.clusters.items()}
         if all(bool((v >= 0).all()) for v in labels.values()):
             for clusters in self.clusters.values():
@@ -84,11 +112,35 @@ class Labellings:
             some = next(iter(labels.values()))
             self.score = self.program.constant.double().expand(len(some)).to(some.device)
 
-    # ------------------------------------------------------------------ moves
+    # ------------------------------------------------------------------ filtering
+    @torch.inference_mode()
+    def begin_pass(self) -> None:
+        """Elements come in next: prepare for it where a pass has a form of its own."""
+        ((_, clusters), *others) = self._clusters.items()
+        if self._pass is not None or not self._may_pass or others or not is_covered(clusters):
+            return
+        if self._sums is None:
+            self._sums = Sums(clusters)
+        self._pass = ForwardPass(self._sums, clusters.labels, self._score)
+
+    def _end_pass(self) -> None:
+        """Its labellings, in the pool of shared clusters."""
+        ((name, clusters),) = self._clusters.items()
+        labels, self._score, self._pass = self._pass.labels(), self._pass.score, None
+        self._clusters = {name: Clusters(Seating(labels, labels.shape[1]), clusters.by_cluster)}
+
     @torch.inference_mode()
     def take_in(self, name: str, i: int, most: int) -> bool:
         """Every labelling is extended by every cluster of element i, and the best are kept;
         whether all were. Extensions of distinct labellings are distinct."""
+        if self._pass is None:
+            self.begin_pass()
+        elif self._pass.is_large:
+            self._may_pass = False
+            self._end_pass()
+        return self._pass.take_in(i, most) if self._pass else self._take_in(name, i, most)
+
+    def _take_in(self, name: str, i: int, most: int) -> bool:
         clusters = self.clusters[name]
         seating = clusters.seating
         seating.hashes = None  # nobody asks for them before all are in
@@ -109,6 +161,14 @@ class Labellings:
         self.score = best
         return not too_many and possible <= most
 
+    def filtered(self, elements: Sequence[tuple[str, int]], most: int) -> Labellings:
+        """The same after all elements have come in, in this order."""
+        for name, i in elements:
+            self.take_in(name, i, most)
+        self.rescore()
+        return self
+
+    # ------------------------------------------------------------------ moves
     @torch.inference_mode()
     def move(self, name: str, i: int, most: int) -> bool:
         """The best distinct labellings among all that differ from the present ones in element i;
@@ -146,9 +206,9 @@ class Labellings:
             if self.score.size(0) < most:
                 return torch.ones_like(gain[0, 0], dtype=torch.bool)
             best, least = self.score.unsqueeze(1) + gain.amax(1), self.score.min()
-            return best.amax(0) > least - _margin(gain) * (1 + least.abs())
+            return best.amax(0) > least - margin(gain) * (1 + least.abs())
 
-        self._visit(lambda name, i: self.move(name, i, most), may_move)
+        visit(self.elements, self.clusters, lambda name, i: self.move(name, i, most), may_move)
 
     @torch.inference_mode()
     def climb(self) -> None:
@@ -163,42 +223,7 @@ class Labellings:
             clusters.put_in(i, best)
             return not torch.equal(best, before)
 
-        self._visit(move, lambda gain: gain.amax((0, 1)) > -_margin(gain))
-
-    def _visit(
-        self, move: Callable[[str, int], bool], may_move: Callable[[Tensor], Tensor]
-    ) -> None:
-        """Move every element in turn but those that would stay where they are.
-
-        These are found for many elements at once where scores are sums over clusters, and as long
-        as nothing changes.
-
-        Args:
-            move: one element of a site; whether anything changed.
-            may_move: whether each of B elements might, ``[B]``, from their gains ``[K, C, B]``.
-        """
-        every, ahead = self.elements, 0
-        ((_, clusters), *others) = self.clusters.items()
-        if others or clusters.by_particle:
-            for name, i in every:
-                move(name, i)
-            return
-        while ahead < len(every):
-            count = max(1, SCREENED // clusters.seating.rows.numel())
-            block = every[ahead : ahead + count]
-            numbers = torch.tensor([i for _, i in block], device=self.program.device)
-            ahead += len(block)
-            for k in may_move(clusters.gains(numbers)).nonzero().squeeze(1).tolist():
-                if move(*block[k]):
-                    ahead += k + 1 - len(block)
-                    break
-            else:
-                continue
-            # others are likely to follow
-            calm = 0
-            while ahead < len(every) and calm < CALM:
-                calm = 0 if move(*every[ahead]) else calm + 1
-                ahead += 1
+        visit(self.elements, self.clusters, move, lambda gain: gain.amax((0, 1)) > -margin(gain))
 
     def select(self, index: Tensor) -> Labellings:
         """A copy of these labellings, by falling score."""
@@ -251,35 +276,9 @@ class Labellings:
         labels = {name: torch.cat([part[name] for part in every]) for name in every[0]}
         return Labellings(self.program, labels)
 
-    def filtered(self, elements: Sequence[tuple[str, int]], most: int) -> Labellings:
-        """The same after all elements have come in, in this order."""
-        for name, i in elements:
-            self.take_in(name, i, most)
-        self.rescore()
-        return self
-
     def distinct(self, most: int) -> Labellings:
         """The best of them, each partition once."""
         first = first_of_equal(self._key()).nonzero().squeeze(1)
         chosen = first[highest(self.score[first], most)]
         labels = {name: c.labels[chosen] for name, c in self.clusters.items()}
         return Labellings(self.program, labels)
-
-
-def _margin(gain: Tensor) -> float:
-    """What rounding could hide: moves this close to a change are made."""
-    return torch.finfo(gain.dtype).eps ** 0.5
-
-
-def in_order(labels: Tensor) -> Tensor:
-    """Labels ``[K, n]`` renamed by first appearance: 0, 1, ...; -1 stays."""
-    count, n = labels.shape
-    if n == 0:
-        return labels
-    place = torch.arange(n, device=labels.device).expand_as(labels)
-    width = int(labels.max()) + 2
-    first = torch.full((count, width), n, device=labels.device)
-    first = first.scatter_reduce(1, (labels + 1).clamp_min(0), place, "amin")
-    first[:, 0] = n  # elements that are out
-    rank = first.argsort(1).argsort(1)
-    return torch.where(labels < 0, -1, rank.gather(1, labels + 1))

@@ -92,6 +92,8 @@ class SequentialDPVI(DPVI):
             self._elements = [*self._past, *rest]
             if self.order is not None:
                 raise OptionError("order= is for nodes; labels come in by their numbers")
+            if not self._past:  # otherwise labels are handed over
+                self.labellings.begin_pass()
         else:
             self._allocate_nodes()
         if self._all_steps:
@@ -153,7 +155,7 @@ class SequentialDPVI(DPVI):
         return [self.graph.node_id(site, *index) for site, index in labels]
 
     # ------------------------------------------------------------------ forward
-    def advance(self) -> dict[str, Tensor]:
+    def advance(self) -> dict[str, Tensor | float]:
         if self._position == self._num_elements:
             if self._labelled is None and not self._clusters:
                 self._prepare_moves()
@@ -166,15 +168,15 @@ class SequentialDPVI(DPVI):
         self._take_in()
         return {"objective": self._paths.bound, "gain": self._paths.bound - before}
 
-    def _take_in_label(self) -> dict[str, Tensor]:
+    def _take_in_label(self) -> dict[str, float]:
         found, past = self.labellings, self._history.get("objective")
-        before = past[-1] if past else float(found.bound)
+        before = past[-1] if past else found.bound_so_far
         name, i = self._elements[self._position]
         self._is_all &= found.take_in(name, i, self.num_particles)
         self._position += 1
         if self._position == self._num_elements:
             found.rescore()
-        bound = found.bound
+        bound = found.bound_so_far
         return {"objective": bound, "gain": bound - before}
 
     def _take_in(self) -> None:

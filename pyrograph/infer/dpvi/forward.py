@@ -1,0 +1,205 @@
+"""A filter over labellings: element after element, on sums of each particle's own clusters.
+
+The pool of shared clusters (:mod:`pyrograph.distributions.seating`) pays in sweeps. In one pass
+with few particles its bookkeeping costs more than the sums it saves: here all clusters stand in one
+tensor ``[R, K, C]``, K particles with C slots each. With the sums s, q of a normal-inverse-gamma
+cluster of n elements, its prior among them, over its dimensions
+
+    2 b_n = q - s^2 / kappa_n,   cost_n = sum a_n log 2 b_n,   log p_n = const_n - cost_n.
+
+What the log joint gains by element i in a cluster, with the restaurant's weight w_n = n (w_0 =
+alpha) and counts n_v + concentration_v of the symbol v of element i, where data are symbols, is
+
+    gain = c_n - cost_n+1 + log(n_v + concentration_v),
+    c_n = log w_n + const_n+1 - const_n + cost_n - log(n + sum of all concentrations),
+
+less log(alpha + t), which no choice depends on and which is left to the end. c_n is a row of the
+state. Where element i joins, c_n+1 is looked up by size, but for the cost, which has been scored:
+K numbers a step, while others are only copied. Slots are filled in order; c is -inf behind the
+first free one. Labels are back pointers, put together when somebody asks.
+
+Source: Saeedi, Kulkarni, Mansinghka & Gershman (2017), section 3.2 and eqs (16) to (19).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from pyrograph.distributions.chinese_restaurant import log_partition
+from pyrograph.distributions.labels import in_order
+from pyrograph.infer.dpvi.forward_state import Room, Sums
+
+#: Slots at first, and the least by which there are more when they run out.
+ROOM = 4
+#: Numbers in the state from which on particles had better share their clusters.
+LARGE = 150_000
+
+
+class ForwardPass:
+    """A filter that has taken in some elements.
+
+    Args:
+        sums: of data and priors.
+        labels: ``[K, n]``, -1 of elements that are out.
+        score: ``[K]``, of these labels.
+
+    Attributes:
+        num_inside: number of elements that are in.
+        score: ``[K]``, by falling score once an element came in.
+    """
+
+    def __init__(self, sums: Sums, labels: Tensor, score: Tensor):
+        self.sums, self.num_inside = sums, int((labels[0] >= 0).sum())
+        self._labels = in_order(labels)
+        self._elements: list[int] = []
+        self._chosen: list[Tensor] = []
+        self._slots: list[int] = []
+        #: What the scores are short of.
+        self._offset = self.sums.log_total[self.num_inside]
+        self._score = score.double() + self._offset
+        #: Clusters of the particle that has most, or more.
+        self._used = int(self._labels.max()) + 1 if self.num_inside else 0
+        self._room = Room(self.sums, len(score), self._used + ROOM)
+        self._fill(self._room.state.whole)
+
+    def _fill(self, whole: Tensor) -> None:
+        """The state from the labels."""
+        sums, m = self.sums, len(self.sums.prior)
+        is_in = self._labels[0] >= 0
+        labels = self._labels[:, is_in]
+        for row, start, data in zip(whole[:m], sums.prior, sums.table, strict=True):
+            row.fill_(start).scatter_add_(1, labels, data[is_in].expand(labels.shape))
+        size = whole[m - 1].long()
+        ahead = sums.ahead[:, size]
+        whole[m] = ahead[-1] + sums.costs(whole[:m], size)
+        whole[m + 1 :] = ahead[:-1]
+        slot = torch.arange(whole.shape[2], device=whole.device)
+        whole[m].masked_fill_(slot > (size > 0).sum(1, keepdim=True), -torch.inf)
+
+    # ------------------------------------------------------------------ steps
+    def take_in(self, i: int, most: int) -> bool:
+        """The best extensions by element i; whether they are all."""
+        room, sums, slots = self._room, self.sums, self._room.slots
+        self._extend(room, i)
+        scores = room.scores
+        # an element that finds others has two extensions at least, so that not all can be kept
+        too_many = room.count == most and self.num_inside > 0
+        best, chosen = scores.topk(most if too_many else min(most + 1, len(scores)))
+        is_all, into, state = False, room, room.other
+        if not too_many:
+            possible = len(best)
+            if float(best[-1]) == -torch.inf:
+                possible = int((best > -torch.inf).sum())
+            is_all, kept = possible <= most, min(most, possible)
+            best, chosen = best[:kept], chosen[:kept]
+            if kept != room.count:
+                into = Room(sums, kept, slots)
+                state = into.state
+        parent, size, place = into.parent, into.size, into.place
+        torch.floor_divide(chosen, slots, out=parent)
+        torch.index_select(room.state.whole, 1, parent, out=state.whole)
+        torch.index_select(room.ahead, 1, chosen, out=into.joined_sums)
+        size.copy_(into.joined_size)
+        torch.index_select(sums.ahead, 1, size, out=into.looked_up)
+        into.joined_c.add_(into.constant)
+        torch.sub(into.start, parent, alpha=slots, out=place).add_(chosen)
+        starts = int(size.min()) == 1
+        if starts:  # the next slot is open; where no cluster started this is its own, filled below
+            behind = torch.sub(place, size.clamp(max=2)).add_(2)
+            state.c.index_fill_(0, behind, sums.first)
+        state.flat.scatter_(1, into.places, into.joined_rows)
+        if into is room:
+            room.state, room.other = state, room.state
+        self._room, self._score = into, best
+        if starts:
+            self._used += 1
+            if self._used > slots - 2:
+                self._widen()
+        self._elements.append(i)
+        self._chosen.append(chosen)
+        self._slots.append(slots)
+        self.num_inside += 1
+        self._offset = sums.log_total[self.num_inside]
+        return is_all
+
+    def _extend(self, room: Room, i: int) -> None:
+        """Scores of every particle with element i in every slot."""
+        sums, state = self.sums, room.state
+        torch.add(state.sums, sums.columns[i], out=room.ahead_sums)
+        gain = state.c
+        if sums.dims:
+            twice_b, cost = room.twice_b, room.ahead_cost
+            torch.mul(room.ahead_s, state.inverse, out=twice_b)
+            torch.addcmul(room.ahead_q, twice_b, room.ahead_s, value=-1, out=twice_b)
+            if sums.by_product:
+                torch.prod(twice_b, 0, out=cost)
+                cost.log_().mul_(state.power[0])
+            else:
+                torch.sum(twice_b.log_().mul_(state.power), 0, out=cost)
+            gain = torch.sub(gain, cost, out=room.gain)
+        for rows, (_, symbols) in zip(state.symbols, sums.symbols, strict=True):
+            logs = torch.log(rows[symbols[i]], out=room.logs)
+            gain = torch.add(gain, logs, out=room.gain)
+        torch.add(room.gains, self._score.unsqueeze(1), out=room.score)
+
+    def _widen(self) -> None:
+        """More slots, if the two that are spare are in use somewhere."""
+        old, sums = self._room, self.sums
+        size = old.state.whole[len(sums.prior) - 1]
+        self._used = int((size > 0).sum(1).max())
+        if self._used <= old.slots - 2:
+            return
+        self._room = Room(sums, old.count, old.slots + max(ROOM, old.slots // 4))
+        whole = self._room.state.whole
+        empty = torch.cat([sums.prior, sums.prior.new_tensor([-torch.inf]), sums.ahead[:-1, 0]])
+        whole.copy_(empty.view(-1, 1, 1))
+        whole[:, :, : old.slots] = old.state.whole
+
+    # ------------------------------------------------------------------ results
+    @property
+    def score(self) -> Tensor:
+        return self._score - self._offset
+
+    @property
+    def is_large(self) -> bool:
+        """Whether particles had better share their clusters from here on."""
+        return self._room.state.whole.numel() > LARGE
+
+    @property
+    def bound(self) -> float:
+        first = self._score[0]
+        # one pass over the scores, where logsumexp takes several
+        return float(first) - float(self._score.log_softmax(0)[0]) - self._offset
+
+    def rescore(self, constant: Tensor) -> None:
+        """Scores anew from the sums, and the log density of everything else."""
+        sums = self.sums
+        held = self._room.state.whole[: len(sums.prior)] - sums.prior.view(-1, 1, 1)
+        size, held = held[-1], held.movedim(0, -1)
+        terms = sum(t.component.log_marginal(size, held[..., r], t.centre) for t, r in sums.rows)
+        score = constant + log_partition(size.to(sums.alpha), sums.alpha)
+        self._score = (score + torch.where(size > 0, terms, 0).sum(1)).double() + self._offset
+
+    @torch.inference_mode()
+    def labels(self) -> Tensor:
+        """``[K, n]``, -1 of elements that are out."""
+        if self._elements:
+            count, device = len(self._score), self._score.device
+            slots = torch.tensor(self._slots, device=device).unsqueeze(1)
+            most = max(map(len, self._chosen))
+            few = [c if len(c) == most else pad(c, (0, most - len(c))) for c in self._chosen]
+            chosen = torch.stack(few)  # [T, K]
+            parent = torch.floor_divide(chosen, slots)
+            # by doubling: where the pasts of the last particles stood after each step
+            past = torch.cat([parent[1:], torch.arange(most, device=device)[None]])
+            reach = 1
+            while reach < len(past):
+                past[:-reach] = past[:-reach].gather(1, past[reach:])
+                reach *= 2
+            past = past[:, :count]
+            self._labels = self._labels.index_select(0, parent[0].index_select(0, past[0]))
+            self._labels[:, self._elements] = (chosen - parent * slots).gather(1, past).T
+            self._elements, self._chosen, self._slots = [], [], []
+        return self._labels

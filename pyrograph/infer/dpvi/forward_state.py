@@ -1,0 +1,142 @@
+"""What a forward pass over labellings reads and writes; see :mod:`pyrograph.infer.dpvi.forward`."""
+
+from __future__ import annotations
+
+import math
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from pyrograph.distributions.chinese_restaurant import SeatingPrior
+from pyrograph.distributions.dirichlet_categorical import DirichletCategoricalTerm
+from pyrograph.distributions.incremental import Clusters
+from pyrograph.distributions.normal_inverse_gamma import NormalInverseGammaTerm, parts
+
+COVERED = {SeatingPrior, NormalInverseGammaTerm, DirichletCategoricalTerm}
+
+
+def is_covered(clusters: Clusters) -> bool:
+    """Whether the terms of these labels are those of the equations above."""
+    kinds = [type(term) for term in clusters.terms]
+    return kinds.count(SeatingPrior) == 1 and len(kinds) > 1 and COVERED.issuperset(kinds)
+
+
+class Sums:
+    """What data and priors are to a pass; m sums per cluster: s, q, symbols' counts and its size.
+
+    Attributes:
+        dims, width: D dimensions in all, and 1 if their kappa_n and a_n are the same, else D.
+        table, columns: what elements add to the sums, ``[m, n]``, and per element ``[m, 1]``.
+        prior: sums of an empty cluster, ``[m]``.
+        now: 1 / kappa_n and a_n by size n, ``[2 w, n + 1]``.
+        ahead: the same for n + 1, and c_n without cost, ``[2 w + 1, n + 1]``.
+        first: c_0.
+        by_product: whether logs of products may stand for sums of logs.
+        rows: terms of the data and the sums they read.
+        symbols: per data of symbols, its first sum and the elements' symbols.
+        log_total: sum of log(alpha + u) over u < t, by t.
+    """
+
+    def __init__(self, clusters: Clusters):
+        of_kind = {kind: [t for t in clusters.terms if type(t) is kind] for kind in COVERED}
+        (seats,) = of_kind[SeatingPrior]
+        normal, symbolic = of_kind[NormalInverseGammaTerm], of_kind[DirichletCategoricalTerm]
+        widths = [t.widths for t in normal]
+        data = [parts(t.table.T, d) for t, (_, d) in zip(normal, widths, strict=True)]
+        prior = [parts(t.prior, d) for t, (_, d) in zip(normal, widths, strict=True)]
+        by_size = [parts(t.by_size, w) for t, (w, _) in zip(normal, widths, strict=True)]
+        # s of all data, then q
+        data = [own[k] for k in (0, 1) for own in data] + [t.table.T for t in symbolic]
+        prior = [own[k] for k in (0, 1) for own in prior] + [t.prior for t in symbolic]
+        self.table = torch.cat([*data, torch.ones_like(data[0][:1])])
+        self.columns = self.table.T.contiguous().unsqueeze(-1).unbind(0)
+        self.prior = torch.cat([*prior, self.table.new_zeros(1)])
+        self.dims = sum(d for _, d in widths)
+        same = [w for w, _ in widths] == [1]
+        self.width = 1 if same else self.dims
+        looked_up = [
+            own[k].expand(1 if same else d, -1)
+            for k in (0, 1)
+            for own, (_, d) in zip(by_size, widths, strict=True)
+        ]
+        constant = seats.log_weight.to(self.table) + sum(own[2].diff() for own in by_size)
+        constant = constant - sum(t.by_size[:-1] for t in symbolic)
+        both = torch.cat([self.table.new_zeros(0, len(constant) + 1), *looked_up])
+        self.now, self.ahead = both[:, :-1], torch.cat([both[:, 1:], constant.unsqueeze(0)])
+        self.by_product = same and self._is_in_range(self.table[self.dims : 2 * self.dims].sum(1))
+        self.rows, self.symbols, start = [], [], 0
+        for term, (_, d) in zip(normal, widths, strict=True):
+            own = torch.arange(start, start + d)
+            self.rows.append((term, torch.cat([own, self.dims + own])))
+            start += d
+        start += self.dims
+        for term in symbolic:
+            self.symbols.append((start, term.symbols))
+            self.rows.append((term, slice(start, start + len(term.prior))))
+            start += len(term.prior)
+        self.alpha = seats.alpha
+        self.log_total = list(accumulate(seats.log_total, initial=0.0))
+        sizes = torch.zeros(1, 1, dtype=torch.int64, device=self.prior.device)
+        self.first = float(self.ahead[-1, 0] + self.costs(self.prior.view(-1, 1, 1), sizes))
+
+    def _is_in_range(self, squares: Tensor) -> bool:
+        """Whether every product of 2 b_n over dimensions is, all data having these sums of y^2."""
+        s, q = self.prior[: self.dims], self.prior[self.dims : 2 * self.dims]
+        least, most = (q - s.square() * self.now[0, 0]).log(), (q + squares).log()
+        info = torch.finfo(q.dtype)
+        top, bottom = float(most.clamp_min(0).sum()), float(least.clamp_max(0).sum())
+        return top < math.log(info.max) - 1 and bottom > math.log(info.tiny) + 1
+
+    def costs(self, sums: Tensor, sizes: Tensor) -> Tensor:
+        """``[K, C]`` of clusters with sums ``[m, K, C]`` and sizes ``[K, C]``."""
+        s, q = sums[: self.dims], sums[self.dims : 2 * self.dims]
+        looked_up = self.now[:, sizes]
+        inverse, power = looked_up[: self.width], looked_up[self.width :]
+        return (power * torch.addcmul(q, s * inverse, s, value=-1).log()).sum(0)
+
+
+class State:
+    """All clusters of K particles, with the views of them that a step reads.
+
+    Attributes:
+        whole: ``[R, K, C]``: m sums, c, and what is looked up of the next size.
+    """
+
+    def __init__(self, whole: Tensor, sums: Sums):
+        m, w = len(sums.prior), sums.width
+        self.whole, self.flat = whole, whole.flatten(1)
+        self.sums, self.c = self.flat[:m], self.flat[m]
+        self.inverse, self.power = self.flat[m + 1 : m + 1 + w], self.flat[m + 1 + w :]
+        self.symbols = [self.flat[row:].unbind(0) for row, _ in sums.symbols]
+
+
+class Room:
+    """The memory of a step for K particles with C slots: two states in turn, and what is between.
+
+    Attributes:
+        ahead: ``[m + 1, K C]``: sums and cost of every cluster with the element that comes in.
+        joined: ``[R + 1, K]``: what the element's new clusters hold, and c without cost.
+    """
+
+    def __init__(self, sums: Sums, count: int, slots: int):
+        m, d, w = len(sums.prior), sums.dims, sums.width
+        like, self.count, self.slots = sums.prior, count, slots
+        rows, flat = m + 1 + 2 * w, count * slots
+        self.state, self.other = (State(like.new_empty(rows, count, slots), sums) for _ in range(2))
+        self.ahead = like.new_zeros(m + 1, flat)
+        self.ahead_sums, self.ahead_cost = self.ahead[:m], self.ahead[m]
+        self.ahead_s, self.ahead_q = self.ahead[:d], self.ahead[d : 2 * d]
+        self.twice_b, self.logs = like.new_empty(d, flat), like.new_empty(flat)
+        self.gain = like.new_empty(flat)
+        self.gains = self.gain.view(count, slots)
+        self.score = like.new_empty(count, slots, dtype=torch.float64)
+        self.scores = self.score.view(-1)
+        self.joined = like.new_empty(rows + 1, count)
+        self.joined_sums, self.joined_size = self.joined[: m + 1], self.joined[m - 1]
+        self.joined_c, self.constant = self.joined[m], self.joined[-1]
+        self.looked_up, self.joined_rows = self.joined[m + 1 :], self.joined[:-1]
+        self.size = torch.empty(count, dtype=torch.int64, device=like.device)
+        self.parent, self.place = torch.empty_like(self.size), torch.empty_like(self.size)
+        self.places = self.place.expand(rows, count)
+        self.start = slots * torch.arange(count, device=like.device)
