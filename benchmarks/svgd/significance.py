@@ -55,9 +55,9 @@ def report(name: str, holds: bool, detail: str) -> bool:
     return bool(holds)
 
 
-def figure_path(name: str, quick: bool = False) -> Path:
+def figure_path(name: str, quick: bool = False, folder: Path = FIGURES) -> Path:
     """Where the figure of a script lies; that of a ``--quick`` run replaces none."""
-    folder = Path(gettempdir()) if quick else FIGURES
+    folder = Path(gettempdir()) if quick else folder
     folder.mkdir(exist_ok=True)
     return folder / f"{name}.png"
 
