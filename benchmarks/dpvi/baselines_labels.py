@@ -133,9 +133,9 @@ def _thinned(log_weights: Tensor, count: int, rng: np.random.Generator) -> tuple
         return alive, log_weights[alive]
     order = alive[log_weights[alive].argsort(descending=True)]
     weight = log_weights[order].exp()
-    # the rest's mass after k kept ones, shared by count - k
-    rest = weight.sum() - weight.cumsum(0)[: count - 1]
-    share = torch.cat([weight.sum().view(1), rest]) / (count - torch.arange(count))
+    # the rest's mass after k kept ones, shared by count - k; summed from its end, where a
+    # difference of sums would leave rounding alone
+    share = weight.flip(0).cumsum(0).flip(0)[:count] / (count - torch.arange(count))
     kept = int((weight[:count] > share).long().cumprod(0).sum())
     kept = min(kept, count - 1)
     left = weight[kept:].numpy()[None]

@@ -296,9 +296,7 @@ class Seating:
 def _distinct(row: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
     """The different ones among rows ``[P]``, in order, and the number of each row among them."""
     if row.size(0) < MANY:
-        # what Tensor.unique calls, after checks that take half as long as the work
-        source, number, _ = torch._unique2(row, sorted=True, return_inverse=True)
-        return source, number
+        return row.unique(sorted=True, return_inverse=True)
     is_there = torch.zeros(num_rows, dtype=torch.bool, device=row.device).index_fill_(0, row, True)
     return is_there.nonzero().squeeze(1), is_there.cumsum(0).take(row).sub_(1)
 
