@@ -25,8 +25,9 @@ from torch import Tensor
 from pyrograph.circuits.circuit import Circuit
 from pyrograph.circuits.kernel_units import KernelUnits
 from pyrograph.circuits.kernels import Kernel, check_kernel
+from pyrograph.circuits.mixing import Mixing
 from pyrograph.circuits.regions import Regions, regions_of
-from pyrograph.circuits.sides import CircuitSide, Leaf, Mixing, Side, sizes
+from pyrograph.circuits.sides import CircuitSide, Leaf, Side, sizes
 from pyrograph.errors import IncompatibleCircuits, ShapeMismatch, UnsupportedFactor, ZeroMass
 
 #: Numbers of one region that are held at once, at most.

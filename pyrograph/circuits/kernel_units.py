@@ -11,8 +11,8 @@ import torch
 
 from pyrograph.circuits.circuit import Circuit
 from pyrograph.circuits.kernels import Kernel, Univariate
+from pyrograph.circuits.mixing import Mixing
 from pyrograph.circuits.regions import Regions, arranged
-from pyrograph.circuits.sides import Mixing
 from pyrograph.circuits.units import variables
 
 

@@ -20,75 +20,11 @@ from torch import Tensor
 
 from pyrograph.circuits.circuit import Circuit
 from pyrograph.circuits.leaves import HALF_LOG_2PI
+from pyrograph.circuits.mixing import Mixing
 from pyrograph.circuits.regions import Regions, Rows, arranged
 
-#: Sums whose weights fill more than this share of a matrix are a matrix product.
-DENSE = 0.2
 #: Share of the range of exponents that numbers may take up.
 MODERATE = 0.25
-#: Matrices up to this size are always a matrix product.
-SMALL = 1024
-
-
-class Mixing:
-    """The sums of a region: from rows of inputs and products to the rows that are read.
-
-    Args:
-        weights: of all sums of the circuit, 0 at the end.
-    """
-
-    def __init__(self, rows: Rows, weights: Tensor):
-        device = weights.device
-        self.kept = torch.as_tensor(rows.kept, device=device)
-        self.levels = [
-            (torch.as_tensor(level.source, device=device), weights[level.weight])
-            for level in rows.levels
-        ]
-        base = len(rows.inputs) + len(rows.below)
-        count = sum(len(level.unit) for level in rows.levels)
-        edges = sum(source.numel() for source, _ in self.levels)
-        self.is_identity = not self.levels and torch.equal(
-            self.kept, torch.arange(base, device=device)
-        )
-        self.dense = None
-        if self.levels and max(SMALL, edges / DENSE) >= max(len(self.kept), count) * base:
-            self.dense = self._matrix(base)
-
-    def _matrix(self, base: int) -> Tensor:
-        """``[kept, base]``, what every row that is read is made of."""
-        source, weight = self.levels[0]
-        sums = weight.new_zeros(len(source), base).scatter_add(1, source, weight)
-        for source, weight in self.levels[1:]:
-            # of the level's children, those that are sums, and those that are not
-            is_base = source < base
-            own = weight.new_zeros(len(source), base).scatter_add(
-                1, torch.where(is_base, source, 0), torch.where(is_base, weight, 0.0)
-            )
-            before = weight.new_zeros(len(source), len(sums)).scatter_add(
-                1, torch.where(is_base, 0, source - base), torch.where(is_base, 0.0, weight)
-            )
-            sums = torch.cat([sums, own + before @ sums])
-        is_base = self.kept < base
-        one = torch.nn.functional.one_hot(self.kept[is_base], base).to(sums)
-        rows = sums.new_zeros(len(self.kept), base).index_put((is_base,), one)
-        return rows.index_put((~is_base,), sums[self.kept[~is_base] - base])
-
-    def _by_levels(self, x: Tensor) -> Tensor:
-        """``[base, R]`` to ``[kept, R]``."""
-        for source, weight in self.levels:
-            x = torch.cat([x, torch.bmm(weight.unsqueeze(1), x[source]).squeeze(1)])
-        return x[self.kept]
-
-    def __call__(self, x: Tensor, dim: int) -> Tensor:
-        """Mixes dimension ``dim``."""
-        if self.is_identity:
-            return x
-        if not self.levels:
-            return x.index_select(dim, self.kept)
-        first = x.movedim(dim, 0)
-        flat = first.reshape(len(first), -1)
-        mixed = self._by_levels(flat) if self.dense is None else self.dense @ flat
-        return mixed.reshape(len(mixed), *first.shape[1:]).movedim(0, dim)
 
 
 @dataclass(frozen=True, eq=False)
