@@ -271,13 +271,14 @@ def gaussian_process(num_points: int = 200) -> list[bool]:
     runs: dict[str, Callable[[], float]] = {"pyrograph": run_ours}
     try:
         import GPy
+        from paramz import ObsAr
 
         def run_gpy() -> float:
             method = GPy.inference.latent_function_inference.EP()
             likelihood = GPy.likelihoods.Bernoulli()
             prior = GPy.kern.Fixed(1, kernel.numpy())
             inputs = np.arange(num_points)[:, None].astype(float)
-            found = method.inference(prior, inputs, likelihood, y.numpy()[:, None])
+            found = method.inference(prior, inputs, likelihood, ObsAr(y.numpy()[:, None]))
             return float(found[1])
 
         runs["GPy"] = run_gpy
