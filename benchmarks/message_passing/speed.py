@@ -5,13 +5,14 @@
 Belief propagation on Ising and Potts grids, single precision, all messages at once: CPU seconds a
 sweep, medians over rounds in which all run in turn, ratios within a round; ``same beliefs`` is the
 largest difference of node beliefs after the same number of sweeps. The rivals: an edge list in
-torch (gather, exponentials, batched products, scatter), the same compiled by JAX, and PGMax, each
-where it is installed. Then what has no rival here: a large grid, a long chain, and expectation
-propagation on a Gaussian process (beside GPy, where installed) and on a probit regression.
+torch (gather, exponentials, batched products, scatter), the same compiled by JAX, PGMax and libDAI
+(double precision, ``LIBDAI_BP``: see libdai_bp.cpp), each where it is installed. Then what has no
+rival here: a large grid, a long chain, and expectation propagation on a Gaussian process (beside
+GPy, where installed) and on a probit regression.
 
-Sticks: at least 3 times PGMax and 4 times the edge list at 200x200, 20 times PGMax at 50x50 with
-32 states; GPy within a factor of 2; 500x500 for 50 sweeps in 10 s; a chain of 10^6 in 10 s; a
-sweep over 10,000 rows and 50 weights in 2 s.
+Sticks: at least 3 times PGMax, 4 times the edge list and 50 times libDAI at 200x200, 20 times PGMax
+at 50x50 with 32 states; GPy within a factor of 2; 500x500 for 50 sweeps in 10 s; a chain of 10^6 in
+10 s; a sweep over 10,000 rows and 50 weights in 2 s.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 THREADS = sys.argv[sys.argv.index("--threads") + 1] if "--threads" in sys.argv else "1"
 os.environ.setdefault("OMP_NUM_THREADS", THREADS)
@@ -41,6 +45,7 @@ import pyrograph as pg  # noqa: E402
 CASES = [(10, 2, 200), (50, 2, 100), (200, 2, 20), (50, 8, 50), (50, 32, 20), (200, 16, 5)]
 ROUNDS = 5
 AIMS = {("torch edges", 200, 2): 4.0, ("PGMax", 200, 2): 3.0, ("PGMax", 50, 32): 20.0}
+AIMS |= {("libDAI", 200, 2): 50.0}
 
 
 def grid_edges(side: int) -> Tensor:
@@ -180,7 +185,33 @@ def pgmax(unary: Tensor, pair: Tensor, edges: Tensor) -> Callable[[int], Tensor]
     return run
 
 
-RIVALS = {"torch edges": torch_edges, "JAX edges": jax_edges, "PGMax": pgmax}
+class LibDAI:
+    """Sweeps in a process of its own, which times them itself: see libdai_bp.cpp.
+
+    Attributes:
+        seconds: processor time of the last sweeps.
+    """
+
+    def __init__(self, unary: Tensor, pair: Tensor, edges: Tensor):
+        if "LIBDAI_BP" not in os.environ:
+            raise ImportError("LIBDAI_BP names no program")
+        self.shape, self.seconds = tuple(unary.shape), 0.0
+        self.folder = tempfile.TemporaryDirectory()
+        tables = pair.expand(len(edges), *pair.shape[-2:]).contiguous()
+        with (Path(self.folder.name) / "model").open("wb") as file:
+            np.array([*unary.shape, len(edges)], np.int64).tofile(file)
+            for values in (unary.double(), tables.double(), edges.long()):
+                values.numpy().tofile(file)
+
+    def __call__(self, sweeps: int) -> Tensor:
+        model, beliefs = (str(Path(self.folder.name) / name) for name in ("model", "beliefs"))
+        call = [os.environ["LIBDAI_BP"], model, str(sweeps), beliefs]
+        done = subprocess.run(call, check=True, capture_output=True, text=True).stdout.split()
+        self.seconds = float(done[0]) * sweeps / int(done[1])
+        return torch.from_numpy(np.fromfile(beliefs).reshape(self.shape))
+
+
+RIVALS = {"torch edges": torch_edges, "JAX edges": jax_edges, "PGMax": pgmax, "libDAI": LibDAI}
 
 
 def belief_propagation(quick: bool) -> list[bool]:
@@ -201,7 +232,8 @@ def belief_propagation(quick: bool) -> list[bool]:
             for name, run in runs.items():
                 begin = time.process_time()
                 run(sweeps)
-                seconds[name].append((time.process_time() - begin) / sweeps)
+                own = time.process_time() - begin
+                seconds[name].append(getattr(run, "seconds", own) / sweeps)
         print(f"\n{side}x{side}, {states} states")
         for name, taken in seconds.items():
             ratios = [t / u for t, u in zip(taken, seconds["pyrograph"], strict=True)]
