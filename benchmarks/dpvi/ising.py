@@ -168,6 +168,11 @@ def marginals(rng: np.random.Generator) -> tuple[list[bool], dict]:
     edges, none = programs.lattice_edges(10).numpy(), torch.zeros(100)
     for beta in (0.01, 1.0, 100.0):
         draws = swendsen_wang(edges, beta, 500, 100, rng)
+        chains = pg.infer.Gibbs(burn_in=100 * 100)
+        single = pg.BBIS(
+            partial(programs.ising, 10, beta), proposal=chains, num_particles=100, progress=False
+        )
+        by_gibbs = 2 * single.setup(none).x.t().double().numpy() - 1
         two = particles(10, beta, 2, proposals=opposites)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
@@ -181,7 +186,8 @@ def marginals(rng: np.random.Generator) -> tuple[list[bool], dict]:
         text = ", ".join(f"{name} {value:.4f}" for name, value in off.items())
         print(
             f"10 x 10, beta {beta:g}: Swendsen-Wang P(up) {(draws > 0).mean():.3f}, |m| "
-            f"{np.abs(draws.mean(1)).mean():.3f}; off symmetric or broken: {text}"
+            f"{np.abs(draws.mean(1)).mean():.3f}, Gibbs {(by_gibbs > 0).mean():.3f}, "
+            f"{np.abs(by_gibbs.mean(1)).mean():.3f}; off symmetric or broken: {text}"
         )
         if beta != 1:
             name = f"beta = {beta:g}: mean field and BP symmetric or broken within .02"
