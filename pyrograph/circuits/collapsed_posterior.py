@@ -25,7 +25,7 @@ from pyrograph.circuits.units import Units
 from pyrograph.errors import OptionError
 from pyrograph.posterior.finite import States
 from pyrograph.posterior.posterior import Posterior
-from pyrograph.posterior.site_guide import SiteGuide
+from pyrograph.posterior.site_guide import SiteGuide, with_states
 
 
 class CollapsedPosterior(Posterior):
@@ -105,16 +105,7 @@ class CollapsedPosterior(Posterior):
                 "samples whose nodes are partly summed out have a density over all sites only: "
                 "guide()"
             )
-        described = [
-            {
-                "name": site.name,
-                "batch_shape": list(site.batch_shape),
-                "event_shape": list(site.event_shape),
-                "plates": [list(plate) for plate in site.plates],
-                "values": site.enumeration.clone(),
-            }
-            for site in self.graph.sites.values()
-        ]
+        described = [with_states(site) for site in self.graph.sites.values()]
         return CollapsedGuide(described, self.circuit, self.points, self.weights.log())
 
 

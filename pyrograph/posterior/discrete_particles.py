@@ -19,6 +19,7 @@ from pyrograph.graph import FactorGraph
 from pyrograph.posterior.finite import Finite, States
 from pyrograph.posterior.joint_states import JointStateGuide
 from pyrograph.posterior.posterior import Posterior, draw_indices
+from pyrograph.posterior.site_guide import with_states
 
 
 def values_of(graph: FactorGraph, x: Tensor) -> dict[str, Tensor]:
@@ -135,16 +136,7 @@ class DiscreteParticles(Posterior):
             codes, inverse = codes.unique(dim=0, return_inverse=True)
         weights = self.weights.new_zeros(len(codes)).index_add_(0, inverse, self.weights)
         states = [self._log_probs(site.name) for site in chosen]
-        described = [
-            {
-                "name": site.name,
-                "batch_shape": list(site.batch_shape),
-                "event_shape": list(site.event_shape),
-                "plates": [list(plate) for plate in site.plates],
-                "values": site.enumeration.clone(),
-            }
-            for site in chosen
-        ]
+        described = [with_states(site) for site in chosen]
         return DiscreteParticleGuide(described, codes, weights.log(), states)
 
 

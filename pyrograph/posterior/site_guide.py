@@ -42,3 +42,14 @@ class SiteGuide(AutoGuide):
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         self._set_sites(state["sites"])
+
+
+def with_states(site) -> dict[str, Any]:
+    """The plain description of a finite discrete site, with its states."""
+    return {
+        "name": site.name,
+        "batch_shape": list(site.batch_shape),
+        "event_shape": list(site.event_shape),
+        "plates": [list(plate) for plate in site.plates],
+        "values": site.enumeration.clone(),
+    }
