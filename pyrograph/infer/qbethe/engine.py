@@ -212,6 +212,7 @@ class QBethe(Engine):
         if self.num_done == self.hold_weights and self.optimizer == "lbfgs":
             self._start_optimiser()  # curvature without the weights says nothing about them
         self._set_step()
+        self.parameters["weights"].requires_grad_(not holds)
 
         def evaluate() -> Tensor:
             self._rule.zero_grad()
@@ -222,8 +223,6 @@ class QBethe(Engine):
             loss = -value.sum()
             loss.backward()
             self._refuse_bad_gradient(value)
-            if holds:
-                self.parameters["weights"].grad = None
             return loss
 
         if self.optimizer == "adam":

@@ -126,14 +126,15 @@ class LinearPieces(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, mean: Tensor, sd: Tensor, pieces: Pieces) -> Tensor:
         shape = (-1, 1, 1, mean.shape[-1])
-        z = (pieces.kinks.view(shape) - mean) / sd  # [K, B, L, E]
-        bend = -pieces.slopes.diff(dim=0).view(shape)
-        density = torch.exp(-0.5 * z.square()).mul_(bend / math.sqrt(2 * math.pi))
-        mass = torch.erf(z / math.sqrt(2)).add_(1).mul_(0.5 * bend)
+        bend = pieces.slopes.diff(dim=0).mul_(-0.5).view(shape)
+        inverse = torch.mul(sd, math.sqrt(2)).reciprocal_()
+        y = (pieces.kinks.view(shape) - mean).mul_(inverse)  # z / sqrt(2), [K, B, L, E]
+        density = y.square().neg_().exp_().mul_(bend).sum(0).mul_(math.sqrt(2 / math.pi))
+        mass = torch.erf(y).add_(1).mul_(bend)
         by_mean = mass.sum(0)
-        below = torch.addcmul(density, z, mass).sum(0)
+        below = torch.add(density, mass.mul_(y).sum(0), alpha=math.sqrt(2))
         last = pieces.slopes[-1]
-        ctx.save_for_backward(by_mean + last, -density.sum(0))
+        ctx.save_for_backward(by_mean.add_(last), density.neg_())
         line = pieces.coefficients[2, -1] + last * (mean - pieces.origin[-1])
         return torch.addcmul(line, sd, below, value=-1).sum(-1)
 

@@ -1,4 +1,5 @@
-"""Mixing of pairs against its definition, with the derivatives of automatic differentiation."""
+"""Mixing of nodes and pairs against its definition, and derivatives by hand against automatic ones
+and differences."""
 
 from __future__ import annotations
 
@@ -6,53 +7,134 @@ import pytest
 import torch
 from torch import Tensor
 from torch.autograd import gradcheck
+from torch.distributions import Normal
 
-from pyrograph.infer.qbethe import mixing
-from pyrograph.infer.qbethe.mixing import PairMixing
+from pyrograph.infer.qbethe import mixing, ratios
+from pyrograph.infer.qbethe.mixing import NodeMixing, PairMixing
+from pyrograph.infer.qbethe.ratios import IndependentRatios
+
+HERE, THERE = torch.tensor([0, 0, 1, 3, 2]), torch.tensor([1, 3, 2, 2, 0])
 
 
-def as_defined(w: Tensor, first: Tensor, second: Tensor, p: Tensor, q: Tensor) -> Tensor:
+def positive(*shape: int) -> Tensor:
+    return torch.empty(shape, dtype=torch.float64).uniform_(0.2, 2.0).requires_grad_()
+
+
+def expanded(p: Tensor, like: Tensor) -> Tensor:
+    """Constants at all nodes of all components."""
+    return p[:, None].expand(*like.shape[:3], like.shape[-1]) if p.dim() == 1 else p
+
+
+def of_pairs(
+    w: Tensor,
+    first: Tensor,
+    second: Tensor,
+    p: Tensor,
+    q: Tensor,
+    here: Tensor | None = None,
+    there: Tensor | None = None,
+) -> Tensor:
+    p, q = expanded(p, first), expanded(q, second)
+    if here is not None:
+        first, p = first[..., here], p[..., here]
+    if there is not None:
+        second, q = second[..., there], q[..., there]
     s = torch.einsum("bm,blnms,blkms->blnks", w, first, second)
-    p, q = p.expand(*first.shape[:3], first.shape[-1]), q.expand(*second.shape[:3], p.shape[-1])
     return -torch.einsum("bl,blns,blks,blnks->b", w, p, q, s.log())
 
 
-def inputs(batch: int, shared: bool) -> list[Tensor]:
+def of_nodes(w: Tensor, ratio: Tensor, p: Tensor) -> Tensor:
+    s = torch.einsum("bm,blnmv->blnv", w, ratio)
+    return -torch.einsum("bl,blnv,blnv->bv", w, expanded(p, ratio), s.log())
+
+
+def weights(count: int, is_constant: bool, batch: int, nodes: int) -> Tensor:
+    return positive(count).detach() if is_constant else positive(batch, 3, count, nodes)
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
     torch.manual_seed(0)
-    components, n, k, pairs = 3, 2, 4, 5
-    lead = (1, 1) if shared else (batch, components)
-    last = 1 if shared else pairs
-    shapes = [
-        (batch, components),
-        (batch, components, n, components, pairs),
-        (batch, components, k, components, pairs),
-        (*lead, n, last),
-        (*lead, k, last),
-    ]
-    x = [torch.empty(s, dtype=torch.float64).uniform_(0.2, 2.0).requires_grad_() for s in shapes]
-    return [*x[:3], *(v.detach() for v in x[3:])] if shared else x
 
 
-@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("is_constant", [True, False])
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("block", [1, 2**20])
+@pytest.mark.parametrize("rows", [(None, None), (HERE, THERE), (HERE, None)])
 def test_mixing_of_pairs_and_its_derivatives_follow_the_definition(
-    shared: bool, batch: int, block: int, monkeypatch: pytest.MonkeyPatch
+    is_constant: bool, batch: int, block: int, rows: tuple, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(mixing, "BLOCK", block)  # one pair a block, and all at once
-    x = inputs(batch, shared)
-    torch.testing.assert_close(PairMixing.apply(*x), as_defined(*x))
+    monkeypatch.setattr(mixing, "LEAST_PAIRS", 1)
+    many, more = (5 if r is None else 4 for r in rows)
+    x = [
+        positive(batch, 3),
+        positive(batch, 3, 2, 3, many),
+        positive(batch, 3, 4, 3, more),
+        weights(2, is_constant, batch, many),
+        weights(4, is_constant, batch, more),
+    ]
+    torch.testing.assert_close(PairMixing.apply(*x, *rows), of_pairs(*x, *rows))
     up = torch.linspace(1, 2, batch, dtype=torch.float64)
-    free = x[:3] if shared else x
-    ours = torch.autograd.grad(PairMixing.apply(*x), free, up)
-    torch.testing.assert_close(ours, torch.autograd.grad(as_defined(*x), free, up))
-    assert gradcheck(PairMixing.apply, x)
+    free = [v for v in x if v.requires_grad]
+    ours = torch.autograd.grad(PairMixing.apply(*x, *rows), free, up)
+    torch.testing.assert_close(ours, torch.autograd.grad(of_pairs(*x, *rows), free, up))
+    assert gradcheck(lambda *v: PairMixing.apply(*v, *rows), x)
+
+
+@pytest.mark.parametrize("is_constant", [True, False])
+def test_a_table_of_both_ends_gets_the_derivatives_of_both(is_constant: bool):
+    w, p = positive(2, 3), weights(4, is_constant, 2, 6)
+    table = positive(2, 3, 4, 6, 3).transpose(3, 4)  # in another order in memory
+    free = [v for v in (w, table, p) if v.requires_grad]
+    value, truth = (
+        f(w, table, table, p, p, HERE, THERE).sum() for f in (PairMixing.apply, of_pairs)
+    )
+    torch.testing.assert_close(value, truth)
+    ours = torch.autograd.grad(value, free)
+    torch.testing.assert_close(ours, torch.autograd.grad(truth, free))
+
+
+@pytest.mark.parametrize("is_constant", [True, False])
+def test_a_node_alone_may_be_an_end_of_all_pairs(is_constant: bool):
+    w, first, second = positive(1, 3), positive(1, 3, 2, 3, 1), positive(1, 3, 4, 3, 5)
+    p, q = weights(2, is_constant, 1, 1), weights(4, is_constant, 1, 5)
+    x, rows = (w, first, second, p, q), (torch.zeros(5, dtype=torch.int64), None)
+    torch.testing.assert_close(PairMixing.apply(*x, *rows), of_pairs(*x, *rows))
+    assert gradcheck(lambda *v: PairMixing.apply(*v, *rows), x)
 
 
 def test_constants_get_no_derivative():
-    w, first, second, p, q = inputs(1, True)
-    first = first.detach()
-    x = (w, first, second, p, q)
-    PairMixing.apply(*x).sum().backward()
-    expected = torch.autograd.grad(as_defined(*x).sum(), (w, second))
+    w, first, second = positive(1, 3), positive(1, 3, 2, 3, 5).detach(), positive(1, 3, 4, 3, 5)
+    x = (w, first, second, positive(2).detach(), positive(4).detach())
+    PairMixing.apply(*x, None, None).sum().backward()
+    expected = torch.autograd.grad(of_pairs(*x).sum(), (w, second))
     torch.testing.assert_close((w.grad, second.grad), expected)
+
+
+@pytest.mark.parametrize("is_constant", [True, False])
+def test_mixing_of_nodes_and_its_derivatives_follow_the_definition(is_constant: bool):
+    x = positive(2, 3), positive(2, 3, 4, 3, 5), weights(4, is_constant, 2, 5)
+    torch.testing.assert_close(NodeMixing.apply(*x), of_nodes(*x))
+    assert gradcheck(NodeMixing.apply, x)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("largest", [40.0, 0.5])
+def test_ratios_are_those_of_normal_densities_up_to_the_largest(
+    size: int, largest: float, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(ratios, "LARGEST", largest)
+    mean, scale = torch.randn(2, 3, 4, size, dtype=torch.float64), positive(2, 3, 4, size)
+    mean.requires_grad_()
+    z = torch.randn(5, size, dtype=torch.float64)
+    ratio = IndependentRatios.apply(mean, scale, z)
+    x = mean[:, :, None] + scale[:, :, None] * z[:, None]  # [B, L, N, V, d]
+    own = Normal(mean[:, :, None], scale[:, :, None]).log_prob(x)
+    others = Normal(mean[:, None, None], scale[:, None, None]).log_prob(x[:, :, :, None])
+    truth = (others - own[:, :, :, None]).sum(-1).clamp_max(largest).exp()
+    torch.testing.assert_close(ratio, truth)
+    assert (truth.max() > 1.6) and bool((truth.log() == largest).any() == (largest < 1))
+    up = torch.randn_like(ratio)
+    ours = torch.autograd.grad(ratio, (mean, scale), up)
+    torch.testing.assert_close(ours, torch.autograd.grad(truth, (mean, scale), up))
