@@ -5,8 +5,9 @@
 maximised over sets of K particles by moves that never lower it: with one particle iterated
 conditional modes, with all joint states exact. Algorithm 1 changes one node after the other
 (``moves=("single",)``); blocks of nodes without common factors change at once by default, which
-reaches better bounds in far less time, and then single changes of all nodes are searched until
-there is none that helps.
+reaches better bounds in far less time, then small regions, and then single changes of all nodes are
+searched until there is none that helps. Blocks end at K particles next to one optimum, too close
+together for a sweep node by node to take detours as from a start of many optima; regions take them.
 
 Source: Saeedi, Kulkarni, Mansinghka & Gershman (2017), "Variational particle approximations",
 Algorithm 1 (which never assigns Q <- Q' and compares bounds within a sweep; here between sweeps).
@@ -33,6 +34,7 @@ from pyrograph.infer.dpvi.labelled_program import LabelledProgram, read_labelled
 from pyrograph.infer.dpvi.moves import block_move, flip_move
 from pyrograph.infer.dpvi.network import Network
 from pyrograph.infer.dpvi.particles import Hash, Particles
+from pyrograph.infer.dpvi.regions import before_singles, region_move, regions_of
 from pyrograph.infer.dpvi.split_merge import splits_and_merges
 from pyrograph.infer.dpvi.start import (
     FEWEST,
@@ -51,7 +53,7 @@ from pyrograph.posterior.discrete_particles import DiscreteParticles, values_of
 from pyrograph.posterior.label_particles import LabelParticles
 from pyrograph.trace.plain_run import retried
 
-MOVES = ("block", "pair", "single", "flip", "split")
+MOVES = ("block", "pair", "single", "flip", "region", "split")
 #: Sweeps between scores from scratch.
 REFRESH = 10
 #: A gain below this share of the bound is rounding.
@@ -68,9 +70,11 @@ class DPVI(Engine):
         moves: what a sweep does, in turn: each kind is repeated until it gains no more, then the
             next. ``"block"`` all nodes of a colour at once, ``"pair"`` the same with pairs of
             neighbours, ``"single"`` node by node in the order of the graph (Algorithm 1),
-            ``"flip"`` every change of one node of one particle. By default blocks, pairs where
-            they fall into few blocks, and flips. Labellings take ``"single"`` label by label and
-            ``"split"`` splits and merges of clusters; by default both.
+            ``"flip"`` every change of one node of one particle, ``"region"`` beams from the best
+            particle over small sets of near nodes. By default blocks, pairs where they fall into
+            few blocks, regions and flips; ``"single"`` after another kind has regions before it.
+            Labellings take ``"single"`` label by label and ``"split"`` splits and merges of
+            clusters; by default both.
         init: ``"icm"`` local maxima from scattered and opposite states, and for labellings passes
             of filtering in several orders; ``"random"`` states without climbing, and one pass; a
             posterior whose draws start it; or ``{site: [M, *site shape]}``.
@@ -163,16 +167,21 @@ class DPVI(Engine):
         )
 
     def _prepare_moves(self) -> None:
-        self._kinds = self.moves or ("block", "flip")
+        self._kinds = self.moves or ("block", "region", "flip")
         if "split" in self._kinds:
             raise OptionError('moves="split" is for labellings; this program has a factor graph')
-        blocks = {k: blocks_of(k, self.network, *self._neighbors) for k in self._kinds}
+        blocks = {
+            k: blocks_of(k, self.network, *self._neighbors) for k in self._kinds if k != "region"
+        }
         if self.moves is None:
             pairs = affordable_pairs(self.network, *self._neighbors, self.num_particles)
             if pairs:
-                self._kinds = ("block", "pair", "flip")
+                self._kinds = ("block", "pair", "region", "flip")
                 blocks["pair"] = pairs
-        self._clusters = {kind: clusters_of(self.network, sets) for kind, sets in blocks.items()}
+        self._clusters = {kind: clusters_of(self.network, own) for kind, own in blocks.items()}
+        self._kinds = before_singles(self._kinds)
+        if "region" in self._kinds:
+            self._clusters["region"] = regions_of(self.network, *self._neighbors)
 
     def _starts(self) -> Tensor:
         """``[V, M]``."""
@@ -282,6 +291,8 @@ class DPVI(Engine):
                     particles = block_move(
                         particles, clusters, self.hashes, self.num_particles, only=j
                     )
+            elif kind == "region":
+                particles = region_move(particles, clusters, self.hashes, self.num_particles)
             else:
                 particles = flip_move(particles, clusters, self.hashes, self.num_particles)
         return particles

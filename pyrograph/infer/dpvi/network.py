@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -182,6 +183,17 @@ class _Touching:
     fixed: list[tuple[Tensor, int]]
     offset: Tensor
 
+    def part(self, which: Tensor) -> _Touching:
+        """Rows of some of the clusters, ``[n]``, in their order."""
+        count = self.start.diff()[which]
+        end = count.cumsum(0)
+        own = torch.arange(len(which), device=which.device).repeat_interleave(count)
+        within = torch.arange(len(own), device=which.device) - (end - count)[own]
+        rows = self.start[which][own] + within
+        start = torch.nn.functional.pad(end, (1, 0))
+        fixed = [(nodes[rows], stride) for nodes, stride in self.fixed]
+        return _Touching(self.tables, self.factor[rows], own, start, fixed, self.offset)
+
 
 class Clusters:
     """Clusters of nodes with as many states each, and the factors that touch them.
@@ -212,6 +224,13 @@ class Clusters:
 
     def __len__(self) -> int:
         return len(self.nodes)
+
+    def part(self, which: Tensor) -> Clusters:
+        """Some of the clusters, ``[n]``."""
+        found = copy(self)
+        found.nodes = self.nodes[which]
+        found._touching = [t.part(which) for t in self._touching]
+        return found
 
     @property
     def num_states(self) -> int:

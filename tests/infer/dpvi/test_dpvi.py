@@ -103,7 +103,9 @@ def test_as_many_particles_as_states_give_the_evidence_and_its_marginals():
     assert float(q.marginal("c").mean) == pytest.approx(mean, abs=1e-10)
 
 
-@pytest.mark.parametrize("moves", ["block", "pair", "single", "flip", ("block", "single"), None])
+@pytest.mark.parametrize(
+    "moves", ["block", "pair", "single", "flip", "region", ("block", "single"), None]
+)
 @pytest.mark.parametrize("count", [1, 3, 12])
 def test_the_bound_never_falls_and_is_the_sum_of_scores_of_distinct_states(moves, count):
     pyro.set_rng_seed(1)
@@ -234,7 +236,7 @@ def test_another_posterior_or_values_may_start_it():
 
 
 def test_proposals_are_taken_where_they_are_better():
-    # between the two all single changes, and all pairs, break the constraint
+    # between the two all changes of one node break the constraint, and of two, and so on
     good = (torch.arange(8) < 4).float()
 
     def parity():
@@ -243,14 +245,14 @@ def test_proposals_are_taken_where_they_are_better():
         four, none = (x == good).all(), x.sum() == 0
         pyro.factor("hard", torch.where(four | none, 2.0 * four, -math.inf))
 
-    start = {"x": torch.zeros(1, 8)}
-    stuck = fit(parity, num_particles=1, init=start)
+    options = dict(num_particles=1, init={"x": torch.zeros(1, 8)}, moves=("block", "flip"))
+    stuck = fit(parity, **options)
     assert float(stuck.particles["x"].sum()) == 0
 
     def halves(values):
         return {"x": torch.stack([good, 1 - good])}
 
-    q = fit(parity, num_particles=1, init=start, proposals=halves)
+    q = fit(parity, proposals=halves, **options)
     assert torch.equal(q.particles["x"][0], good)
 
 
