@@ -13,7 +13,8 @@ node by node, with r_{a -> i} = sum_{x \\ i} f_a^alpha prod_{j != i} n_j and c_i
     n_{i -> a} = b_i / r_{a -> i}
 
 for all nodes of one colour of the Markov graph at once. A fixed point of both loops is one of
-message passing, m_{a -> i} = r_{a -> i}^(1 / alpha).
+message passing, m_{a -> i} = r_{a -> i}^(1 / alpha). The outer loop may crawl near its end; now and
+then Newton's method takes the rest of the way (:mod:`.newton`).
 
 Source: Yuille (2002); Heskes (2006), "Convexity arguments for efficient minimization of the Bethe
 and Kikuchi free energies".
@@ -26,7 +27,8 @@ from torch import Tensor
 
 from pyrograph.infer.message_passing.binary import BinaryFactors
 from pyrograph.infer.message_passing.build import Network
-from pyrograph.infer.message_passing.families import without
+from pyrograph.infer.message_passing.families import bounded, without
+from pyrograph.infer.message_passing.newton import fixed_point
 from pyrograph.infer.message_passing.slots import SlotFactors
 from pyrograph.infer.message_passing.states import (
     as_slots,
@@ -39,6 +41,10 @@ from pyrograph.infer.message_passing.states import (
 
 #: Sweeps of the inner loop for one step of the outer one.
 INNER_SWEEPS = 5
+#: Newton's method is tried after so many outer steps, then after twice as many, and so on.
+FIRST_TRY = 20
+#: Share of the tolerance that it must reach.
+NEWTON_SHARE = 0.1
 
 
 def is_discrete(network: Network) -> bool:
@@ -69,6 +75,8 @@ class DoubleLoop:
                 weight[family] = weight[family].index_add(0, rows, block.alpha.reciprocal())
         self.weight = weight  # sum_a c_a
         self.beliefs = [family.base.log_softmax(1) for family in self.families]
+        self._has_zeros = any(block.has_zeros for block in self.blocks)
+        self._num_done = 0
 
     def start_from(self, messages: list[list[Tensor]], beliefs: list[Tensor]) -> None:
         """Go on from messages of the plain iteration: n = q / m^alpha."""
@@ -77,15 +85,29 @@ class DoubleLoop:
         for number, (block, message) in enumerate(zip(self.blocks, messages, strict=True)):
             self.sent[number] = block.cavities(by_slot(message), states)
 
-    def step(self) -> list[list[Tensor]]:
-        """One step of the outer loop; the messages m it has come to, in the network's form."""
-        tangent = self.beliefs
+    def step(self, tol: float) -> list[list[Tensor]]:
+        """One step of the outer loop; the messages m it has come to, in the network's form.
+
+        Args:
+            tol: change of a log message that a fixed point may have left.
+        """
+        tangent = list(self.beliefs)  # the updates replace entries
         for _ in range(INNER_SWEEPS):
             for nodes in self.colours:
                 self._update(nodes, tangent)
+        messages = [
+            [normalised(r / table.alpha.unsqueeze(1)) for r in self._sums(number)]
+            for number, table in enumerate(self.blocks)
+        ]
+        self._num_done += 1
+        tries = self._num_done // FIRST_TRY
+        if tries * FIRST_TRY == self._num_done and tries & (tries - 1) == 0:
+            found = fixed_point(self.families, self.blocks, messages, NEWTON_SHARE * tol)
+            if found is not None:
+                messages = [[normalised(m) for m in sent] for sent in found]
         return [
-            in_form_of(block, [normalised(r / table.alpha.unsqueeze(1)) for r in self._sums(k)])
-            for k, (block, table) in enumerate(zip(self.network.blocks, self.blocks, strict=True))
+            in_form_of(block, sent)
+            for block, sent in zip(self.network.blocks, messages, strict=True)
         ]
 
     def _sums(self, number: int) -> list[Tensor]:
@@ -105,6 +127,7 @@ class DoubleLoop:
         for number, family in enumerate(self.families):
             power = self.weight[number] + (1 - self.weight[number]).clamp_min(0)
             new = (total[number] / power.unsqueeze(1)).log_softmax(1)
+            new = bounded(new) if self._has_zeros else new
             mine = nodes[family.nodes].unsqueeze(1)
             self.beliefs[number] = torch.where(mine, new, self.beliefs[number])
         for number, (block, sums) in enumerate(zip(self.blocks, received, strict=True)):
@@ -117,11 +140,13 @@ class DoubleLoop:
     def carried(self) -> dict[str, Tensor]:
         """For a checkpoint."""
         kept = {f"belief.{k}": b.clone() for k, b in enumerate(self.beliefs)}
+        kept["num_done"] = torch.tensor(self._num_done)
         for b, block in enumerate(self.sent):
             kept |= {f"sent.{b}.{s}": n.clone() for s, n in enumerate(block)}
         return kept
 
     def restore(self, state: dict[str, Tensor]) -> None:
+        self._num_done = int(state["num_done"])
         self.beliefs = [state[f"belief.{k}"].to(b) for k, b in enumerate(self.beliefs)]
         self.sent = [
             [state[f"sent.{b}.{s}"].to(n) for s, n in enumerate(block)]

@@ -209,7 +209,7 @@ class MessagePassing(Engine):
                 self._settle(messages, self.beliefs_of(messages))
                 residual, skipped = self._gap(), self.graph.constant.new_zeros(())
             elif self._double_loop is not None:
-                messages = self._double_loop.step()
+                messages = self._double_loop.step(self.tol or self._default_tol)
                 self._settle(messages, self.beliefs_of(messages))
                 residual, skipped = self._gap(), self.graph.constant.new_zeros(())
             elif self.schedule == "sequential":

@@ -21,6 +21,7 @@ from torch import Tensor
 from pyrograph.infer.message_passing.families import (
     ZERO,
     Categorical,
+    bounded,
     finite_peak,
     is_zero,
     without,
@@ -116,6 +117,8 @@ class SlotFactors(ABC):
             if self.has_zeros:
                 empty = empty | is_zero(value.amax(1))
             value = value - finite_peak(value)
+            if self.has_zeros:
+                value = bounded(value)
             out.append(value if self.is_mean_field else value / self.alpha.unsqueeze(1))
         return out, empty if self.has_zeros else None
 

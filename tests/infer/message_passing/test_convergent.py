@@ -29,7 +29,7 @@ def test_the_double_loop_comes_to_the_fixed_point_of_the_plain_iteration(cards, 
     engine = pg.FractionalBP(tables, alpha=alpha, progress=False).setup()
     loop = DoubleLoop(engine.network, engine._node_colours())
     for _ in range(400):
-        engine.messages = loop.step()
+        engine.messages = loop.step(1e-8)
     engine.beliefs = engine.beliefs_of(engine.messages)
     assert_close(engine.log_evidence, reference.log_evidence, rtol=0, atol=1e-8)
     ours, theirs = engine.posterior(), reference
@@ -44,7 +44,7 @@ def test_the_free_energy_never_falls_over_outer_steps(seed):
     loop = DoubleLoop(engine.network, engine._node_colours())
     gaps = []
     for _ in range(600):
-        engine.messages = loop.step()
+        engine.messages = loop.step(1e-8)
         engine.beliefs = engine.beliefs_of(engine.messages)
         gaps.append(float(engine._gap()))
     assert gaps[-1] < 1e-3 * max(gaps[:5])
