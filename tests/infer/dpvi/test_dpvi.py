@@ -245,7 +245,7 @@ def test_proposals_are_taken_where_they_are_better():
         four, none = (x == good).all(), x.sum() == 0
         pyro.factor("hard", torch.where(four | none, 2.0 * four, -math.inf))
 
-    options = dict(num_particles=1, init={"x": torch.zeros(1, 8)}, moves=("block", "flip"))
+    options = {"num_particles": 1, "init": {"x": torch.zeros(1, 8)}, "moves": ("block", "flip")}
     stuck = fit(parity, **options)
     assert float(stuck.particles["x"].sum()) == 0
 
