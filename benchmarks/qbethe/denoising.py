@@ -14,7 +14,7 @@ over-claims on a kinked potential; the certified value, with a finer rule, stand
 
 Criteria: the error after 500 steps is less than half of the noise, and at most 1.5 times
 that of grid belief propagation; the certified log Z is at most that of grid BP, by one per cent;
-the objective climbs; less than 0.1 s an iteration.
+the objective climbs; less than 0.1 s an iteration per 50 x 50 pixels.
 """
 
 from __future__ import annotations
@@ -186,8 +186,9 @@ def judge(name: str, image: NoisyImage, runs: dict[str, Run], noisy: float) -> l
         climbs = all(b > a - 0.01 * abs(a) for a, b in pairwise(seen))
         text = f"{run.objective[0]:.1f} -> {run.objective[-1]:.1f}"
         passed.append(report(f"{title}: the objective climbs", climbs, text))
-        text = f"{run.seconds:.5f} s"
-        passed.append(report(f"{title}: below .1 s an iteration", run.seconds < 0.1, text))
+        text, most = f"{run.seconds:.5f} s", 0.1 * image.observed.numel() / 50**2
+        claim = f"{title}: below {most:.2f} s an iteration"
+        passed.append(report(claim, run.seconds < most, text))
     return passed
 
 

@@ -27,8 +27,8 @@ from torch import Tensor
 
 from pyrograph.infer.message_passing.binary import BinaryFactors
 from pyrograph.infer.message_passing.build import Network
-from pyrograph.infer.message_passing.families import bounded, without
-from pyrograph.infer.message_passing.newton import fixed_point
+from pyrograph.infer.message_passing.families import without
+from pyrograph.infer.message_passing.newton import beliefs_of, fixed_point
 from pyrograph.infer.message_passing.slots import SlotFactors
 from pyrograph.infer.message_passing.states import (
     as_slots,
@@ -75,7 +75,6 @@ class DoubleLoop:
                 weight[family] = weight[family].index_add(0, rows, block.alpha.reciprocal())
         self.weight = weight  # sum_a c_a
         self.beliefs = [family.base.log_softmax(1) for family in self.families]
-        self._has_zeros = any(block.has_zeros for block in self.blocks)
         self._num_done = 0
 
     def start_from(self, messages: list[list[Tensor]], beliefs: list[Tensor]) -> None:
@@ -105,13 +104,14 @@ class DoubleLoop:
             found = fixed_point(self.families, self.blocks, messages, NEWTON_SHARE * tol)
             if found is not None:
                 messages = [[normalised(m) for m in sent] for sent in found]
+                self.start_from(messages, beliefs_of(self.families, self.blocks, messages))
         return [
             in_form_of(block, sent)
             for block, sent in zip(self.network.blocks, messages, strict=True)
         ]
 
     def _sums(self, number: int) -> list[Tensor]:
-        return [normalised(r) for r in self.blocks[number].sums(self.sent[number])]
+        return [normalised(r) for r in self.blocks[number].bounded_sums(self.sent[number])]
 
     def _update(self, nodes: Tensor, tangent: list[Tensor]) -> None:
         """Beliefs of the chosen nodes, and what they send."""
@@ -127,7 +127,6 @@ class DoubleLoop:
         for number, family in enumerate(self.families):
             power = self.weight[number] + (1 - self.weight[number]).clamp_min(0)
             new = (total[number] / power.unsqueeze(1)).log_softmax(1)
-            new = bounded(new) if self._has_zeros else new
             mine = nodes[family.nodes].unsqueeze(1)
             self.beliefs[number] = torch.where(mine, new, self.beliefs[number])
         for number, (block, sums) in enumerate(zip(self.blocks, received, strict=True)):

@@ -42,7 +42,13 @@ from pyrograph.infer.message_passing.double_loop import DoubleLoop, is_discrete
 from pyrograph.infer.message_passing.evidence import kind_of, log_evidence
 from pyrograph.infer.message_passing.families import Continuous
 from pyrograph.infer.message_passing.implicit import attached
-from pyrograph.infer.message_passing.messages import Message, change, damped, movement
+from pyrograph.infer.message_passing.messages import (
+    Message,
+    changes,
+    damped,
+    largest,
+    movement,
+)
 from pyrograph.infer.message_passing.results import beliefs_of_graph
 from pyrograph.infer.message_passing.tree import applies, exact_messages
 from pyrograph.infer.options import count, fraction
@@ -73,7 +79,8 @@ class MessagePassing(Engine):
             exactly are absorbed exactly, whatever it is.
         damping: share of the old message kept, 0 for none; ``"auto"`` starts at 0 and raises it
             when the iteration does not settle; where no damping helps, discrete models with
-            alpha > 0 go over to a convergent double loop (:mod:`.double_loop`).
+            alpha > 0 go over to a convergent double loop (:mod:`.double_loop`), whose last steps
+            Newton's method takes (:mod:`.newton`).
         schedule: ``"parallel"`` sends all messages at once (on a forest of discrete pairs with
             alpha = 1 the exact ones, by contraction, see :mod:`.tree`), ``"sequential"`` those
             into the nodes of one colour of the Markov graph after the other, ``"residual"`` those
@@ -233,9 +240,9 @@ class MessagePassing(Engine):
     def _gap(self) -> Tensor:
         """How far a plain step would move the messages."""
         gaps = [
-            change(a, b, has_zeros=block.has_zeros).amax()
+            gap.amax()
             for block, old in zip(self.network.blocks, self.messages, strict=True)
-            for a, b in zip(old, block.update(old, self.beliefs)[0], strict=True)
+            for gap in changes(block, old, block.update(old, self.beliefs)[0], self.beliefs)
         ]
         return torch.stack(gaps).amax()
 
@@ -254,16 +261,16 @@ class MessagePassing(Engine):
                 skipped = skipped + flagged.sum()
             found.append(new)
             chosen.append([self._chosen(block, port, nodes) for port in range(len(block.rows))])
-        changes = [
-            [change(a, b, has_zeros=block.has_zeros) for a, b in zip(old, new, strict=True)]
+        moves = [
+            changes(block, old, new, self.beliefs)
             for block, old, new in zip(self.network.blocks, self.messages, found, strict=True)
         ]
-        residual = _largest(changes, chosen, like=skipped)
+        residual = largest(moves, chosen, like=skipped)
         if self.schedule == "residual":  # changes of Gaussians are known by their nodes alone
             chosen = [
                 [None if isinstance(m, Natural) else c >= URGENT * residual for m, c in pairs]
                 for pairs in (
-                    list(zip(*both, strict=True)) for both in zip(found, changes, strict=True)
+                    list(zip(*both, strict=True)) for both in zip(found, moves, strict=True)
                 )
             ]
         before = self.beliefs
@@ -416,14 +423,3 @@ class MessagePassing(Engine):
             self._double_loop.restore(state["double_loop"])
         with torch.no_grad():
             self.beliefs = self.beliefs_of(self.messages)
-
-
-def _largest(changes: list[list[Tensor]], chosen: list[list], like: Tensor) -> Tensor:
-    """The largest change among the chosen messages, ``[]``."""
-    largest = like
-    for block, only in zip(changes, chosen, strict=True):
-        for value, which in zip(block, only, strict=True):
-            value = value if which is None else torch.where(which, value, 0.0)
-            if len(value):
-                largest = torch.maximum(largest, value.amax())
-    return largest

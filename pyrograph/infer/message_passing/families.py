@@ -40,22 +40,30 @@ def zeros_refused(factor: str, alpha: float) -> OptionError:
     )
 
 
-def bounded(log_value: Tensor) -> Tensor:
-    """The same, finite values no lower than what sums of a few of them still resolve.
+def bounded(log_value: Tensor, cavity: Tensor) -> Tensor:
+    """A factor's sums of a node's states, but for those that a node's belief has no use for.
 
     Around a cycle of hard constraints messages about a state may fall without end, faster and
-    faster; by then they are as good as zero, but no zero.
+    faster; by then they are as good as zero, but no zero, and sums with them lose all digits. Of
+    the belief's best state at 0 they stop at -L, or, where the rest of the node speaks for the
+    state, that much lower: a belief below exp(-L) stays below it, no other one moves.
+
+    Args:
+        log_value, cavity: ``[E, c]``, of the sums and of what they are multiplied by.
     """
-    least = -(
-        torch.finfo(log_value.dtype).eps ** -0.4
-    )  # -1.8e6 in double, -590 in single precision
-    return torch.where(is_zero(log_value), ZERO, log_value.clamp_min(least))
+    depth = torch.finfo(log_value.dtype).eps ** -0.4  # L: 1.8e6 in double, 590 in single precision
+    best = (log_value + cavity).argmax(1, keepdim=True)
+    said, rest = (v - _finite(v.gather(1, best)) for v in (log_value, cavity))
+    return torch.where(is_zero(said), ZERO, torch.maximum(said, -depth - rest.clamp_min(0)))
+
+
+def _finite(log_value: Tensor) -> Tensor:
+    return torch.where(is_zero(log_value), 0.0, log_value)
 
 
 def finite_peak(log_value: Tensor) -> Tensor:
     """Largest log value of every row, ``[E, 1]``, and 0 where all are zeros."""
-    peak = log_value.amax(1, keepdim=True)
-    return torch.where(is_zero(peak), 0.0, peak)
+    return _finite(log_value.amax(1, keepdim=True))
 
 
 def without(log_value: Tensor, divisor: Tensor) -> Tensor:

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from pyrograph.beliefs import Conjugate, Natural
 from pyrograph.beliefs.natural import where
-from pyrograph.infer.message_passing.families import is_zero
+from pyrograph.infer.message_passing.build import Block
+from pyrograph.infer.message_passing.families import finite_peak, is_zero
 
 Message = Tensor | Natural
 
@@ -39,12 +40,13 @@ def damped(old: Message, new: Message, step: float, chosen: Tensor | None) -> Me
     return torch.where(chosen if old.dim() == 1 else chosen.unsqueeze(1), moved, old)
 
 
-def change(old: Message, new: Message, *, has_zeros: bool = False) -> Tensor:
+def change(old: Message, new: Message, own: Tensor | None = None) -> Tensor:
     """``[E]``: largest change of a log value; of the others see :func:`movement`.
 
-    Where hard constraints are about, states that both messages make smaller than the square of the
-    dtype's precision beside their largest count as settled: on their way to a zero their logs
-    never come to rest.
+    Args:
+        own: beliefs of the nodes, ``[E, c]`` log values, where hard constraints are about. States
+            whose belief is, and stays, smaller than the square of the dtype's precision beside the
+            largest count as settled: on their way to a zero their logs never come to rest.
     """
     if isinstance(old, Natural):
         like = next(iter(old.parameters().values()))
@@ -52,11 +54,38 @@ def change(old: Message, new: Message, *, has_zeros: bool = False) -> Tensor:
     gap = (new - old).abs()
     if gap.dim() == 1:
         return gap
-    if not has_zeros:
+    if own is None:
         return gap.amax(1)
     tiny = 2 * math.log(torch.finfo(new.dtype).eps)
-    settled = (new == old) | ((new < tiny) & (old < tiny) & ~is_zero(new))
-    return torch.where(settled, 0.0, gap).amax(1)
+    before = own - finite_peak(own)
+    gone = (before < tiny) & (before + new - old < tiny) & ~is_zero(new)
+    gone = torch.where(is_zero(old), new < tiny, gone)
+    return torch.where((new == old) | gone, 0.0, gap).amax(1)
+
+
+def changes(
+    block: Block, old: list[Message], new: list[Message], beliefs: list[Tensor | Natural]
+) -> list[Tensor]:
+    """:func:`change` of every message of a block, ``[E]`` a port."""
+    own: list[Tensor | None] = [None] * len(old)
+    if block.has_zeros:
+        pairs = zip(block.families, block.rows, strict=True)
+        own = [
+            beliefs[f][rows] if isinstance(m, Tensor) else None
+            for m, (f, rows) in zip(old, pairs, strict=True)
+        ]
+    return [change(*parts) for parts in zip(old, new, own, strict=True)]
+
+
+def largest(moves: list[list[Tensor]], chosen: list[list], like: Tensor) -> Tensor:
+    """The largest change among the chosen messages, ``[]``."""
+    largest = like
+    for block, only in zip(moves, chosen, strict=True):
+        for value, which in zip(block, only, strict=True):
+            value = value if which is None else torch.where(which, value, 0.0)
+            if len(value):
+                largest = torch.maximum(largest, value.amax())
+    return largest
 
 
 def movement(old: Natural, new: Natural) -> Tensor:

@@ -11,7 +11,7 @@ factor, a step solves
 by a sparse LU factorisation, and goes as far as the residual falls. Messages are normalised over
 the states that are possible. A state whose message falls steadily has its root at minus infinity,
 where Newton's direction points: such states are taken out together, if their zeros hold themselves
-up (:mod:`.dead_states`).
+up (:mod:`.dead_states`). What is found without them counts if they fall on when let in again.
 
 Source: Nocedal & Wright (2006), chapter 11.
 """
@@ -33,12 +33,18 @@ from pyrograph.infer.message_passing.slots import SlotFactors
 MAX_STEPS = 80
 #: Shortest part of a Newton step that is tried, and the decrease of the residual it must bring.
 SHORTEST, DECREASE = 2.0**-12, 1e-4
-#: Most numbers in all messages: the fill of the factorisation grows faster than the graph.
-MOST_UNKNOWNS = 50_000
+#: Share of a column's largest entry from which on the diagonal one is taken for a pivot.
+PIVOT = 0.01
+#: Most numbers in all messages, and in D: fill of the factorisation grows faster than the graph.
+MOST_UNKNOWNS, MOST_SLOPES = 50_000, 5_000_000
 #: A state is taken for dying if its log belief, below UNLIKELY, falls under a plain step and is to
-#: fall by DROP under Newton's; or if it has fallen below LOST and still falls, or is gone.
+#: fall by DROP under Newton's; or if it has fallen below LOST and still falls, away from the root
+#: that Newton's step sees; or if it is gone.
 UNLIKELY, DROP, LOST = -1.0, 3.0, -15.0
 FALLING = 1e-9
+#: States taken out are let in again at this log value, and must fall after so many sweeps, for as
+#: many more.
+FAR, SETTLING = 40.0, 20
 
 Messages = list[list[Tensor]]
 
@@ -54,30 +60,33 @@ def fixed_point(
         messages: ``[E, c_i]`` log values per block and slot.
         tol: largest log ratio of a message and its update.
     """
-    count = sum(m.numel() for sent in messages for m in sent)
-    if count > MOST_UNKNOWNS:
+    count, slopes = 0, 0
+    for sent in messages:
+        sizes = [m.shape[1] for m in sent]
+        count += sum(m.numel() for m in sent)
+        slopes += len(sent[0]) * (sum(sizes) ** 2 - sum(c * c for c in sizes))
+    if count > MOST_UNKNOWNS or slopes > MOST_SLOPES:
         return None
     has_zeros = any(block.has_zeros for block in blocks)
     has_zeros = has_zeros or any(bool(is_zero(family.base).any()) for family in families)
-    root = Root(families, blocks, [~is_zero(q) for q in beliefs_of(families, blocks, messages)])
+    whole = Root(families, blocks, [~is_zero(q) for q in beliefs_of(families, blocks, messages)])
+    root = whole
     lost = True  # whether what has fallen far is still to be looked for
     here = root.normalised(messages)
     for _ in range(MAX_STEPS):
         gap, jacobian = root.linearised(here)
         if float(np.abs(gap).max(initial=0.0)) <= tol:
-            return root.updated(here)
-        try:
-            step = root.direction(gap, jacobian)
-        except RuntimeError:  # a singular system has no direction
-            return None
-        if not np.isfinite(step).all():
-            return None
+            found = root.updated(here)
+            return found if root is whole or whole.falls_from(found, root.possible) else None
+        step = root.direction(gap, jacobian)
         possible = root.without_dying(here, gap, step, lost=lost) if has_zeros else None
         lost = False
         if possible is not None:
             root = Root(families, blocks, possible)
             here = root.normalised(here)
             continue
+        if step is None:
+            return None
         length, before = 1.0, float(np.linalg.norm(gap))
         while length >= SHORTEST:
             there = root.moved(here, length * step)
@@ -193,12 +202,8 @@ class Root:
         keep = diags(self.alive.astype(float))
         return self._gap_of(messages, image), keep @ slopes @ keep
 
-    def direction(self, gap: np.ndarray, slopes: csr_matrix) -> np.ndarray:
-        """dm of the system above, ``[N]``.
-
-        Raises:
-            RuntimeError: the system is singular.
-        """
+    def direction(self, gap: np.ndarray, slopes: csr_matrix) -> np.ndarray | None:
+        """dm of the system above, ``[N]``; None if it is singular."""
         count, num_beliefs = len(gap), int(self.starts[-1])
         spread = csr_matrix((np.ones(count), (np.arange(count), self.place)), (count, num_beliefs))
         system = bmat(
@@ -208,7 +213,14 @@ class Root:
             ],
             format="csc",
         )
-        return splu(system).solve(np.concatenate([gap, np.zeros(num_beliefs)]))[:count]
+        # the pattern is close to symmetric: pivots near the diagonal keep the fill small
+        ordering = {"permc_spec": "MMD_AT_PLUS_A", "options": {"SymmetricMode": True}}
+        try:
+            factors = splu(system, diag_pivot_thresh=PIVOT, **ordering)
+        except RuntimeError:  # what it raises for a pivot of 0
+            return None
+        step = factors.solve(np.concatenate([gap, np.zeros(num_beliefs)]))[:count]
+        return step if np.isfinite(step).all() else None
 
     def moved(self, messages: Messages, step: np.ndarray) -> Messages:
         """m + dm, normalised."""
@@ -218,11 +230,12 @@ class Root:
         return self.normalised([[next(there) for _ in sent] for sent in messages])
 
     def without_dying(
-        self, messages: Messages, gap: np.ndarray, step: np.ndarray, *, lost: bool
+        self, messages: Messages, gap: np.ndarray, step: np.ndarray | None, *, lost: bool
     ) -> list[Tensor] | None:
         """What stays possible when dying states are taken out; None if there are none."""
         beliefs = beliefs_of(self.families, self.blocks, messages)
-        plain, newton = self._onto_beliefs(gap), self._onto_beliefs(step)
+        plain = self._onto_beliefs(gap)
+        newton = self._onto_beliefs(np.zeros_like(gap) if step is None else step)
         candidates = []
         for possible, q, drift, fall in zip(self.possible, beliefs, plain, newton, strict=True):
             best = torch.where(possible, q, ZERO).argmax(1, keepdim=True)
@@ -230,7 +243,7 @@ class Root:
             likely = torch.where(possible, q, ZERO).log_softmax(1)
             dying = (likely < UNLIKELY) & (fall < -DROP)
             if lost:
-                dying |= likely < LOST
+                dying |= (likely < LOST) & (fall >= 0)  # below 0: a root is near
             gone = likely < 2 * math.log(torch.finfo(q.dtype).eps)
             candidates.append(~possible | gone | (dying & (drift < -FALLING)))
         if all(bool((c == ~ok).all()) for c, ok in zip(candidates, self.possible, strict=True)):
@@ -239,6 +252,32 @@ class Root:
         possible = [ok & ~d for ok, d in zip(self.possible, dead, strict=True)]
         same = all(bool((a == b).all()) for a, b in zip(possible, self.possible, strict=True))
         return None if same else possible
+
+    def falls_from(self, found: Messages, possible: list[Tensor]) -> bool:
+        """Whether states taken out, let in again far down, fall on: else their zeros are a fixed
+        point, but no limit."""
+        out = [mine & ~left for mine, left in zip(self.possible, possible, strict=True)]
+        outside = [
+            [out[f][rows] for f, rows in zip(block.families, block.rows, strict=True)]
+            for block in self.blocks
+        ]
+        now = [
+            [torch.where(o & is_zero(m), -FAR, m) for o, m in zip(*pair, strict=True)]
+            for pair in zip(outside, self.normalised(found), strict=True)
+        ]
+        levels = []
+        for sweep in range(1, 2 * SETTLING + 1):
+            image = self.normalised(self.updated(now))
+            now = [
+                [torch.where(o, (old + new) / 2, old) for o, old, new in zip(*parts, strict=True)]
+                for parts in zip(outside, now, image, strict=True)
+            ]
+            if sweep % SETTLING == 0:
+                levels.append(beliefs_of(self.families, self.blocks, now))
+        return all(
+            bool((~o | (after < before) | is_zero(after)).all())
+            for o, before, after in zip(out, *levels, strict=True)
+        )
 
     def _onto_beliefs(self, change: np.ndarray) -> list[Tensor]:
         """``[V, c]`` per family: B' applied to a change of messages."""

@@ -66,6 +66,13 @@ class SlotFactors(ABC):
     def sums(self, cavities: list[Tensor]) -> list[Tensor]:
         """:meth:`exact_sums` up to a constant, by the fastest way."""
 
+    def bounded_sums(self, cavities: list[Tensor]) -> list[Tensor]:
+        """:meth:`sums`, that of a state which has as good as no belief no lower than need be."""
+        found = self.sums(cavities)
+        if not self.has_zeros:
+            return found
+        return [bounded(value, n) for value, n in zip(found, cavities, strict=True)]
+
     @abstractmethod
     def exact_sums(self, cavities: list[Tensor]) -> list[Tensor]:
         """Log of sum_{x minus i} f^alpha prod_{j != i} n_j, ``[E, c_i]`` for every slot i."""
@@ -111,14 +118,12 @@ class SlotFactors(ABC):
         if self.is_mean_field:
             found = self._expectations(beliefs)
         else:
-            found = self.sums(self.cavities(messages, beliefs))
+            found = self.bounded_sums(self.cavities(messages, beliefs))
         empty, out = torch.zeros_like(self.alpha, dtype=torch.bool), []
         for value in found:
             if self.has_zeros:
                 empty = empty | is_zero(value.amax(1))
             value = value - finite_peak(value)
-            if self.has_zeros:
-                value = bounded(value)
             out.append(value if self.is_mean_field else value / self.alpha.unsqueeze(1))
         return out, empty if self.has_zeros else None
 
