@@ -34,13 +34,11 @@ def colour(pointer: Tensor, index: Tensor) -> Tensor:
 
 def _lowest_free(chosen: Tensor, owner: Tensor, index: Tensor, colours: Tensor) -> Tensor:
     """The lowest colour that no neighbour has, for every chosen node."""
-    free = torch.full((len(chosen),), -1)
-    candidate, open_ = 0, chosen.clone()
-    while open_.any():
-        taken = torch.zeros_like(chosen)
-        taken[owner[colours[index] == candidate]] = True
-        settled = open_ & ~taken
-        free[settled] = candidate
-        open_ &= ~settled
-        candidate += 1
-    return free[chosen]
+    at = chosen[owner] & (colours[index] >= 0)
+    number = chosen.cumsum(0) - 1
+    count, most = int(chosen.sum()), int(colours.max()) + 2
+    taken = (number[owner[at]] * most + colours[index[at]]).unique()
+    row, colour = taken // most, taken % most
+    # the k-th colour of a node's neighbours is k as long as none is left out
+    rank = torch.arange(len(row)) - torch.searchsorted(row, torch.arange(count))[row]
+    return torch.bincount(row[colour == rank], minlength=count)

@@ -81,6 +81,11 @@ class Network:
     def num_nodes(self) -> int:
         return len(self.cards)
 
+    @cached_property
+    def has_zeros(self) -> bool:
+        """Whether a factor is zero in some state."""
+        return any(bool((group.values <= EXCLUDED / 2).any()) for group in self.tables)
+
     @property
     def log_num_states(self) -> float:
         """Log of the number of joint states."""

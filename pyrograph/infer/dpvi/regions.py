@@ -24,7 +24,7 @@ from scipy import sparse
 from torch import Tensor
 
 from pyrograph.graph.colouring import colour
-from pyrograph.infer.dpvi.network import Clusters, Network
+from pyrograph.infer.dpvi.network import CHUNK, Clusters, Network
 from pyrograph.infer.dpvi.particles import Hash, Particles
 
 #: Nodes of a region, at most, and states that its beam keeps.
@@ -73,9 +73,28 @@ class Regions:
                 before = self.nodes[rows, :t]
                 beam[before] = beam[before].gather(2, parent.expand(-1, t, -1))
                 beam[node] = chosen % states
-        nodes = self.nodes[gain[:, 0] > 0]
-        nodes = nodes[nodes >= 0]
-        return x.index_copy(0, nodes, beam[nodes, 0])
+        if self.network.has_zeros:  # behind a zero the sums have its coarse rounding
+            gain = self._gains(x, beam)
+        gain, end = gain.max(1)
+        end = end.unsqueeze(1).expand_as(self.nodes)
+        is_taken = (gain > 0).unsqueeze(1) & (self.nodes >= 0)
+        nodes = self.nodes[is_taken]
+        return x.index_copy(0, nodes, beam[nodes, end[is_taken]])
+
+    def _gains(self, x: Tensor, beam: Tensor) -> Tensor:
+        """``[R, WIDTH]`` of all ends, beams ``[V, WIDTH]`` against ``x [V]``, factor by factor."""
+        region, slot = (self.nodes >= 0).nonzero().unbind(1)
+        owner = torch.full_like(x, -1)
+        owner[self.nodes[region, slot]] = region
+        shape = len(self.nodes), beam.shape[1]
+        gain = torch.zeros(shape, dtype=torch.float64, device=x.device)
+        for group in self.network.tables:
+            own = owner[group.scope].amax(1)  # a factor is of one region, or of none
+            rows, before = own >= 0, group.at(x.unsqueeze(1))
+            size = max(1, CHUNK // len(own))
+            for ends, part in zip(beam.split(size, 1), gain.split(size, 1), strict=True):
+                part.index_add_(0, own[rows], (group.at(ends) - before)[rows])
+        return gain
 
 
 def region_move(particles: Particles, regions: Regions, hashes: Hash, most: int) -> Particles:

@@ -26,6 +26,7 @@ from pyrograph.infer.qbethe.components import Components, correlation_root, take
 from pyrograph.infer.qbethe.mixing import NodeMixing, PairMixing, columns
 from pyrograph.infer.qbethe.potentials import CHUNK, Wiring, scope_moments
 from pyrograph.infer.qbethe.ratios import (
+    LARGEST,
     IndependentRatios,
     bounded,
     log_ratio_at_drawn_states,
@@ -218,6 +219,7 @@ def _product(slots: list[Overlap]) -> Overlap:
     ratio, weight = first.ratio, first.weight
     for other in others:
         ratio = (ratio.unsqueeze(3) * other.ratio.unsqueeze(2)).flatten(2, 3)
+        ratio = ratio.clamp_max(math.exp(LARGEST))  # of many nodes it overflows in single precision
         if weight.dim() == other.weight.dim() == 1:
             weight = torch.outer(weight, other.weight).flatten()
         else:

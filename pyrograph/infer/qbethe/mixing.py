@@ -10,7 +10,7 @@ would keep several such arrays, and ratios for every end of a pair beside those 
 all of them live for a block of pairs only, which stays in the cache:
 
     d M / d r_l[n, m]  = - w_m sum_n' D r'_l[n', m],      D = w_l p_n p'_n' / s_l[n, n']
-    d M / d w_m        = sum_l,n r_l[n, m] (d M / d r_l[n, m]) / w_m - sum_{n, n'} p p' log s_m
+    d M / d w_m        = - sum_l,n,n' D r_l[n, m] r'_l[n', m] - sum_{n, n'} p p' log s_m
     d M / d p_n        = - w_l sum_n' p'_n' log s_l[n, n']
 """
 
@@ -20,7 +20,9 @@ import math
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import FunctionCtx
+
+from pyrograph.infer.qbethe.first_order import first_order
 
 #: Numbers of s held at once, and pairs at least: the innermost loops run over pairs.
 BLOCK, LEAST_PAIRS = 2**17, 256
@@ -45,7 +47,7 @@ class NodeMixing(torch.autograd.Function):
         return -(weights.unsqueeze(-1) * average).sum(1)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:
         weights, ratio, p, s = ctx.saved_tensors
         up = grad[:, None, None] * weights[:, :, None, None]  # [B, L, 1, V]
@@ -98,7 +100,7 @@ class PairMixing(torch.autograd.Function):
         return -(weights * total).sum(1)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:
         grads = (
             None if g is None else g * grad.view(-1, *(1,) * (g.dim() - 1))
@@ -158,7 +160,8 @@ def _block(
     ``[B, L]`` both; the other derivatives are added to those of the ends."""
     w = weights[:, None, None, :, None]
     own = weights[:, :, None, None, None]
-    a, b = first.at(block) * w, second.at(block)  # [B, L, N, M, S], [B, L, N', M, S]
+    ratio, b = first.at(block), second.at(block)  # [B, L, N, M, S], [B, L, N', M, S]
+    a = ratio * w
     pa, qb = p.at(block).unsqueeze(3), q.at(block).unsqueeze(2)  # [B, L, N, 1, S], [B, L, 1, N', S]
     s = a[:, :, :, None, 0] * b[:, :, None, :, 0]  # [B, L, N, N', S]
     for m in range(1, weights.shape[1]):
@@ -171,7 +174,7 @@ def _block(
         for n in range(1, b.shape[2]):
             along.addcmul_(d[:, :, :, n, None], b[:, :, None, n])
         if is_free:
-            by_weight = (along * a).sum((1, 2, 4)) / weights
+            by_weight = (along * ratio).sum((1, 2, 4))
         if first.grad is not None:
             first.add(block, along.mul_(w))
         if second.grad is not None:

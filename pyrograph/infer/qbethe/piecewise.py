@@ -26,9 +26,10 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import FunctionCtx
 
 from pyrograph.infer.qbethe.components import Components
+from pyrograph.infer.qbethe.first_order import first_order
 from pyrograph.infer.qbethe.potentials import IntegratedPotential
 from pyrograph.infer.qbethe.rules import Rules
 from pyrograph.trace.pieces import Pieces, find_pieces
@@ -114,7 +115,7 @@ class ExpectedPieces(torch.autograd.Function):
         return (total - sd * tilt + sd.square() * curve).sum(-1)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         by_mean, by_sd = ctx.saved_tensors
         return grad.unsqueeze(-1) * by_mean, grad.unsqueeze(-1) * by_sd, None
@@ -139,7 +140,7 @@ class LinearPieces(torch.autograd.Function):
         return torch.addcmul(line, sd, below, value=-1).sum(-1)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         return ExpectedPieces.backward(ctx, grad)
 

@@ -18,9 +18,10 @@ import math
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import FunctionCtx
 
 from pyrograph.beliefs.gaussian import apply
+from pyrograph.infer.qbethe.first_order import first_order
 
 #: Largest log ratio of a node: products of some do not overflow. So large ones come at points
 #: without weight.
@@ -57,7 +58,7 @@ class IndependentRatios(torch.autograd.Function):
         return ratio
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         mean, scale, z, ratio = ctx.saved_tensors
         shift, stretch, inverse = _relative(mean, scale)

@@ -3,12 +3,17 @@ and differences."""
 
 from __future__ import annotations
 
+import math
+
+import pyro
+import pyro.distributions as dist
 import pytest
 import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 from torch.distributions import Normal
 
+import pyrograph as pg
 from pyrograph.infer.qbethe import mixing, ratios
 from pyrograph.infer.qbethe.mixing import NodeMixing, PairMixing
 from pyrograph.infer.qbethe.ratios import IndependentRatios
@@ -119,6 +124,32 @@ def test_mixing_of_nodes_and_its_derivatives_follow_the_definition(is_constant: 
     assert gradcheck(NodeMixing.apply, x)
 
 
+@pytest.mark.parametrize("arity", [3, 4, 6])
+def test_scopes_of_nodes_that_are_all_but_certain_are_no_nan_in_single_precision(arity: int):
+    torch.set_default_dtype(torch.float32)  # put back by the fixture of all tests
+
+    def model():
+        with pyro.plate("nodes", arity):
+            x = pyro.sample("x", dist.Bernoulli(torch.tensor(0.5)).mask(False))
+        pyro.factor("all", x.prod())
+
+    engine = pg.QBethe(model, num_components=2, progress=False).setup()
+    rules = engine._rules
+    # components on opposite states, of which each has exp(-90) of the other's
+    logits = torch.tensor([[90.0, 0.0], [0.0, 90.0]]).view(1, 2, 1, 2).repeat(1, 1, arity, 1)
+    parameters = {"weights": torch.tensor([[0.0, 1.0]]), "logits_0": logits}
+    for value in parameters.values():
+        value.requires_grad_()
+    share = 1 / (1 + math.exp(-1.0))
+    entropy = -share * math.log(share) - (1 - share) * math.log(1 - share)
+    value = engine.objective(parameters, rules)
+    assert float(value.detach()) == pytest.approx(share + entropy, abs=1e-5)
+    by_weight, by_logits = torch.autograd.grad(value.sum(), list(parameters.values()))
+    slope = share * (1 - share) * (1 + math.log(1 - share) - math.log(share))
+    torch.testing.assert_close(by_weight, torch.tensor([[-slope, slope]]), atol=1e-5, rtol=0)
+    torch.testing.assert_close(by_logits, torch.zeros_like(logits), atol=1e-5, rtol=0)
+
+
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("largest", [40.0, 0.5])
 def test_ratios_are_those_of_normal_densities_up_to_the_largest(
@@ -138,3 +169,18 @@ def test_ratios_are_those_of_normal_densities_up_to_the_largest(
     up = torch.randn_like(ratio)
     ours = torch.autograd.grad(ratio, (mean, scale), up)
     torch.testing.assert_close(ours, torch.autograd.grad(truth, (mean, scale), up))
+
+
+@pytest.mark.parametrize("name", ["weights", "mean_0", "log_scale_0"])
+def test_second_derivatives_are_refused_not_zero(name: str):
+    def model():
+        with pyro.plate("nodes", 3):
+            x = pyro.sample("x", dist.Normal(torch.zeros(3), 1.0))
+        with pyro.plate("pairs", 2):
+            pyro.factor("pair", -(x[1:] - x[:-1]).abs())
+
+    engine = pg.QBethe(model, num_components=2, progress=False).setup()
+    value = engine.objective(engine.parameters, engine._rules).sum()
+    (first,) = torch.autograd.grad(value, engine.parameters[name], create_graph=True)
+    with pytest.raises(NotImplementedError, match="first derivatives only"):
+        first.square().sum().backward()
