@@ -30,7 +30,7 @@ from pyrograph.beliefs import Conjugate, LogGamma, LogitBeta, Natural
 from pyrograph.posterior.conjugate import Rescaled, conjugate_distribution, median
 from pyrograph.posterior.finite import Finite
 from pyrograph.posterior.guide import describe_site
-from pyrograph.posterior.site_guide import SiteGuide
+from pyrograph.posterior.site_guide import SiteGuide, with_states
 from pyrograph.posterior.support import restore
 
 #: Names of a conjugate family's parameters, as its Pyro distribution has them.
@@ -171,10 +171,4 @@ def describe(site) -> dict[str, Any]:
     """
     if not site.is_discrete:
         return {**describe_site(site), "values": None}
-    return {
-        "name": site.name,
-        "batch_shape": list(site.batch_shape),
-        "event_shape": list(site.event_shape),
-        "plates": [list(plate) for plate in site.plates],
-        "values": site.enumeration.clone(),
-    }
+    return with_states(site)
