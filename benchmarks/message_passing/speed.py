@@ -43,7 +43,7 @@ import pyrograph as pg  # noqa: E402
 
 #: (side, states, sweeps of a round)
 CASES = [(10, 2, 200), (50, 2, 100), (200, 2, 20), (50, 8, 50), (50, 32, 20), (200, 16, 5)]
-ROUNDS = 5
+ROUNDS = 9
 AIMS = {("torch edges", 200, 2): 4.0, ("PGMax", 200, 2): 3.0, ("PGMax", 50, 32): 20.0}
 AIMS |= {("libDAI", 200, 2): 50.0}
 

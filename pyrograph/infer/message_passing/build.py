@@ -20,7 +20,7 @@ from torch import Tensor
 from pyrograph.beliefs import Conjugate, Gaussian, Natural
 from pyrograph.errors import NonFiniteDensity, UnsupportedFactor, ZeroMass
 from pyrograph.graph import FactorGraph, FactorGroup
-from pyrograph.infer.message_passing.binary import BinaryFactors
+from pyrograph.infer.message_passing.binary import RANGE, BinaryFactors
 from pyrograph.infer.message_passing.conjugate_sites import FAMILIES, kinds_of_sites, member
 from pyrograph.infer.message_passing.differences import DifferenceFactors, difference_values
 from pyrograph.infer.message_passing.families import (
@@ -36,9 +36,6 @@ from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 from pyrograph.infer.message_passing.reduction import LocalDensity
 from pyrograph.infer.message_passing.tables import MAX_ENTRIES, TableFactors
 from pyrograph.infer.message_passing.tilted import POINTS
-
-#: Log odds beyond which binary messages would overflow are kept as two numbers.
-ODDS_RANGE = 40.0
 
 Family = Categorical | Odds | Continuous
 Block = (
@@ -285,7 +282,7 @@ class _Builder:
                 for group, index, table, alpha in tables
                 if number in self._wiring(group, index)[1]
             ]
-            pairs = all(t.shape[1:] == (2, 2) and _spread(t) < ODDS_RANGE for t in mine)
+            pairs = all(t.shape[1:] == (2, 2) and _spread(t) < RANGE for t in mine)
             alone = all(number not in self._wiring(g, i)[1] for g, i, _, _ in locals_)
             if positive and pairs and alone:
                 base = family.base

@@ -51,7 +51,7 @@ def change(old: Message, new: Message, own: Tensor | None = None) -> Tensor:
     if isinstance(old, Natural):
         like = next(iter(old.parameters().values()))
         return like.new_zeros(len(like))
-    gap = (new - old).abs()
+    gap = (new - old).abs_()
     if gap.dim() == 1:
         return gap
     if own is None:
