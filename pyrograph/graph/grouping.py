@@ -42,16 +42,23 @@ def group_factors(
     for a in arity.unique().tolist():
         which = (arity == a).nonzero().squeeze(1)
         scope = terms.nodes[terms.ptr[which].unsqueeze(1) + torch.arange(a)]
-        member = _row_numbers(torch.cat([family[which].unsqueeze(1), kind_of_node[scope]], 1))
+        member = row_numbers(torch.cat([family[which].unsqueeze(1), kind_of_node[scope]], 1))
         order = member.argsort(stable=True)
         for part in order.split(torch.bincount(member).tolist()):
             groups.append((which[part], scope[part]))
     return sorted(groups, key=lambda g: (int(statement[g[0][0]]), g[1].shape[1]))
 
 
-def _row_numbers(rows: Tensor) -> Tensor:
-    """Equal rows get equal numbers, from 0 on."""
-    number = torch.zeros(len(rows), dtype=torch.int64)
-    for column in rows.unbind(1):
-        number = (number * (int(column.max()) + 1) + column).unique(return_inverse=True)[1]
-    return number
+def row_numbers(rows: Tensor) -> Tensor:
+    """Equal rows ``[n, m]`` of integers from 0 on get equal numbers ``[n]``, in the rows' order.
+
+    As ``rows.unique(dim=0, return_inverse=True)[1]``, many times faster.
+    """
+    number, count = torch.zeros(len(rows), dtype=torch.int64, device=rows.device), 1
+    for column in rows.unbind(1) if len(rows) else ():
+        size = int(column.max()) + 1
+        if count * size >= 2**63:
+            number = number.unique(return_inverse=True)[1]
+            count = len(rows)
+        number, count = number * size + column, count * size
+    return number.unique(return_inverse=True)[1]

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from pyrograph.errors import NonFiniteDensity, UnsupportedFactor, ZeroMass
 from pyrograph.graph import FactorGraph
+from pyrograph.graph.grouping import row_numbers
 
 #: Largest table of a group of factors.
 MAX_ENTRIES = 2**28
@@ -151,7 +152,7 @@ class Network:
     def clusters_by_cards(self, clusters: Tensor) -> Iterator[Tensor]:
         """Clusters ``[n, m]``, those of like numbers of states together."""
         cards = self.cards[clusters]
-        labels = cards.unique(dim=0, return_inverse=True)[1]
+        labels = row_numbers(cards)
         for k in range(int(labels.max()) + 1 if len(labels) else 0):
             yield clusters[labels == k]
 
@@ -273,10 +274,10 @@ class Clusters:
             last = self.position[group.scope[factor]].amax(1)
             is_last = last == self.position[self.nodes[cluster, 0]]
             where, cluster, factor = where[is_last], cluster[is_last], factor[is_last]
-        patterns, pattern = where.unique(dim=0, return_inverse=True)
-        for k, slots in enumerate(patterns.tolist()):
-            chosen = pattern == k
-            of, own = factor[chosen], cluster[chosen]
+        pattern = row_numbers(where + 1)
+        for k in range(int(pattern.max()) + 1 if len(pattern) else 0):
+            chosen = (pattern == k).nonzero().squeeze(1)
+            of, own, slots = factor[chosen], cluster[chosen], where[chosen[0]].tolist()
             fixed, offset = [], torch.zeros(self.num_states, dtype=torch.int64)
             offset = offset.to(self.nodes.device)
             for slot, (at, stride) in enumerate(zip(slots, group.strides, strict=True)):

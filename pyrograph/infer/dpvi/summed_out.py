@@ -20,6 +20,7 @@ from torch import Tensor
 
 from pyrograph.errors import OptionError
 from pyrograph.graph import FactorGraph
+from pyrograph.graph.grouping import row_numbers
 from pyrograph.graph.markov import neighbors
 from pyrograph.infer.dpvi.blocks import node_blocks
 from pyrograph.infer.dpvi.network import EXCLUDED, Network, Tables
@@ -143,7 +144,7 @@ def without(network: Network, nodes: Tensor, pointer: Tensor, index: Tensor) -> 
         mine = nodes[degree[nodes] == b]
         blanket = index[pointer[mine].unsqueeze(1) + torch.arange(b, device=mine.device)]
         cards = torch.cat([network.cards[mine].unsqueeze(1), network.cards[blanket]], 1)
-        labels = cards.unique(dim=0, return_inverse=True)[1]
+        labels = row_numbers(cards)
         for k in labels.unique().tolist():
             like = labels == k
             conditionals.append(_conditionals(network, mine[like], blanket[like], touching))
@@ -176,9 +177,10 @@ def _conditionals(
             continue
         row, own = row[chosen], group.scope[chosen]
         place = (own.unsqueeze(2) == scope[row].unsqueeze(1)).long().argmax(2)  # [R, k]
-        patterns, pattern = place.unique(dim=0, return_inverse=True)
-        for k, slots in enumerate(patterns.tolist()):
+        pattern = row_numbers(place)
+        for k in range(int(pattern.max()) + 1):
             which = (pattern == k).nonzero().squeeze(1)
+            slots = place[which[0]].tolist()
             table = group.values[chosen[which]]
             order = sorted(range(len(slots)), key=slots.__getitem__)
             table = table.permute(0, *(1 + j for j in order))
