@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from pyrograph.infer.dpvi.network import EXCLUDED, Network
+from pyrograph.infer.dpvi.network import Network
 
 #: What the worse half of the particles may add to the bound, in nats.
 LARGE_GAIN = 0.3
@@ -53,7 +53,7 @@ def warning_of_gain(score: Tensor, bound: Tensor) -> str | None:
 def mean_field_bound(network: Network) -> float | None:
     """The best bound of a product of marginals on the way of a damped iteration from uniform ones;
     None where a table has zeros. Every product gives a bound, so nothing has to converge."""
-    if any(bool((group.values == EXCLUDED).any()) for group in network.tables):
+    if network.has_zeros:
         return None
     most = int(network.cards.max())
     state = torch.arange(most, device=network.cards.device)
