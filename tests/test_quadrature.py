@@ -57,3 +57,11 @@ def test_smooth_integrals_agree_with_scipy():
 def test_dtype_is_followed():
     z, w = gauss_hermite(5, 2, torch.float32)
     assert z.dtype == w.dtype == torch.float32
+
+
+@pytest.mark.parametrize("k", [150, 151, 400, 2000])
+def test_rules_of_many_points_hold(k):
+    z, w = gauss_hermite(k)
+    assert_close(w.sum(), torch.tensor(1.0, dtype=w.dtype))
+    for n in (2, 4, 6, 20):
+        assert abs(float((w * z[:, 0] ** n).sum()) / normal_moment(n) - 1) < 1e-9

@@ -147,6 +147,8 @@ class _Parser:
             if keyword not in blocks:
                 self.tokens.fail(f'a block starts with {" or ".join(blocks)}, not "{keyword}"')
             blocks[keyword]()
+        if not self.states:
+            self.tokens.fail("there is no variable")
         missing = [name for name in self.states if name not in self.tables]
         if missing:
             self.tokens.fail(f"there is no probability block for {', '.join(missing)}")
@@ -220,6 +222,9 @@ class _Parser:
                 default = self.numbers(shape[-1], f'the default row of "{name}"')
             elif tokens.skip("("):
                 row = self.row(name, parents)
+                if not bool(table[row].isnan().all()):
+                    given = ", ".join(self.states[p][k] for p, k in zip(parents, row))
+                    tokens.fail(f'the row of "{name}" for ({given}) is given twice')
                 table[row] = self.numbers(shape[-1], f'a row of "{name}"')
             else:
                 self.property()

@@ -10,6 +10,7 @@ tables are a few statements. Observed variables are constants: they cut slices o
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from numbers import Integral
 from typing import Any
 
 import pyro
@@ -85,7 +86,7 @@ class DiscreteModel:
                     f"the evidence is about variable {v}; variables are 0 .. "
                     f"{self.num_variables - 1}."
                 )
-            if not 0 <= state < self.cardinalities[v]:
+            if not isinstance(state, Integral) or not 0 <= state < self.cardinalities[v]:
                 raise OptionError(
                     f"the evidence puts variable {v} into state {state}; its states are 0 .. "
                     f"{self.cardinalities[v] - 1}."

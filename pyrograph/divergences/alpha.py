@@ -33,7 +33,7 @@ from pyrograph.divergences.pointwise import (
     oriented,
     pointwise_divergence,
 )
-from pyrograph.errors import OptionError, ShapeMismatch
+from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch
 
 #: Below this |alpha (1 - alpha)| log(int p^alpha q^(1 - alpha)) is too close to zero to divide.
 NEAR_LIMIT = 1e-3
@@ -56,6 +56,7 @@ def alpha_divergence(p: Measure, q: Measure, alpha: float | Tensor) -> Tensor:
 
     Raises:
         ShapeMismatch: the measures do not live on the same space.
+        NonFiniteDensity: a mass is NaN.
         OptionError: alpha is not finite, or a covariance is not positive definite.
     """
     if isinstance(p, Gaussian) and isinstance(q, Gaussian):
@@ -68,7 +69,7 @@ def alpha_divergence(p: Measure, q: Measure, alpha: float | Tensor) -> Tensor:
         shape = gaussian_shape_divergence(p, q, alpha)
         curved = -(-c * torch.where(limit, 0, shape)).expm1() / torch.where(limit, 1, c)
         return masses + log_mixed.exp() * torch.where(limit, shape, curved)
-    a, b = paired_atoms(p, q)
+    a, b = _proper_atoms(p, q)
     return pointwise_divergence(a, b, order(alpha, a)[..., None]).sum(-1)
 
 
@@ -79,7 +80,7 @@ def log_affinity(p: Measure, q: Measure, alpha: float | Tensor) -> Tensor:
         c = alpha * (1 - alpha)
         shape = torch.where(c == 0, 0, gaussian_shape_divergence(p, q, alpha))
         return alpha * p.log_mass + (1 - alpha) * q.log_mass - c * shape
-    a, b = paired_atoms(p, q)
+    a, b = _proper_atoms(p, q)
     return log_product(a, b, order(alpha, a)[..., None]).logsumexp(-1)
 
 
@@ -98,7 +99,7 @@ def optimal_scale(p: Measure, q: Measure, alpha: float | Tensor) -> Tensor:
         alpha = order(alpha, p.mean)
         shape = torch.where(alpha == 1, 0, gaussian_shape_divergence(p, q, alpha))
         return p.log_mass - q.log_mass - (1 - alpha) * shape
-    a, b = paired_atoms(p, q)
+    a, b = _proper_atoms(p, q)
     alpha = order(alpha, a)
     limit = is_limit(alpha)
     divisor = torch.where(limit, 1, alpha)
@@ -204,4 +205,19 @@ def paired_atoms(p: Atomic, q: Atomic) -> tuple[Tensor, Tensor]:
         raise ShapeMismatch(f"{kinds}: {p.points.shape[-1]} and {q.points.shape[-1]} grid points")
     if isinstance(p, Gridded) and not bool((p.points == q.points).all()):
         raise ShapeMismatch(f"{kinds}: the grids have different points; use one grid for both")
-    return p.log_atoms, q.log_atoms
+    a, b = p.log_atoms, q.log_atoms
+    try:
+        torch.broadcast_shapes(a.shape, b.shape)
+    except RuntimeError as error:
+        shapes = f"{list(a.shape[:-1])} and {list(b.shape[:-1])}"
+        raise ShapeMismatch(f"{kinds}: batches {shapes} do not broadcast") from error
+    return a, b
+
+
+def _proper_atoms(p: Atomic, q: Atomic) -> tuple[Tensor, Tensor]:
+    """:func:`paired_atoms`, none of which is NaN."""
+    a, b = paired_atoms(p, q)
+    for name, atoms in (("p", a), ("q", b)):
+        if bool(atoms.isnan().any()):
+            raise NonFiniteDensity(f"{name} has log masses that are NaN; -inf stands for zero")
+    return a, b

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from pyrograph.errors import ConvergenceWarning, InferenceError, OptionError, ShapeMismatch
 from pyrograph.graph import FactorGraph, trace_graph
 from pyrograph.infer.options import count, floating, positive, refuse_unknown
-from pyrograph.infer.requires import Requirement, check_program
+from pyrograph.infer.requires import Requirement, check_constant, check_program
 from pyrograph.posterior import Posterior
 
 
@@ -122,12 +122,13 @@ class Engine(ABC):
         Raises:
             UnsupportedSite: a site does not fit the engine.
             StructureError: the structure cannot be read.
+            NonFiniteDensity, ZeroMass: an observation that reads no latent is impossible.
         """
         self.check(args, kwargs)
         # the engine's own stream, seeded from the global one: pyro.set_rng_seed governs it
         seed = int(torch.randint(2**62, ()))
         self._graph = self.read(args, kwargs)
-        self._arguments = (args, kwargs)
+        self._arguments, self._versions = (args, kwargs), _versions((args, kwargs))
         self._history = {}
         self.generator = torch.Generator().manual_seed(seed)
         try:
@@ -155,6 +156,7 @@ class Engine(ABC):
         )
         if graph.num_nodes == 0:
             raise InferenceError("the program has no latent site: there is nothing to infer")
+        check_constant(graph.constant)
         return graph.to(self.device, self.dtype) if self.device or self.dtype else graph
 
     def step(self, *args, **kwargs) -> float:
@@ -265,10 +267,13 @@ class Engine(ABC):
     def _prepare(self, args: tuple, kwargs: dict) -> None:
         if self._graph is None:
             self.setup(*args, **kwargs)
-        elif (args or kwargs) and not _same((args, kwargs), self._arguments):
+            return
+        alike = _same((args, kwargs), self._arguments)
+        if (args or kwargs) and not (alike and _versions(self._arguments) == self._versions):
             raise InferenceError(
-                f"this {type(self).__name__} is set up for other model arguments, and its graph "
-                "holds them as constants. Call setup(...) with the new ones, or make a new engine."
+                f"this {type(self).__name__} is set up for other model arguments (or for these "
+                "before they were changed in place), and its graph holds them as constants. Call "
+                "setup(...) with the new ones, or make a new engine."
             )
 
     def _iterate(self) -> float:
@@ -286,6 +291,17 @@ def _device(device: torch.device | str) -> torch.device:
         return torch.device(device)
     except RuntimeError as error:
         raise OptionError(f"device={device!r} is no device: {error}") from error
+
+
+def _versions(value: Any) -> list[int]:
+    """How often each tensor among (nested) arguments was changed in place."""
+    if isinstance(value, Tensor):
+        return [] if value.is_inference() else [value._version]
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return []
+    return [version for part in value for version in _versions(part)]
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -163,6 +163,8 @@ class MixturePosterior(ScopedPosterior):
         if not bool(inside.reshape(site.num_nodes, -1).all(1)[mask].all()):
             raise OptionError(f'a value of site "{site.name}" is outside its support')
         free = biject_to(support).inv(flat).reshape(site.num_nodes, -1)
+        if not bool(free.isfinite().all(1)[mask].all()):
+            raise OptionError(f'a value of site "{site.name}" is infinite or on its boundary')
         return torch.where(mask.unsqueeze(1), free, 0.0)
 
     def guide(self, sites: Sequence[str] | None = None) -> MixtureGuide:

@@ -68,6 +68,7 @@ def test_rows_of_rounded_digits_are_scaled_to_sum_to_one(read):
         ("(yes, off) 0.1, 0.2, 0.7;", "(yes, off) 0.1, 0.2;", "2 entries instead of 3"),
         ("(yes, off) 0.1,", "(yes, off) 0.4,", r"rain=yes, sprinkler=off.*no distribution"),
         ("(yes, off) 0.1, 0.2,", "(yes, off) -0.1, 0.4,", "no distribution"),
+        ("(yes, off) 0.1,", "(yes, off) 1, 0, 0; (yes, off) 0.1,", r"\(yes, off\) is given twice"),
         ("(yes, off) 0.1,", "(yes, of) 0.1,", '"sprinkler" has no state "of"'),
         ("(yes, off) 0.1,", "(yes) 0.1,", r"\(yes\), but the parents are \(rain, sprinkler\)"),
         ("default 0.8, 0.1, 0.1;", "", r"rain=no, sprinkler=off\) is missing"),
@@ -92,6 +93,11 @@ def test_what_is_wrong_with_a_file_is_said_with_its_line(read, old, new, message
     with pytest.raises(DataFormatError, match=message) as caught:
         read(SPRINKLER.replace(old, new))
     assert str(caught.value).startswith("net.bif:")
+
+
+def test_a_file_without_variables_is_refused(read):
+    with pytest.raises(DataFormatError, match="there is no variable"):
+        read("network empty { }")
 
 
 def test_a_circle_of_arcs_is_refused(read):

@@ -19,7 +19,7 @@ from pyrograph.divergences import (
     optimal_scale,
     scale_free_divergence,
 )
-from pyrograph.errors import OptionError, ShapeMismatch
+from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch
 
 ALPHAS = [-3.0, -1.0, 0.0, 0.3, 0.5, 1.0, 2.0, 4.0]
 #: (weights, means, standard deviations) of p; q = 1.3 N(-.3, 1.2^2)
@@ -266,12 +266,22 @@ def test_masses_far_from_one_neither_overflow_nor_lose_their_scale():
     assert_close(shifted, near - 3000, rtol=1e-12, atol=0)
 
 
+@pytest.mark.parametrize("of", [alpha_divergence, optimal_scale])
+@pytest.mark.parametrize("name", ["p", "q"])
+def test_masses_that_are_no_numbers_are_refused(of, name):
+    measures = {k: torch.zeros(2) for k in "pq"} | {name: torch.tensor([math.nan, 0.0])}
+    with pytest.raises(NonFiniteDensity, match=f"^{name} has"):
+        of(Discrete(measures["p"]), Discrete(measures["q"]), 0.5)
+
+
 def test_measures_on_different_spaces_are_refused():
     line = Gridded(torch.zeros(3), torch.arange(3.0))
     with pytest.raises(ShapeMismatch, match="one kind"):
         alpha_divergence(Discrete(torch.zeros(3)), line, 1.0)
     with pytest.raises(ShapeMismatch, match="states"):
         alpha_divergence(Discrete(torch.zeros(3)), Discrete(torch.zeros(4)), 1.0)
+    with pytest.raises(ShapeMismatch, match=r"batches \[3\] and \[2\]"):
+        alpha_divergence(Discrete(torch.zeros(3, 4)), Discrete(torch.zeros(2, 4)), 1.0)
     with pytest.raises(ShapeMismatch, match="different points"):
         alpha_divergence(line, Gridded(torch.zeros(3), 2 * torch.arange(3.0)), 1.0)
     with pytest.raises(ShapeMismatch, match="dimensions"):

@@ -1,6 +1,7 @@
 """What every particle engine promises: options, seeds, checkpoints, stopping, errors."""
 
 import io
+import math
 
 import pyro
 import pyro.distributions as dist
@@ -16,6 +17,7 @@ from pyrograph.errors import (
     OptionError,
     ShapeMismatch,
     UnsupportedSite,
+    ZeroMass,
 )
 from pyrograph.infer import AdaGrad, Adam, GraphicalSVGD, Langevin, RMSProp, fit
 from pyrograph.kernels import RandomNeighbors
@@ -152,6 +154,36 @@ def test_new_arguments_need_a_new_setup():
         engine.step(y + 1)
     engine.setup(y + 1)
     assert engine.num_done == 0
+
+
+def test_arguments_that_changed_in_place_need_a_new_setup():
+    model, y = gaussian_chain()
+    y = y.clone()
+    engine = GraphicalSVGD(model, num_steps=2, progress=False)
+    engine.step(y)
+    y += 1
+    with pytest.raises(InferenceError, match="changed in place"):
+        engine.run(y)
+    engine.run()  # goes on with what it was set up for
+
+
+@pytest.mark.parametrize(
+    "observed, error", [(2.0, ZeroMass), (math.nan, NonFiniteDensity)], ids=["zero", "nan"]
+)
+@pytest.mark.parametrize("infer", [Langevin, pg.BP, pg.VMP, pg.QBethe, pg.DPVI])
+@pytest.mark.filterwarnings("ignore:Encountered NaN")  # Pyro saw it too
+def test_an_impossible_observation_that_reads_no_latent_is_refused(infer, observed, error):
+    def model():
+        if infer is pg.DPVI:
+            pyro.sample("x", dist.Bernoulli(0.3))
+        else:
+            pyro.sample("x", dist.Normal(0.0, 1.0))
+        y = dist.Uniform(0.0, 1.0) if observed == 2.0 else dist.Normal(0.0, 1.0)
+        y._validate_args = False
+        pyro.sample("y", y, obs=torch.tensor(observed))
+
+    with pytest.raises(error, match=r"reads? no latent"):
+        fit(model, infer=infer, num_steps=2, progress=False)
 
 
 def test_fit_is_the_engines_run():

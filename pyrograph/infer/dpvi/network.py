@@ -98,11 +98,10 @@ class Network:
 
         Raises:
             UnsupportedFactor: a table would be too large.
-            NonFiniteDensity: a factor is NaN or plus infinity in some state, or the statements
-                without latents are.
-            ZeroMass: a factor is zero in all states, or an observation without latents is.
+            NonFiniteDensity: a factor is NaN or plus infinity in some state.
+            ZeroMass: a factor is zero in all states.
         """
-        constant = _checked(graph.constant.detach().double())
+        constant = graph.constant.detach().double()
         cards = [
             torch.full((s.num_nodes,), s.cardinality, dtype=torch.int64)
             for s in graph.sites.values()
@@ -155,20 +154,6 @@ class Network:
         labels = row_numbers(cards)
         for k in range(int(labels.max()) + 1 if len(labels) else 0):
             yield clusters[labels == k]
-
-
-def _checked(constant: Tensor) -> Tensor:
-    if bool(constant.isnan()) or bool(constant == torch.inf):
-        raise NonFiniteDensity(
-            f"the log density of the statements that read no latent is {float(constant)}. Look at "
-            "the observations: NaN among them, or a density that is not finite there."
-        )
-    if bool(constant == -torch.inf):
-        raise ZeroMass(
-            "an observation that reads no latent has density zero, so no state of the latents has "
-            "mass. Look for values outside of their distribution's support."
-        )
-    return constant
 
 
 @dataclass(frozen=True)

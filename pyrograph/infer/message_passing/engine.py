@@ -41,7 +41,7 @@ from pyrograph.infer.message_passing.damping import AutomaticDamping
 from pyrograph.infer.message_passing.double_loop import DoubleLoop, is_discrete
 from pyrograph.infer.message_passing.evidence import kind_of, log_evidence
 from pyrograph.infer.message_passing.families import Continuous
-from pyrograph.infer.message_passing.implicit import attached
+from pyrograph.infer.message_passing.implicit import attached, refuse_second_derivatives
 from pyrograph.infer.message_passing.messages import (
     Message,
     changes,
@@ -155,7 +155,8 @@ class MessagePassing(Engine):
         plain = self.schedule == "parallel" and self.init is None and self.damping in ("auto", 0.0)
         self._is_tree = self._forest and plain and bool(self.network.blocks)
         self._is_tree = self._is_tree and applies(self.network)
-        settles = self._forest and not self.network.has_quadrature
+        plain_bp = all(bool((block.alpha == 1).all()) for block in self.network.blocks)
+        settles = self._forest and plain_bp and not self.network.has_quadrature
         automatic = self.damping == "auto" and not settles
         self._automatic = AutomaticDamping() if automatic else None
         self._colours = self._node_colours() if self.schedule == "sequential" else []
@@ -337,6 +338,8 @@ class MessagePassing(Engine):
         if not (self.network.is_differentiable and torch.is_grad_enabled()):
             return self.log_evidence.detach()
         value = log_evidence(self.network, self.messages, self.beliefs_of(self.messages))
+        if value.requires_grad:
+            value.register_hook(refuse_second_derivatives)
         return self.log_evidence.detach() + (value - value.detach())
 
     def evidence_kind(self) -> EvidenceKind:

@@ -7,6 +7,8 @@ Messages at a fixed point solve m = F(m, theta), so that
 Backwards, g = (I - dF/dm')^-1 v is found by GMRES from products with dF/dm', each one pass back
 through a sweep. The evidence needs none of this: eq (66) is stationary in the messages, so its
 derivative is the direct one, the expectation of d log f_a / dtheta under the factors' beliefs.
+Both are first derivatives only: what messages do to them is not followed further, and to ask for
+more raises.
 
 Source: the implicit function theorem; Bai, Kolter & Koltun (2019) for its use with autograd.
 """
@@ -60,12 +62,26 @@ def attached(
         image = sweep(point)
 
     def backward(gradient: Tensor | None) -> Tensor | None:
+        refuse_second_derivatives(gradient)
         return None if gradient is None else _solve(image, point, gradient)
 
     # the values of the fixed point itself, the derivative of one sweep
     result = torch.where(fixed.isinf(), fixed, fixed + (once - once.detach()))
     result.register_hook(backward)
     return _unflat(result, start)
+
+
+def refuse_second_derivatives(gradient: Tensor | None) -> None:
+    """A hook of a tensor whose derivative is right but has none of its own.
+
+    Raises:
+        NotImplementedError: the backward pass is recorded (``create_graph=True``).
+    """
+    if torch.is_grad_enabled():
+        raise NotImplementedError(
+            "evidence and marginals of message passing have first derivatives only: leave out "
+            "create_graph=True, and for second ones take differences of first ones"
+        )
 
 
 def _solve(image: Tensor, point: Tensor, gradient: Tensor) -> Tensor:

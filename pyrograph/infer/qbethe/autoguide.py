@@ -76,12 +76,20 @@ class AutoQBethe(AutoContinuous):
         Every continuous site of ``model`` has to be one of the posterior's. Of correlated numbers
         of a node the standard deviations are taken.
 
+        Raises:
+            OptionError: the posterior is no mixture.
+
         Raises, at the first call of the guide:
             OptionError: the posterior has no continuous site of a name the program has.
             ShapeMismatch: it has another size.
             InferenceError: some nodes were conditioned on and have no width.
         """
-        mixture: JointMixture = posterior.mixture
+        mixture = getattr(posterior, "mixture", None)
+        if not isinstance(mixture, JointMixture):
+            raise OptionError(
+                f"{type(posterior).__name__} has no mixture to start from; give the posterior of "
+                "pg.QBethe"
+            )
         guide = cls(model, mixture.num_components, hold_weights=0)
         guide._start = mixture
         return guide

@@ -360,7 +360,7 @@ class QBethe(Engine):
                 self.network.kinds[k] = replace(
                     kind, **{n: v.to(kind.centre) for n, v in measures.items()}
                 )
-        self._rule.load_state_dict(state["optimizer"])
+        self._rule.load_state_dict(deepcopy(state["optimizer"]))  # torch keeps what it is given
 
 
 def _sentences(status: str, notes: list[str]) -> str:

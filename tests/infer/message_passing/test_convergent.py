@@ -4,6 +4,8 @@ Truth: enumeration, and the plain iteration where it converges.
 """
 
 import networkx as nx
+import pyro
+import pyro.distributions as dist
 import pytest
 import torch
 from torch.testing import assert_close
@@ -120,3 +122,22 @@ def test_a_long_chain_is_exact_after_one_step():
     assert posterior.converged
     assert len(posterior.history["residual"]) == 1
     assert_close(posterior.log_evidence, forward.logsumexp(0), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("coupling", [3.0, 5.0, 10.0])
+@pytest.mark.parametrize("alpha", [0.3, 0.5])
+def test_fractional_messages_settle_on_a_tree_too(coupling, alpha):
+    """Only alpha = 1 settles by itself there: here parallel messages would take turns."""
+
+    def chain():
+        with pyro.plate("nodes", 3):
+            x = pyro.sample("x", dist.Bernoulli(logits=torch.tensor([3.0, -3.0, 0.0]).double()))
+        spin = 2 * x - 1
+        with pyro.plate("edges", 2):
+            pyro.factor("pair", coupling * spin[:-1] * spin[1:])
+
+    posterior = pg.fit(chain, infer=pg.FractionalBP, alpha=alpha, progress=False)
+    assert posterior.converged
+    # attracting spins agree
+    pairs = posterior.factor_marginal("pair")
+    assert bool((pairs[:, 0, 0] + pairs[:, 1, 1] > 0.9).all())

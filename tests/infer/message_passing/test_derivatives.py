@@ -52,6 +52,15 @@ def test_derivatives_are_those_of_finite_differences(engine, options, what, poin
     assert gradcheck(value, point, eps=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("engine, options", ENGINES, ids=lambda e: getattr(e, "__name__", ""))
+@pytest.mark.parametrize("what", ["evidence", "marginal"])
+def test_second_derivatives_are_refused_not_wrong(engine, options, what, point):
+    posterior = pg.fit(ising, point, infer=engine, **RUN, **options)
+    value = posterior.log_evidence if what == "evidence" else posterior.marginal("x").probs[0, 1]
+    with pytest.raises(NotImplementedError, match="first derivatives only"):
+        torch.autograd.grad(value, point, create_graph=True)
+
+
 def test_on_a_tree_the_derivative_of_the_evidence_is_the_expected_statistic():
     w = torch.tensor(0.4, requires_grad=True)
 

@@ -314,3 +314,9 @@ def test_what_cannot_start_it_is_told():
         AutoQBethe(two_modes, num_components=0)
     with pytest.raises(OptionError, match="init_scale"):
         AutoQBethe(two_modes, init_scale=-1.0)
+
+
+def test_a_posterior_that_is_no_mixture_is_refused():
+    posterior = pg.fit(two_modes, infer=pg.EP, progress=False, num_steps=5)
+    with pytest.raises(OptionError, match="has no mixture"):
+        AutoQBethe.from_posterior(two_modes, posterior)

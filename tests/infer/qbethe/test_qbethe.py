@@ -309,6 +309,19 @@ def test_runs_repeat_under_a_seed_and_go_on_where_they_stopped():
     assert_close(found.log_evidence, a.log_evidence, rtol=0, atol=0)
 
 
+def test_a_state_can_be_loaded_more_than_once():
+    options = {"num_components": 2, "num_steps": 20, "hold_weights": 5, "progress": False}
+    first = pg.QBethe(chain, **options).setup()
+    for _ in range(8):
+        first.step()
+    state, found = first.state_dict(), []
+    for _ in range(2):
+        engine = pg.QBethe(chain, **options).setup()
+        engine.load_state_dict(state)
+        found.append(engine.run().log_evidence)
+    assert_close(found[0], found[1], rtol=0, atol=0)
+
+
 def test_a_tolerance_stops_and_says_so():
     q = fit(walk, num_components=1, tol=1e-6, optimizer="lbfgs")
     assert q.converged and len(q.history["objective"]) < 200
