@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from pyrograph.errors import NonFiniteDensity, OptionError, UnsupportedFactor, UnsupportedSite
+from pyrograph.errors import OptionError, UnsupportedSite
 from pyrograph.graph import FactorGraph
+from pyrograph.graph.checked import constant_of, table_of
 from pyrograph.trace.sites import Site
 
 #: Largest table of a group of factors.
@@ -59,30 +60,11 @@ def read_tables(graph: FactorGraph) -> LogTables:
                 "many states. Observe it, or sum it out in the model."
             )
         cards += [site.cardinality] * site.num_nodes
-    constant = float(graph.constant.detach())
-    if constant != constant or constant == torch.inf:
-        raise NonFiniteDensity(
-            f"the log density of the statements that read no latent is {constant}. Look at the "
-            "observations: NaN among them, or a density that is not finite there."
-        )
+    constant = float(constant_of(graph).detach())
     scopes: list[tuple[int, ...]] = []
     tables: list[np.ndarray] = []
     for group in graph.factors:
-        entries = group.num_factors * int(np.prod([float(s.cardinality) for s in group.slots]))
-        if entries > MAX_ENTRIES:
-            raise UnsupportedFactor(
-                f"{graph.factor_name(group, 0)} and its likes have tables of {entries:,} entries "
-                f"in all, over the budget of {MAX_ENTRIES:,}. Split the statement into terms of "
-                "fewer nodes."
-            )
-        values = group.table().detach().double().cpu()
-        bad = values.isnan() | (values == torch.inf)
-        if bool(bad.any()):
-            e = int(bad.flatten(1).any(1).nonzero()[0])
-            raise NonFiniteDensity(
-                f"{graph.factor_name(group, e)} is NaN or plus infinity in some state. Look at "
-                "that statement: a probability above 1 or 0 / 0 are the usual causes."
-            )
+        values = table_of(graph, group, MAX_ENTRIES).detach().double().cpu()
         scopes += map(tuple, group.scope.tolist())
         tables += list(values.numpy())
     return LogTables(tuple(cards), scopes, tables, constant)

@@ -16,8 +16,9 @@ from tqdm import tqdm
 
 from pyrograph.errors import ConvergenceWarning, InferenceError, OptionError, ShapeMismatch
 from pyrograph.graph import FactorGraph, trace_graph
+from pyrograph.graph.checked import constant_of
 from pyrograph.infer.options import count, floating, positive, refuse_unknown
-from pyrograph.infer.requires import Requirement, check_constant, check_program
+from pyrograph.infer.requires import Requirement, check_program, refuse_no_mass
 from pyrograph.posterior import Posterior
 
 
@@ -156,7 +157,7 @@ class Engine(ABC):
         )
         if graph.num_nodes == 0:
             raise InferenceError("the program has no latent site: there is nothing to infer")
-        check_constant(graph.constant)
+        refuse_no_mass(constant_of(graph))
         return graph.to(self.device, self.dtype) if self.device or self.dtype else graph
 
     def step(self, *args, **kwargs) -> float:

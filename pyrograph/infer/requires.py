@@ -10,7 +10,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import Independent
 
-from pyrograph.errors import NonFiniteDensity, UnsupportedSite, ZeroMass
+from pyrograph.errors import UnsupportedSite, ZeroMass
 from pyrograph.trace.plain_run import retried
 from pyrograph.trace.sites import draw, enumeration, is_latent, name_of
 
@@ -129,21 +129,15 @@ def check_program(
     retried(run, lambda: inspector.last)
 
 
-def check_constant(constant: Tensor) -> None:
+def refuse_no_mass(constant: Tensor) -> None:
     """Whether what the program says without any latent leaves something to infer.
 
     Args:
         constant: log density of those statements, ``[]``.
 
     Raises:
-        NonFiniteDensity: it is NaN or plus infinity.
         ZeroMass: it is minus infinity.
     """
-    if bool(constant.isnan()) or bool(constant == torch.inf):
-        raise NonFiniteDensity(
-            f"the log density of the statements that read no latent is {float(constant)}. Look at "
-            "the observations: NaN among them, or a density that is not finite there."
-        )
     if bool(constant == -torch.inf):
         raise ZeroMass(
             "an observation that reads no latent has density zero, so no state of the latents has "

@@ -18,8 +18,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from pyrograph.errors import NonFiniteDensity, UnsupportedFactor, ZeroMass
+from pyrograph.errors import ZeroMass
 from pyrograph.graph import FactorGraph
+from pyrograph.graph.checked import table_of
 from pyrograph.graph.grouping import row_numbers
 
 #: Largest table of a group of factors.
@@ -108,21 +109,7 @@ class Network:
         ]
         tables = []
         for group in graph.factors:
-            entries = group.num_factors * math.prod(s.cardinality for s in group.slots)
-            if entries > MAX_ENTRIES:
-                raise UnsupportedFactor(
-                    f"{graph.factor_name(group, 0)} and its likes have tables of {entries:,} "
-                    f"entries in all, over the budget of {MAX_ENTRIES:,}. Split the statement into "
-                    "terms of fewer nodes."
-                )
-            values = group.table().detach().double()
-            bad = values.isnan() | (values == torch.inf)
-            if bool(bad.any()):
-                e = int(bad.flatten(1).any(1).nonzero()[0])
-                raise NonFiniteDensity(
-                    f"{graph.factor_name(group, e)} is NaN or plus infinity in some state. Look at "
-                    "that statement: a probability above 1 or 0 / 0 are the usual causes."
-                )
+            values = table_of(graph, group, MAX_ENTRIES).detach().double()
             top = values.flatten(1).amax(1)
             if bool((top == -torch.inf).any()):
                 e = int((top == -torch.inf).nonzero()[0])

@@ -8,7 +8,6 @@ quadrature.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,8 +17,9 @@ import torch
 from torch import Tensor
 
 from pyrograph.beliefs import Conjugate, Gaussian, Natural
-from pyrograph.errors import NonFiniteDensity, UnsupportedFactor, ZeroMass
+from pyrograph.errors import UnsupportedFactor, ZeroMass
 from pyrograph.graph import FactorGraph, FactorGroup
+from pyrograph.graph.checked import refuse_non_finite, table_of
 from pyrograph.infer.message_passing.binary import RANGE, BinaryFactors
 from pyrograph.infer.message_passing.conjugate_sites import FAMILIES, kinds_of_sites, member
 from pyrograph.infer.message_passing.differences import DifferenceFactors, difference_values
@@ -208,15 +208,11 @@ class _Builder:
             out.append((group, index, values[index], alpha[index]))
 
     def _read_table(self, group: FactorGroup, tables: list) -> None:
-        entries = math.prod(site.cardinality for site in group.slots)
-        if entries * group.num_factors > MAX_ENTRIES:
-            raise UnsupportedFactor(
-                f"{self.graph.factor_name(group, 0)} and its likes have {group.num_factors} tables "
-                f"of {entries:,} entries, over the budget of {MAX_ENTRIES:,} in all. Split the "
-                "statement into terms of fewer nodes. Checks of parity need no tables, nor do "
-                "pairs that depend on the difference of their states alone."
-            )
-        table = self._scaled(group, group.table().to(self.like))
+        advice = (
+            " Checks of parity need no tables, nor do pairs that depend on the difference of their "
+            "states alone."
+        )
+        table = self._scaled(group, table_of(self.graph, group, MAX_ENTRIES, advice).to(self.like))
         if group.arity == 1:
             number = int(self.family[group.scope[0, 0]])
             family, rows = self.families[number], self.row[group.scope[:, 0]]
@@ -234,13 +230,7 @@ class _Builder:
             NonFiniteDensity: a value is NaN or plus infinity.
             ZeroMass: a factor is zero everywhere.
         """
-        bad = log_values.isnan() | (log_values == torch.inf)
-        if bool(bad.any()):
-            e = int(bad.flatten(1).any(1).nonzero()[0])
-            raise NonFiniteDensity(
-                f"{self.graph.factor_name(group, e)} is NaN or plus infinity for some states; look "
-                "at that statement's parameters."
-            )
+        refuse_non_finite(self.graph, group, log_values)
         flat = log_values.flatten(1)
         peak = flat.amax(1)
         if bool((peak == -torch.inf).any()):

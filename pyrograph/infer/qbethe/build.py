@@ -5,7 +5,6 @@ Factors of equal scopes share one belief: their entropy counts once, as if they 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from pyrograph.errors import UnsupportedFactor
 from pyrograph.graph import FactorGraph, FactorGroup
+from pyrograph.graph.checked import table_of
 from pyrograph.graph.forest import is_forest
 from pyrograph.infer.message_passing.reduction import LocalDensity
 from pyrograph.infer.message_passing.tables import MAX_ENTRIES
@@ -148,14 +148,7 @@ def _potential(
 ) -> Potential:
     like = graph.constant.detach().new_zeros(0)
     if group.is_discrete:
-        entries = math.prod(site.cardinality for site in group.slots) * group.num_factors
-        if entries > MAX_ENTRIES:
-            raise UnsupportedFactor(
-                f"{graph.factor_name(group, 0)} and its likes have tables of {entries:,} entries "
-                f"in all, over the budget of {MAX_ENTRIES:,}. Split the statement into terms of "
-                "fewer nodes."
-            )
-        table = group.table().to(like)
+        table = table_of(graph, group, MAX_ENTRIES).to(like)
         bad = zero_states(table)
         if bad is not None:
             raise UnsupportedFactor(

@@ -392,3 +392,13 @@ def test_a_density_that_is_nan_names_the_factor():
 
     with warnings.catch_warnings(), pytest.raises(NonFiniteDensity, match="bad"):
         fit(model)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_discrete_factor_that_is_not_finite_is_named(value):
+    def model():
+        x = pyro.sample("x", dist.Bernoulli(0.3))
+        pyro.factor("bad", torch.where(x > 0, value, 0.0))
+
+    with pytest.raises(NonFiniteDensity, match=r'factor "bad"\[0\]'):
+        fit(model, num_steps=2)
