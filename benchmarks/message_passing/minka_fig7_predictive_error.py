@@ -12,7 +12,9 @@ Grids follow each mixture: both components, and a stretch wide enough for every 
 The ratio error(5) / error(1) hangs on the narrow components: 1.45 over all 210 mixtures, which
 misses the criterion, 1.29 over the 151 with both standard deviations above .18, 1.12 over the 117
 above .3. The subset of 154 behind the expected values is not known; these cuts were made after
-the criterion had failed and take no part in it.
+the criterion had failed and take no part in it. It is no accident of the draw, for five other
+draws of 210 give 1.38 to 1.59, nor of fits that do not settle, for ten times their steps change
+the error by 3e-6.
 
 Source: Minka (2005), Figure 7: alpha = 1 predicts best, and errors grow faster below than above.
 """
@@ -84,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> bool:
     for alpha, expected in EXPECTED.items():
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", ConvergenceWarning)
-            q = alpha_project(p, Gaussian1D(), alpha, tol=1e-6, max_steps=500)
+            q = alpha_project(p, Gaussian1D(), alpha, tol=1e-6, max_steps=5000)
         unsettled = [str(w.message) for w in caught]
         z = q.mean[:, 0] / q.covariance[:, 0, 0].sqrt()
         errors[alpha] = (positive - Normal(0, 1).cdf(z)).abs()

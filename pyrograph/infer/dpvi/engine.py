@@ -31,20 +31,17 @@ from pyrograph.infer.dpvi.blocks import affordable_pairs, blocks_of, clusters_of
 from pyrograph.infer.dpvi.diffuse import warning_of_diffuse, warning_of_gain
 from pyrograph.infer.dpvi.labelled import Labellings
 from pyrograph.infer.dpvi.labelled_program import LabelledProgram, read_labelled
+from pyrograph.infer.dpvi.labelled_start import (
+    first_labellings,
+    num_partitions,
+    refuse_broken_data,
+)
 from pyrograph.infer.dpvi.moves import block_move, flip_move
 from pyrograph.infer.dpvi.network import Network
 from pyrograph.infer.dpvi.particles import Hash, Particles
 from pyrograph.infer.dpvi.regions import before_singles, region_move, regions_of
 from pyrograph.infer.dpvi.split_merge import splits_and_merges
-from pyrograph.infer.dpvi.start import (
-    FEWEST,
-    climbed,
-    codes_of,
-    first_labellings,
-    num_partitions,
-    refuse_broken_data,
-    scattered,
-)
+from pyrograph.infer.dpvi.start import FEWEST, climbed, codes_of, scattered
 from pyrograph.infer.dpvi.summed_out import Conditionals, independent_nodes, without
 from pyrograph.infer.options import count
 from pyrograph.infer.requires import FiniteDiscrete
@@ -75,9 +72,10 @@ class DPVI(Engine):
             few blocks, regions and flips; ``"single"`` after another kind has regions before it.
             Labellings take ``"single"`` label by label and ``"split"`` splits and merges of
             clusters; by default both.
-        init: ``"icm"`` local maxima from scattered and opposite states, and for labellings passes
-            of filtering in several orders; ``"random"`` states without climbing, and one pass; a
-            posterior whose draws start it; or ``{site: [M, *site shape]}``.
+        init: ``"icm"`` local maxima from scattered and opposite states; for labels of one site
+            passes of filtering in several orders, and of several sites Gibbs chains that cool;
+            ``"random"`` states without climbing, and one pass; a posterior whose draws start it;
+            or ``{site: [M, *site shape]}``.
         sum_out: ``"auto"``, or names of sites: nodes of which no two share a factor are summed out
             exactly, and the bound is the greater for it.
         proposals: a function of ``{site: [K, *site shape]}`` that proposes more, ``{site: [M,

@@ -7,23 +7,16 @@ all in their first, second, ... state for models whose neighbours want to agree.
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch
+from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.graph import FactorGraph
-from pyrograph.infer.dpvi.labelled import Labellings
-from pyrograph.infer.dpvi.labelled_program import LabelledProgram
 from pyrograph.infer.dpvi.network import CHUNK, Clusters
-from pyrograph.posterior import Posterior
 
-#: Passes of filtering in random orders, by which labellings start.
-ORDERS = 4
 #: Fewest starts, and sweeps of each.
 FEWEST, SWEEPS = 32, 100
 #: Scores of all states of all nodes, in all starts of equal states, at most; or those of FEWEST.
@@ -100,72 +93,3 @@ def codes_of(graph: FactorGraph, values: Mapping[str, Any]) -> Tensor:
             raise OptionError(f'a value given for site "{name}" is none of its states')
         rows.append(found.t())
     return torch.cat(rows)
-
-
-def num_partitions(sizes: Sequence[int], most: int) -> int:
-    """Ways to partition sets of these sizes, or a number above ``most`` if there are more."""
-    total = 1
-    for n in sizes:
-        row = [1]  # Bell's triangle
-        while len(row) < n and row[-1] <= most:
-            row = list(itertools.accumulate(row, initial=row[-1]))
-        total *= row[-1]
-        if total > most:
-            break
-    return total
-
-
-def first_labellings(
-    program: LabelledProgram,
-    init: str | Posterior | Mapping[str, Any],
-    num_particles: int,
-    generator: torch.Generator,
-) -> Labellings:
-    """Passes of filtering, in the order of the elements and in random ones, or what the user
-    starts from.
-
-    Raises:
-        ShapeMismatch: labels of a site are missing, or have another shape.
-        OptionError: there are none, or they are no labels.
-    """
-    found = Labellings(program)
-    if isinstance(init, Posterior | Mapping):
-        if isinstance(init, Posterior):
-            init = init.sample(max(FEWEST, 4 * num_particles))
-        values = {name: _labels(name, value) for name, value in init.items()}
-        return found.starting_from(values).distinct(num_particles)
-    passes = [found.filtered(found.elements, num_particles)]
-    if program.is_exchangeable and init == "icm":
-        for _ in range(ORDERS):
-            order = torch.randperm(len(found.elements), generator=generator).tolist()
-            elements = [found.elements[k] for k in order]
-            passes.append(Labellings(program).filtered(elements, num_particles))
-    best = max(passes, key=lambda found: float(found.bound))
-    return best.joined(*(found.labels() for found in passes)).distinct(num_particles)
-
-
-def _labels(name: str, value: Any) -> Tensor:
-    """Labels as whole numbers."""
-    value = torch.as_tensor(value)
-    if not value.numel() or bool((value.long() != value).any()) or int(value.min()) < 0:
-        raise OptionError(f'init= of "{name}" must be labels 0, 1, ..., one labelling at least')
-    return value.long()
-
-
-def refuse_broken_data(program: LabelledProgram) -> None:
-    """Whether the data have a density.
-
-    Raises:
-        NonFiniteDensity: they have none with all elements in one cluster.
-    """
-    one = {
-        name: torch.zeros(1, *site.event_shape, dtype=torch.int64, device=program.device)
-        for name, site in program.sites.items()
-    }
-    score = float(program.log_prob(one))
-    if not math.isfinite(score):
-        raise NonFiniteDensity(
-            f"the log density with all in one cluster is {score}. Look at the data: NaN or "
-            "infinite numbers, or symbols without mass. A relation may have NaN where cells are "
-            "held out; rows of a mixture may not: leave them out."
-        )

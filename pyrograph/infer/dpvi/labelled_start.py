@@ -1,0 +1,143 @@
+"""Where DPVI on labellings starts: passes of filtering, and chains that cool.
+
+A pass takes the elements in one after the other, by the posterior given those that are in, and
+suits labels of one site. Where data depend on labels of several sites, as the entries of a
+relation on those of its row and its column, the first labels of one site say little before the
+other has clusters, and what passes find is poor. There Gibbs chains, side by side, draw
+
+    z_i ~ p(z_i | all other labels, data)^(1 / T)
+
+while T falls from HOTTEST to 0, and each ends in a local maximum.
+
+Source: Geman & Geman (1984), "Stochastic relaxation, Gibbs distributions, and the Bayesian
+restoration of images", section XII; for mixtures Neal (2000), algorithm 3.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrograph.distributions.incremental import keep
+from pyrograph.errors import NonFiniteDensity, OptionError
+from pyrograph.infer.dpvi.labelled import Labellings
+from pyrograph.infer.dpvi.labelled_program import LabelledProgram
+from pyrograph.infer.dpvi.start import FEWEST
+from pyrograph.posterior import Posterior
+
+#: Passes of filtering in random orders.
+ORDERS = 4
+#: Chains that cool, their sweeps from HOTTEST to 0, and sweeps of climbing behind.
+CHAINS, SWEEPS, HOTTEST, CLIMBS = 16, 20, 2.0, 2
+
+
+def first_labellings(
+    program: LabelledProgram,
+    init: str | Posterior | Mapping[str, Any],
+    num_particles: int,
+    generator: torch.Generator,
+) -> Labellings:
+    """A pass of filtering in the order of the elements, and passes in random ones or, of several
+    sites, chains that cool; or what the user starts from.
+
+    Raises:
+        ShapeMismatch: labels of a site are missing, or have another shape.
+        OptionError: there are none, or they are no labels.
+    """
+    found = Labellings(program)
+    if isinstance(init, Posterior | Mapping):
+        if isinstance(init, Posterior):
+            init = init.sample(max(FEWEST, 4 * num_particles))
+        values = {name: _labels(name, value) for name, value in init.items()}
+        return found.starting_from(values).distinct(num_particles)
+    starts = [found.filtered(found.elements, num_particles)]
+    if program.is_exchangeable and init == "icm":
+        if len(program.sites) == 1:
+            starts += _in_random_orders(program, num_particles, generator)
+        else:
+            starts.append(cooled(program, generator))
+    best = max(starts, key=lambda found: float(found.bound))
+    return best.joined(*(found.labels() for found in starts)).distinct(num_particles)
+
+
+def _in_random_orders(
+    program: LabelledProgram, num_particles: int, generator: torch.Generator
+) -> list[Labellings]:
+    """Passes of filtering."""
+    found = []
+    for _ in range(ORDERS):
+        empty = Labellings(program)
+        order = torch.randperm(len(empty.elements), generator=generator).tolist()
+        found.append(empty.filtered([empty.elements[k] for k in order], num_particles))
+    return found
+
+
+@torch.inference_mode()
+def cooled(program: LabelledProgram, generator: torch.Generator) -> Labellings:
+    """Where chains end that fill in labels at temperature 1, and then cool."""
+    found = Labellings(program)
+    keep(found.clusters.values(), torch.zeros(CHAINS, dtype=torch.int64, device=program.device))
+    for name, i in found.elements:
+        found.clusters[name].put_in(i, _drawn(found.clusters[name].scores(i), 1.0, generator))
+    for k in range(SWEEPS):
+        temperature = HOTTEST * (1 - k / SWEEPS)
+        for name, i in found.elements:
+            clusters = found.clusters[name]
+            clusters.take_out(i)
+            clusters.put_in(i, _drawn(clusters.scores(i), temperature, generator))
+    for _ in range(CLIMBS):
+        found.climb()
+    found.rescore()
+    return found
+
+
+def _drawn(score: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
+    """A slot of every row ``[P]`` by ``softmax(score / temperature)``, the highest with Gumbel
+    noise."""
+    noise = torch.empty(score.shape, dtype=score.dtype).exponential_(generator=generator).log()
+    return (score / temperature - noise.to(score.device)).argmax(1)
+
+
+def _labels(name: str, value: Any) -> Tensor:
+    """Labels as whole numbers."""
+    value = torch.as_tensor(value)
+    if not value.numel() or bool((value.long() != value).any()) or int(value.min()) < 0:
+        raise OptionError(f'init= of "{name}" must be labels 0, 1, ..., one labelling at least')
+    return value.long()
+
+
+def num_partitions(sizes: Sequence[int], most: int) -> int:
+    """Ways to partition sets of these sizes, or a number above ``most`` if there are more."""
+    total = 1
+    for n in sizes:
+        row = [1]  # Bell's triangle
+        while len(row) < n and row[-1] <= most:
+            row = list(itertools.accumulate(row, initial=row[-1]))
+        total *= row[-1]
+        if total > most:
+            break
+    return total
+
+
+def refuse_broken_data(program: LabelledProgram) -> None:
+    """Whether the data have a density.
+
+    Raises:
+        NonFiniteDensity: they have none with all elements in one cluster.
+    """
+    one = {
+        name: torch.zeros(1, *site.event_shape, dtype=torch.int64, device=program.device)
+        for name, site in program.sites.items()
+    }
+    score = float(program.log_prob(one))
+    if not math.isfinite(score):
+        raise NonFiniteDensity(
+            f"the log density with all in one cluster is {score}. Look at the data: NaN or "
+            "infinite numbers, or symbols without mass. A relation may have NaN where cells are "
+            "held out; rows of a mixture may not: leave them out."
+        )
