@@ -13,11 +13,14 @@ PF: optimal proposal, stratified below K / 2; F: Fearnhead's (2004) thinning of 
 Pass: pg.SequentialDPVI, one forward pass, what the paper ran; DPVI: pg.DPVI, passes in several
 orders, sweeps, splits and merges. Held out: sum of log predictive densities given the training
 spikes, log sum_k w_k sum_c p(c | z_k) p(x | x_c). Neuron: V-measure against the true neurons.
-Clusters: weighted mean over particles. Seconds are processor time.
+Clusters: weighted mean over particles; of these "large" have ten spikes and more. Seconds are
+processor time.
 
 Criteria: a pass of DPVI with 10 particles predicts at least as well as PF(100), and so does
 DPVI(10); the number of clusters of each is closer to 3 than that of PF(100); p < .05 by sign tests
-over the seeds (ties count against); DPVI(10) sorts all 2,948 in under 20 s.
+over the seeds (ties count against); DPVI(10) sorts all 2,948 in under 20 s. The number
+of clusters fails by one to three spikes of neuron 3, far from all others: DPVI's fourth cluster, and
+the second of the filter, which has all neurons in the first; so large ones are compared too.
 """
 
 from __future__ import annotations
@@ -37,6 +40,8 @@ import pyrograph as pg
 from pyrograph import distributions as D
 
 TRAIN, ALPHA, KAPPA = 2000, 0.1, 0.01
+#: Spikes of a large cluster.
+LARGE = 10
 #: Paper: held-out log density and clusters.
 PAPER = {
     "PF(10)": "-1.477e6, 37",
@@ -44,7 +49,7 @@ PAPER = {
     "pass(10)": "-3.247e5, 3",
     "pass(100)": "-1.389e5, 3",
 }
-COLUMNS = ("held out", "clusters", "neuron", "seconds")
+COLUMNS = ("held out", "clusters", "large", "neuron", "seconds")
 
 
 def mixture(x: Tensor) -> None:
@@ -84,8 +89,14 @@ def fitted(method: str, x: Tensor, seed: int) -> baselines.Weighted:
     return baselines.fit(infer(mixture, num_particles=int(count), progress=False), x)
 
 
+def num_large(found: baselines.Weighted) -> float:
+    """Clusters of ten spikes and more, weighted mean over the particles."""
+    counts = [float((z.bincount() >= LARGE).sum()) for z in found.labels["z"]]
+    return float(found.log_weights.exp() @ torch.tensor(counts))
+
+
 def evaluate(seed: int, train: int, held_out: int, counts: Sequence[int]) -> dict[str, list]:
-    """Held-out log density, clusters, V-measure and seconds of all methods."""
+    """Held-out log density, clusters, large ones, V-measure and seconds of all methods."""
     x, neuron = data(seed, train)
     every = baselines.program_of(mixture, x[: train + held_out])
     out = {}
@@ -94,6 +105,7 @@ def evaluate(seed: int, train: int, held_out: int, counts: Sequence[int]) -> dic
         out[method] = [
             float(baselines.predictive(every, found).sum()),
             found.num_clusters,
+            num_large(found),
             baselines.v_measure(neuron[:train], found),
             found.seconds,
         ]
@@ -114,10 +126,10 @@ def main(argv: Sequence[str] | None = None) -> bool:
         f"{'':10s}" + "".join(f"{c:>12s}" for c in COLUMNS) + f"  SD of held out, {held_out} spikes"
     )
     for method, values in found.items():
-        held, clusters, neuron, seconds = values.mean(0)
+        held, clusters, large, neuron, seconds = values.mean(0)
         paper = f"   paper {PAPER[method]}" if method in PAPER else ""
         print(
-            f"{method:10s}{held:12.1f}{clusters:12.2f}{neuron:12.3f}{seconds:12.2f}"
+            f"{method:10s}{held:12.1f}{clusters:12.2f}{large:12.2f}{neuron:12.3f}{seconds:12.2f}"
             f"  {values[:, 0].std():8.1f}{paper}"
         )
     x, neuron = data(0, 100 if args.quick else 2948, overlaps=True)
@@ -141,11 +153,12 @@ def judge(found: dict, filter_name: str) -> list[bool]:
         text = f"{held.mean():.1f} against {theirs.mean():.1f}, p = {p:.1e}"
         name = f"{ours} predicts as well as {filter_name}"
         passed.append(report(name, held.mean() >= theirs.mean() and p < 0.05, text))
-        near, far = np.abs(found[ours][:, 1] - 3), np.abs(pf[:, 1] - 3)
-        p = sign_test(near, far)
-        text = f"{found[ours][:, 1].mean():.2f} against {pf[:, 1].mean():.2f}, p = {p:.1e}"
-        name = f"{ours}: clusters closer to 3"
-        passed.append(report(name, near.mean() < far.mean() and p < 0.05, text))
+        for k, what in ((1, "clusters"), (2, "large clusters")):
+            near, far = np.abs(found[ours][:, k] - 3), np.abs(pf[:, k] - 3)
+            p = sign_test(near, far)
+            text = f"{found[ours][:, k].mean():.2f} against {pf[:, k].mean():.2f}, p = {p:.1e}"
+            name = f"{ours}: {what} closer to 3"
+            passed.append(report(name, near.mean() < far.mean() and p < 0.05, text))
     return passed
 
 
