@@ -18,9 +18,9 @@ processor time.
 
 Criteria: a pass of DPVI with 10 particles predicts at least as well as PF(100), and so does
 DPVI(10); the number of clusters of each is closer to 3 than that of PF(100); p < .05 by sign tests
-over the seeds (ties count against); DPVI(10) sorts all 2,948 in under 20 s. The number
-of clusters fails by one to three spikes of neuron 3, far from all others: DPVI's fourth cluster, and
-the second of the filter, which has all neurons in the first; so large ones are compared too.
+over the seeds (ties count against); DPVI(10) sorts all 2,948 in under 20 s. The number of clusters
+fails by one to three spikes of neuron 3, far from all others: DPVI's fourth cluster, and the second
+of the filter, which has all neurons in the first; so large ones are compared too.
 """
 
 from __future__ import annotations

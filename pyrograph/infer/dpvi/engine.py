@@ -29,6 +29,7 @@ from pyrograph.graph import FactorGraph
 from pyrograph.infer.base import Engine
 from pyrograph.infer.dpvi.blocks import affordable_pairs, blocks_of, clusters_of
 from pyrograph.infer.dpvi.diffuse import warning_of_diffuse, warning_of_gain
+from pyrograph.infer.dpvi.domains import domain_changes
 from pyrograph.infer.dpvi.labelled import Labellings
 from pyrograph.infer.dpvi.labelled_program import LabelledProgram, read_labelled
 from pyrograph.infer.dpvi.labelled_start import (
@@ -69,7 +70,8 @@ class DPVI(Engine):
             neighbours, ``"single"`` node by node in the order of the graph (Algorithm 1),
             ``"flip"`` every change of one node of one particle, ``"region"`` beams from the best
             particle over small sets of near nodes. By default blocks, pairs where they fall into
-            few blocks, regions and flips; ``"single"`` after another kind has regions before it.
+            few blocks, regions and flips, and whole domains of one state when these gain no more;
+            ``"single"`` after another kind has regions before it.
             Labellings take ``"single"`` label by label and ``"split"`` splits and merges of
             clusters; by default both.
         init: ``"icm"`` local maxima from scattered and opposite states; for labels of one site
@@ -261,9 +263,7 @@ class DPVI(Engine):
             both = torch.cat([self.particles.x, particles.x], 1)
             particles = Particles.best(self.network, self.hashes, both, self.num_particles)
         if float(particles.bound - before) <= (self.tol or 0.0):
-            # a mode that is the opposite of another is far from it by all moves
-            opposite = (self.network.cards - 1).unsqueeze(1) - particles.x
-            both = torch.cat([particles.x, opposite], 1)
+            both = torch.cat([particles.x, *self._far(particles.x)], 1)
             particles = Particles.best(self.network, self.hashes, both, self.num_particles)
         self.particles = particles
         gain = self._gain(before)
@@ -272,6 +272,15 @@ class DPVI(Engine):
         if float(gain) <= (self.tol or 0.0) and not self._is_last:
             self._stage += 1
         return {"objective": particles.bound, "gain": gain}
+
+    def _far(self, x: Tensor) -> list[Tensor]:
+        """States that may be better than all near the particles ``[V, K]``."""
+        cards = self.network.cards
+        # a mode that is the opposite of another is far from it by all moves
+        far = [(cards - 1).unsqueeze(1) - x]
+        if self.moves is None:
+            far.append(domain_changes(x[:, 0], cards, *self._neighbors))
+        return far
 
     def _is_sharp(self, found: Particles) -> bool:
         """Whether no score came from a state without mass, whose rounding is coarse, that of a
