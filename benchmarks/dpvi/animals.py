@@ -8,19 +8,21 @@ of the entries held out at random, one draw a seed. Predicted: mean log probabil
 entry under sum_k w_k (1 + n_1) / (2 + n_1 + n_0), n the observed ones and zeros of its cell.
 
 DPVI: pg.DPVI at K = 1, 10, 20 to convergence. Gibbs: one chain a seed from the prior, 1,000 sweeps,
-of which 50 are burn-in, all others averaged. Frequency: add-1 frequency of the feature. Clusters:
-those of animals. Seconds are processor time. The picture is of all entries.
+of which 50 are burn-in, probabilities of all others averaged; "a sweep": log probabilities averaged
+in their place, the score of one draw. Frequency: add-1 frequency of the feature. Clusters: those of
+animals. Seconds are processor time. The picture is of all entries.
 
 Criteria: DPVI(20) predicts as well as Gibbs less one SE (of Gibbs over the seeds), and better than
 DPVI(1) in the mean; the bound never falls; fewer than 30 steps of DPVI(20) in each run; DPVI(20)
-converges in under 30 s.
+converges in under 30 s. It does not predict as well as the mean of 950 draws: its 20 particles are
+one mode. Reported: against the score of one draw.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import baselines_labels as baselines
 import criteria
@@ -57,20 +59,25 @@ def log_loss(probs: Tensor, truth: Tensor) -> float:
     return float(torch.where(truth == 1, probs, 1 - probs).log().mean())
 
 
-def gibbs(seen: Tensor, sweeps: int, burn_in: int, seed: int) -> tuple[Tensor, float, float]:
-    """Probabilities, seconds, and the mean number of row clusters of one chain."""
+def gibbs(
+    seen: Tensor, sweeps: int, burn_in: int, seed: int, score: Callable[[Tensor], float]
+) -> tuple[float, float, float, float]:
+    """Score of the mean probabilities, mean score, row clusters and seconds of one chain."""
     pyro.set_rng_seed(seed)
     program = baselines.program_of(relation, seen)
     start = baselines.prior_draws(program, 1)
     chain = baselines.gibbs(program, start, np.random.default_rng(seed))
-    begin, total, clusters = time.process_time(), torch.zeros(seen.shape), 0.0
+    begin, total, clusters, scores = time.process_time(), torch.zeros(seen.shape), 0.0, 0.0
     for k in range(sweeps):
         labels = next(chain)
         if k >= burn_in:
-            total += probabilities(labels["rows"], labels["columns"], seen)[0]
+            one = probabilities(labels["rows"], labels["columns"], seen)[0]
+            total += one
+            scores += score(one)
             clusters += len(labels["rows"].unique())
     kept = sweeps - burn_in
-    return total / kept, time.process_time() - begin, clusters / kept
+    seconds = time.process_time() - begin
+    return score(total / kept), scores / kept, clusters / kept, seconds
 
 
 def evaluate(seed: int, r: Tensor, sweeps: int, burn_in: int, counts: Sequence[int]) -> dict:
@@ -79,7 +86,11 @@ def evaluate(seed: int, r: Tensor, sweeps: int, burn_in: int, counts: Sequence[i
     hidden = torch.as_tensor(rng.random(tuple(r.shape)) < HELD_OUT)
     seen = r.masked_fill(hidden, torch.nan)
     usual = (1 + (seen == 1).sum(0)) / (2 + (~hidden).sum(0))
-    out = {"frequency": (log_loss(usual.expand_as(r)[hidden], r[hidden]), 0, 0, 0, 0)}
+
+    def score(probs: Tensor) -> float:
+        return log_loss(probs[hidden], r[hidden])
+
+    out = {"frequency": (score(usual.expand_as(r)), 0, 0, 0, 0)}
     for count in counts:
         pyro.set_rng_seed(seed)
         begin = time.process_time()
@@ -91,10 +102,10 @@ def evaluate(seed: int, r: Tensor, sweeps: int, burn_in: int, counts: Sequence[i
         clusters = float((q.weights * (labels["rows"].amax(1) + 1)).sum())
         bounds = q.history["objective"]
         fall = float(bounds.diff().min()) if len(bounds) > 1 else 0.0
-        score = log_loss(probs[hidden], r[hidden])
-        out[f"DPVI({count})"] = score, clusters, seconds, len(bounds), fall
-    probs, seconds, clusters = gibbs(seen, sweeps, burn_in, seed)
-    out["Gibbs"] = log_loss(probs[hidden], r[hidden]), clusters, seconds, sweeps, 0
+        out[f"DPVI({count})"] = score(probs), clusters, seconds, len(bounds), fall
+    of_mean, mean, clusters, seconds = gibbs(seen, sweeps, burn_in, seed, score)
+    out["Gibbs"] = of_mean, clusters, seconds, sweeps, 0
+    out["a sweep"] = mean, clusters, seconds, 1, 0
     return out
 
 
@@ -135,7 +146,7 @@ def se(values: np.ndarray) -> float:
 
 def judge(found: dict) -> list[bool]:
     """Report all criteria."""
-    ours, one, theirs = (found[m] for m in ("DPVI(20)", "DPVI(1)", "Gibbs"))
+    ours, one, theirs, draw = (found[m] for m in ("DPVI(20)", "DPVI(1)", "Gibbs", "a sweep"))
     best, first, gibbs_score = (v[:, 0].mean() for v in (ours, one, theirs))
     text = f"{best:.4f} against {gibbs_score:.4f}, SE {se(theirs):.4f}"
     paired = ours[:, 0] - theirs[:, 0]
@@ -145,6 +156,11 @@ def judge(found: dict) -> list[bool]:
     return [
         report(
             "DPVI(20) predicts as well as Gibbs less one SE", best >= gibbs_score - se(theirs), text
+        ),
+        report(
+            "DPVI(20) predicts as well as a sweep of Gibbs",
+            best >= draw[:, 0].mean(),
+            f"{best:.4f} against {draw[:, 0].mean():.4f}",
         ),
         report("DPVI(20) better than DPVI(1)", best > first, f"{best:.4f} against {first:.4f}"),
         report("the bound never falls", fall > -1e-8, f"{fall:.1e}"),
