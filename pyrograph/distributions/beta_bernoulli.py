@@ -8,7 +8,8 @@ of the row over the columns of cluster c,
 
     score = sum_c log B(a + n_1rc + x_ic, b + n_0rc + o_ic) - log B(a + n_1rc, b + n_0rc),
 
-O(R C) per particle after O(m) to count the row. Columns are rows of the transposed relation.
+O(R C) per particle after O(m) to count the row. Counts are whole numbers, so that log Gamma is
+looked up. Columns are rows of the transposed relation.
 
 Source: Kemp et al. (2006), "Learning systems of concepts with an infinite relational model".
 """
@@ -67,19 +68,22 @@ class Cells:
 
     Attributes:
         values: ``[2, n, m]``, whether an entry is an observed one, an observed zero.
-        counts: ``[2, P, R, C]``.
+        counts: ``[2, P, R, C]``, whole numbers.
+        log_gammas: of ``a + n``, ``b + n`` and ``a + b + n`` for all counts n there can be.
     """
 
     def __init__(self, component: BetaBernoulli, values: Tensor, seatings: tuple[Seating, Seating]):
-        self.a, self.b = (unbatched("BetaBernoulli", p) for p in (component.a, component.b))
-        self.values, self.seatings = values, seatings
+        a, b = (unbatched("BetaBernoulli", p) for p in (component.a, component.b))
+        most = torch.arange(int(values.sum()) + 1, dtype=values.dtype, device=values.device)
+        self.log_gammas = [torch.lgamma(p.to(values.device) + most) for p in (a, b, a + b)]
+        self.values, self.seatings = values.long(), seatings
         self.rebuild()
 
     def rebuild(self) -> None:
-        rows, columns = (
-            (s.labels.unsqueeze(1) == _slots(s)).to(self.values.dtype) for s in self.seatings
-        )
-        self.counts = rows @ self.values.unsqueeze(1) @ columns.transpose(-1, -2)
+        # in floating point, exact up to 2^53, since whole numbers have no fast products
+        rows, columns = ((s.labels.unsqueeze(1) == _slots(s)).double() for s in self.seatings)
+        counts = rows @ self.values.double().unsqueeze(1) @ columns.transpose(-1, -2)
+        self.counts = counts.long()
 
     def line(self, axis: int, i: int) -> Tensor:
         """``[2, P, 1, C]``: row i (axis 0) or column i (axis 1) over the clusters across it."""
@@ -97,7 +101,8 @@ class Cells:
         return self.counts if axis == 0 else self.counts.transpose(-1, -2)
 
     def log_beta(self, counts: Tensor) -> Tensor:
-        return log_beta(self.a + counts[0], self.b + counts[1])
+        a, b, both = self.log_gammas
+        return a.take(counts[0]) + b.take(counts[1]) - both.take(counts.sum(0))
 
     def select(self, index: Tensor, memo: dict) -> Cells:
         if id(self) not in memo:
