@@ -6,7 +6,9 @@
 Such a site is one event of n labels without a finite list of states, and its data depend on all of
 them at once: no factor graph of small scopes. What makes it tractable are sufficient statistics of
 clusters, by which one label is scored against all others (:mod:`pyrograph.distributions`). This
-module reads which collapsed data hang on which labels, and checks that nothing else does.
+module reads which collapsed data hang on which labels, and checks that nothing else does: at other
+labels, all elements together, all apart and at random, every statement must have the density that
+it should by this reading.
 """
 
 from __future__ import annotations
@@ -29,12 +31,13 @@ from pyrograph.distributions import (
     join,
 )
 from pyrograph.distributions.beta_bernoulli import LineTerm
+from pyrograph.distributions.labels import by_appearance
 from pyrograph.errors import OptionError, UnsupportedFactor, UnsupportedSite
 from pyrograph.trace.sites import Site
 
 Prior = ChineseRestaurant | ChineseRestaurantFranchise
-#: Draws of the labels at which all other statements must keep their density.
-CHECKS = 3
+#: Random labels at which the program is compared with what was read.
+CHECKS = 2
 
 
 @dataclass(frozen=True)
@@ -75,15 +78,17 @@ class LabelledProgram:
 
     def log_prob(self, labels: Mapping[str, Tensor]) -> Tensor:
         """``[P]`` of labels ``{site: [P, n]}``, constant included."""
-        total = self.constant
-        for name, prior in self.priors.items():
-            total = total + prior.log_prob(labels[name])
-        for site, fn, data in self.mixtures.values():
-            total = total + CollapsedMixture(labels[site], fn.component).log_prob(data)
-        for rows, columns, fn, data in self.relations.values():
+        return sum(self.log_probs(labels).values(), start=self.constant)
+
+    def log_probs(self, labels: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Of every statement that reads labels, ``[P]`` of ``{site: [P, n]}``."""
+        found = {name: prior.log_prob(labels[name]) for name, prior in self.priors.items()}
+        for name, (site, fn, data) in self.mixtures.items():
+            found[name] = CollapsedMixture(labels[site], fn.component).log_prob(data)
+        for name, (rows, columns, fn, data) in self.relations.items():
             relation = CollapsedRelation(labels[rows], labels[columns], fn.component, fn.observed)
-            total = total + relation.log_prob(data)
-        return total
+            found[name] = relation.log_prob(data)
+        return found
 
     def score(self, clusters: Mapping[str, Clusters]) -> Tensor:
         """The same ``[P]`` from the statistics of complete labellings."""
@@ -115,7 +120,8 @@ def read_labelled(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Label
 
     Raises:
         UnsupportedSite: there are other latent sites beside labellings.
-        UnsupportedFactor: a statement reads labels in another way than by collapsed data.
+        UnsupportedFactor: a statement reads labels in another way than by collapsed data, or is
+            scaled or masked.
     """
     first = _run(model, args, kwargs)
     latent = {
@@ -145,15 +151,20 @@ def read_labelled(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Label
             rows, columns = by_value[id(fn.rows)], by_value[id(fn.columns)]
             relations[name] = (rows, columns, fn, node["value"])
     _refuse_shared_relations(relations)
-    _refuse_other_readers(model, args, kwargs, first, {*priors, *mixtures, *relations})
+    for name in (*priors, *mixtures, *relations):
+        _refuse_scaled(name, first.nodes[name])
     constant = _rest(first, {*priors, *mixtures, *relations})
     like = next(iter(priors.values())).alpha
     sites = {name: _site(name, latent[name]) for name in priors}
     constant = torch.as_tensor(constant, dtype=like.dtype, device=like.device)
-    return LabelledProgram(sites, priors, mixtures, relations, constant, like.device)
+    found = LabelledProgram(sites, priors, mixtures, relations, constant, like.device)
+    _refuse_other_readers(found, model, args, kwargs, first)
+    return found
 
 
-def _run(model: Callable, args: tuple, kwargs: dict[str, Any]):
+def _run(model: Callable, args: tuple, kwargs: dict[str, Any], labels: Mapping | None = None):
+    if labels is not None:
+        model = poutine.condition(model, data=labels)
     with torch.no_grad():
         trace = poutine.trace(model).get_trace(*args, **kwargs)
         trace.compute_log_prob()
@@ -174,6 +185,11 @@ def _refuse_shared_relations(relations: Mapping[str, tuple]) -> None:
     """Cell counts follow moves of their own relation only."""
     seen: dict[str, str] = {}
     for statement, (rows, columns, _, _) in relations.items():
+        if rows == columns:
+            raise UnsupportedFactor(
+                f'"{statement}" reads the labels "{rows}" as rows and as columns, so that one label'
+                " moves both at once. Give rows and columns labels of their own."
+            )
         for site in (rows, columns):
             if site in seen:
                 raise UnsupportedFactor(
@@ -183,21 +199,77 @@ def _refuse_shared_relations(relations: Mapping[str, tuple]) -> None:
             seen[site] = statement
 
 
+def _refuse_scaled(name: str, node: Mapping[str, Any]) -> None:
+    """Statistics of clusters are of whole statements, each counted once."""
+    mask = node["mask"]
+    whole = mask is None or mask is True or (torch.is_tensor(mask) and bool(mask.all()))
+    if not whole or bool(torch.as_tensor(node["scale"]).ne(1).any()):
+        raise UnsupportedFactor(
+            f'"{name}" is scaled or masked (poutine.scale, poutine.mask, a subsampled plate). '
+            "Labels are scored by whole statements: leave that out; of data that are not to count, "
+            "leave the elements out, or hold cells of a relation out as NaN."
+        )
+
+
 def _refuse_other_readers(
-    model: Callable, args: tuple, kwargs: dict[str, Any], first, known: set[str]
+    program: LabelledProgram, model: Callable, args: tuple, kwargs: dict[str, Any], first
 ) -> None:
-    """Whether the other statements keep their densities at other labels."""
-    for _ in range(CHECKS):
-        again = _run(model, args, kwargs)
-        for name, node in first.nodes.items():
-            if node["type"] != "sample" or name in known or site_is_subsample(node):
-                continue
-            other = again.nodes.get(name)
-            if other is None or not torch.equal(other["log_prob_sum"], node["log_prob_sum"]):
+    """Whether statements have the densities at other labels that they have by this reading."""
+    for labels in _chosen_labels(program.sites):
+        try:
+            again = _run(model, args, kwargs, labels)
+        except (IndexError, RuntimeError, ValueError) as error:
+            raise UnsupportedFactor(
+                f"the program fails at other labels than those it drew, so that it reads them in "
+                f"another way than by CollapsedMixture or CollapsedRelation: {error}"
+            ) from error
+        by_reading = program.log_probs({name: z.unsqueeze(0) for name, z in labels.items()})
+        for name in _statements(first) | _statements(again):
+            node = again.nodes.get(name)
+            expected = by_reading.get(name)
+            if expected is None and name in first.nodes:
+                expected = first.nodes[name]["log_prob_sum"]
+            if node is None or expected is None or not _agree(node["log_prob_sum"], expected):
+                why = "is no CollapsedMixture or CollapsedRelation of them"
+                if name in by_reading:
+                    why = "not as its clusters alone: its parameters or its data read labels"
                 raise UnsupportedFactor(
-                    f'"{name}" changes with the labels, and is no CollapsedMixture or '
-                    "CollapsedRelation of them. Only collapsed data can be scored label by label."
+                    f'"{name}" changes with the labels, and {why}. Only collapsed data can be '
+                    "scored label by label. (Or the program draws random numbers outside "
+                    "pyro.sample: pass them in.)"
                 )
+
+
+def _chosen_labels(sites: Mapping[str, Site]) -> list[dict[str, Tensor]]:
+    """Labels ``{site: [n]}``: all elements together, all apart, and at random."""
+    generator = torch.Generator().manual_seed(0)
+
+    def random(n: int) -> Tensor:
+        return by_appearance(torch.randint(max(1, n // 2), (n,), generator=generator))
+
+    def every(labels_of: Callable[[int], Tensor]) -> dict[str, Tensor]:
+        return {
+            name: labels_of(site.event_shape[0]).to(site.device, site.dtype)
+            for name, site in sites.items()
+        }
+
+    together = every(lambda n: torch.zeros(n, dtype=torch.int64))
+    return [together, every(torch.arange), *(every(random) for _ in range(CHECKS))]
+
+
+def _statements(trace) -> set[str]:
+    return {
+        name
+        for name, node in trace.nodes.items()
+        if node["type"] == "sample" and not site_is_subsample(node)
+    }
+
+
+def _agree(ours: Tensor, theirs: Tensor) -> bool:
+    """Equal but for rounding; both infinite alike."""
+    rtol = 1e-4 if ours.dtype == torch.float32 else 1e-8
+    ours, theirs = ours.double().sum(), theirs.double().sum()
+    return bool(torch.isclose(ours, theirs, rtol=rtol, atol=rtol, equal_nan=True))
 
 
 def _site(name: str, node: dict[str, Any]) -> Site:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 
@@ -379,3 +380,88 @@ def test_a_sweep_that_passes_over_elements_is_that_of_every_element(model, count
         clusters.take_out(i)
         clusters.put_in(i, clusters.scores(i).argmax(1))
     assert torch.equal(climbed._key(), plain._key())
+
+
+def five_points(x):
+    """What the programs below share."""
+    return D.NormalInverseGamma(torch.tensor(0.5, dtype=x.dtype), 2.0, 1.5)
+
+
+def prior_reads(x):
+    z = pyro.sample("z", D.ChineseRestaurant(1.0, 3))
+    w = pyro.sample("w", D.ChineseRestaurant(torch.where(z.max() > 0, 5.0, 0.2), len(x)))
+    pyro.sample("x", D.CollapsedMixture(w, five_points(x)), obs=x)
+
+
+def parameter_reads(x):
+    z = pyro.sample("z", D.ChineseRestaurant(1.0, 3))
+    w = pyro.sample("w", D.ChineseRestaurant(1.0, len(x)))
+    component = D.NormalInverseGamma(0.5 + z.max().to(x.dtype), 2.0, 1.5)
+    pyro.sample("x", D.CollapsedMixture(w, component), obs=x)
+
+
+def data_read(x):
+    z = pyro.sample("z", D.ChineseRestaurant(1.0, len(x)))
+    pyro.sample("x", D.CollapsedMixture(z, five_points(x)), obs=x - 3.0 * z.unsqueeze(1))
+
+
+def rare_factor(x):
+    # draws from the prior nearly always put all elements together
+    z = pyro.sample("z", D.ChineseRestaurant(0.001, len(x)))
+    pyro.sample("x", D.CollapsedMixture(z, five_points(x)), obs=x)
+    pyro.factor("f", -3.0 * z.max().to(x.dtype))
+
+
+def rare_statement(x):
+    z = pyro.sample("z", D.ChineseRestaurant(0.001, len(x)))
+    pyro.sample("x", D.CollapsedMixture(z, five_points(x)), obs=x)
+    if int(z.max()) > 2:
+        pyro.factor("f", torch.ones(()))
+
+
+def table_of_two(x):
+    z = pyro.sample("z", D.ChineseRestaurant(0.001, len(x)))
+    pyro.sample("x", D.CollapsedMixture(z, five_points(x)), obs=x)
+    pyro.factor("f", torch.zeros(2)[z].sum())
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (prior_reads, '"w" changes with the labels'),
+        (parameter_reads, '"x" changes with the labels'),
+        (data_read, '"x" changes with the labels'),
+        (rare_factor, '"f" changes with the labels'),
+        (rare_statement, '"f" changes with the labels'),
+        (table_of_two, "fails at other labels"),
+    ],
+)
+def test_statements_that_read_labels_in_another_way_are_refused(model, said):
+    for infer in (pg.DPVI, pg.SequentialDPVI):
+        with pytest.raises(UnsupportedFactor, match=said):
+            fit(model, two_heaps(5), infer=infer)
+
+
+@pytest.mark.parametrize("which", ["scale", "mask"])
+@pytest.mark.parametrize("statement", ["prior", "data"])
+def test_scaled_and_masked_statements_are_refused(which, statement):
+    change = pyro.poutine.scale(scale=2.0) if which == "scale" else pyro.poutine.mask(mask=False)
+    none = contextlib.nullcontext()
+
+    def model(x):
+        with change if statement == "prior" else none:
+            z = pyro.sample("z", D.ChineseRestaurant(1.0, len(x)))
+        with change if statement == "data" else none:
+            pyro.sample("x", D.CollapsedMixture(z, five_points(x)), obs=x)
+
+    with pytest.raises(UnsupportedFactor, match=r'"[xz]" is scaled or masked'):
+        fit(model, two_heaps(5))
+
+
+def test_a_relation_of_a_site_with_itself_is_refused():
+    def model(r):
+        z = pyro.sample("z", D.ChineseRestaurant(1.0, 4))
+        pyro.sample("r", D.CollapsedRelation(z, z, D.BetaBernoulli(1.0, 1.0)), obs=r)
+
+    with pytest.raises(UnsupportedFactor, match='"r" reads the labels "z" as rows and as columns'):
+        fit(model, torch.ones(4, 4))
