@@ -79,7 +79,7 @@ class ChineseRestaurant(TorchDistribution):
         require_labels("ChineseRestaurant", "value", value, self.n)
         clusters = Runs(value)
         counts = torch.where(clusters.ends, clusters.sizes, 0)
-        return log_partition(counts.to(self.alpha.dtype), self.alpha)
+        return log_partition(counts.to(self.alpha.dtype), self.alpha, self.n)
 
     def incremental(self, labels: Tensor) -> Clusters:
         """Scores of single reassignments from ``labels [P, t]`` of the first t <= n elements."""
@@ -87,12 +87,20 @@ class ChineseRestaurant(TorchDistribution):
         return Clusters(Seating(labels, self.n), (SeatingPrior(alpha, self.n),))
 
 
-def log_partition(counts: Tensor, alpha: Tensor) -> Tensor:
-    """Log probability of a partition with cluster sizes ``[..., C]``, zeros being no clusters."""
+def log_partition(counts: Tensor, alpha: Tensor, total: int) -> Tensor:
+    """Log probability of a partition of ``total`` elements with cluster sizes ``[..., C]``, zeros
+    being no clusters."""
     used = counts > 0
     terms = torch.lgamma(torch.where(used, counts, 1)).sum(-1)
-    total = counts.sum(-1)
-    return used.sum(-1) * alpha.log() + terms + torch.lgamma(alpha) - torch.lgamma(alpha + total)
+    if not total:
+        return terms
+    # alpha (alpha + 1) .. (alpha + total - 1) by its factors, each as a share of alpha where that
+    # is above 1: its log Gammas would cancel
+    unit = alpha.clamp_min(1)
+    further = torch.arange(1, total, dtype=alpha.dtype, device=alpha.device)
+    shares = (alpha - unit).unsqueeze(-1) + further
+    rising = (shares / unit.unsqueeze(-1)).log1p().sum(-1)
+    return (used.sum(-1) - 1) * alpha.log() - (total - 1) * unit.log() + terms - rising
 
 
 class SeatingPrior:
@@ -115,7 +123,7 @@ class SeatingPrior:
         return join, self.log_weight[sizes[own] - 1]
 
     def log_prob(self, seating: Seating) -> Tensor:
-        return log_partition(seating.counts.to(self.alpha.dtype), self.alpha)
+        return log_partition(seating.counts.to(self.alpha.dtype), self.alpha, seating.num_inside)
 
     def append(self, i: int, source: Tensor, start: int, sign: int, seating: Seating) -> None:
         """The sizes are all there is."""

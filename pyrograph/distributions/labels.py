@@ -73,6 +73,9 @@ def in_order(labels: Tensor) -> Tensor:
     if n == 0:
         return labels
     place = torch.arange(n, device=labels.device).expand_as(labels)
+    if int(labels.max()) > labels.numel():  # names that are large numbers
+        names, labels = labels.unique(return_inverse=True)
+        labels = labels - int(names[0] < 0)
     width = int(labels.max()) + 2
     first = torch.full((count, width), n, device=labels.device)
     first = first.scatter_reduce(1, (labels + 1).clamp_min(0), place, "amin")

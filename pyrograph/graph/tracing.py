@@ -10,8 +10,11 @@ from torch import Tensor
 
 from pyrograph.errors import RandomDrawError, StructureError, VerificationError
 from pyrograph.graph.factor_graph import FactorGraph
-from pyrograph.trace.plain_run import Point, plain_run
+from pyrograph.trace.plain_run import Point, log_probs_at, plain_run
 from pyrograph.trace.program import read_program
+
+#: Runs of a program that draws random numbers outside ``pyro.sample``: do they matter?
+REPEATS = 16
 
 
 def trace_graph(
@@ -51,7 +54,42 @@ def trace_graph(
         graph = graph.to(graph.device)
     if verify:
         _verify(graph, point, reading.random_draws)
+        if reading.random_draws:  # some only start parameters
+            _refuse_random(
+                lambda: log_probs_at(model, tuple(model_args), kwargs, point.values),
+                reading.random_draws,
+            )
     return graph
+
+
+def _refuse_random(run: Callable[[], dict[str, Tensor]], random_draws: tuple[str, ...]) -> None:
+    """Whether the program has one density at one point, run again and again."""
+    first = run()
+    for _ in range(REPEATS):
+        again = run()
+        differ = [
+            f'"{name}"'
+            for name in first.keys() | again.keys()
+            if name not in first or name not in again or not _same(first[name], again[name])
+        ]
+        if differ:
+            raise RandomDrawError(
+                f"statement {', '.join(sorted(differ))} has other densities in other runs at the "
+                f"same latents. {_advice(random_draws)}"
+            )
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Equal but for an order of summation that may vary."""
+    precision = 1e-10 if a.dtype == torch.float64 else 1e-5
+    return bool(torch.isclose(a, b.to(a), rtol=precision, atol=precision, equal_nan=True))
+
+
+def _advice(random_draws: tuple[str, ...]) -> str:
+    return (
+        f"The program draws random numbers outside pyro.sample: {'; '.join(random_draws)}. Draw "
+        "them with pyro.sample, or pass them in."
+    )
 
 
 def _same_sites(shapes: dict[str, tuple[int, ...]], point: Point) -> None:
@@ -82,10 +120,7 @@ def _verify(graph: FactorGraph, point: Point, random_draws: tuple[str, ...]) -> 
             where = f" They differ in statement {', '.join(blamed)}." if blamed else ""
             message = f"{what} {value:.10g} at a second point, Pyro gives {theirs:.10g}.{where} "
             if random_draws:
-                raise RandomDrawError(
-                    f"{message}The program draws random numbers outside pyro.sample: "
-                    f"{'; '.join(random_draws)}. Draw them with pyro.sample, or pass them in."
-                )
+                raise RandomDrawError(message + _advice(random_draws))
             raise VerificationError(
                 f"{message}The program is not a fixed function of its latents: it draws random "
                 f"numbers outside pyro.sample, keeps state between runs, or reads a latent's "

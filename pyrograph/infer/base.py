@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
@@ -30,7 +31,8 @@ class Engine(ABC):
         num_steps: iterations in total, also over resumed runs.
         tol: stop when the monitored quantity is at most this; None runs all steps.
         progress: show a bar.
-        dtype, device: of the computation; default those of the model.
+        dtype, device: of the computation; default those of the model. Draws have them too, so a
+            model whose constants have others may not take them.
 
     Raises:
         OptionError: an option is unknown or out of range.
@@ -130,6 +132,7 @@ class Engine(ABC):
         seed = int(torch.randint(2**62, ()))
         self._graph = self.read(args, kwargs)
         self._arguments, self._versions = (args, kwargs), _versions((args, kwargs))
+        self._given = _copied((args, kwargs))
         self._history = {}
         self.generator = torch.Generator().manual_seed(seed)
         try:
@@ -251,7 +254,13 @@ class Engine(ABC):
                 f"{type(self).__name__}"
             )
         self._check_sites(state["sites"])
-        self.restore(state)
+        before = dict(vars(self))
+        try:
+            self.restore(state)
+        except Exception:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
         self._history = {k: v.tolist() for k, v in state["history"].items()}
 
     def _check_sites(self, saved: Mapping[str, Tensor]) -> None:
@@ -269,7 +278,7 @@ class Engine(ABC):
         if self._graph is None:
             self.setup(*args, **kwargs)
             return
-        alike = _same((args, kwargs), self._arguments)
+        alike = _same((args, kwargs), self._given)
         if (args or kwargs) and not (alike and _versions(self._arguments) == self._versions):
             raise InferenceError(
                 f"this {type(self).__name__} is set up for other model arguments (or for these "
@@ -289,9 +298,12 @@ class Engine(ABC):
 
 def _device(device: torch.device | str) -> torch.device:
     try:
-        return torch.device(device)
+        found = torch.device(device)
     except RuntimeError as error:
         raise OptionError(f"device={device!r} is no device: {error}") from error
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise OptionError(f"device={device!r}: this torch has no CUDA device")
+    return found
 
 
 def _versions(value: Any) -> list[int]:
@@ -305,13 +317,30 @@ def _versions(value: Any) -> list[int]:
     return [version for part in value for version in _versions(part)]
 
 
+def _copied(value: Any) -> Any:
+    """(Nested) arguments whose arrays and containers do not change with the caller's; of tensors
+    the versions tell."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if type(value) in (list, tuple):
+        return type(value)(_copied(part) for part in value)
+    if type(value) is dict:
+        return {key: _copied(part) for key, part in value.items()}
+    return value
+
+
 def _same(a: Any, b: Any) -> bool:
-    """Whether two (nested) arguments are equal, tensors by value."""
+    """Whether two (nested) arguments are equal, tensors and arrays by value."""
     if a is b:
         return True
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
     if isinstance(a, Tensor) or isinstance(b, Tensor):
         alike = isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape == b.shape
-        return alike and a.dtype == b.dtype and bool((a.cpu() == b.cpu()).all())
+        if not alike or a.dtype != b.dtype:
+            return False
+        a, b = a.cpu(), b.cpu()
+        return bool(((a == b) | (a.isnan() & b.isnan())).all())  # NaN are held-out cells
     if type(a) is not type(b):
         return False
     if isinstance(a, dict):

@@ -173,9 +173,23 @@ def _run_once(model: Callable, args: tuple, kwargs: dict, drawing: _Draw) -> Poi
         for name, site in sampled.items()
         if not (site["is_observed"] or site_is_subsample(site) or is_delta(site["fn"]))
     }
-    log_probs = {
+    return Point(values, drawing.free, _log_probs(trace) | drawing.log_jacobians)
+
+
+def log_probs_at(
+    model: Callable, args: tuple, kwargs: dict, values: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Pyro's log densities of all statements at values of the latent sites."""
+    with torch.no_grad():
+        held = poutine.condition(model, data=dict(values))
+        trace = poutine.trace(held).get_trace(*args, **kwargs)
+        trace.compute_log_prob()
+    return _log_probs(trace)
+
+
+def _log_probs(trace: poutine.Trace) -> dict[str, Tensor]:
+    return {
         name: torch.as_tensor(site["log_prob_sum"])
-        for name, site in sampled.items()
-        if not site_is_subsample(site)
+        for name, site in trace.nodes.items()
+        if site["type"] == "sample" and not site_is_subsample(site)
     }
-    return Point(values, drawing.free, log_probs | drawing.log_jacobians)

@@ -165,6 +165,23 @@ def test_single_precision_follows_the_parameters(urn):
     assert scores.dtype == torch.float32
 
 
+@pytest.mark.parametrize("alpha", [1e-6, 0.5, 1.0, 30.0, 1e5, 1e7])
+def test_no_digits_are_lost_at_any_concentration(alpha):
+    # in single precision, against the urn played element by element in double
+    n = 50
+    every = (torch.zeros(n).long(), torch.arange(n), torch.arange(n) // 2)
+    found = ChineseRestaurant(torch.tensor(alpha, dtype=torch.float32), n).log_prob(
+        torch.stack(every)
+    )
+    for value, z in zip(found, every, strict=True):
+        chances = [
+            (float(k) if (k := int((z[:i] == z[i]).sum())) else alpha) / (alpha + i)
+            for i in range(n)
+        ]
+        expected = torch.tensor(chances, dtype=torch.float64).log().sum().float()
+        assert_close(value, expected, rtol=3e-5, atol=5e-5)
+
+
 def test_programs_run_and_condition():
     def model(z=None):
         alpha = pyro.sample("alpha", pyro.distributions.Gamma(1.0, 1.0))

@@ -3,6 +3,7 @@
 import io
 import math
 
+import numpy as np
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -417,3 +418,47 @@ def test_the_progress_bar_can_be_shown(capsys):
 def test_the_public_names_are_exported():
     for name in ("GraphicalSVGD", "Langevin", "fit"):
         assert hasattr(pg, name)
+
+
+def noisy(y):
+    x = pyro.sample("x", dist.Normal(0.0, 1.0))
+    y = torch.as_tensor(y, dtype=torch.get_default_dtype())
+    pyro.sample("y", dist.Normal(x, 1.0).expand(y.shape), obs=y)
+
+
+@pytest.mark.parametrize("kind", ["array", "list", "dict"])
+def test_arrays_and_containers_count_by_their_values(kind):
+    def model(y):
+        noisy(y["y"] if kind == "dict" else y)
+
+    def given(first):
+        y = [first, 2.0]
+        return {"array": np.array(y), "list": y, "dict": {"y": y}}[kind]
+
+    y = given(1.0)
+    engine = pg.EP(model, progress=False)
+    once = engine.run(y).marginal("x").mean
+    assert_close(engine.run(given(1.0)).marginal("x").mean, once)
+    if kind == "dict":
+        y["y"][0] = 5.0
+    else:
+        y[0] = 5.0
+    with pytest.raises(InferenceError, match="changed in place"):
+        engine.run(y)
+
+
+def test_equal_data_with_missing_values_are_the_same():
+    def model(y):
+        noisy(y[~torch.as_tensor(y).isnan()])
+
+    y = torch.tensor([1.0, torch.nan])
+    for one, other in ((y, y.clone()), (y.numpy(), y.numpy().copy())):
+        engine = pg.EP(model, progress=False)
+        engine.run(one)
+        engine.run(other)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_device_that_is_not_there_is_refused():
+    with pytest.raises(OptionError, match="no CUDA device"):
+        pg.EP(noisy, device="cuda")

@@ -471,3 +471,25 @@ def test_a_refusal_leaves_no_mode_or_handler_behind():
     trace = poutine.trace(scalar(lambda x: x)).get_trace()
     assert isinstance(trace.log_prob_sum(), Tensor)
     assert trace_graph(scalar(lambda x: x)).num_nodes == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_draws_that_give_the_same_number_by_luck_are_found(seed):
+    pyro.set_rng_seed(seed)
+
+    def model():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        sign = 2.0 if int(torch.randint(0, 2, ())) else 1.0
+        pyro.factor("f", sign * x)
+
+    error(RandomDrawError, ['"f"', "pyro.sample"], model)
+
+
+def test_draws_that_only_start_parameters_are_no_fault():
+    def model():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        pyro.factor("f", pyro.param("w", torch.randn(())) * x)
+
+    pyro.clear_param_store()
+    trace_graph(model)
+    pyro.clear_param_store()

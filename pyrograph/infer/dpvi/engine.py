@@ -34,12 +34,13 @@ from pyrograph.infer.dpvi.labelled import Labellings
 from pyrograph.infer.dpvi.labelled_program import LabelledProgram, read_labelled
 from pyrograph.infer.dpvi.labelled_start import (
     first_labellings,
+    labels_of,
     num_partitions,
     refuse_broken_data,
 )
 from pyrograph.infer.dpvi.moves import block_move, flip_move
 from pyrograph.infer.dpvi.network import Network
-from pyrograph.infer.dpvi.particles import Hash, Particles
+from pyrograph.infer.dpvi.particles import Hash, Particles, refuse_other_scores
 from pyrograph.infer.dpvi.regions import before_singles, region_move, regions_of
 from pyrograph.infer.dpvi.split_merge import splits_and_merges
 from pyrograph.infer.dpvi.start import FEWEST, climbed, codes_of, scattered
@@ -205,10 +206,29 @@ class DPVI(Engine):
 
     def values(self) -> dict[str, Tensor]:
         """The particles, ``{site: [K, *site shape]}``; nodes summed out in their first state."""
+        if self._labelled is not None:
+            return self.labellings.labels()
         return values_of(self.graph, self.particles.x)
+
+    def _proposed(self) -> Mapping[str, Any]:
+        """What ``proposals`` makes of the particles."""
+        found = self.proposals(self.values())
+        if not isinstance(found, Mapping):
+            raise OptionError(
+                f"proposals= returned {type(found).__name__}; it must return {{site: values "
+                "[M, *site shape]}, M = 0 if there are none"
+            )
+        return found
 
     def _check_labelled(self) -> None:
         """Whether options and data fit labellings."""
+        program = self._labelled
+        if self.dtype not in (None, program.dtype) or self.device not in (None, program.device):
+            raise OptionError(
+                f"labels are scored in the program's own dtype and on its device, {program.dtype} "
+                f"on {program.device}: give data and parameters of those you want, and leave "
+                "dtype= and device= out"
+            )
         others = set(self.moves or ()) - {"single", "split"}
         if others or self.sum_out is not None:
             what = f"moves={self.moves!r}" if others else f"sum_out={self.sum_out!r}"
@@ -228,8 +248,10 @@ class DPVI(Engine):
             if extra is not None:
                 self.labellings = self.labellings.joined(extra).distinct(self.num_particles)
         if self.proposals is not None:
-            extra = self.proposals(self.labellings.labels())
-            self.labellings = self.labellings.joined(extra).distinct(self.num_particles)
+            proposed = self._proposed().items()
+            extra = {name: labels_of(name, z, "proposals") for name, z in proposed}
+            if all(len(z) for z in extra.values()):
+                self.labellings = self.labellings.joined(extra).distinct(self.num_particles)
         self.labellings.rescore()
         gain = self._gain(before)
         # splits and merges have their turn when sweeps gain no more, and sweeps after them, until
@@ -256,7 +278,7 @@ class DPVI(Engine):
         before = self.particles.bound
         particles = self._sweep(self.particles, self._kinds[self._stage])
         if self.proposals is not None:
-            extra = self._codes(self.proposals(self.values()))
+            extra = self._codes(self._proposed())
             both = torch.cat([particles.x, extra], 1)
             particles = Particles.best(self.network, self.hashes, both, self.num_particles)
         if self.num_done % REFRESH == 0 or not self._is_sharp(particles):
@@ -394,8 +416,14 @@ class DPVI(Engine):
             )
         x = state["x"].to(cards.device)[:, : self.num_particles]
         score = state["score"].to(x.device)[: self.num_particles]
+        mass = self.network.has_mass(score)
+        refuse_other_scores(score[mass], self._score_of(x)[mass])
         self.particles = Particles(x, score, self.hashes(x))
         self._restore_stages(state)
+
+    def _score_of(self, x: Tensor) -> Tensor:
+        """``[K]`` of the particles of a saved state ``[V, K]``, as this program has it."""
+        return self.network.score(x)
 
     def _stages(self) -> dict[str, Any]:
         """Where the sequence of moves stands, and the random numbers of splits."""

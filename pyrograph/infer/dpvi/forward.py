@@ -179,7 +179,8 @@ class ForwardPass:
         held = self._room.state.whole[: len(sums.prior)] - sums.prior.view(-1, 1, 1)
         size, held = held[-1], held.movedim(0, -1)
         terms = sum(t.component.log_marginal(size, held[..., r], t.centre) for t, r in sums.rows)
-        score = constant + log_partition(size.to(sums.alpha), sums.alpha)
+        inside = int(size[:1].sum())
+        score = constant + log_partition(size.to(sums.alpha), sums.alpha, inside)
         self._score = (score + torch.where(size > 0, terms, 0).sum(1)).double() + self._offset
 
     @torch.inference_mode()

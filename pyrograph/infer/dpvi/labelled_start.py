@@ -53,7 +53,9 @@ def first_labellings(
     if isinstance(init, Posterior | Mapping):
         if isinstance(init, Posterior):
             init = init.sample(max(FEWEST, 4 * num_particles))
-        values = {name: _labels(name, value) for name, value in init.items()}
+        values = {name: labels_of(name, value, "init") for name, value in init.items()}
+        if any(not len(z) for z in values.values()):
+            raise OptionError("init= has no labels: give one labelling at least")
         return found.starting_from(values).distinct(num_particles)
     starts = [found.filtered(found.elements, num_particles)]
     if program.is_exchangeable and init == "icm":
@@ -103,11 +105,19 @@ def _drawn(score: Tensor, temperature: float, generator: torch.Generator) -> Ten
     return (score / temperature - noise.to(score.device)).argmax(1)
 
 
-def _labels(name: str, value: Any) -> Tensor:
-    """Labels as whole numbers."""
-    value = torch.as_tensor(value)
-    if not value.numel() or bool((value.long() != value).any()) or int(value.min()) < 0:
-        raise OptionError(f'init= of "{name}" must be labels 0, 1, ..., one labelling at least')
+def labels_of(name: str, value: Any, option: str) -> Tensor:
+    """Labels that an option gives, as whole numbers.
+
+    Raises:
+        OptionError: they are something else.
+    """
+    try:
+        value = torch.as_tensor(value)
+        is_whole = not bool((value.long() != value).any())
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise OptionError(f'{option}= of "{name}" is no tensor of labels: {error}') from error
+    if not is_whole or bool((value < 0).any()):
+        raise OptionError(f'{option}= of "{name}" must be labels 0, 1, ..., [M, n]')
     return value.long()
 
 

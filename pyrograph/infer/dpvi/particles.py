@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pyrograph.errors import ShapeMismatch
 from pyrograph.infer.dpvi.network import Network
 
 #: Two hashes of 63 bits.
@@ -90,3 +91,18 @@ def highest(score: Tensor, most: int) -> Tensor:
         among = (score >= least).nonzero().squeeze(1)
         return among[score[among].argsort(descending=True, stable=True)[:most]]
     return score.argsort(descending=True, stable=True)[:most]
+
+
+def refuse_other_scores(saved: Tensor, now: Tensor) -> None:
+    """Whether the scores of saved particles are what this program gives them.
+
+    Raises:
+        ShapeMismatch: they are not: it has other data or parameters than the saved run.
+    """
+    tolerance = 1e-8 if now.dtype == torch.float64 else 1e-4
+    if not torch.allclose(saved.double(), now.double(), rtol=tolerance, atol=tolerance):
+        raise ShapeMismatch(
+            "the state belongs to other data or parameters: its particles have other scores here. "
+            "Set the engine up with the arguments of the saved run, or start a new one from its "
+            "particles by init=."
+        )

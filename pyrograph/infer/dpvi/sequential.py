@@ -24,7 +24,7 @@ from pyrograph.graph.factor_graph import Label
 from pyrograph.infer.dpvi.engine import DPVI
 from pyrograph.infer.dpvi.labelled import Labellings
 from pyrograph.infer.dpvi.network import Network, Tables
-from pyrograph.infer.dpvi.particles import Hash, Particles, highest
+from pyrograph.infer.dpvi.particles import Hash, Particles, highest, refuse_other_scores
 from pyrograph.infer.dpvi.paths import Paths
 from pyrograph.infer.options import count
 from pyrograph.posterior import Posterior
@@ -147,6 +147,11 @@ class SequentialDPVI(DPVI):
         return torch.tensor(nodes, device=self.network.cards.device)
 
     def _ids_of(self, labels: Sequence[Label]) -> list[int]:
+        for label in labels:
+            if not (isinstance(label, tuple) and len(label) == 2 and isinstance(label[1], tuple)):
+                raise OptionError(
+                    f'order= names nodes as (site, index), such as ("z", (0,)); {label!r} is none'
+                )
         missing = [site for site, _ in labels if site not in self.graph.sites]
         if missing:
             raise ShapeMismatch(
@@ -324,10 +329,18 @@ class SequentialDPVI(DPVI):
             return {**own, **self._stages(), "labels": labels, "score": self.labellings.score}
         return {**super().carried(), **own, "filtered": self._filtered}
 
+    def _score_of(self, x: Tensor) -> Tensor:
+        if self._position < self._num_elements:
+            return self._score_of_past(x, self._position)
+        return super()._score_of(x)
+
     def restore(self, state: Mapping[str, Any]) -> None:
         self._position, self._is_all = int(state["position"]), bool(state["is_all"])
         if self._labelled is not None:
             self.labellings = Labellings(self._labelled, state["labels"])
+            if self._position:
+                now = self._labelled.score(self.labellings.clusters)
+                refuse_other_scores(state["score"].to(now.device), now)
             self.labellings.score = state["score"].clone()
             self._restore_stages(state)
             return

@@ -19,6 +19,8 @@ Source: Minka (2005), eqs (17), (54), (66), (85); Minka & Lafferty (2002) for po
 
 from __future__ import annotations
 
+from copy import copy
+
 import torch
 from torch import Tensor
 
@@ -342,6 +344,12 @@ class QuadratureFactors:
         gap = gap - sum((q.logsumexp(1) for q in q_states), start=torch.zeros_like(self.alpha))
         value = (mass.logsumexp(0) + gap) / self.alpha
         return torch.where(usable, value, torch.nan)
+
+    def __copy__(self) -> QuadratureFactors:
+        """The factors with their grids as they are now, which further updates move."""
+        found = object.__new__(QuadratureFactors)
+        vars(found).update(vars(self), tilted=copy(self.tilted))
+        return found
 
     def marginals(self, messages: list, beliefs: list) -> Gaussian:
         """Beliefs over the scopes of factors without discrete nodes, batch ``[E]``, dimension R:

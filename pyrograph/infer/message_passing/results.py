@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from functools import partial
 
 import torch
@@ -33,7 +34,7 @@ def beliefs_of_graph(
         Scopes(
             _statements(graph, group, index),
             group.index[index],
-            partial(block.marginals, message, beliefs),
+            partial(copy(block).marginals, message, beliefs),
         )
         for (group, index), block, message in zip(
             network.members, network.blocks, messages, strict=True

@@ -488,3 +488,27 @@ def test_a_run_may_be_cut_anywhere_and_ends_where_it_would_have(steps):
     n = len(whole.history["objective"])
     if steps <= n:
         assert len(q.history["objective"]) == n
+
+
+def coupled(strength: float):
+    with pyro.plate("nodes", 3):
+        x = pyro.sample("x", dist.Categorical(torch.tensor([0.2, 0.3, 0.5])))
+    pyro.factor("pairs", strength * (x[0] == x[1]) + 0.5 * (x[1] == x[2]))
+
+
+@pytest.mark.parametrize("infer", [pg.DPVI, pg.SequentialDPVI])
+@pytest.mark.parametrize("steps", [2, 100])
+def test_a_state_of_other_parameters_is_refused_and_changes_nothing(infer, steps):
+    saved = infer(coupled, num_particles=4, num_steps=steps, progress=False).setup(1.0)
+    while saved.num_done < steps and not saved.converged:
+        saved.step()
+    engine = infer(coupled, num_particles=4, progress=False).setup(-3.0)
+    with pytest.raises(ShapeMismatch, match="other data or parameters"):
+        engine.load_state_dict(saved.state_dict())
+    fresh = infer(coupled, num_particles=4, progress=False).run(-3.0)
+    torch.testing.assert_close(engine.run().log_evidence, fresh.log_evidence)
+
+
+def test_an_order_that_names_no_nodes_is_refused():
+    with pytest.raises(OptionError, match="order= names nodes as"):
+        pg.SequentialDPVI(coupled, order=["x"], progress=False).run(1.0)

@@ -465,3 +465,59 @@ def test_a_relation_of_a_site_with_itself_is_refused():
 
     with pytest.raises(UnsupportedFactor, match='"r" reads the labels "z" as rows and as columns'):
         fit(model, torch.ones(4, 4))
+
+
+def test_a_state_of_other_data_is_refused_and_changes_nothing():
+    x, other = two_heaps(6), 3 * two_heaps(6)
+    for steps in (3, 6):
+        saved = pg.SequentialDPVI(mixture, num_particles=5, progress=False).setup(x)
+        for _ in range(steps):
+            saved.step()
+        engine = pg.SequentialDPVI(mixture, num_particles=5, progress=False).setup(other)
+        with pytest.raises(ShapeMismatch, match="other data or parameters"):
+            engine.load_state_dict(saved.state_dict())
+        again = pg.SequentialDPVI(mixture, num_particles=5, progress=False)
+        assert torch.equal(engine.run().log_evidence, again.run(other).log_evidence)
+
+
+@pytest.mark.parametrize(
+    "as_given", [torch.Tensor.float, torch.Tensor.numpy, torch.Tensor.tolist, lambda z: z[:0]]
+)
+def test_labels_are_proposed_in_any_form(as_given):
+    def proposals(values):
+        return {"z": as_given(values["z"])}
+
+    plain, proposed = fit(mixture, two_heaps(5)), fit(mixture, two_heaps(5), proposals=proposals)
+    torch.testing.assert_close(proposed.log_evidence, plain.log_evidence)
+
+
+@pytest.mark.parametrize(
+    ("proposals", "said"),
+    [
+        (lambda values: None, "returned NoneType"),
+        (lambda values: {"z": values["z"] - 1}, "must be labels 0, 1"),
+        (lambda values: {"z": "abc"}, "no tensor of labels"),
+    ],
+)
+def test_proposals_that_are_no_labels_are_refused(proposals, said):
+    with pytest.raises(pg.errors.OptionError, match=said):
+        fit(mixture, two_heaps(5), proposals=proposals)
+
+
+def test_names_of_labels_may_be_large_numbers():
+    z = torch.tensor([[0, 1, 0, 1, 10**11]])
+    assert in_order(z).tolist() == [[0, 1, 0, 1, 2]]
+    assert in_order(torch.tensor([[-1, 10**11, 5]])).tolist() == [[-1, 0, 1]]
+    assert fit(mixture, two_heaps(5), init={"z": z}).converged
+
+
+def test_other_precisions_and_devices_than_the_programs_are_refused():
+    for options in ({"dtype": torch.float32}, {"device": "meta"}):
+        with pytest.raises(pg.errors.OptionError, match="leave dtype= and device= out"):
+            fit(mixture, two_heaps(5), **options)
+    assert fit(mixture, two_heaps(5), dtype=torch.float64, device="cpu").converged
+
+
+def test_values_of_labels_are_the_particles():
+    engine = pg.DPVI(mixture, num_particles=3, progress=False).setup(two_heaps(5))
+    assert torch.equal(engine.values()["z"], engine.posterior().particles["z"])

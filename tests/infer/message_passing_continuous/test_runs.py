@@ -133,3 +133,22 @@ def test_single_precision_is_near_double_precision():
             narrow.marginal(name).mean.double(), wide.marginal(name).mean, rtol=0, atol=5e-3
         )
     assert abs(float(narrow.log_evidence) - float(wide.log_evidence)) < 0.02
+
+
+@pytest.mark.parametrize("infer", [pg.EP, pg.PowerEP, pg.VMP])
+@pytest.mark.parametrize("schedule", ["parallel", "sequential"])
+def test_a_posterior_stays_as_it_is_while_the_engine_goes_on(infer, schedule):
+    def model():
+        s = pyro.sample("s", dist.Normal(0.0, 2.0))
+        with pyro.plate("rows", 3):
+            x = pyro.sample("x", dist.Normal(s, 1.0))
+            pyro.sample("y", dist.StudentT(3.0, x, 1.0), obs=torch.tensor([1.0, 2.0, 3.0]))
+
+    engine = infer(model, schedule=schedule, progress=False).setup()
+    for _ in range(2):
+        engine.step()
+    kept, seen = engine.posterior(), engine.posterior().factor_marginal("y")
+    for _ in range(2):
+        engine.step()
+    for now, before in zip(kept.factor_marginal("y"), seen, strict=True):
+        assert torch.equal(now, before)
