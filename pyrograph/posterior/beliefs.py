@@ -97,12 +97,8 @@ class BeliefPosterior(ScopedPosterior):
             OptionError: no such site, or an empty list.
             UnsupportedSite: a site's support depends on latents.
         """
-        names = list(self.graph.sites if sites is None else sites)
-        if not names:
-            raise OptionError("guide(sites=[]) has no site to draw")
-        return BeliefGuide.from_beliefs(
-            [self._site(name) for name in names], [self._belief(name) for name in names]
-        )
+        chosen = self._chosen(sites)
+        return BeliefGuide.from_beliefs(chosen, [self._belief(site.name) for site in chosen])
 
 
 def normal_of(belief: Gaussian, batch: tuple[int, ...], event: tuple[int, ...]) -> Distribution:

@@ -122,9 +122,9 @@ class DiscreteParticles(Posterior):
         """Draws a joint state; its density is that of the particles' marginal over the sites.
 
         Raises:
-            OptionError: no such site, or some only where nodes are summed out.
+            OptionError: no such site, an empty list, or some only where nodes are summed out.
         """
-        chosen = [self._site(name) for name in (self.graph.sites if sites is None else sites)]
+        chosen = self._chosen(sites)
         if self.summed_out and len(chosen) < len(self.graph.sites):
             raise OptionError(
                 "particles whose nodes are partly summed out have a density over all sites only: "

@@ -176,16 +176,14 @@ class MixturePosterior(ScopedPosterior):
             UnsupportedSite: a site's support depends on latents.
             InferenceError: some nodes are given, and have no density.
         """
-        names = list(self.graph.sites if sites is None else sites)
-        if not names:
-            raise OptionError("guide(sites=[]) has no site to draw")
-        held = [name for name in names if name in self.given]
+        chosen = self._chosen(sites)
+        held = [site.name for site in chosen if site.name in self.given]
         if held:
             raise InferenceError(
                 f"site {held[0]!r} has nodes that are given and have no density; leave it out: "
                 "guide(sites=[...])"
             )
-        return MixtureGuide.from_mixture([self._site(name) for name in names], self.mixture)
+        return MixtureGuide.from_mixture(chosen, self.mixture)
 
 
 def _normal(mean: Tensor, root: Tensor, event_dim: int) -> Distribution:

@@ -82,10 +82,10 @@ class LabelParticles(Posterior):
         partition alike, so that weights by :class:`~pyro.infer.Importance` are the bound.
 
         Raises:
-            OptionError: no such site.
+            OptionError: no such site, or an empty list.
         """
-        names = list(self.graph.sites if sites is None else sites)
-        labels = torch.cat([self.particles[self._site(name).name] for name in names], 1)
+        names = [site.name for site in self._chosen(sites)]
+        labels = torch.cat([self.particles[name] for name in names], 1)
         distinct, inverse = labels.unique(dim=0, return_inverse=True)
         weights = self.weights.new_zeros(len(distinct)).index_add_(0, inverse, self.weights)
         described = [

@@ -89,6 +89,19 @@ class Posterior(ABC):
             raise OptionError(f'no latent site "{name}"; the latent sites are: {known}')
         return self.graph.sites[name]
 
+    def _chosen(self, sites: Sequence[str] | None) -> list:
+        """The sites that a guide is to draw, each once, default all.
+
+        Raises:
+            OptionError: no such site, or none at all.
+        """
+        if isinstance(sites, str):
+            sites = [sites]
+        names = list(dict.fromkeys(self.graph.sites if sites is None else sites))
+        if not names:
+            raise OptionError("guide(sites=[]) has no site to draw")
+        return [self._site(name) for name in names]
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}(sites={list(self.graph.sites)}, status={self.status!r})"
 

@@ -23,6 +23,7 @@ from pyrograph.errors import (
     RandomDrawError,
     ShapeMismatch,
     SubsampleError,
+    UnsupportedOperation,
 )
 from pyrograph.trace.sites import draw, is_delta, is_latent, support_of, transform_of
 
@@ -164,9 +165,17 @@ def plain_run(
 
 def _run_once(model: Callable, args: tuple, kwargs: dict, drawing: _Draw) -> Point:
     drawing.free, drawing.log_jacobians = {}, {}
-    with torch.no_grad(), drawing:
-        trace = poutine.trace(model).get_trace(*args, **kwargs)
-        trace.compute_log_prob()
+    try:
+        with torch.no_grad(), drawing:
+            trace = poutine.trace(model).get_trace(*args, **kwargs)
+            trace.compute_log_prob()
+    except RuntimeError as error:
+        if "does not require grad" not in str(error):
+            raise
+        raise UnsupportedOperation(
+            f'the program takes derivatives after statement "{drawing.last}", which cannot be '
+            "followed: write what they compute in plain operations."
+        ) from error
     sampled = {n: s for n, s in trace.nodes.items() if s["type"] == "sample"}
     values = {
         name: site["value"]

@@ -22,7 +22,7 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from pyrograph.errors import StructureError
+from pyrograph.errors import PyrographError, StructureError, UnsupportedOperation
 from pyrograph.trace.loops import LoopStatements
 from pyrograph.trace.plain_run import check_fixed, refuse_unscored, retried
 from pyrograph.trace.record import Recorder, recording
@@ -261,6 +261,16 @@ def _read_program(
             with reader:
                 model(*args, **kwargs)
             reader.finish()
+        except (PyrographError, torch.linalg.LinAlgError, torch.OutOfMemoryError):
+            raise
+        except RuntimeError as error:  # of a program that has run without being read
+            after = recorder.last_statement
+            where = "before its first statement" if after is None else f'after statement "{after}"'
+            raise UnsupportedOperation(
+                f"the program fails {where} while its structure is read, not in a plain run: "
+                f"{error} Operations that take functions (torch.cond) cannot be followed: write "
+                "what they compute in plain operations."
+            ) from error
         finally:
             last[0] = recorder.last_statement
         statements = []

@@ -493,3 +493,20 @@ def test_draws_that_only_start_parameters_are_no_fault():
     pyro.clear_param_store()
     trace_graph(model)
     pyro.clear_param_store()
+
+
+def test_derivatives_inside_the_program_are_refused_by_the_statement_before():
+    def model():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        y = x.clone().requires_grad_()
+        pyro.factor("f", torch.autograd.grad(y**3, y)[0])
+
+    error(UnsupportedOperation, ['after statement "x"', "plain operations"], model)
+
+
+def test_functions_of_functions_are_refused():
+    def model():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        pyro.factor("f", torch.cond(x > 0, lambda a: a + 0, lambda a: -a, (x,)))
+
+    error(UnsupportedOperation, ['after statement "x"', "torch.cond"], model)

@@ -15,7 +15,7 @@ from torch.distributions import biject_to
 from torch.testing import assert_close
 
 import pyrograph as pg
-from pyrograph.errors import UnsupportedSite
+from pyrograph.errors import OptionError, UnsupportedSite
 from pyrograph.posterior import ParticleGuide, ParticlePosterior
 
 from .models import (
@@ -226,3 +226,27 @@ def test_a_support_that_depends_on_latents_is_refused_by_name():
     with pytest.raises(UnsupportedSite, match='site "x"'):
         p.guide()
     assert set(p.guide(["top"])()) == {"top"}
+
+
+@pytest.mark.parametrize(
+    "infer", [pg.GraphicalSVGD, pg.EP, pg.QBethe, pg.DPVI, pg.BBIS, pg.CollapsedBBIS]
+)
+def test_a_site_named_twice_is_one_site_and_none_is_refused(infer):
+    def continuous():
+        s = pyro.sample("s", dist.Normal(0.0, 1.0))
+        pyro.sample("y", dist.Normal(s, 1.0), obs=torch.tensor(0.5))
+
+    def discrete():
+        s = pyro.sample("s", dist.Bernoulli(0.3))
+        pyro.sample("y", dist.Normal(s, 1.0), obs=torch.tensor(0.5))
+
+    is_discrete = infer in (pg.DPVI, pg.BBIS, pg.CollapsedBBIS)
+    posterior = pg.fit(discrete if is_discrete else continuous, infer=infer, progress=False)
+    densities = []
+    for sites in ("s", ["s"], ["s", "s"]):
+        pyro.set_rng_seed(0)
+        densities.append(poutine.trace(posterior.guide(sites=sites)).get_trace().log_prob_sum())
+    assert_close(densities[1], densities[0])
+    assert_close(densities[2], densities[0])
+    with pytest.raises(OptionError, match=r"no site to draw|over all sites only"):
+        posterior.guide(sites=[])
