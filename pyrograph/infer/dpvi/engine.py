@@ -72,7 +72,8 @@ class DPVI(Engine):
             ``"flip"`` every change of one node of one particle, ``"region"`` beams from the best
             particle over small sets of near nodes. By default blocks, pairs where they fall into
             few blocks, regions and flips, and whole domains of one state when these gain no more;
-            ``"single"`` after another kind has regions before it.
+            ``"single"`` after another kind has regions before it. Regions or pairs by themselves
+            need not reach every state.
             Labellings take ``"single"`` label by label and ``"split"`` splits and merges of
             clusters; by default both.
         init: ``"icm"`` local maxima from scattered and opposite states; for labels of one site
