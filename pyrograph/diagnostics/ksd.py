@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from pyrograph.diagnostics.score import value_and_score
-from pyrograph.errors import ShapeMismatch, UnsupportedSite
+from pyrograph.diagnostics.support import free_values
+from pyrograph.errors import OptionError, ShapeMismatch, UnsupportedSite
 from pyrograph.kernels import Kernel, Layout, Locality, SteinOperator, Summable
 from pyrograph.kernels.stein import check_statistic
 
@@ -48,7 +49,8 @@ def graphical_ksd(
         UnsupportedSite: a site is discrete.
         NonFiniteDensity: the score is not finite at a particle.
         ShapeMismatch: ``x`` does not fit the graph.
-        OptionError: unknown statistic, kernel or locality.
+        OptionError: unknown statistic, kernel or locality; a value is outside its site's
+            support; ``x`` is none of these, as a posterior without particles.
     """
     x = _continuous_particles(graph, x)
     check_statistic(statistic, len(x))
@@ -99,14 +101,27 @@ def flat_particles(graph, x) -> Tensor:
 
     Raises:
         ShapeMismatch: sites are missing, or the number of columns is wrong.
+        OptionError: a value is outside its site's support, or ``x`` is none of these.
     """
     if not isinstance(x, Tensor):
-        values = x if isinstance(x, Mapping) else x.particles
+        values = x if isinstance(x, Mapping) else getattr(x, "particles", None)
+        if not isinstance(values, Mapping):
+            raise OptionError(
+                f"{type(x).__name__} holds no particles: give samples, posterior.sample(n), or a "
+                "[n, dim] tensor"
+            )
         missing = [name for name in graph.sites if name not in values]
         if missing:
             raise ShapeMismatch(f'no particles given for site "{missing[0]}"')
         values = {name: torch.as_tensor(values[name]) for name in graph.sites}
-        x = graph.flatten(graph.unconstrain(values) if graph.unconstrained else values)
+        for name, value in values.items():
+            shape = graph.sites[name].shape
+            if value.dim() == 0 or tuple(value.shape[1:]) != shape:
+                raise ShapeMismatch(
+                    f'particles of site "{name}" have shape {list(value.shape)}; expected '
+                    f"[n, *site shape], where the site has shape {list(shape)}"
+                )
+        x = graph.flatten(free_values(graph, values))
     if x.dim() != 2 or x.shape[1] != graph.dim or len(x) == 0:
         raise ShapeMismatch(
             f"particles have shape {tuple(x.shape)}, expected [n, {graph.dim}]: one row per "

@@ -12,7 +12,7 @@ Source: Gretton, Borgwardt, Rasch, Schoelkopf & Smola (2012), Lemma 6.
 import torch
 from torch import Tensor
 
-from pyrograph.errors import ShapeMismatch
+from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.kernels import RBF, Radial
 from pyrograph.kernels.bandwidth import median_of_pairs
 from pyrograph.kernels.stein import check_statistic
@@ -34,15 +34,28 @@ def mmd(x: Tensor, y: Tensor, kernel: Radial | None = None, statistic: str = "V"
 
     Raises:
         ShapeMismatch: the events differ, or a sample is empty.
-        OptionError: unknown statistic, or ``"U"`` with a single point.
+        OptionError: unknown statistic, or ``"U"`` with a single point; the kernel is not radial;
+            a sample is not of floating numbers, or not finite.
     """
     kernel = RBF() if kernel is None else kernel
+    if not isinstance(kernel, Radial):
+        raise OptionError(
+            f"kernel={kernel!r} is not a radial kernel such as pg.kernels.RBF(); of a sum take the "
+            "weighted sum of the discrepancies"
+        )
     if x.dim() == 0 or x.shape[1:] != y.shape[1:] or 0 in (len(x), len(y)):
         raise ShapeMismatch(
             f"samples have shapes {tuple(x.shape)} and {tuple(y.shape)}; expected [n, *event] "
             "and [m, *event] with the same event"
         )
     check_statistic(statistic, min(len(x), len(y)))
+    for name, sample in (("x", x), ("y", y)):
+        if not sample.is_floating_point():
+            raise OptionError(
+                f"{name} holds {sample.dtype}; give floating numbers: {name}.double()"
+            )
+        if not sample.isfinite().all():
+            raise OptionError(f"{name} holds NaN or infinite numbers")
     x, y = x.reshape(len(x), -1), y.reshape(len(y), -1)
     h = median_of_pairs(y) if isinstance(kernel.bandwidth, str) else kernel.bandwidth
     within = sum(_within(kernel, z, h, statistic) for z in (x, y))

@@ -254,6 +254,7 @@ class Engine(ABC):
                 f"{type(self).__name__}"
             )
         self._check_sites(state["sites"])
+        history = {k: v.tolist() for k, v in state["history"].items()}
         before = dict(vars(self))
         try:
             self.restore(state)
@@ -261,7 +262,7 @@ class Engine(ABC):
             vars(self).clear()
             vars(self).update(before)
             raise
-        self._history = {k: v.tolist() for k, v in state["history"].items()}
+        self._history = history
 
     def _check_sites(self, saved: Mapping[str, Tensor]) -> None:
         ours = {s.name: list(s.batch_shape + s.event_shape) for s in self.graph.sites.values()}

@@ -9,6 +9,7 @@ from pyro import poutine
 from torch import Tensor
 from torch.nn import Module
 
+from pyrograph.diagnostics.support import free_values
 from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.posterior import Posterior
 
@@ -26,8 +27,9 @@ def starting_particles(
             a tensor ``[n, dim]`` of flat particles in the graph's space;
             a posterior: its particles, or draws from it if their number differs;
             a Pyro guide, called n times with the model's arguments;
-            a function of ``num_particles`` and/or ``graph`` (by these names), or of nothing, or
-            of the model's arguments, that returns such a dict or tensor.
+            a function that returns such a dict or tensor: of ``num_particles`` and/or ``graph``
+            (by these names; what else it takes must have defaults), of nothing, of the model's
+            arguments, or of one argument, the number of particles.
         num_particles: n.
         graph: the factor graph.
         args, kwargs: the model's arguments, for guides.
@@ -79,9 +81,11 @@ def uniform(num_particles: int, graph, generator: torch.Generator, reach: float)
 def called(init: Callable, num_particles: int, graph, args: tuple, kwargs: dict) -> Any:
     """Particles from a function or a guide."""
     given = {"num_particles": num_particles, "graph": graph}
-    names = () if isinstance(init, Module) else tuple(inspect.signature(init).parameters)
-    if names and set(names) <= set(given):
-        return init(**{name: given[name] for name in names})
+    parameters = {} if isinstance(init, Module) else inspect.signature(init).parameters
+    names = tuple(parameters)
+    wanted = {name: given[name] for name in names if name in given}
+    if wanted and _takes(init, (), wanted):
+        return init(**wanted)
     call_args, call_kwargs = (args, kwargs) if names or isinstance(init, Module) else ((), {})
     if names and not _takes(init, call_args, call_kwargs):
         if not _takes(init, (num_particles,), {}):
@@ -143,13 +147,5 @@ def _flatten(values: Mapping[str, Any], num_particles: int, graph) -> Tensor:
                 f'init for site "{site.name}" has shape {list(value.shape)}; expected '
                 f"[num_particles, *site shape] = {list(expected)}"
             )
-        checked[site.name] = value.to(graph.device, graph.dtype)
-    free = graph.unconstrain(checked)
-    for name, value in free.items():
-        finite = value.reshape(num_particles, -1).isfinite().all(1)
-        if not finite.all():
-            raise OptionError(
-                f'init for site "{name}" is outside its support or on its edge at particle '
-                f"{int((~finite).nonzero()[0])} (support: {graph.sites[name].support})"
-            )
-    return graph.flatten(free).contiguous()
+        checked[site.name] = value
+    return graph.flatten(free_values(graph, checked)).contiguous()

@@ -175,6 +175,19 @@ class ParticleEngine(Engine):
                 f"the state remembers {sorted(memory) or 'nothing'}, this engine "
                 f"{sorted(self.memory) or 'nothing'}: give optim= as in the saved run"
             )
-        self.memory = {name: value.to(self.memory[name].device) for name, value in memory.items()}
-        self.generator.set_state(state["generator"].cpu())
-        self._evaluate(saved.to(self.graph.device))
+        for name, ours in self.memory.items():
+            if memory[name].shape != ours.shape or memory[name].dtype != ours.dtype:
+                raise ShapeMismatch(
+                    f'the state remembers "{name}" with shape {list(memory[name].shape)} and '
+                    f"{memory[name].dtype}, this engine {list(ours.shape)} and {ours.dtype}: give "
+                    "optim= as in the saved run"
+                )
+        before, stream = self.memory, self.generator.get_state()
+        try:
+            self.generator.set_state(state["generator"].cpu())
+            self.memory = {name: value.to(before[name].device) for name, value in memory.items()}
+            self._evaluate(saved.to(self.graph.device))
+        except Exception:
+            self.memory = before
+            self.generator.set_state(stream)
+            raise

@@ -135,7 +135,8 @@ class GraphicalSVGD(ParticleEngine):
         terms_of(kernel)  # raises if it is none
         self.kernel = kernel
         self.optim = optim or (RMSProp() if paper else AdaGrad())
-        if not (hasattr(self.optim, "start") and hasattr(self.optim, "step")):
+        known = hasattr(self.optim, "start") and hasattr(self.optim, "step")
+        if isinstance(self.optim, type) or not known:
             raise OptionError(f"optim={optim!r} is not a step rule such as pg.infer.AdaGrad()")
         if decay not in (None, "cosine"):
             raise OptionError(f'decay={decay!r} is not "cosine" or None')
@@ -243,10 +244,15 @@ class GraphicalSVGD(ParticleEngine):
         return {**super().carried(), "bandwidths": kept}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        before, self._bandwidths = (
-            self._bandwidths,
-            [h.to(self.graph.device) for h in state["bandwidths"].values()],
-        )
+        saved = [h.to(self.graph.device) for h in state["bandwidths"].values()]
+        theirs, ours = ([list(h.shape) for h in held] for held in (saved, self._bandwidths))
+        # random scopes have other shapes at each draw, and are measured anew
+        if theirs != ours and not self.locality.redraws:
+            raise ShapeMismatch(
+                f"the state holds bandwidths of shapes {theirs}, this engine {ours}: give kernel= "
+                "and locality= as in the saved run"
+            )
+        before, self._bandwidths = self._bandwidths, saved
         self._restoring = True
         try:
             super().restore(state)
@@ -262,10 +268,10 @@ class GraphicalSVGD(ParticleEngine):
         A random locality uses the scopes of its last draw.
 
         Raises:
-            ShapeMismatch: the columns do not fit the graph.
+            ShapeMismatch: there are no particles, or the columns do not fit the graph.
             NonFiniteDensity: the score is not finite.
         """
-        if x.dim() != 2 or x.shape[1] != self.graph.dim:
+        if x.dim() != 2 or x.shape[1] != self.graph.dim or len(x) == 0:
             raise ShapeMismatch(
                 f"particles have shape {list(x.shape)}; expected [n, {self.graph.dim}]"
             )

@@ -14,6 +14,8 @@ which the first cannot.
 
 from __future__ import annotations
 
+import math
+
 from pyrograph.errors import OptionError
 from pyrograph.kernels.protocol import Kernel
 
@@ -55,14 +57,14 @@ class Sum(Summable):
         terms: pairs of weight and kernel; a kernel may be a sum.
 
     Raises:
-        OptionError: a weight is not above 0, or a term is no kernel.
+        OptionError: a weight is not above 0 and finite, or a term is no kernel.
     """
 
     def __init__(self, *terms: tuple[float, Kernel | Summable]):
         self.terms = [(w * v, kernel) for w, term in terms for v, kernel in terms_of(term)]
         for weight, kernel in self.terms:
-            if not weight > 0:
-                raise OptionError(f"weight {weight!r} of {kernel!r} must be above 0")
+            if not 0 < weight < math.inf:
+                raise OptionError(f"weight {weight!r} of {kernel!r} must be above 0 and finite")
 
     def __repr__(self) -> str:
         return " + ".join(f"{weight:g} * {kernel!r}" for weight, kernel in self.terms)
@@ -82,7 +84,8 @@ def terms_of(kernel: Kernel | Summable) -> list[tuple[float, Kernel | Own]]:
 
 
 def _check(kernel: Kernel) -> None:
-    if not (hasattr(kernel, "stein") and hasattr(kernel, "bandwidths")):
+    known = hasattr(kernel, "stein") and hasattr(kernel, "bandwidths")
+    if isinstance(kernel, type) or not known:
         raise OptionError(
             f"kernel={kernel!r} is not a kernel such as pg.kernels.RBF(), nor a sum such as "
             "0.5 * RBF() + 0.5 * Own(RBF())"

@@ -4,6 +4,8 @@ Heavy tails: its Stein discrepancy detects non-convergence where the Gaussian on
 (Gorham & Mackey 2017, Theorem 8).
 """
 
+from numbers import Real
+
 import torch
 from torch import Tensor
 
@@ -25,7 +27,7 @@ class IMQ(Radial):
 
     def __init__(self, bandwidth: Bandwidth = "median", exponent: float = -0.5):
         super().__init__(bandwidth)
-        if not -1 < exponent < 0:
+        if not (isinstance(exponent, Real) and -1 < exponent < 0):
             raise OptionError(f"IMQ: exponent={exponent!r} must lie between -1 and 0")
         self.exponent = float(exponent)
 

@@ -3,7 +3,8 @@
 Mean and standard deviation are those of the particles, held constant. Its Stein identities are
 E[s_i] = 0 and E[s_i z_j] = -[i = j] / sd_i: means, and variances and covariances within the
 scope. Alone it sees nothing else of a density (of a multimodal one, say); beside a radial kernel
-it corrects the spread that few particles lack. O(n |C|) a node, no pairs of particles.
+it corrects the spread that few particles lack. O(n |C|) a node; no pairs of particles, unless one
+kernel moves many columns and they are fewer.
 
     phi_i(y) = mean_l s_i^l + (1/|C|) [ sum_{j in C} (mean_l s_i^l z_j^l) z_j(y) + z_i(y) / sd_i ]
 """
@@ -32,13 +33,11 @@ class Linear(Summable):
         share = 1 / block.size[:, None, None].to(block.scope.dtype)
         z = _standardised(block.scope)
         slope = _slope(block, share)
-        total_score = block.score.sum(-1, keepdim=True)
-        products = block.score @ z.transpose(1, 2)  # sum_l s_i^l z_j^l
-        direction = (total_score + share * (products @ z)) / n + slope * block.own
+        pulled, attraction = _attraction(block.score, z, share)
+        direction = pulled / n + slope * block.own
         if not discrepancy:
             return SteinSums(direction, None, None)
-        # sum_lm of s s' k, of s d'k and s' dk (equal by symmetry), of d d'k
-        attraction = total_score.square()[..., 0] + share[..., 0] * products.square().sum(-1)
+        # beside sum_lm s s' k: s d'k and s' dk (equal by symmetry), d d'k
         aligned = (block.score * block.own).sum(-1, keepdim=True) * slope
         total = attraction + (2 * n * aligned + n**2 * slope)[..., 0]
         norm = 1 + share * z.square().sum(1, keepdim=True)
@@ -55,6 +54,23 @@ class Linear(Summable):
         terms = (block.score.transpose(1, 2) @ block.score) * k
         terms = terms + aligned[:, :, None] + aligned[:, None, :]
         return (terms + slope.sum(1, keepdim=True)).sum(0)
+
+
+def _attraction(score: Tensor, z: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+    """sum_l s_i^l k(x_l, y) at every particle y, ``[B, w, n]``; sum_lm s_i^l s_i^m k, ``[B, w]``.
+
+    k is 1 + share z'z: either all pairs of particles or all products of moved and seen columns
+    are formed, whichever is less work. So neither is larger than what it is made of, also where
+    one kernel moves all columns of a graph.
+    """
+    (_, width, n), columns = score.shape, z.shape[1]
+    if n * (width + columns) < 2 * width * columns:
+        pulled = score @ (1 + share * (z.transpose(1, 2) @ z))
+        return pulled, (pulled * score).sum(-1)
+    total = score.sum(-1, keepdim=True)
+    products = score @ z.transpose(1, 2)  # sum_l s_i^l z_j^l
+    squares = total.square()[..., 0] + share[..., 0] * products.square().sum(-1)
+    return total + share * (products @ z), squares
 
 
 def _slope(block: Block, share: Tensor) -> Tensor:

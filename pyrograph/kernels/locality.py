@@ -141,7 +141,8 @@ def resolve(locality: "Locality | str") -> Locality:
     """
     if isinstance(locality, str) and locality in NAMES:
         return NAMES[locality]()
-    if hasattr(locality, "scopes") and hasattr(locality, "redraws"):
+    known = hasattr(locality, "scopes") and hasattr(locality, "redraws")
+    if known and not isinstance(locality, type):
         return locality
     raise OptionError(
         f'locality={locality!r} is not "blanket", "global", pg.kernels.RandomNeighbors(k) '

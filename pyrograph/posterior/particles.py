@@ -7,7 +7,6 @@ import torch
 from pyro.distributions import Empirical
 from torch import Tensor
 
-from pyrograph.errors import OptionError
 from pyrograph.posterior.export import inference_data
 from pyrograph.posterior.guide import ParticleGuide, describe_site
 from pyrograph.posterior.posterior import Posterior, draw_indices
@@ -55,12 +54,9 @@ class ParticlePosterior(Posterior):
             OptionError: no such site, or an empty list.
             UnsupportedSite: a site's support depends on latents.
         """
-        names = list(self.graph.sites if sites is None else sites)
-        if not names:
-            raise OptionError("guide(sites=[]) has no site to draw")
-        chosen = [self._site(name) for name in names]
+        chosen = self._chosen(sites)
         free = self.graph.unflatten(self.x)
-        x = torch.cat([free[name].reshape(len(self.x), -1) for name in names], 1)
+        x = torch.cat([free[site.name].reshape(len(self.x), -1) for site in chosen], 1)
         return ParticleGuide.from_particles([describe_site(s) for s in chosen], x, self.weights)
 
     def to_arviz(self, num_samples: int | None = None):

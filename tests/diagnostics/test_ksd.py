@@ -155,10 +155,45 @@ def test_wrong_shapes_and_options_are_refused(graph):
         graphical_ksd(graph, torch.zeros(3, 5))
     with pytest.raises(ShapeMismatch, match='site "x"'):
         graphical_ksd(graph, {"y": torch.zeros(3, 4)})
+    for shape in ((), (4,), (3, 5)):
+        with pytest.raises(ShapeMismatch, match='site "x"'):
+            graphical_ksd(graph, {"x": torch.zeros(shape)})
     with pytest.raises(OptionError, match="statistic"):
         graphical_ksd(graph, torch.zeros(3, 4), statistic="W")
     with pytest.raises(OptionError, match="two particles"):
         graphical_ksd(graph, torch.zeros(1, 4), statistic="U")
+
+
+@pytest.mark.parametrize("unconstrained", [True, False])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"p": torch.tensor([0.2, 1.5])},
+        {"p": torch.tensor([0.2, -1.0])},
+        {"p": torch.tensor([0.2, torch.nan])},
+        {"w": torch.tensor([[0.2, 0.3, 0.5], [1.0, 1.0, 1.0]])},
+        {"w": torch.tensor([[0.2, 0.3, 0.5], [1.5, -0.3, -0.2]])},
+    ],
+)
+def test_a_value_outside_its_support_is_refused_by_name(unconstrained, wrong):
+    def model():
+        pyro.sample("p", dist.Beta(2.0, 2.0))
+        pyro.sample("w", dist.Dirichlet(torch.ones(3)))
+
+    graph = pg.trace_graph(model, unconstrained=unconstrained)
+    values = {"p": torch.tensor([0.2, 0.4]), "w": torch.full((2, 3), 1 / 3)}
+    assert graphical_ksd(graph, values).isfinite()
+    (site,) = wrong
+    with pytest.raises(OptionError, match=f'site "{site}" is outside.*particle 1 .support: '):
+        graphical_ksd(graph, values | wrong)
+
+
+def test_what_holds_no_particles_is_refused_and_told_of_samples(graph):
+    posterior = pg.fit(gaussian(chain()), infer=pg.EP, progress=False)
+    for x in (posterior, [0.0, 1.0], None):
+        with pytest.raises(OptionError, match=r"posterior\.sample\(n\)"):
+            graphical_ksd(graph, x)
+    assert graphical_ksd(graph, posterior.sample(20)).isfinite()
 
 
 def test_a_non_finite_score_names_factor_and_particle():

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from pyrograph.diagnostics import mmd
 from pyrograph.errors import OptionError, ShapeMismatch
-from pyrograph.kernels import IMQ, RBF
+from pyrograph.kernels import IMQ, RBF, Linear
 from tests.kernels.reference import kernel_function, median_h
 
 
@@ -61,6 +61,28 @@ def test_float32_far_from_the_origin_is_kept():
     x, y = torch.randn(50, 2) + 0.3, torch.randn(60, 2)
     single = mmd((x + 1e3).float(), (y + 1e3).float())
     assert float(single) == pytest.approx(float(mmd(x, y)), abs=1e-4)
+
+
+@pytest.mark.parametrize("kernel", [RBF() + IMQ(), Linear(), RBF, "rbf"], ids=repr)
+def test_kernels_that_are_not_radial_are_refused(kernel):
+    with pytest.raises(OptionError, match="not a radial kernel"):
+        mmd(torch.randn(3, 2), torch.randn(4, 2), kernel)
+
+
+@pytest.mark.parametrize(
+    ("sample", "text"),
+    [
+        (torch.ones(3, 2, dtype=torch.int64), "torch.int64; give floating numbers"),
+        (torch.tensor([[0.0, torch.nan]]), "NaN or infinite"),
+        (torch.tensor([[0.0, torch.inf]]), "NaN or infinite"),
+    ],
+)
+def test_samples_that_are_no_finite_floating_numbers_are_refused_by_name(sample, text):
+    good = torch.randn(4, 2)
+    with pytest.raises(OptionError, match=f"x holds {text}"):
+        mmd(sample, good)
+    with pytest.raises(OptionError, match=f"y holds {text}"):
+        mmd(good, sample)
 
 
 def test_misuse_is_refused():

@@ -1,5 +1,7 @@
 """Every way to start the particles, and what is refused."""
 
+import functools
+
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -117,6 +119,40 @@ def test_functions_that_return_particles(returns):
         check(start(init), values)
 
 
+def test_a_function_may_have_other_arguments_with_defaults():
+    model, y = gaussian_chain(3)
+    engine = start(lambda graph, scale=2.0: torch.full((N, graph.dim), scale), model, (y,))
+    assert_close(engine.x, torch.full((N, 3), 2.0))
+
+    def of_both(num_particles, graph, scale=3.0):
+        return torch.full((num_particles, graph.dim), scale)
+
+    assert_close(start(of_both).x, torch.full((N, 5), 3.0))
+    assert_close(start(functools.partial(of_both, scale=4.0)).x, torch.full((N, 5), 4.0))
+
+
+def test_a_function_that_needs_more_is_told_what_it_may_take():
+    with pytest.raises(OptionError, match=r"num_particles and/or graph \(by these names\)"):
+        start(lambda graph, scale: torch.full((N, graph.dim), scale))
+
+
+def test_particles_on_an_edge_and_those_of_a_float32_posterior_are_taken():
+    def model():
+        pyro.sample("p", dist.Beta(2.0, 2.0))
+        pyro.sample("w", dist.Dirichlet(torch.ones(300)))
+
+    options = {"num_steps": 0, "progress": False}
+    x = torch.randn(N, 300)
+    x[:, 0] = torch.linspace(-12.0, 12.0, N)
+    first = GraphicalSVGD(model, init=x, dtype=torch.float32, **options).run().particles
+    edge = first | {"p": torch.linspace(0.0, 1.0, N, dtype=torch.float32)}
+    for values in (first, edge, {k: v.double() for k, v in edge.items()}):
+        held = GraphicalSVGD(model, init=values, **options).run().particles
+        for name, value in values.items():
+            assert_close(held[name], value.double(), rtol=1e-4, atol=1e-6)
+    GraphicalSVGD(model, init=first, dtype=torch.float32, **options).run()
+
+
 def test_a_guides_draws_follow_the_seed():
     def guide():
         pyro.sample("s", dist.Gamma(1.0, 1.0))
@@ -136,6 +172,19 @@ BAD = {
     "missing w": (lambda v: {k: v[k] for k in "su"}, ShapeMismatch, 'misses site "w"'),
     "unknown z": (lambda v: v | {"z": torch.rand(N)}, ShapeMismatch, '"z", which is not'),
     "negative s": (lambda v: v | {"s": -v["s"]}, OptionError, 'site "s" is outside.*particle 0'),
+    "u beyond its interval": (
+        lambda v: v | {"u": v["u"] + 2 * (torch.arange(N) == 4)[:, None]},
+        OptionError,
+        r'site "u" is outside.*particle 4 \(support: Interval',
+    ),
+    "u a little beyond": (lambda v: v | {"u": torch.full((N, 2), 1.001)}, OptionError, 'site "u"'),
+    "infinite u": (lambda v: v | {"u": torch.full((N, 2), torch.inf)}, OptionError, 'site "u"'),
+    "w of sum three": (lambda v: v | {"w": torch.ones(N, 3)}, OptionError, 'site "w" is outside'),
+    "w negative": (
+        lambda v: v | {"w": torch.tensor([[1.5, -0.3, -0.2]]).expand(N, 3)},
+        OptionError,
+        'site "w" is outside',
+    ),
     "nan in u": (lambda v: v | {"u": v["u"] * torch.nan}, OptionError, 'site "u"'),
     "flat": (lambda v: torch.randn(N, 4), ShapeMismatch, r"\[num_particles, dim\] = \[6, 5\]"),
     "nonsense": (lambda v: "warm", OptionError, "init='warm'"),

@@ -10,10 +10,10 @@ import torch
 from torch.testing import assert_close
 
 from pyrograph.diagnostics import graphical_ksd, variance_ratio
-from pyrograph.errors import OptionError, ShapeMismatch
+from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch
 from pyrograph.infer import AdaGrad, Adam, GraphicalSVGD, RMSProp
 from pyrograph.infer.laplace import laplace
-from pyrograph.kernels import IMQ, RBF, Mixed, RandomNeighbors
+from pyrograph.kernels import IMQ, RBF, Global, Linear, Mixed, Own, RandomNeighbors
 from tests.kernels.reference import blankets, column_scopes, double_loop, drawn_scopes
 
 from .programs import chain_truth, gaussian_chain, positive_and_simplex, sensors
@@ -269,6 +269,9 @@ def test_a_laplace_start_is_the_mode_with_conditional_widths():
         ({"paper": True, "refresh": 3}, "paper=True"),
         ({"kernel": "rbf"}, "kernel"),
         ({"kernel": 0}, "kernel"),
+        ({"kernel": RBF}, "kernel"),
+        ({"locality": Global}, "locality"),
+        ({"optim": AdaGrad}, "step rule"),
     ],
 )
 def test_options_out_of_range_are_refused(option, text):
@@ -318,11 +321,78 @@ def test_random_scopes_are_redrawn_every_step():
     assert seen[0] != seen[1] and seen[1] != seen[2]
 
 
+def everything(engine):
+    """What a run goes on from, as it stands."""
+    state = engine.state_dict()
+    return {
+        "particles": engine.x,
+        "score": engine.score,
+        "stream": engine.generator.get_state(),
+        "history": torch.stack(list(state["history"].values())),
+        **state["memory"],
+        **state["bandwidths"],
+    }
+
+
+def shortened(state):
+    memory = {name: value[:2] for name, value in state["memory"].items()}
+    return {**state, "memory": memory}
+
+
+def breaking(state):
+    return {**state, "particles": torch.full_like(state["particles"], torch.nan)}
+
+
+@pytest.mark.parametrize(
+    ("theirs", "spoil", "error", "text"),
+    [
+        ({"kernel": RBF() + IMQ()}, None, ShapeMismatch, "kernel= and locality="),
+        ({"kernel": RBF() + Own(RBF())}, None, ShapeMismatch, "kernel= and locality="),
+        ({"kernel": Linear()}, None, ShapeMismatch, "kernel= and locality="),
+        ({"locality": "global"}, None, ShapeMismatch, "kernel= and locality="),
+        ({"locality": Mixed("blanket", "global")}, None, ShapeMismatch, "kernel= and locality="),
+        ({"optim": Adam()}, None, ShapeMismatch, "optim="),
+        ({}, shortened, ShapeMismatch, r'"accumulated" with shape \[2, 5\].*optim='),
+        ({}, breaking, NonFiniteDensity, "nan"),
+    ],
+)
+def test_a_state_that_does_not_fit_leaves_the_engine_as_it_was(theirs, spoil, error, text):
+    model, y = gaussian_chain()
+    options = {"num_particles": 6, "noise": 0.1}
+    other = engine_of(model, y, **options, **({"kernel": RBF()} | theirs))
+    engine = engine_of(model, y, **options, kernel=RBF())
+    for _ in range(3):
+        other.step()
+        engine.step()
+    state = other.state_dict() if spoil is None else spoil(other.state_dict())
+    before = {name: value.clone() for name, value in everything(engine).items()}
+    with pytest.raises(error, match=text):
+        engine.load_state_dict(state)
+    for name, value in everything(engine).items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_a_state_of_random_scopes_goes_on():
+    """Their bandwidths have other shapes at each draw: nodes that see the whole graph are one."""
+    model, y = gaussian_chain(3)
+    options = {"num_particles": 6, "locality": RandomNeighbors(2)}
+    first = engine_of(model, y, **options)
+    first.step()
+    state = first.state_dict()
+    resumed = engine_of(model, y, **options)
+    resumed.load_state_dict(state)
+    first.step()
+    resumed.step()
+    assert torch.equal(resumed.x, first.x)
+
+
 def test_misuse_is_refused():
     model, y = gaussian_chain()
     engine = engine_of(model, y)
     with pytest.raises(ShapeMismatch, match=r"expected \[n, 5\]"):
         engine.direction(torch.zeros(3, 4))
+    with pytest.raises(ShapeMismatch, match=r"shape \[0, 5\]"):
+        engine.direction(torch.zeros(0, 5))
     with pytest.raises(OptionError, match="locality"):
         GraphicalSVGD(model, locality="nearby")
     with pytest.raises(OptionError, match="step rule"):

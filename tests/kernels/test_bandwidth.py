@@ -87,7 +87,7 @@ def test_other_rules_are_refused(kernel, rule):
         kernel(bandwidth=rule)
 
 
-@pytest.mark.parametrize("exponent", [0.0, -1.0, 0.5, -2.0])
+@pytest.mark.parametrize("exponent", [0.0, -1.0, 0.5, -2.0, float("nan"), "a", None])
 def test_imq_exponents_outside_the_open_interval_are_refused(exponent):
     with pytest.raises(OptionError, match="exponent="):
         IMQ(exponent=exponent)

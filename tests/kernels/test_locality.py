@@ -77,7 +77,7 @@ def test_an_operator_redraws_only_when_told():
 def test_names_resolve_and_others_are_refused():
     assert isinstance(resolve("blanket"), Blanket)
     assert isinstance(resolve("global"), Global)
-    for wrong in ("local", None, 3):
+    for wrong in ("local", None, 3, Global):
         with pytest.raises(OptionError, match="locality="):
             resolve(wrong)
     with pytest.raises(OptionError, match="RandomNeighbors"):

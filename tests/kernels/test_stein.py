@@ -205,15 +205,23 @@ def test_statistics_are_checked():
 
 
 def test_things_that_are_no_kernel_are_refused():
-    for kernel in ("rbf", Own, 0.5):
+    for kernel in ("rbf", Own, RBF, Linear, 0.5):
         with pytest.raises(OptionError, match=r"pg\.kernels\.RBF"):
             SteinOperator(GRID, kernel=kernel)
-    for build in (lambda: RBF() + "rbf", lambda: Own("rbf"), lambda: Own(RBF() + RBF())):
+    for build in (
+        lambda: RBF() + "rbf",
+        lambda: RBF() + IMQ,
+        lambda: Own("rbf"),
+        lambda: Own(RBF),
+        lambda: Own(RBF() + RBF()),
+    ):
         with pytest.raises(OptionError, match=r"pg\.kernels\.RBF"):
             build()
-    for weight in (0, -1.0, float("nan")):
+    for weight in (0, -1.0, float("nan"), float("inf")):
         with pytest.raises(OptionError, match="must be above 0"):
             weight * RBF()
+    with pytest.raises(OptionError, match="must be above 0 and finite"):
+        1e200 * (1e200 * RBF())
 
 
 def test_sums_multiply_out():

@@ -92,6 +92,16 @@ def test_unknown_sites_are_named():
         p.guide([])
 
 
+def test_a_site_named_twice_is_drawn_once_with_the_density_of_once():
+    p, _ = posterior()
+    densities = []
+    for sites in (["a", "b"], ["a", "b", "a"]):
+        pyro.set_rng_seed(1)
+        trace = pyro.poutine.trace(p.guide(sites)).get_trace()
+        densities.append(trace.log_prob_sum())
+    assert_close(*densities)
+
+
 def test_contract_attributes():
     p, _ = posterior()
     assert isinstance(p, Posterior)

@@ -1,0 +1,70 @@
+"""Values in a program's space, taken to the graph's; those outside a support are refused.
+
+The inverse of ``biject_to(support)`` does not look at what it is given: it takes 1.5 on the unit
+interval to the edge, and three ones on a simplex to a corner. Rounding may carry honest numbers
+over an edge too (a half-open end, a long simplex in float32), so a value counts as inside where
+its support says so, or where it comes back from the reals as it went, up to ``ROUNDING``.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.distributions import biject_to, constraints
+
+from pyrograph.errors import OptionError
+from pyrograph.trace.sites import support_on
+
+#: Relative error that numbers may have that were in single precision once.
+ROUNDING = 1e-5
+
+
+def free_values(graph, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Values of every site in the graph's space, with its dtype and on its device.
+
+    Args:
+        graph: a FactorGraph of continuous sites.
+        values: of every site, ``[n, *site shape]``, in the program's space.
+
+    Shapes:
+        output: ``[n, *batch_shape, *event_shape]`` of each site.
+
+    Raises:
+        OptionError: a value is outside its site's support, or on an edge that lies at infinity.
+        UnsupportedSite: a site's support depends on latents.
+    """
+    # at the finer of the two precisions, where fewer numbers fall on an edge
+    values = {
+        name: value.to(graph.device, torch.promote_types(value.dtype, graph.dtype))
+        for name, value in values.items()
+    }
+    free = graph.unconstrain(values)
+    for site in graph.free_sites:
+        good = _all(free[site.name].isfinite())
+        if site.support is not None:
+            good &= _all(inside(support_on(site.support, graph.device), values[site.name]))
+        if not good.all():
+            raise OptionError(
+                f'value of site "{site.name}" is outside its support or on its edge at particle '
+                f"{int((~good).nonzero()[0])} (support: {site.support})"
+            )
+    return {name: value.to(graph.dtype) for name, value in free.items()}
+
+
+def inside(support: constraints.Constraint, value: Tensor) -> Tensor:
+    """Whether values lie in a support, ``[n, *batch]``, up to rounding."""
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    held = support.check(value)
+    if held.all():
+        return held
+    transform = biject_to(support)
+    back = transform(transform.inv(value))
+    error = (back - value).abs().reshape(*held.shape, -1).sum(-1)
+    size = back.abs().reshape(*held.shape, -1).sum(-1)
+    return held | (error <= ROUNDING * size.amax(0))
+
+
+def _all(flags: Tensor) -> Tensor:
+    """``[n]``: whether all of a particle's are true."""
+    return flags.unsqueeze(-1).flatten(1).all(1)
