@@ -26,9 +26,15 @@ from pyrograph.circuits.circuit import Circuit
 from pyrograph.circuits.kernel_units import KernelUnits
 from pyrograph.circuits.kernels import Kernel, check_kernel
 from pyrograph.circuits.mixing import Mixing
-from pyrograph.circuits.regions import Regions, regions_of
+from pyrograph.circuits.regions import Regions, arranged, regions_of
 from pyrograph.circuits.sides import CircuitSide, Leaf, Side, sizes
-from pyrograph.errors import IncompatibleCircuits, ShapeMismatch, UnsupportedFactor, ZeroMass
+from pyrograph.errors import (
+    IncompatibleCircuits,
+    OptionError,
+    ShapeMismatch,
+    UnsupportedFactor,
+    ZeroMass,
+)
 
 #: Numbers of one region that are held at once, at most.
 MOST_NUMBERS = 2**30
@@ -49,8 +55,10 @@ def expected_kernel(p: Circuit, q: Circuit, kernel: Kernel) -> Tensor:
         IncompatibleCircuits: no vtree fits both, naming the two units.
         InvalidCircuit: a circuit is not smooth or not decomposable.
         ShapeMismatch: the circuits have other variables.
+        OptionError: the circuits have other dtypes.
     """
     check_kernel(kernel)
+    check_dtypes(p, q)
     regions = common_regions(p, q, kernel)
     units = KernelUnits(kernel, regions, p)
     left, right = CircuitSide(p, regions), CircuitSide(q, regions)
@@ -65,6 +73,7 @@ def squared_mmd(p: Circuit, q: Circuit, kernel: Kernel) -> Tensor:
         ZeroMass: a circuit is zero everywhere; and as :func:`expected_kernel`.
     """
     check_kernel(kernel)
+    check_dtypes(p, q)
     regions = common_regions(p, q, kernel)
     units = KernelUnits(kernel, regions, p)
     left, right = CircuitSide(p, regions), CircuitSide(q, regions)
@@ -87,6 +96,19 @@ def compatible(p: Circuit, q: Circuit) -> bool:
     return True
 
 
+def check_dtypes(p: Circuit, q: Circuit) -> None:
+    """Raise for circuits whose numbers do not mix.
+
+    Raises:
+        OptionError: the circuits have other dtypes.
+    """
+    if p.log_weights.dtype != q.log_weights.dtype:
+        raise OptionError(
+            f"the first circuit is {p.log_weights.dtype} and the second {q.log_weights.dtype}: "
+            "take both to one dtype, circuit.double() or circuit.float()"
+        )
+
+
 def common_regions(p: Circuit, q: Circuit, kernel: Kernel | None = None) -> Regions:
     """The regions of all; raises where they do not fit."""
     if p.cards != q.cards:
@@ -103,6 +125,16 @@ def common_regions(p: Circuit, q: Circuit, kernel: Kernel | None = None) -> Regi
         units.append(shape)
         names.append("the kernel")
     return regions_of(*units, names=tuple(names))
+
+
+def num_pairs(p: Circuit) -> int:
+    """Pairs of units of a circuit, those that :func:`pairs` goes over for two pieces of evidence.
+
+    Raises:
+        InvalidCircuit: p is not smooth or not decomposable.
+    """
+    rows = arranged(p.units, common_regions(p, p))
+    return sum((len(r.inputs) + len(r.below)) ** 2 for r in rows)
 
 
 def pairs(p: Side, q: Side, kernel: KernelUnits) -> tuple[Tensor, Tensor | None]:

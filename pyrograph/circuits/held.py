@@ -31,7 +31,7 @@ from torch import Tensor
 from pyrograph.circuits.circuit import Circuit
 from pyrograph.circuits.compile import MAX_EDGES, compile_tables
 from pyrograph.circuits.elimination import EliminationTree, min_fill, neighborhoods
-from pyrograph.circuits.expected import common_regions, pairs
+from pyrograph.circuits.expected import common_regions, num_pairs, pairs
 from pyrograph.circuits.kernel_units import KernelUnits
 from pyrograph.circuits.kernels import Hamming, Kernel, Ones, Univariate
 from pyrograph.circuits.leaves import MISSING
@@ -109,6 +109,7 @@ class HeldCircuit:
                 else:
                     own.append(number[v])
             scopes.append(tuple(own))
+        columns += sorted(is_held - set(columns))  # those that no factor reads
         cards = tuple(tables.cards[v] for v in columns)
         separate = LogTables(cards, scopes, tables.tables, tables.constant)
         names = [graph.nodes[v] for v in columns]
@@ -128,6 +129,10 @@ class HeldCircuit:
         found = cls.__new__(cls)
         found._set(circuit, columns, tuple(cards))
         return found
+
+    def num_pairs(self, num_held: int) -> int:
+        """As :func:`pyrograph.circuits.expected.num_pairs`, of all passes of a Stein kernel."""
+        return (1 + 2 * num_held) * num_pairs(self.circuit)
 
     def log_prob(self, points: Tensor) -> Tensor:
         """log p of codes ``[n, V]``, -1 where summed out; held nodes are given."""

@@ -35,7 +35,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from pyrograph.circuits.circuit import Circuit
-from pyrograph.circuits.expected import common_regions, pairs
+from pyrograph.circuits.expected import check_dtypes, common_regions, pairs
 from pyrograph.circuits.kernel_units import KernelUnits
 from pyrograph.circuits.kernels import Hamming, Kernel, check_kernel
 from pyrograph.circuits.positivity import refuse_zeros
@@ -66,12 +66,14 @@ def kdsd(q: Circuit, p: Circuit, kernel: Kernel | None = None) -> Tensor:
             it and what to do.
         IncompatibleCircuits: no vtree fits both.
         ZeroMass: q is zero everywhere.
+        OptionError: the circuits have other dtypes.
     """
     kernel = Hamming() if kernel is None else kernel
     check_kernel(kernel)
     _refuse_real(p)
     p.requires("smooth", "decomposable", "structured", "deterministic", query="the target of kdsd")
     refuse_zeros(p)
+    check_dtypes(q, p)
     regions = common_regions(q, p, kernel)
     log_mass = q.log_mass()
     if not bool(log_mass.isfinite()):

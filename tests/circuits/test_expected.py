@@ -16,6 +16,8 @@ from pyrograph.circuits import (
     KernelCircuit,
     compatible,
     expected_kernel,
+    fully_factorised,
+    kdsd,
     squared_mmd,
 )
 from pyrograph.errors import (
@@ -243,6 +245,26 @@ def test_float32_circuits_stay_float32():
     assert_close(
         value.double(), expected_kernel(p.double(), q.double(), Hamming()), rtol=1e-5, atol=0
     )
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        lambda p, q: expected_kernel(p, q, Hamming()),
+        lambda p, q: squared_mmd(p, q, Hamming()),
+        kdsd,
+    ],
+    ids=["expected_kernel", "squared_mmd", "kdsd"],
+)
+def test_circuits_of_other_dtypes_are_refused_with_both(query):
+    p = fully_factorised([torch.tensor([0.3, 0.7])] * 3)
+    q = fully_factorised([torch.tensor([0.4, 0.6])] * 3)
+    single = fully_factorised([torch.tensor([0.4, 0.6])] * 3).float()
+    assert query(p, q).dtype == torch.float64
+    for pair in ((p, single), (single, p)):
+        with pytest.raises(OptionError, match=r"float32.*float64|float64.*float32"):
+            query(*pair)
+    assert query(single, single).dtype == torch.float32
 
 
 @pytest.mark.parametrize("make", [lambda: RBF(-1.0), lambda: RBF(math.inf)])

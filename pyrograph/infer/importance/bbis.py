@@ -33,12 +33,12 @@ from pyrograph.infer.base import Engine
 from pyrograph.infer.dpvi.network import Network
 from pyrograph.infer.importance.discrete_stein import (
     discrete_stein_gram,
-    refuse_zeros,
     shift_ratios,
 )
 from pyrograph.infer.importance.gibbs import Gibbs
 from pyrograph.infer.importance.proposals import Proposal, continuous_points, discrete_points
 from pyrograph.infer.importance.simplex_qp import minimise_on_simplex
+from pyrograph.infer.importance.zeros import doubled_eps, refuse_zeros, zero_entries
 from pyrograph.infer.options import count
 from pyrograph.infer.requires import FiniteOrContinuous
 from pyrograph.posterior import ParticlePosterior, Posterior
@@ -72,8 +72,10 @@ class BBIS(Engine):
     Raises:
         UnsupportedSite: discrete and continuous sites are mixed, or a site has infinitely many
             states.
-        UnsupportedFactor: a factor of a discrete program is zero somewhere.
-        OptionError: an option is unknown or out of range.
+        UnsupportedFactor: a factor of a discrete program is zero somewhere, or of a probability
+            that torch's distributions clamp (within 2 eps of 0 or 1): soften it, or give it as
+            logits if it is meant.
+        OptionError: an option is unknown or out of range, or a sample is outside its support.
     """
 
     requires = FiniteOrContinuous()
@@ -112,6 +114,7 @@ class BBIS(Engine):
 
     # ------------------------------------------------------------------ points
     def read(self, args: tuple, kwargs: dict) -> FactorGraph:
+        random_state = torch.get_rng_state()
         graph = super().read(args, kwargs)
         kinds = {site.is_discrete: site for site in graph.sites.values()}
         if len(kinds) == 2:
@@ -122,19 +125,25 @@ class BBIS(Engine):
                 "model, or condition on them."
             )
         self.is_discrete = True in kinds
+        if self.is_discrete:
+            with torch.random.fork_rng(devices=[]), doubled_eps():
+                torch.set_rng_state(random_state)
+                self._doubled = super().read(args, kwargs)
         return graph
 
     def allocate(self) -> None:
         """Draws the points: ``x``, ``[V, n]`` codes or ``[n, dim]`` unconstrained numbers."""
         if self.is_discrete:
             self.network = Network.of_graph(self.graph)
+            self.zeros = zero_entries(self.graph, self.network, self._doubled)
+            del self._doubled
             self.check_density()
         self.x = self.points()
         self._take(None)
 
     def check_density(self) -> None:
         """Whether the Stein identity holds."""
-        refuse_zeros(self.graph, self.network)
+        refuse_zeros(self.graph, self.zeros)
 
     def points(self) -> Tensor:
         """``[V, n]`` codes, or ``[n, dim]``."""
@@ -205,7 +214,8 @@ class BBIS(Engine):
         """Weighted points; equal ones of a discrete program are merged."""
         run = {"converged": self.converged, "status": self.status, "history": self.history}
         if not self.is_discrete:
-            return ParticlePosterior(self.graph, self.x, self.weights.to(self.graph.dtype), **run)
+            weights = self.weights.to(self.graph.dtype, copy=True)
+            return ParticlePosterior(self.graph, self.x, weights, **run)
         x, which = self.distinct()
         merged = torch.zeros(x.shape[1], dtype=torch.float64, device=x.device)
         merged.index_add_(0, which, self.weights)
@@ -238,6 +248,11 @@ class BBIS(Engine):
             raise ShapeMismatch(
                 f"the state holds points of shape {list(x.shape)}, this engine "
                 f"{list(self.x.shape)}: give num_particles= or samples= as in the saved run"
+            )
+        if state["weights"].shape != self.weights.shape:
+            raise ShapeMismatch(
+                f"the state holds weights of shape {list(state['weights'].shape)} for "
+                f"{len(self.weights)} points: it is damaged, or of another engine"
             )
         self.x = x
         self._take(state["weights"])

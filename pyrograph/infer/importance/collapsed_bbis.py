@@ -22,22 +22,22 @@ from torch import Tensor
 
 from pyrograph.circuits import Circuit, CollapsedPosterior, compile_graph, stein_gram
 from pyrograph.circuits.compile import MAX_EDGES, compile_tables
+from pyrograph.circuits.expected import num_pairs
 from pyrograph.circuits.held import HeldCircuit, nodes_to_hold
 from pyrograph.circuits.kernels import Kernel
 from pyrograph.circuits.leaves import MISSING
 from pyrograph.circuits.tables import LogTables, read_tables
 from pyrograph.errors import OptionError, UnsupportedFactor
 from pyrograph.infer.importance.bbis import BBIS
-from pyrograph.infer.importance.discrete_stein import refuse_zeros, zero_entries
 from pyrograph.infer.importance.proposals import Proposal
+from pyrograph.infer.importance.zeros import refuse_zeros
 from pyrograph.infer.options import count
 from pyrograph.infer.requires import FiniteDiscrete
 from pyrograph.posterior import Posterior
 
 Label = tuple[str, tuple[int, ...]]
-#: Edges up to which the circuit of all nodes is taken although some are always held: one pass over
-#: it takes the place of one for every held node.
-SMALL = 2**14
+#: Edges up to which a circuit of all nodes is compiled to see what it would cost.
+MOST_EDGES = 2**18
 
 
 class CollapsedBBIS(BBIS):
@@ -59,8 +59,8 @@ class CollapsedBBIS(BBIS):
         weights: ``[n]``.
 
     Raises:
-        UnsupportedFactor: the circuit would be too large, or a factor is zero somewhere and the
-            nodes that make it so are not summed out in every sample.
+        UnsupportedFactor: the circuit would be too large, or a factor is zero somewhere (as for
+            :class:`BBIS`) and the nodes that make it so are not summed out in every sample.
         UnsupportedSite: a site is continuous, or has infinitely many states.
         OptionError: ``collapse`` names a node that is not there, or is no share.
     """
@@ -98,41 +98,46 @@ class CollapsedBBIS(BBIS):
         self._has_zeros = False
         if isinstance(self.collapse, (int, float)):
             self.circuit: Circuit | HeldCircuit = self._compile()
-            refuse_zeros(self.graph, self.network)
+            refuse_zeros(self.graph, self.zeros)
             return
         self._summed = self._columns()
         self.circuit = self._compile()
         summed = set(self._summed.tolist())
-        for group, tables in zip(self.graph.factors, self.network.tables, strict=True):
-            zero = zero_entries(tables.values.flatten(1), self.graph.dtype).any(1)
-            for e in zero.nonzero().squeeze(1).tolist():
+        for group, zero in zip(self.graph.factors, self.zeros, strict=True):
+            for e in zero.any(1).nonzero().squeeze(1).tolist():
                 self._has_zeros = True
                 if not summed & set(group.scope[e].tolist()):
-                    refuse_zeros(self.graph, self.network)
+                    refuse_zeros(self.graph, self.zeros)
 
     def _compile(self) -> Circuit | HeldCircuit:
-        """Of all nodes; or of those that no sample holds, where that is much smaller."""
+        """Of all nodes; or of those that no sample holds, where Stein kernels then cost less."""
         budget = MAX_EDGES if self.max_edges is None else self.max_edges
         if isinstance(self.collapse, (int, float)):
             return compile_graph(self.graph, max_edges=budget)
         tables = self._tables()
-        if self.collapse != "treewidth":
-            try:
-                circuit = compile_tables(tables, self.graph.nodes, min(budget, SMALL))
-                return circuit.to(self.graph.device)
-            except UnsupportedFactor:
-                pass  # without the held nodes it may be narrow
         summed = set(self._summed.tolist())
         held = [v for v in range(self.graph.num_nodes) if v not in summed]
-        return HeldCircuit(self.graph, held, budget, tables)
+        if self.collapse == "treewidth":
+            return HeldCircuit(self.graph, held, budget, tables)
+        try:
+            whole = compile_tables(tables, self.graph.nodes, min(budget, MOST_EDGES))
+        except UnsupportedFactor:  # without the held nodes it may be narrow
+            return HeldCircuit(self.graph, held, budget, tables)
+        try:
+            apart = HeldCircuit(self.graph, held, budget, tables)
+        except UnsupportedFactor:  # copies may take more room than the nodes
+            return whole.to(self.graph.device)
+        is_cheap = num_pairs(whole) <= apart.num_pairs(len(held))
+        return whole.to(self.graph.device) if is_cheap else apart
 
     def _tables(self) -> LogTables:
         """Of all factors. What torch's distributions write for the log of zero is zero again: a
         state that is possible at 1e-7 would pass for one that a Stein kernel can divide by."""
         tables = read_tables(self.graph)
+        zeros = [zero for group in self.zeros for zero in group.cpu().numpy()]
         values = [
-            np.where(zero_entries(torch.from_numpy(t), self.graph.dtype).numpy(), -np.inf, t)
-            for t in tables.tables
+            np.where(zero.reshape(t.shape), -np.inf, t)
+            for zero, t in zip(zeros, tables.tables, strict=True)
         ]
         return replace(tables, tables=values)
 
@@ -144,7 +149,8 @@ class CollapsedBBIS(BBIS):
         number = {label: i for i, label in enumerate(self.graph.nodes)}
         found = []
         for label in self.collapse:
-            if label not in number:
+            is_label = isinstance(label, tuple) and len(label) == 2 and isinstance(label[1], tuple)
+            if not is_label or label not in number:  # lists have no hash
                 raise OptionError(
                     f"collapse= names {label!r}, which is no node of the graph; nodes are like "
                     f"{self.graph.nodes[0]!r}"
@@ -206,8 +212,7 @@ class CollapsedBBIS(BBIS):
         Raises:
             UnsupportedFactor: naming a node.
         """
-        circuit = self.circuit.circuit if isinstance(self.circuit, HeldCircuit) else self.circuit
-        if bool((circuit.log_table > -torch.inf).all()):
+        if not self._has_zeros:
             return
         cards = torch.tensor(self.circuit.cards, device=x.device)
         for i in (x != MISSING).any(1).nonzero().squeeze(1).tolist():
@@ -232,4 +237,5 @@ class CollapsedBBIS(BBIS):
     def posterior(self) -> Posterior:
         """Weighted samples with exact conditionals."""
         run = {"converged": self.converged, "status": self.status, "history": self.history}
-        return CollapsedPosterior(self.graph, self.circuit, self.x.t(), self.weights, **run)
+        points = self.x.t().clone()
+        return CollapsedPosterior(self.graph, self.circuit, points, self.weights, **run)

@@ -11,8 +11,8 @@ of that factor,
 
     k_p(x, y) = sum_i (a_i(x)' T_i a_i(y)) prod_{j != i} T_j[x_j, y_j].
 
-O(n^2 sum_i c_i), by rows. p must be positive: where it is not, chains do not reach all states, r_i
-is infinite, and E_p k_p is no longer zero.
+O(n^2 sum_i c_i), by rows. p must be positive (see :mod:`.zeros`): where it is not, chains do not
+reach all states, r_i is infinite, and E_p k_p is no longer zero.
 
 Source: Yang, Liu, Rao & Neville (2018), theorem 2; Li, Zeng, Vergari & Van den Broeck (2021),
 equation (17), with the inverse shift inside the kernel.
@@ -20,44 +20,15 @@ equation (17), with the inverse shift inside the kernel.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from pyrograph.circuits.kernels import Hamming, Kernel
-from pyrograph.errors import NonFiniteDensity, UnsupportedFactor
-from pyrograph.graph import FactorGraph
-from pyrograph.infer.dpvi.network import EXCLUDED, Clusters, Network
+from pyrograph.errors import NonFiniteDensity
+from pyrograph.infer.dpvi.network import Clusters, Network
 
 #: Numbers held at once by a part of the rows.
 CHUNK = 2**21
-
-
-def zero_entries(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Which log values of tables are the log of zero, in the program's dtype."""
-    # torch's distributions put log(eps) in the place of the log of zero
-    clamped = math.log(torch.finfo(dtype).eps)
-    return (values <= EXCLUDED / 2) | ((values - clamped).abs() < 1e-4)
-
-
-def refuse_zeros(graph: FactorGraph, network: Network) -> None:
-    """Raise for a factor that excludes a state.
-
-    Raises:
-        UnsupportedFactor: naming the factor.
-    """
-    for group, tables in zip(graph.factors, network.tables, strict=True):
-        zero = zero_entries(tables.values.flatten(1), graph.dtype)
-        if bool(zero.any()):
-            e = int(zero.any(1).nonzero()[0])
-            raise UnsupportedFactor(
-                f"{graph.factor_name(group, e)} is zero in {int(zero[e].sum())} of its "
-                f"{zero.shape[1]} states. The discrete Stein kernel divides by probabilities, and "
-                "the Stein identity E_p k_p = 0 fails where p is zero. Soften the zero (1e-3 in "
-                "its place), or sum a variable of that factor out: in the model, or by "
-                "pg.CollapsedBBIS."
-            )
 
 
 def shift_ratios(network: Network, x: Tensor) -> Tensor:

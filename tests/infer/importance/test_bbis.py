@@ -248,6 +248,27 @@ def test_a_state_of_other_points_is_refused():
         BBIS(mixed, num_particles=20, progress=False).setup().load_state_dict(state)
 
 
+def test_a_state_of_other_weights_is_refused_and_nothing_is_taken_over():
+    state = BBIS(mixed, num_particles=30, progress=False).setup().state_dict()
+    engine = BBIS(mixed, num_particles=30, progress=False).setup()
+    points = engine.x.clone()
+    with pytest.raises(ShapeMismatch, match=r"weights of shape \[7\] for 30 points"):
+        engine.load_state_dict({**state, "weights": state["weights"][:7]})
+    assert torch.equal(engine.x, points)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_posterior_may_be_overwritten_without_harm(dtype):
+    x = torch.randn(20, 2)
+    engine = BBIS(gaussian, samples={"x": x, "s": x.exp()[:, 0]}, dtype=dtype, progress=False)
+    posterior = engine.run()
+    points, weights = engine.x.clone(), engine.weights.clone()
+    posterior.x.zero_()
+    posterior.weights.zero_()
+    assert torch.equal(engine.x, points)
+    assert torch.equal(engine.weights, weights)
+
+
 def test_without_a_step_weights_are_equal_and_the_status_says_so():
     engine = BBIS(mixed, num_particles=8, progress=False).setup()
     assert_close(engine.weights, torch.full((8,), 1 / 8))
@@ -275,6 +296,20 @@ def test_the_posterior_draws_and_makes_a_guide():
 def test_options_that_do_not_fit_are_refused(options, text):
     with pytest.raises(OptionError, match=text):
         BBIS(mixed, **options)
+
+
+@pytest.mark.parametrize("site", ["p", "u"])
+@pytest.mark.parametrize("as_function", [False, True])
+def test_continuous_samples_outside_of_the_support_are_refused_by_name(site, as_function):
+    def model():
+        pyro.sample("p", dist.Beta(2.0, 2.0))
+        pyro.sample("u", dist.Uniform(2.0, 5.0))
+
+    values = {"p": torch.tensor([0.2, 0.6]), "u": torch.tensor([3.0, 4.0])}
+    values[site][1] += 8
+    given = {"proposal": lambda: values} if as_function else {"samples": values}
+    with pytest.raises(OptionError, match=f'"{site}" is outside its support'):
+        BBIS(model, num_particles=2, progress=False, **given).run()
 
 
 def test_samples_that_miss_a_site_are_refused():

@@ -8,6 +8,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from networkx.algorithms.approximation import treewidth_min_fill_in
+from pyro import poutine
 from pyro.infer import Importance, Predictive
 from pyro.poutine import trace
 from torch.testing import assert_close
@@ -15,6 +16,7 @@ from torch.testing import assert_close
 import pyrograph as pg
 from pyrograph import circuits
 from pyrograph.circuits.collapsed_posterior import CollapsedGuide
+from pyrograph.circuits.expected import num_pairs
 from pyrograph.circuits.held import HeldCircuit, nodes_to_hold
 from pyrograph.errors import OptionError, UnsupportedFactor, UnsupportedSite
 from pyrograph.infer import Gibbs
@@ -319,6 +321,87 @@ def test_held_nodes_of_several_states_in_factors_of_three_give_the_same_gram():
     points = torch.full((9, 4), -1)
     points[:, 1], points[:, 3] = held[:, 0], held[:, 1]
     assert_close(apart.stein_gram(points), circuits.stein_gram(whole, points), rtol=1e-9, atol=1e-9)
+
+
+def masked(num_nodes):
+    """All nodes coupled but one, which no factor reads."""
+
+    def model():
+        with pyro.plate("a", num_nodes), poutine.mask(mask=torch.arange(num_nodes) != 1):
+            z = pyro.sample("z", dist.Bernoulli(0.4))
+        for i in range(num_nodes):
+            for j in range(i + 1, num_nodes):
+                if 1 not in (i, j):
+                    pyro.factor(f"f{i}_{j}", 0.1 * (z[i] == z[j]))
+
+    return model
+
+
+def test_a_held_node_without_factors_has_equal_probabilities():
+    graph = pg.trace_graph(masked(5))
+    held = [1, 2, 3, 4]
+    apart, whole = HeldCircuit(graph, held), circuits.compile_graph(graph)
+    points = torch.randint(2, (20, 5))
+    points[:, 0] = -1
+    assert_close(apart.log_prob(points), whole.log_prob(points), rtol=1e-12, atol=0)
+    assert_close(apart.stein_gram(points), circuits.stein_gram(whole, points), rtol=1e-9, atol=1e-9)
+    assert_close(apart.marginals(points)[1], torch.eye(2)[points[:, 1]])
+    every = pg.CollapsedBBIS(
+        masked(8), num_particles=20, collapse=[("z", (0,))], max_edges=300, progress=False
+    )
+    assert torch.isfinite(every.run().marginal("z").probs).all()
+    assert isinstance(every.circuit, HeldCircuit)
+
+
+def path(num_nodes):
+    def model():
+        with pyro.plate("n", num_nodes):
+            z = pyro.sample("z", dist.Bernoulli(0.45))
+        pyro.factor("f", 0.3 * (z[1:] == z[:-1]).sum())
+
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "num_nodes", "is_apart"),
+    [(path(1200), 1200, False), (lattice(4), 16, False), (lattice(8), 64, True)],
+    ids=["path", "small lattice", "lattice"],
+)
+def test_nodes_are_held_apart_where_the_whole_circuit_costs_more(model, num_nodes, is_apart):
+    graph = pg.trace_graph(model)
+    side = 1 if num_nodes > 100 else round(num_nodes**0.5)
+    summed = [v for v in range(num_nodes) if (v // side + v % side) % 2]
+    engine = pg.CollapsedBBIS(
+        model, num_particles=10, collapse=[graph.nodes[v] for v in summed], progress=False
+    )
+    engine.setup()
+    assert isinstance(engine.circuit, HeldCircuit) == is_apart
+    held = [v for v in range(num_nodes) if v not in summed]
+    whole, apart = circuits.compile_graph(graph), HeldCircuit(graph, held)
+    assert (apart.num_pairs(len(held)) < num_pairs(whole)) == is_apart
+
+
+def test_a_budget_that_only_the_whole_circuit_keeps_is_enough():
+    """Every factor has copies of its own of the held nodes, here of all but one."""
+    graph = pg.trace_graph(path(30))
+    budget = 300
+    with pytest.raises(UnsupportedFactor):
+        HeldCircuit(graph, range(1, 30), budget)
+    engine = pg.CollapsedBBIS(
+        path(30), num_particles=5, collapse=[("z", (0,))], max_edges=budget, progress=False
+    )
+    assert isinstance(engine.setup().circuit, circuits.Circuit)
+
+
+def test_a_posterior_may_be_overwritten_without_harm():
+    model, _, _ = chain()
+    engine = pg.CollapsedBBIS(model, num_particles=5, progress=False)
+    posterior = engine.run()
+    points, weights = engine.x.clone(), engine.weights.clone()
+    posterior.points.fill_(0)
+    posterior.weights.zero_()
+    assert torch.equal(engine.x, points)
+    assert torch.equal(engine.weights, weights)
 
 
 @pytest.mark.parametrize("width", [1, 2, 4])

@@ -126,7 +126,10 @@ def test_all_states_are_weighted_by_their_probabilities_whatever_the_kernel(kern
 
 
 # ---------------------------------------------------------------------- what is collapsed
-@pytest.mark.parametrize("collapse", ["half", None, ["a"], ("a", ()), [("b", 0)], [("c", ())], 1.5])
+@pytest.mark.parametrize(
+    "collapse",
+    ["half", None, ["a"], ("a", ()), [("b", 0)], [("c", ())], 1.5, [["b", [0]]], [("b", [0])]],
+)
 def test_sets_that_name_no_nodes_are_refused(collapse):
     with pytest.raises(OptionError, match="collapse"):
         run(pg.CollapsedBBIS, counts, collapse=collapse, num_particles=5)

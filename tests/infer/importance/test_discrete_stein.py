@@ -17,9 +17,9 @@ from pyrograph.infer.dpvi.network import Network
 from pyrograph.infer.importance import discrete_stein
 from pyrograph.infer.importance.discrete_stein import (
     discrete_stein_gram,
-    refuse_zeros,
     shift_ratios,
 )
+from pyrograph.infer.importance.zeros import refuse_zeros, zero_entries
 from tests.infer.importance.programs import all_states, grid, mixed
 
 KERNELS = {
@@ -121,7 +121,7 @@ def test_a_zero_is_refused_with_its_factor_and_the_ways_out():
 
     graph = pg.trace_graph(model)
     with pytest.raises(UnsupportedFactor, match=r'"either".*1 of its 4 states.*Soften.*sum'):
-        refuse_zeros(graph, Network.of_graph(graph))
+        refuse_zeros(graph, zero_entries(graph, Network.of_graph(graph)))
 
 
 def test_a_ratio_that_overflows_is_refused():

@@ -1,0 +1,119 @@
+"""Where a discrete program is zero, which Stein kernels have to know.
+
+A factor that is minus infinity says so. But torch's distributions write eps of their dtype in the
+place of a probability of zero, and 1 - eps in that of one: Bernoulli(0) has the log density log eps
+= -15.9 at 1, Binomial(2, 0) has 2 log eps at 2, and several of them in one factor add up. In a
+table these are numbers like others; what tells them is that they are torch's. So the program is
+read a second time with 2 eps in that place, and
+
+    zero  <=>  log f = -inf,  or  log f gains (log 2, or a multiple) when eps is doubled.
+
+Exact for zeros and ones; probabilities within 2 eps of them count as such, since torch moves them
+too. It costs one more reading. A factor that is eps by the user's own hand is no zero.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from torch.distributions import utils
+
+from pyrograph.errors import StructureError, UnsupportedFactor
+from pyrograph.graph import FactorGraph
+from pyrograph.infer.dpvi.network import EXCLUDED, Network
+
+#: Gain of a log value that is no rounding: log 2, also where a statement is scaled down.
+GAIN = 1e-3
+#: Relative to log eps: what a multiple of it may be off by.
+ROUNDING = 1e-5
+
+
+@contextmanager
+def doubled_eps() -> Iterator[None]:
+    """Distributions clamp probabilities at 2 eps meanwhile, and nothing is warned of twice."""
+    original = utils.clamp_probs
+
+    def clamp_probs(probs: Tensor) -> Tensor:
+        eps = 2 * torch.finfo(probs.dtype).eps
+        return probs.clamp(min=eps, max=1 - eps)
+
+    utils.clamp_probs = clamp_probs
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        utils.clamp_probs = original
+
+
+def zero_entries(
+    graph: FactorGraph, network: Network, doubled: FactorGraph | None = None
+) -> list[Tensor]:
+    """Which entries of the factors' tables are zeros.
+
+    Args:
+        graph, network: of the program.
+        doubled: its graph read under :func:`doubled_eps`; without, only what is minus infinity
+            (or as good as that) is found.
+
+    Shapes:
+        output: ``[E, states]`` bool per group of factors.
+
+    Raises:
+        StructureError: the program has other factors when it is read again.
+    """
+    zeros = [tables.values.flatten(1) <= EXCLUDED / 2 for tables in network.tables]
+    if doubled is None:
+        return zeros
+    again = Network.of_graph(doubled).tables
+    before = [tables.values.shape for tables in network.tables]
+    if before != [tables.values.shape for tables in again]:
+        raise StructureError(
+            "the program has other factors when it is read again with the same random numbers: it "
+            "depends on something that changes from one run to the next. Pass that as an argument."
+        )
+    found = []
+    for group, zero, now, then in zip(graph.factors, zeros, network.tables, again, strict=True):
+        zero = zero | ((then.values - now.values).flatten(1) > GAIN)
+        if not graph.sites.keys().isdisjoint(group.statements):
+            zero |= _multiples_of_log_eps(now.values.flatten(1))
+        found.append(zero)
+    return found
+
+
+def _multiples_of_log_eps(values: Tensor) -> Tensor:
+    """Priors made outside of the model may keep the logits of their first reading."""
+    found = torch.zeros_like(values, dtype=torch.bool)
+    for dtype in (torch.float32, torch.float64):
+        multiple = values / math.log(torch.finfo(dtype).eps)
+        near = (multiple - multiple.round()).abs() <= ROUNDING * multiple
+        found |= near & (multiple > 0.5)
+    return found
+
+
+def refuse_zeros(graph: FactorGraph, zeros: Sequence[Tensor]) -> None:
+    """Raise for a factor that excludes a state.
+
+    Args:
+        zeros: of :func:`zero_entries`.
+
+    Raises:
+        UnsupportedFactor: naming the factor.
+    """
+    for group, zero in zip(graph.factors, zeros, strict=True):
+        if bool(zero.any()):
+            e = int(zero.any(1).nonzero()[0])
+            raise UnsupportedFactor(
+                f"{graph.factor_name(group, e)} is zero in {int(zero[e].sum())} of its "
+                f"{zero.shape[1]} states (a probability within 2 eps of 0 or 1 counts as one, "
+                "since torch's distributions clamp it to eps). The discrete Stein kernel divides "
+                "by probabilities, and the Stein identity E_p k_p = 0 fails where p is zero. "
+                "Soften the zero (1e-3 in its place), or sum a variable of that factor out: in the "
+                "model, or by pg.CollapsedBBIS. A probability that is meant to be so small is "
+                "given as logits, or by pyro.factor."
+            )
