@@ -285,24 +285,27 @@ class DPVI(Engine):
         if self.num_done % REFRESH == 0 or not self._is_sharp(particles):
             both = torch.cat([self.particles.x, particles.x], 1)
             particles = Particles.best(self.network, self.hashes, both, self.num_particles)
-        if float(particles.bound - before) <= (self.tol or 0.0):
+        is_stuck = float(particles.bound - before) <= (self.tol or 0.0)
+        self._is_last = self._stage == len(self._kinds) - 1
+        if is_stuck:
             both = torch.cat([particles.x, *self._far(particles.x)], 1)
             particles = Particles.best(self.network, self.hashes, both, self.num_particles)
         self.particles = particles
         gain = self._gain(before)
-        # the next kind of move has its turn when this one gains no more
-        self._is_last = self._stage == len(self._kinds) - 1
+        # the next kind of move has its turn when this one gains no more; all have it again after
+        # a change from afar
         if float(gain) <= (self.tol or 0.0) and not self._is_last:
             self._stage += 1
+        elif is_stuck and self._is_last and float(gain) > (self.tol or 0.0):
+            self._stage = 0
         return {"objective": particles.bound, "gain": gain}
 
     def _far(self, x: Tensor) -> list[Tensor]:
         """States that may be better than all near the particles ``[V, K]``."""
-        cards = self.network.cards
         # a mode that is the opposite of another is far from it by all moves
-        far = [(cards - 1).unsqueeze(1) - x]
-        if self.moves is None:
-            far.append(domain_changes(x[:, 0], cards, *self._neighbors))
+        far = [(self.network.cards - 1).unsqueeze(1) - x]
+        if self.moves is None and self._is_last:
+            far.append(domain_changes(self.network, x[:, 0], *self._neighbors))
         return far
 
     def _is_sharp(self, found: Particles) -> bool:
