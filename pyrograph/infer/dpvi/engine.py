@@ -224,7 +224,9 @@ class DPVI(Engine):
     def _check_labelled(self) -> None:
         """Whether options and data fit labellings."""
         program = self._labelled
-        if self.dtype not in (None, program.dtype) or self.device not in (None, program.device):
+        # "cuda" is a device of some number
+        device = self.device and torch.empty(0, device=self.device).device
+        if self.dtype not in (None, program.dtype) or device not in (None, program.device):
             raise OptionError(
                 f"labels are scored in the program's own dtype and on its device, {program.dtype} "
                 f"on {program.device}: give data and parameters of those you want, and leave "
