@@ -255,12 +255,13 @@ class Engine(ABC):
             )
         self._check_sites(state["sites"])
         history = {k: v.tolist() for k, v in state["history"].items()}
-        before = dict(vars(self))
+        before, stream = dict(vars(self)), self.generator.get_state()
         try:
             self.restore(state)
-        except Exception:
+        except Exception:  # a state is taken over whole or not at all
             vars(self).clear()
             vars(self).update(before)
+            self.generator.set_state(stream)
             raise
         self._history = history
 

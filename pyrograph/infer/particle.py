@@ -182,12 +182,6 @@ class ParticleEngine(Engine):
                     f"{memory[name].dtype}, this engine {list(ours.shape)} and {ours.dtype}: give "
                     "optim= as in the saved run"
                 )
-        before, stream = self.memory, self.generator.get_state()
-        try:
-            self.generator.set_state(state["generator"].cpu())
-            self.memory = {name: value.to(before[name].device) for name, value in memory.items()}
-            self._evaluate(saved.to(self.graph.device))
-        except Exception:
-            self.memory = before
-            self.generator.set_state(stream)
-            raise
+        self.generator.set_state(state["generator"].cpu())
+        self.memory = {name: value.to(self.memory[name].device) for name, value in memory.items()}
+        self._evaluate(saved.to(self.graph.device))

@@ -252,13 +252,9 @@ class GraphicalSVGD(ParticleEngine):
                 f"the state holds bandwidths of shapes {theirs}, this engine {ours}: give kernel= "
                 "and locality= as in the saved run"
             )
-        before, self._bandwidths = self._bandwidths, saved
-        self._restoring = True
+        self._bandwidths, self._restoring = saved, True
         try:
             super().restore(state)
-        except Exception:
-            self._bandwidths = before
-            raise
         finally:
             self._restoring = False
 
