@@ -27,9 +27,7 @@ from pyrograph import errors
 from pyrograph.errors import InferenceError, OptionError, ShapeMismatch
 from pyrograph.graph import FactorGraph
 from pyrograph.infer.base import Engine
-from pyrograph.infer.dpvi.blocks import affordable_pairs, blocks_of, clusters_of
 from pyrograph.infer.dpvi.diffuse import warning_of_diffuse, warning_of_gain
-from pyrograph.infer.dpvi.domains import domain_changes
 from pyrograph.infer.dpvi.labelled import Labellings
 from pyrograph.infer.dpvi.labelled_program import LabelledProgram, read_labelled
 from pyrograph.infer.dpvi.labelled_start import (
@@ -38,13 +36,12 @@ from pyrograph.infer.dpvi.labelled_start import (
     num_partitions,
     refuse_broken_data,
 )
-from pyrograph.infer.dpvi.moves import block_move, flip_move
 from pyrograph.infer.dpvi.network import Network
 from pyrograph.infer.dpvi.particles import Hash, Particles, refuse_other_scores
-from pyrograph.infer.dpvi.regions import before_singles, region_move, regions_of
 from pyrograph.infer.dpvi.split_merge import splits_and_merges
 from pyrograph.infer.dpvi.start import FEWEST, climbed, codes_of, scattered
 from pyrograph.infer.dpvi.summed_out import Conditionals, independent_nodes, without
+from pyrograph.infer.dpvi.sweeps import Sweeps
 from pyrograph.infer.options import count
 from pyrograph.infer.requires import FiniteDiscrete
 from pyrograph.posterior import Posterior
@@ -155,35 +152,18 @@ class DPVI(Engine):
             )
             return
         self.network = Network.of_graph(self.graph)
-        self._neighbors = self.graph.neighbors
+        neighbors = self.graph.neighbors
         self._conditionals: list[Conditionals] = []
         if self.sum_out is not None:
             nodes = independent_nodes(self.graph, self.network, self.sum_out)
-            collapsed = without(self.network, nodes, *self._neighbors)
+            collapsed = without(self.network, nodes, *neighbors)
             self.network, self._conditionals = collapsed.network, collapsed.conditionals
-            self._neighbors = collapsed.pointer, collapsed.index
+            neighbors = collapsed.pointer, collapsed.index
         self.hashes = Hash(self.network.cards)
-        self._prepare_moves()
+        self.sweeps = Sweeps(self.network, neighbors, self.moves, self.num_particles)
         self.particles = Particles.best(
             self.network, self.hashes, self._starts(), self.num_particles
         )
-
-    def _prepare_moves(self) -> None:
-        self._kinds = self.moves or ("block", "region", "flip")
-        if "split" in self._kinds:
-            raise OptionError('moves="split" is for labellings; this program has a factor graph')
-        blocks = {
-            k: blocks_of(k, self.network, *self._neighbors) for k in self._kinds if k != "region"
-        }
-        if self.moves is None:
-            pairs = affordable_pairs(self.network, *self._neighbors, self.num_particles)
-            if pairs:
-                self._kinds = ("block", "pair", "region", "flip")
-                blocks["pair"] = pairs
-        self._clusters = {kind: clusters_of(self.network, own) for kind, own in blocks.items()}
-        self._kinds = before_singles(self._kinds)
-        if "region" in self._kinds:
-            self._clusters["region"] = regions_of(self.network, *self._neighbors)
 
     def _starts(self) -> Tensor:
         """``[V, M]``."""
@@ -197,8 +177,7 @@ class DPVI(Engine):
         x = scattered(self.network.cards, max(FEWEST, self.num_particles), self.generator)
         if self.init == "random":
             return x
-        blocks = blocks_of("block", self.network, *self._neighbors)
-        return climbed(x, self._clusters.get("block") or clusters_of(self.network, blocks))
+        return climbed(x, self.sweeps.blocks())
 
     def _codes(self, values: Mapping[str, Any]) -> Tensor:
         """Numbers of states ``[V, M]``; nodes that are summed out have one."""
@@ -279,7 +258,8 @@ class DPVI(Engine):
         if self._labelled is not None:
             return self._advance_labels()
         before = self.particles.bound
-        particles = self._sweep(self.particles, self._kinds[self._stage])
+        kinds = self.sweeps.kinds
+        particles = self.sweeps(self.particles, kinds[self._stage], self.hashes)
         if self.proposals is not None:
             extra = self._codes(self._proposed())
             both = torch.cat([particles.x, extra], 1)
@@ -288,9 +268,9 @@ class DPVI(Engine):
             both = torch.cat([self.particles.x, particles.x], 1)
             particles = Particles.best(self.network, self.hashes, both, self.num_particles)
         is_stuck = float(particles.bound - before) <= (self.tol or 0.0)
-        self._is_last = self._stage == len(self._kinds) - 1
+        self._is_last = self._stage == len(kinds) - 1
         if is_stuck:
-            both = torch.cat([particles.x, *self._far(particles.x)], 1)
+            both = torch.cat([particles.x, *self.sweeps.far(particles.x, self._is_last)], 1)
             particles = Particles.best(self.network, self.hashes, both, self.num_particles)
         self.particles = particles
         gain = self._gain(before)
@@ -302,35 +282,12 @@ class DPVI(Engine):
             self._stage = 0
         return {"objective": particles.bound, "gain": gain}
 
-    def _far(self, x: Tensor) -> list[Tensor]:
-        """States that may be better than all near the particles ``[V, K]``."""
-        # a mode that is the opposite of another is far from it by all moves
-        far = [(self.network.cards - 1).unsqueeze(1) - x]
-        if self.moves is None and self._is_last:
-            far.append(domain_changes(self.network, x[:, 0], *self._neighbors))
-        return far
-
     def _is_sharp(self, found: Particles) -> bool:
         """Whether no score came from a state without mass, whose rounding is coarse, that of a
         zero: K states that have mass keep all others out."""
         start = self.particles
         has_mass = self.network.has_mass(torch.cat([start.score, found.score]))
         return len(start) == self.num_particles and bool(has_mass.all())
-
-    def _sweep(self, particles: Particles, kind: str) -> Particles:
-        for clusters in self._clusters[kind]:
-            if kind in ("block", "pair"):
-                particles = block_move(particles, clusters, self.hashes, self.num_particles)
-            elif kind == "single":
-                for j in range(len(clusters)):
-                    particles = block_move(
-                        particles, clusters, self.hashes, self.num_particles, only=j
-                    )
-            elif kind == "region":
-                particles = region_move(particles, clusters, self.hashes, self.num_particles)
-            else:
-                particles = flip_move(particles, clusters, self.hashes, self.num_particles)
-        return particles
 
     @property
     def converged(self) -> bool:

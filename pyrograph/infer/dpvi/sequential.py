@@ -26,6 +26,7 @@ from pyrograph.infer.dpvi.labelled import Labellings
 from pyrograph.infer.dpvi.network import Network, Tables
 from pyrograph.infer.dpvi.particles import Hash, Particles, highest, refuse_other_scores
 from pyrograph.infer.dpvi.paths import Paths
+from pyrograph.infer.dpvi.sweeps import Sweeps
 from pyrograph.infer.options import count
 from pyrograph.posterior import Posterior
 
@@ -107,12 +108,12 @@ class SequentialDPVI(DPVI):
     def _allocate_nodes(self) -> None:
         self.network = Network.of_graph(self.graph)
         self.hashes = Hash(self.network.cards)
-        self._neighbors, self._conditionals = self.graph.neighbors, []
+        self._conditionals = []
         cards = self.network.cards
         self._sequence = self._in_order()
         self._go_on(cards.new_zeros(len(cards), 1), self.network.constant.expand(1), 0)
         self._filtered = torch.zeros(len(cards), int(cards.max()), dtype=torch.float64)
-        self._clusters = {}
+        self.sweeps = None
 
     def _go_on(self, x: Tensor, score: Tensor, position: int) -> None:
         """Filter on from states ``[V, K]`` of the nodes that are in."""
@@ -162,8 +163,9 @@ class SequentialDPVI(DPVI):
     # ------------------------------------------------------------------ forward
     def advance(self) -> dict[str, Tensor | float]:
         if self._position == self._num_elements:
-            if self._labelled is None and not self._clusters:
-                self._prepare_moves()
+            if self._labelled is None and self.sweeps is None:
+                neighbors = self.graph.neighbors
+                self.sweeps = Sweeps(self.network, neighbors, self.moves, self.num_particles)
                 x = self.particles.x
                 self.particles = Particles(x, self.network.score(x), self.hashes(x))
             return super().advance()

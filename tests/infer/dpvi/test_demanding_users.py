@@ -462,7 +462,7 @@ def test_pairs_of_many_states_are_left_to_other_moves():
             pyro.factor("f", table[x[:-1], x[1:]])
 
     engine = pg.DPVI(model, num_particles=64, progress=False).setup()
-    assert "pair" not in engine._clusters
+    assert "pair" not in engine.sweeps.clusters
     score = torch.zeros(c)  # the best path, by Viterbi
     for _ in range(7):
         score = (score.unsqueeze(1) + table).amax(0)

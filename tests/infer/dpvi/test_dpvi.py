@@ -209,7 +209,7 @@ def test_scores_after_thousands_of_moves_are_those_from_scratch():
     engine = pg.DPVI(ising(10, 0.7, field), num_particles=8, progress=False, moves="single")
     engine.setup()
     for _ in range(30):  # 3000 moves of one node
-        engine.particles = engine._sweep(engine.particles, "single")
+        engine.particles = engine.sweeps(engine.particles, "single", engine.hashes)
     found, again = engine.particles, engine.network.score(engine.particles.x)
     torch.testing.assert_close(found.score, again, rtol=0, atol=1e-9)
     torch.testing.assert_close(found.hash, engine.hashes(found.x), rtol=0, atol=0)

@@ -99,7 +99,7 @@ def test_regions_cover_all_nodes_twice_and_those_of_a_set_share_no_factor(seed, 
     rng = np.random.default_rng(seed)
     cards, pairs = rng.integers(1, 4, num_nodes), some_pairs(rng, num_nodes, share)
     engine = engine_of(pairwise(cards, pairs, seed), "region", 2)
-    sets = [regions.nodes.numpy() for regions in engine._clusters["region"]]
+    sets = [regions.nodes.numpy() for regions in engine.sweeps.clusters["region"]]
     covered = np.bincount([v for s in sets for v in s[s >= 0]], minlength=num_nodes)
     np.testing.assert_array_equal(covered, np.where(cards > 1, 2, 0))
     for own in sets:

@@ -1,0 +1,87 @@
+"""Sweeps of DPVI over the nodes of a graph: the kinds of moves, in the order of their turns.
+
+Blocks of nodes that do not touch each other change at once, pairs of neighbours where they fall
+into few blocks, small regions by beams, and single changes of all nodes are searched until none
+helps. What no near change reaches, the opposite of a state and whole domains, is offered from afar.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from pyrograph.errors import OptionError
+from pyrograph.infer.dpvi.blocks import affordable_pairs, blocks_of, clusters_of
+from pyrograph.infer.dpvi.domains import domain_changes
+from pyrograph.infer.dpvi.moves import block_move, flip_move
+from pyrograph.infer.dpvi.network import Clusters, Network
+from pyrograph.infer.dpvi.particles import Hash, Particles
+from pyrograph.infer.dpvi.regions import Regions, before_singles, region_move, regions_of
+
+
+class Sweeps:
+    """The moves that a program's graph and the user's choice allow.
+
+    Args:
+        network: the factors.
+        neighbors: of every node, as CSR.
+        moves: kinds in an order; None takes those that suit the graph.
+        num_particles: K.
+
+    Raises:
+        OptionError: a kind does not fit the graph.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        neighbors: tuple[Tensor, Tensor],
+        moves: tuple[str, ...] | None,
+        num_particles: int,
+    ):
+        kinds = moves or ("block", "region", "flip")
+        if "split" in kinds:
+            raise OptionError('moves="split" is for labellings; this program has a factor graph')
+        self.network, self.neighbors, self.num_particles = network, neighbors, num_particles
+        self.is_default = moves is None
+        blocks = {k: blocks_of(k, network, *neighbors) for k in kinds if k != "region"}
+        if self.is_default:
+            pairs = affordable_pairs(network, *neighbors, num_particles)
+            if pairs:
+                kinds, blocks["pair"] = ("block", "pair", "region", "flip"), pairs
+        #: What every kind goes through in a sweep.
+        self.clusters: dict[str, list[Clusters] | list[Regions]] = {
+            kind: clusters_of(network, own) for kind, own in blocks.items()
+        }
+        self.kinds = before_singles(kinds)
+        if "region" in self.kinds:
+            self.clusters["region"] = regions_of(network, *neighbors)
+
+    def __call__(self, particles: Particles, kind: str, hashes: Hash) -> Particles:
+        """The particles after one sweep; their bound is not below the one before."""
+        most = self.num_particles
+        for clusters in self.clusters[kind]:
+            if kind in ("block", "pair"):
+                particles = block_move(particles, clusters, hashes, most)
+            elif kind == "single":
+                for j in range(len(clusters)):
+                    particles = block_move(particles, clusters, hashes, most, only=j)
+            elif kind == "region":
+                particles = region_move(particles, clusters, hashes, most)
+            else:
+                particles = flip_move(particles, clusters, hashes, most)
+        return particles
+
+    def blocks(self) -> list[Clusters]:
+        """Nodes of one colour each."""
+        found = self.clusters.get("block")
+        if found is not None:
+            return found
+        return clusters_of(self.network, blocks_of("block", self.network, *self.neighbors))
+
+    def far(self, x: Tensor, is_last: bool) -> list[Tensor]:
+        """States that may be better than all near the particles ``[V, K]``, the best first."""
+        # a mode that is the opposite of another is far from it by all moves
+        found = [(self.network.cards - 1).unsqueeze(1) - x]
+        if self.is_default and is_last:
+            found.append(domain_changes(self.network, x[:, 0], *self.neighbors))
+        return found
