@@ -24,7 +24,7 @@ from pyrograph.circuits.leaves import MISSING, Domain
 from pyrograph.circuits.units import Units
 from pyrograph.errors import OptionError
 from pyrograph.posterior.finite import States
-from pyrograph.posterior.posterior import Posterior
+from pyrograph.posterior.posterior import Posterior, number_of_draws
 from pyrograph.posterior.site_guide import SiteGuide, with_states
 
 
@@ -88,7 +88,7 @@ class CollapsedPosterior(Posterior):
 
     def sample(self, num_samples: int) -> dict[str, Tensor]:
         """Joint draws: a sample by weight, its summed-out nodes given the rest."""
-        return self._values(self._samples.sample((num_samples,)))
+        return self._values(self._samples.sample((number_of_draws(num_samples),)))
 
     @cached_property
     def _samples(self) -> CollapsedSamples:

@@ -19,6 +19,7 @@ from pyrograph.errors import OptionError
 from pyrograph.posterior.belief_guide import BeliefGuide
 from pyrograph.posterior.conjugate import conjugate_distribution
 from pyrograph.posterior.finite import States
+from pyrograph.posterior.posterior import number_of_draws
 from pyrograph.posterior.pushforward import Pushforward, Reshaped, is_real
 from pyrograph.posterior.scopes import ScopedPosterior, Scopes
 from pyrograph.trace.sites import support_on
@@ -81,10 +82,10 @@ class BeliefPosterior(ScopedPosterior):
 
     def sample(self, num_samples: int) -> dict[str, Tensor]:
         """Draws from the product of the marginals; dependence between nodes is not kept."""
-        out = {}
+        shape, out = (number_of_draws(num_samples),), {}
         for name, site in self.graph.sites.items():
             marginal = self.marginal(name)
-            value = marginal.sample((num_samples,))
+            value = marginal.sample(shape)
             if site.is_discrete:
                 value = site.enumeration.to(value.device)[value]
             out[name] = value

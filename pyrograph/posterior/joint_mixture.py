@@ -31,6 +31,7 @@ from pyrograph.beliefs import Categoricals, JointMixture
 from pyrograph.errors import InferenceError, OptionError, ShapeMismatch
 from pyrograph.posterior.finite import States
 from pyrograph.posterior.mixture_guide import MixtureGuide
+from pyrograph.posterior.posterior import number_of_draws
 from pyrograph.posterior.pushforward import Pushforward, is_real
 from pyrograph.posterior.scopes import ScopedPosterior, Scopes
 from pyrograph.trace.sites import Site, support_on
@@ -82,6 +83,7 @@ class MixturePosterior(ScopedPosterior):
 
     def sample(self, num_samples: int) -> dict[str, Tensor]:
         """Draws from the joint mixture: one component for all nodes of a draw."""
+        num_samples = number_of_draws(num_samples)
         component = self.mixture.draw_components(num_samples) if num_samples else None
         out = {}
         for name, site in self.graph.sites.items():

@@ -4,6 +4,7 @@ Engines construct posteriors; posteriors know no engine. A subclass brings its b
 how to take a marginal, draw samples and make a guide.
 """
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -53,7 +54,11 @@ class Posterior(ABC):
 
     @abstractmethod
     def sample(self, num_samples: int) -> dict[str, Tensor]:
-        """Joint draws ``{site: [num_samples, *site shape]}`` in the program's space."""
+        """Joint draws ``{site: [num_samples, *site shape]}`` in the program's space.
+
+        Raises:
+            OptionError: ``num_samples`` is not a whole number, at least 0.
+        """
 
     def factor_marginal(self, statement: str):
         """Beliefs over the scopes of a statement's factors, of engines that keep such beliefs.
@@ -106,13 +111,32 @@ class Posterior(ABC):
         return f"{type(self).__name__}(sites={list(self.graph.sites)}, status={self.status!r})"
 
 
+def number_of_draws(num_samples: int) -> int:
+    """What was asked for, as an int.
+
+    Raises:
+        OptionError: it is not a whole number, at least 0.
+    """
+    try:
+        number = operator.index(num_samples)
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise OptionError(f"num_samples={num_samples!r} must be a whole number, at least 0")
+    return number
+
+
 def draw_indices(weights: Tensor, num_samples: int) -> Tensor:
     """Indices drawn with the given weights, in random order: ``[num_samples]``.
 
     Systematic resampling: index k comes floor or ceil(num_samples * w_k) times, so equal weights
     and as many draws as particles give every particle once. Each draw alone has the
     distribution ``weights``; randomness comes from torch's global generator.
+
+    Raises:
+        OptionError: ``num_samples`` is not a whole number, at least 0.
     """
+    num_samples = number_of_draws(num_samples)
     offset = torch.rand((), dtype=torch.float64)
     ticks = (torch.arange(num_samples, dtype=torch.float64) + offset) / num_samples
     ends = weights.detach().double().cpu().cumsum(0)
