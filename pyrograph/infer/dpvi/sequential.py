@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrograph.errors import InferenceError, OptionError, ShapeMismatch
+from pyrograph.errors import InferenceError, OptionError, ShapeMismatch, ZeroMass
 from pyrograph.graph.factor_graph import Label
 from pyrograph.infer.dpvi.engine import DPVI
 from pyrograph.infer.dpvi.labelled import Labellings
@@ -52,6 +52,7 @@ class SequentialDPVI(DPVI):
 
     Raises:
         OptionError: ``order`` is not one of all nodes.
+        ZeroMass: hard constraints leave nothing.
     """
 
     fixes = ("init", "sum_out")
@@ -194,9 +195,14 @@ class SequentialDPVI(DPVI):
         possible = chosen[self.network.has_mass(score[chosen])]
         if not len(possible):
             site, index = self.graph.nodes[node]
+            when = f"when {site}{list(index) if index else ''} comes in"
+            if self._is_all:
+                raise ZeroMass(
+                    f"every joint state breaks a hard constraint {when}: the evidence is zero."
+                )
             raise InferenceError(
-                f"no particle has mass when {site}{list(index) if index else ''} comes in: all "
-                "pasts that were kept break a hard constraint. Raise num_particles."
+                f"no particle has mass {when}: all pasts that were kept break a hard constraint. "
+                "Raise num_particles."
             )
         self._is_all &= len(possible) == int(self.network.has_mass(score).sum())
         parent, state = torch.div(possible, c, rounding_mode="floor"), possible % c

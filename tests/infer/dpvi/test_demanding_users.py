@@ -332,7 +332,8 @@ def test_factors_that_are_zero_or_undefined_are_named(infer):
         fit(undefined, infer=infer)
 
 
-def test_constraints_that_leave_nothing_together_are_told_as_such():
+@pytest.mark.parametrize("infer", ENGINES)
+def test_constraints_that_leave_nothing_together_are_told_as_such(infer):
     def model():
         x = pyro.sample("x", dist.Bernoulli(0.5))
         y = pyro.sample("y", dist.Bernoulli(0.5))
@@ -340,7 +341,10 @@ def test_constraints_that_leave_nothing_together_are_told_as_such():
         pyro.factor("other", torch.where(x != y, 0.0, -math.inf))
 
     with pytest.raises(ZeroMass, match="every joint state"):
-        fit(model, num_particles=4)
+        fit(model, infer=infer, num_particles=4)
+    with pytest.raises(InferenceError, match="(init|num_particles)") as raised:
+        fit(model, infer=infer, num_particles=1)
+    assert not isinstance(raised.value, ZeroMass)
 
 
 @pytest.mark.parametrize("infer", ENGINES)
