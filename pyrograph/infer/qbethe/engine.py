@@ -16,6 +16,7 @@ of projections. Cost of a step: O(L factors) in one dimension, O(L^2) for entrop
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import replace
@@ -42,6 +43,10 @@ COVARIANCES = ("diagonal", "full")
 OPTIMISERS = ("adam", "lbfgs")
 #: The last steps of Adam are this share of the first, along a cosine.
 LAST_STEP = 0.02
+#: Decay of Adam's averages. Gradients have no noise, and those of wide components are larger by
+#: orders of magnitude: with 0.999 their squares would hold back the steps of a component that
+#: narrows for a thousand steps.
+DECAY = (0.9, 0.95)
 #: Share of the steps for which weights are held: trained from the start they let one component
 #: take over.
 HELD = 0.4
@@ -60,8 +65,8 @@ class QBethe(Engine):
         closed_forms: for polynomials between kinks (absolute values, clamps, minima of one linear
             combination of numbers) too; by default for those of two nodes and more, whose kinks
             points miss first. With False all are integrated by points, as in the paper.
-        num_entropy: the same for entropies of more than one component; default K or 20 (12 on
-            graphs so large that a step would take seconds), whichever is more. With 12 the
+        num_entropy: the same for entropies of more than one component; default K or 40 (20 and 12
+            on graphs so large that a step would take long), whichever is more. With 12 the
             optimiser may gain some 0.2 nats from their errors at a node.
         covariance: ``"diagonal"``, nodes independent in a component, or ``"full"``, correlated
             within the scope of a factor (and the numbers of a node with each other).
@@ -71,7 +76,8 @@ class QBethe(Engine):
         hold_weights: steps for which the mixture weights stay uniform; default 40 % of all.
         temperature: T, a number or a function of the step; small for the search of modes.
         init_scale: width of the starting components in units of the prior draws' spread.
-        options: see :class:`Engine`; ``tol`` is for the change of the objective in a step.
+        options: see :class:`Engine`; ``tol`` is for the change of the objective in a step, of
+            Adam's shorter steps divided by their share of the first.
 
     Raises:
         UnsupportedSite: a discrete site has infinitely many states.
@@ -117,9 +123,7 @@ class QBethe(Engine):
         self.lr = positive("lr", lr)
         held = round(HELD * self.num_steps)
         self.hold_weights = held if hold_weights is None else count("hold_weights", hold_weights, 0)
-        self.temperature = temperature if callable(temperature) else float(temperature)
-        if not callable(temperature) and not 0 <= temperature < float("inf"):
-            raise OptionError(f"temperature={temperature!r} must be finite, and not below 0")
+        self.temperature = temperature if callable(temperature) else _checked(temperature, "")
         self.init_scale = positive("init_scale", init_scale)
 
     # ------------------------------------------------------------------ state
@@ -146,7 +150,9 @@ class QBethe(Engine):
     def _start_optimiser(self) -> None:
         leaves = list(self.parameters.values())
         if self.optimizer == "adam":
-            self._rule: torch.optim.Optimizer = torch.optim.Adam(leaves, lr=self.lr, fused=True)
+            self._rule: torch.optim.Optimizer = torch.optim.Adam(
+                leaves, lr=self.lr, betas=DECAY, fused=True
+            )
         else:
             self._rule = torch.optim.LBFGS(
                 leaves,
@@ -198,7 +204,9 @@ class QBethe(Engine):
         return entropy
 
     def _temperature(self, step: int) -> float:
-        return float(self.temperature(step)) if callable(self.temperature) else self.temperature
+        if not callable(self.temperature):
+            return self.temperature
+        return _checked(self.temperature(step), f" of step {step}")
 
     @property
     def converged(self) -> bool:
@@ -211,7 +219,7 @@ class QBethe(Engine):
         holds = self.num_done < self.hold_weights or self.num_components == 1
         if self.num_done == self.hold_weights and self.optimizer == "lbfgs":
             self._start_optimiser()  # curvature without the weights says nothing about them
-        self._set_step()
+        share = self._set_step()
         self.parameters["weights"].requires_grad_(not holds)
 
         def evaluate() -> Tensor:
@@ -231,7 +239,7 @@ class QBethe(Engine):
             self._search(evaluate)
         best = self._measured.amax()
         last = self._history.get("objective", [float("nan")])[-1]
-        change = (best - last).abs().nan_to_num(float("inf"))
+        change = (best - last).abs().nan_to_num(float("inf")) / share  # short steps change little
         return {"objective": best, "change": change}
 
     def _search(self, evaluate: Callable[[], Tensor]) -> None:
@@ -246,12 +254,15 @@ class QBethe(Engine):
                     value.copy_(before[name])
             raise
 
-    def _set_step(self) -> None:
-        if self.optimizer == "adam":
-            share = min(1.0, self.num_done / max(1, self.num_steps))
-            cosine = 0.5 * (1 + torch.cos(torch.tensor(torch.pi * share)).item())
-            for group in self._rule.param_groups:
-                group["lr"] = self.lr * (LAST_STEP + (1 - LAST_STEP) * cosine)
+    def _set_step(self) -> float:
+        """Shorten Adam's steps; returns which share of the first ones the next is."""
+        if self.optimizer != "adam":
+            return 1.0
+        done = min(1.0, self.num_done / max(1, self.num_steps))
+        share = LAST_STEP + (1 - LAST_STEP) * 0.5 * (1 + math.cos(math.pi * done))
+        for group in self._rule.param_groups:
+            group["lr"] = self.lr * share
+        return share
 
     def _refuse_non_finite(self) -> None:
         if not bool(self._measured.isfinite().all()):
@@ -361,6 +372,17 @@ class QBethe(Engine):
                     kind, **{n: v.to(kind.centre) for n, v in measures.items()}
                 )
         self._rule.load_state_dict(deepcopy(state["optimizer"]))  # torch keeps what it is given
+
+
+def _checked(value: Any, where: str) -> float:
+    """A temperature as a number."""
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        found = math.nan
+    if isinstance(value, str | bool) or not 0 <= found < math.inf:
+        raise OptionError(f"temperature={value!r}{where} must be a finite number, not below 0")
+    return found
 
 
 def _sentences(status: str, notes: list[str]) -> str:

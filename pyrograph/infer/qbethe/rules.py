@@ -27,8 +27,8 @@ MAX_POINTS = 1024
 SAMPLES, FINE_SAMPLES = 256, 4096
 #: Points per dimension by which entropies are certified, fewest and most, and a second choice.
 HELD_OUT, MOST_HELD_OUT = (24, 17), (128, 96)
-#: Points per dimension for entropies, and numbers that many may make; fewer beyond.
-ENTROPY_POINTS, FEWER_ENTROPY_POINTS, ENTROPY_NUMBERS = 20, 12, 2**23
+#: Points per dimension for entropies, with how many numbers they may make; fewest beyond.
+ENTROPY_POINTS, FEWEST_ENTROPY_POINTS = ((40, 2**22), (20, 2**23)), 12
 #: Finer points per dimension, by dimension, and a second choice to compare with.
 FINE = ({2: 20, 3: 10, 4: 6}, {2: 15, 3: 8, 4: 5})
 #: Evenly spaced points, most and fewest, their reach, and numbers they may make altogether.
@@ -101,8 +101,9 @@ def fine_entropies(like: Tensor, second: bool = False) -> Rules:
 
 def entropy_points(num_nodes: int, num_components: int) -> int:
     """The default number of points for entropies."""
-    numbers = num_nodes * num_components**2 * ENTROPY_POINTS**2
-    return ENTROPY_POINTS if numbers <= ENTROPY_NUMBERS else FEWER_ENTROPY_POINTS
+    pairs = num_nodes * num_components**2
+    affordable = (points for points, most in ENTROPY_POINTS if pairs * points**2 <= most)
+    return next(affordable, FEWEST_ENTROPY_POINTS)
 
 
 def evenly_spaced(count: int, like: Tensor) -> Rule:

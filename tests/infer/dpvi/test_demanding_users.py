@@ -342,7 +342,7 @@ def test_constraints_that_leave_nothing_together_are_told_as_such(infer):
 
     with pytest.raises(ZeroMass, match="every joint state"):
         fit(model, infer=infer, num_particles=4)
-    with pytest.raises(InferenceError, match="(init|num_particles)") as raised:
+    with pytest.raises(InferenceError, match=r"(init|num_particles)") as raised:
         fit(model, infer=infer, num_particles=1)
     assert not isinstance(raised.value, ZeroMass)
 

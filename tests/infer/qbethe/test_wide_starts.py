@@ -1,0 +1,84 @@
+"""Posteriors much narrower than the prior, from which QBethe starts, against closed forms."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from scipy import stats
+from torch.testing import assert_close
+
+import pyrograph as pg
+from pyrograph.errors import ConvergenceWarning, OptionError
+
+Y = torch.tensor([0.1, 0.5, -0.3, 1.2, 0.7], dtype=torch.float64)
+
+
+def levels(scale):
+    mu = pyro.sample("mu", dist.Normal(torch.zeros((), dtype=torch.float64), scale))
+    with pyro.plate("groups", len(Y)):
+        x = pyro.sample("x", dist.Normal(mu, 1.0))
+        pyro.sample("y", dist.Normal(x, 0.1), obs=Y)
+
+
+def log_z(scale: float) -> float:
+    covariance = scale**2 * np.ones((5, 5)) + 1.01 * np.eye(5)
+    return float(stats.multivariate_normal(np.zeros(5), covariance).logpdf(Y.numpy()))
+
+
+def fit(model, *args, **options):
+    pyro.set_rng_seed(0)
+    return pg.fit(model, args, infer=pg.QBethe, progress=False, **options)
+
+
+@pytest.mark.parametrize("options", [{"covariance": "full", "num_components": 1}, {}])
+@pytest.mark.parametrize(("scale", "gap"), [(10.0, 1e-3), (100.0, 1e-2)])
+def test_components_shrink_to_posteriors_far_narrower_than_priors(scale, gap, options):
+    q = fit(levels, scale, **options)
+    assert log_z(scale) - gap < float(q.log_evidence) < log_z(scale) + 1e-6
+    # given mu, x_i is known to .0995; of mu the groups say 1 / sqrt(5)
+    assert_close(q.marginal("x").stddev, torch.full_like(Y, 0.0995), rtol=0.03, atol=0)
+
+
+def test_a_regression_with_many_rows_has_its_closed_form():
+    rng = np.random.default_rng(1)
+    rows = rng.normal(size=(500, 3))
+    y = rows @ [1.0, -2.0, 0.5] + 0.1 * rng.normal(size=500)
+    covariance = np.linalg.inv(np.eye(3) + 100 * rows.T @ rows)
+
+    def model(rows, y):
+        w = pyro.sample("w", dist.Normal(rows.new_zeros(3), 1.0).to_event(1))
+        with pyro.plate("rows", len(y)):
+            pyro.sample("y", dist.Normal(rows @ w, 0.1), obs=y)
+
+    q = fit(model, torch.tensor(rows), torch.tensor(y), num_components=1, covariance="full")
+    evidence = stats.multivariate_normal(np.zeros(500), 0.01 * np.eye(500) + rows @ rows.T)
+    assert_close(float(q.log_evidence), float(evidence.logpdf(y)), rtol=0, atol=1e-3)
+    found = q.marginal("w")
+    assert_close(found.mean.numpy(), covariance @ rows.T @ y * 100, rtol=0, atol=1e-4)  # .02 sd
+    assert_close(found.stddev.numpy(), np.sqrt(np.diag(covariance)), rtol=2e-2, atol=0)
+
+
+def test_steps_that_are_short_do_not_pass_for_convergence():
+    """The last steps are .02 of the first, and change the objective as much less."""
+    with pytest.warns(ConvergenceWarning):
+        q = fit(levels, 1000.0, num_components=1, covariance="full", num_steps=120, tol=1.0)
+    assert not q.converged and float(q.log_evidence) < log_z(1000.0) - 100
+    assert float(q.history["change"][-1]) > 1.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        q = fit(levels, 1.0, num_components=1, covariance="full", tol=1e-4)
+    assert q.converged and abs(float(q.log_evidence) - log_z(1.0)) < 1e-2
+
+
+@pytest.mark.parametrize("value", [None, "0.5", -1.0, math.nan, math.inf, True])
+def test_temperatures_are_numbers_from_zero_on(value):
+    with pytest.raises(OptionError, match="temperature="):
+        fit(levels, 1.0, temperature=value, num_steps=2)
+    with pytest.raises(OptionError, match="of step 1"):
+        fit(levels, 1.0, temperature=lambda step: value if step else 1.0, num_steps=2)
