@@ -19,8 +19,8 @@ from pyro.ops.indexing import Vindex
 from torch import Tensor
 
 from pyrograph.datasets.bif import TokenStream
-from pyrograph.datasets.discrete_model import DiscreteModel
-from pyrograph.datasets.root import data_file
+from pyrograph.datasets.discrete_model import DiscreteModel, whole_number
+from pyrograph.datasets.root import data_file, text_of
 from pyrograph.errors import OptionError
 
 # Printed probabilities are rounded, so a row sums to one only up to this.
@@ -61,7 +61,7 @@ class BayesianNetwork:
         Raises:
             OptionError: the evidence names a variable or a state that is not there.
         """
-        observed = self.state_numbers(evidence or {})
+        observed = self.state_numbers({} if evidence is None else evidence)
         value: dict[str, Tensor] = {}
         for name in self.names:
             # The log keeps zeros; Categorical(probs) would round them up.
@@ -78,7 +78,7 @@ class BayesianNetwork:
             OptionError: the evidence names a variable or a state that is not there.
         """
         number = {name: k for k, name in enumerate(self.names)}
-        observed = self.state_numbers(evidence or {})
+        observed = self.state_numbers({} if evidence is None else evidence)
         return DiscreteModel(
             cardinalities=tuple(len(self.states[name]) for name in self.names),
             scopes=tuple(
@@ -92,8 +92,13 @@ class BayesianNetwork:
         """Evidence with every state by its number.
 
         Raises:
-            OptionError: a variable or a state is not there.
+            OptionError: a variable or a state is not there, or the evidence is no dict.
         """
+        if not isinstance(evidence, Mapping):
+            raise OptionError(
+                f"the evidence is {evidence!r}, no dict; write {{variable: state}}, such as "
+                f'{{"{self.names[0]}": "{self.states[self.names[0]][0]}"}}.'
+            )
         numbers = {}
         for name, state in evidence.items():
             if name not in self.states:
@@ -102,12 +107,16 @@ class BayesianNetwork:
                     f"variables are {', '.join(self.names)}."
                 )
             states = self.states[name]
-            if state not in (states if isinstance(state, str) else range(len(states))):
+            if isinstance(state, str):
+                number = states.index(state) if state in states else None
+            else:
+                number = whole_number(state)
+            if number is None or not 0 <= number < len(states):
                 raise OptionError(
                     f'the evidence puts "{name}" into state {state!r}; its states are '
-                    f"{', '.join(states)} (0 .. {len(states) - 1})."
+                    f"{', '.join(states)} (0 .. {len(states) - 1}). Give a name or a number."
                 )
-            numbers[name] = states.index(state) if isinstance(state, str) else int(state)
+            numbers[name] = number
         return numbers
 
 
@@ -118,13 +127,13 @@ def bayesian_network(source: str | os.PathLike[str]) -> BayesianNetwork:
     their printed digits do only nearly.
 
     Raises:
-        DataNotFound: there is no network of that name.
+        DataNotFound: there is no network of that name, or no such file.
         DataFormatError: the file is not BIF, or its tables do not fit its variables.
     """
     if isinstance(source, str) and not source.endswith(".bif"):
         source = data_file("bayesnets", f"{source}.bif")
     path = Path(source)
-    return _Parser(TokenStream(path.read_text(), path.name)).network()
+    return _Parser(TokenStream(text_of(path), path.name)).network()
 
 
 class _Parser:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrograph.datasets.root import data_file
+from pyrograph.datasets.root import data_file, text_of
 from pyrograph.errors import DataFormatError, OptionError
 
 SPIKES = ("difficult2_noise005", "difficult2_noise015", "hc1_d1122101_ch1")
@@ -117,7 +117,7 @@ def alice(length: int | None = None) -> Text:
     """
     if length is not None and length < 1:
         raise OptionError(f"length={length} must be at least 1")
-    text = " ".join(data_file("alice", "alice.txt").read_text().lower().split())
+    text = " ".join(text_of(data_file("alice", "alice.txt")).lower().split())
     symbols = "".join(sorted(set(text[:5000])))
     place = {symbol: k for k, symbol in enumerate(symbols)}
     codes = [place[symbol] for symbol in text if symbol in place][:length]

@@ -13,6 +13,7 @@ from functools import cached_property
 from numbers import Integral
 from typing import Any
 
+import numpy as np
 import pyro
 import pyro.distributions as dist
 import torch
@@ -49,11 +50,13 @@ class DiscreteModel:
         cardinalities: number of states of each variable.
         scopes: the variables that each table reads; a scope may be empty.
         log_tables: log values, ``[*cardinalities of the scope]``; ``-inf`` where a value is zero.
+            Arrays become tensors.
         evidence: ``{variable: state}`` of the observed variables.
 
     Raises:
         ShapeMismatch: a table does not fit its scope.
-        OptionError: a scope or the evidence names a variable or a state that is not there.
+        OptionError: a scope or the evidence names a variable or a state that is not there, or a
+            table is no array of numbers.
     """
 
     cardinalities: tuple[int, ...]
@@ -67,7 +70,9 @@ class DiscreteModel:
                 f"there are {len(self.scopes)} scopes and {len(self.log_tables)} tables; a table "
                 f"has one scope."
             )
-        for k, (scope, table) in enumerate(zip(self.scopes, self.log_tables)):
+        tables = tuple(_tensor(k, table) for k, table in enumerate(self.log_tables))
+        object.__setattr__(self, "log_tables", tables)
+        for k, (scope, table) in enumerate(zip(self.scopes, tables)):
             unknown = [v for v in scope if not 0 <= v < self.num_variables]
             if unknown or len(set(scope)) != len(scope):
                 raise OptionError(
@@ -80,17 +85,21 @@ class DiscreteModel:
                     f"table {k} has shape {tuple(table.shape)}; its variables {scope} have {shape} "
                     f"states."
                 )
-        for v, state in self.evidence.items():
-            if not 0 <= v < self.num_variables:
+        numbers = {}
+        for variable, state in self.evidence.items():
+            v, number = whole_number(variable), whole_number(state)
+            if v is None or not 0 <= v < self.num_variables:
                 raise OptionError(
-                    f"the evidence is about variable {v}; variables are 0 .. "
+                    f"the evidence is about variable {variable!r}; variables are 0 .. "
                     f"{self.num_variables - 1}."
                 )
-            if not isinstance(state, Integral) or not 0 <= state < self.cardinalities[v]:
+            if number is None or not 0 <= number < self.cardinalities[v]:
                 raise OptionError(
-                    f"the evidence puts variable {v} into state {state}; its states are 0 .. "
+                    f"the evidence puts variable {v} into state {state!r}; its states are 0 .. "
                     f"{self.cardinalities[v] - 1}."
                 )
+            numbers[v] = number
+        object.__setattr__(self, "evidence", numbers)
 
     def __call__(self) -> None:
         """The Pyro program: sites ``x_<c>``, statements ``f_<c>_<c>...``, and ``constant``."""
@@ -226,3 +235,23 @@ class DiscreteModel:
     def _constants(self) -> list[Tensor]:
         """Values of the tables all of whose variables are observed."""
         return [table for _, table in self._by_shape.get((), [])]
+
+
+def whole_number(value: Any) -> int | None:
+    """A whole number, alone in an array or a tensor too, or None.
+
+    Truth values are none: as a number True is 1, which where the states are (yes, no) is "no".
+    """
+    if isinstance(value, Tensor | np.ndarray | np.generic):
+        value = value.item() if value.ndim == 0 else None
+    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
+
+
+def _tensor(k: int, table: Any) -> Tensor:
+    try:
+        return torch.as_tensor(table)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise OptionError(
+            f"table {k} is {type(table).__name__}, no array of numbers; give a tensor of its log "
+            "values."
+        ) from error

@@ -16,7 +16,7 @@ import matplotlib.image
 import torch
 from torch import Tensor
 
-from pyrograph.datasets.root import data_file
+from pyrograph.datasets.root import data_file, text_of
 from pyrograph.errors import DataFormatError, OptionError, ShapeMismatch
 
 #: Files of clean images.
@@ -108,7 +108,7 @@ def grey_levels(path: Path) -> Tensor:
 
 def _square() -> Tensor:
     filename = "square_noisy_50x50.txt"
-    lines = data_file("denoise", filename).read_text().splitlines()
+    lines = text_of(data_file("denoise", filename)).splitlines()
     rows = []
     for number, line in enumerate(lines, start=1):
         try:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pyrograph.datasets.root import data_file
+from pyrograph.datasets.root import data_file, text_of
 from pyrograph.errors import DataFormatError
 
 
@@ -74,7 +74,7 @@ def crowd_prices() -> CrowdPrices:
 
 
 def _rows(filename: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(data_file("crowd_prices", filename).read_text().splitlines()))
+    return list(csv.DictReader(text_of(data_file("crowd_prices", filename)).splitlines()))
 
 
 def _log_prices(filename: str, column: str, rows: list[dict[str, str]]) -> Tensor:

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from pyrograph.errors import DataNotFound
+from pyrograph.errors import DataFormatError, DataNotFound
 
 VARIABLE = "PYROGRAPH_DATA"
 
@@ -38,3 +38,23 @@ def data_file(folder: str, name: str) -> Path:
         found = f"it holds {', '.join(present)}" if present else "there is no such folder"
         raise DataNotFound(f"no file {name!r} in {folder!r} under ${VARIABLE}: {found}.")
     return path
+
+
+def text_of(path: Path) -> str:
+    """A data file's text, UTF-8.
+
+    Raises:
+        DataNotFound: there is no such file.
+        DataFormatError: it has another encoding.
+    """
+    if not path.is_file():
+        raise DataNotFound(
+            f"there is no file {str(path)!r}; look at the path, which is taken from "
+            f"{str(Path.cwd())!r} on if it is relative."
+        )
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise DataFormatError(
+            f"{path.name}: byte {error.start} is not UTF-8; save the file in that encoding."
+        ) from error

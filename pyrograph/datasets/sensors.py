@@ -16,7 +16,7 @@ from importlib.resources import files
 import torch
 from torch import Tensor
 
-from pyrograph.datasets.root import data_file
+from pyrograph.datasets.root import data_file, text_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +98,8 @@ def uwb_network() -> RangingNetwork:
     """
     return _network(
         "ultra-wideband radios",
-        data_file("uwb_network", "nodes.csv").read_text(),
-        data_file("uwb_network", "ranges.csv").read_text(),
+        text_of(data_file("uwb_network", "nodes.csv")),
+        text_of(data_file("uwb_network", "ranges.csv")),
         anchors=("8", "14", "54"),
         columns=("x_m", "y_m", "range_m"),
         unit="m",

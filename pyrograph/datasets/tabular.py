@@ -9,7 +9,7 @@ import csv
 import torch
 from torch import Tensor
 
-from pyrograph.datasets.root import data_file
+from pyrograph.datasets.root import data_file, text_of
 from pyrograph.errors import DataFormatError, OptionError
 
 #: Tables, and the columns of each that are no variables: labels, dates, numbers of runs.
@@ -60,7 +60,7 @@ def tabular(name: str, *, standardise: bool = True) -> Tensor:
     if name not in NOT_VARIABLES:
         raise OptionError(f"there is no table {name!r}; there are {', '.join(NOT_VARIABLES)}.")
     filename = f"{name}.csv"
-    header, *lines = csv.reader(data_file(f"uci_{name}", filename).read_text().splitlines())
+    header, *lines = csv.reader(text_of(data_file(f"uci_{name}", filename)).splitlines())
     missing = [column for column in NOT_VARIABLES[name] if column not in header]
     if missing:
         raise DataFormatError(f"{filename}: there is no column {missing[0]!r}.")

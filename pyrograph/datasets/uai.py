@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from pyrograph.datasets.discrete_model import DiscreteModel
-from pyrograph.datasets.root import data_file
-from pyrograph.errors import DataFormatError
+from pyrograph.datasets.root import data_file, text_of
+from pyrograph.errors import DataFormatError, OptionError
 
 
 def read_uai(
@@ -41,9 +41,9 @@ def read_uai(
             a path is another evidence file.
 
     Raises:
-        DataNotFound: there is no model of that name.
+        DataNotFound: there is no model of that name, or no such file.
         DataFormatError: a file is not in the format, or does not fit together.
-        OptionError: ``evidence`` names a variable or a state that is not there.
+        OptionError: ``evidence`` names a variable or a state that is not there, or is neither.
     """
     if isinstance(source, str) and not source.endswith(".uai"):
         source = data_file("uai", f"{source}.uai")
@@ -52,9 +52,11 @@ def read_uai(
     if evidence is None:
         beside = path.with_name(f"{path.name}.evid")
         evidence = beside if beside.is_file() else {}
-    if not isinstance(evidence, Mapping):
+    if isinstance(evidence, str | os.PathLike):
         evidence = _parse_evidence(_Words(Path(evidence)), cardinalities)
-    return DiscreteModel(cardinalities, scopes, tables, dict(evidence))
+    if not isinstance(evidence, Mapping):
+        raise OptionError(f"evidence={evidence!r} is no {{variable: state}} and no path")
+    return DiscreteModel(cardinalities, scopes, tables, evidence)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +87,7 @@ def uai_reference(name: str) -> UAIReference:
     words.heading("PR")
     log_evidence = words.number("log10 Z") * math.log(10)
     words.end()
-    rows = csv.DictReader(data_file("uai", "index.csv").read_text().splitlines())
+    rows = csv.DictReader(text_of(data_file("uai", "index.csv")).splitlines())
     exact = next((row["exact_logZ"] for row in rows if row["name"] == name), "")
     words = _Words(data_file("uai", f"{name}.uai.MAR"))
     words.heading("MAR")
@@ -104,7 +106,7 @@ class _Words:
     def __init__(self, path: Path):
         self.filename = path.name
         # The format has no comments, but some tools write them.
-        self.text = re.sub("#[^\n]*", "", path.read_text())
+        self.text = re.sub("#[^\n]*", "", text_of(path))
         self.words = self.text.split()
         self.position = 0
 

@@ -353,17 +353,17 @@ class FactorGraph:
         """Values ``[n, *batch, *event]`` of the graph's space in the program's space."""
         if not self.unconstrained:
             return dict(values)
-        if all(s.support is not None for s in self.free_sites):
-            return constrain(self.free_sites, values, self.device)
-        buffers, _ = self._leaves(values)  # supports that depend on latents: replay the program
-        out = {}
-        for site in self.free_sites:
+        fixed = [s for s in self.free_sites if s.is_discrete or s.support is not None]
+        out = constrain(fixed, values, self.device)
+        moved = [s for s in self.free_sites if s.name not in out]
+        buffers = self._leaves(values)[0] if moved else []
+        for site in moved:  # supports that depend on latents: replay the program
             key = f"constrain:{site.name}"
             if key not in self._programs:
                 ids = self._reading.constrained[site.name].reshape(-1)
                 self._programs[key] = self._compile_shared(ids)
             out[site.name] = self._programs[key](buffers).t().reshape(-1, *site.shape)
-        return out
+        return {s.name: out[s.name] for s in self.free_sites}
 
     def unconstrain(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Inverse of :meth:`constrain`.

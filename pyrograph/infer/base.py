@@ -301,10 +301,18 @@ class Engine(ABC):
 def _device(device: torch.device | str) -> torch.device:
     try:
         found = torch.device(device)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise OptionError(f"device={device!r} is no device: {error}") from error
     if found.type == "cuda" and not torch.cuda.is_available():
         raise OptionError(f"device={device!r}: this torch has no CUDA device")
+    try:
+        torch.zeros((), device=found).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        first = str(error).partition("\n")[0].partition(". ")[0]
+        raise OptionError(
+            f'device={device!r}: no tensor can be used there ({first}); use "cpu", or "cuda" '
+            "where there is one"
+        ) from error
     return found
 
 

@@ -1,8 +1,9 @@
 """One call from a Pyro program to a posterior."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from pyrograph.errors import OptionError
 from pyrograph.infer.svgd import GraphicalSVGD
 from pyrograph.posterior import Posterior
 
@@ -23,5 +24,18 @@ def fit(
         infer: an engine, or anything that takes the model first and returns something with
             ``run``.
         options: the engine's.
+
+    Raises:
+        OptionError: ``model_args`` is no tuple, or ``model_kwargs`` no dict.
     """
+    if not isinstance(model_args, tuple | list):
+        raise OptionError(
+            f"model_args is a {type(model_args).__name__}, not a tuple: for one argument write "
+            "(value,), as in pg.fit(model, (data,))"
+        )
+    if not isinstance(model_kwargs, Mapping | None):
+        raise OptionError(
+            f"model_kwargs is a {type(model_kwargs).__name__}, not a dict of the model's keyword "
+            "arguments"
+        )
     return infer(model, **options).run(*model_args, **(model_kwargs or {}))

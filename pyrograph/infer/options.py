@@ -45,13 +45,13 @@ def fraction(name: str, value: float) -> float:
 
 
 def floating(name: str, value: torch.dtype | None) -> torch.dtype | None:
-    """A floating dtype, or None.
+    """Single or double precision, which is what decompositions of matrices have, or None.
 
     Raises:
         OptionError: it is neither.
     """
-    if value is not None and not (isinstance(value, torch.dtype) and value.is_floating_point):
-        raise OptionError(f"{name}={value!r} must be a floating dtype such as torch.float64")
+    if value not in (None, torch.float32, torch.float64):
+        raise OptionError(f"{name}={value!r} must be torch.float32 or torch.float64")
     return value
 
 

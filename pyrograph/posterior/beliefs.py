@@ -16,6 +16,7 @@ from torch.distributions import Distribution, MultivariateNormal, Normal, biject
 
 from pyrograph.beliefs import Conjugate, Gaussian, Natural
 from pyrograph.errors import OptionError
+from pyrograph.graph.spaces import unconstrain
 from pyrograph.posterior.belief_guide import BeliefGuide
 from pyrograph.posterior.conjugate import conjugate_distribution
 from pyrograph.posterior.finite import States
@@ -82,14 +83,22 @@ class BeliefPosterior(ScopedPosterior):
 
     def sample(self, num_samples: int) -> dict[str, Tensor]:
         """Draws from the product of the marginals; dependence between nodes is not kept."""
-        shape, out = (number_of_draws(num_samples),), {}
+        shape, values, free = (number_of_draws(num_samples),), {}, {}
         for name, site in self.graph.sites.items():
-            marginal = self.marginal(name)
-            value = marginal.sample(shape)
+            if not site.is_discrete and site.support is None:  # known with the others' values alone
+                normal = normal_of(self._belief(name), site.batch_shape, site.event_shape)
+                free[name] = normal.sample(shape)
+                continue
+            value = self.marginal(name).sample(shape)
             if site.is_discrete:
                 value = site.enumeration.to(value.device)[value]
-            out[name] = value
-        return out
+            values[name] = value
+        if not free:
+            return values
+        fixed = [site for name, site in self.graph.sites.items() if name in values]
+        free |= unconstrain(fixed, values, self.graph.device)
+        moved = self.graph.constrain(free)
+        return {name: values.get(name, moved[name]).detach() for name in self.graph.sites}
 
     def guide(self, sites: Sequence[str] | None = None) -> BeliefGuide:
         """The product of the sites' marginals as a Pyro guide.

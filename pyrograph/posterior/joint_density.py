@@ -120,7 +120,7 @@ class JointDensity(TorchDistribution):
         for name, part in self.unpack(value).items():
             nodes = self.mixture.sites[name]
             if isinstance(nodes, Normals):
-                held = Normals(nodes.mean.detach(), nodes.root.detach())
+                held = Normals(nodes.mean.detach(), nodes.factor.detach())
                 numbers = numbers + held.log_prob(part).sum(-1)
             else:
                 states = states + nodes.log_prob(part).sum(-1)

@@ -27,12 +27,12 @@ from torch.distributions import (
     biject_to,
 )
 
-from pyrograph.beliefs import Categoricals, JointMixture
-from pyrograph.errors import InferenceError, OptionError, ShapeMismatch
+from pyrograph.beliefs import Categoricals, JointMixture, Normals
+from pyrograph.errors import InferenceError, OptionError, ShapeMismatch, UnsupportedSite
 from pyrograph.posterior.finite import States
 from pyrograph.posterior.mixture_guide import MixtureGuide
 from pyrograph.posterior.posterior import number_of_draws
-from pyrograph.posterior.pushforward import Pushforward, is_real
+from pyrograph.posterior.pushforward import Pushforward, Reshaped, is_real
 from pyrograph.posterior.scopes import ScopedPosterior, Scopes
 from pyrograph.trace.sites import Site, support_on
 
@@ -57,26 +57,24 @@ class MixturePosterior(ScopedPosterior):
         self.given: dict[str, Tensor] = {}
 
     def marginal(self, site: str) -> Distribution:
-        """``MixtureSameFamily`` over the components, in the program's space; ``Categorical`` over
-        the states of a discrete site. Nodes that were given have no width.
+        """``MixtureSameFamily`` over the components, joint over an event, in the program's space;
+        ``Categorical`` over the states of a discrete site. Nodes that were given have no width.
 
         Raises:
             OptionError: no such site.
             UnsupportedSite: its support depends on latents.
         """
         described, nodes = self._site(site), self.mixture.sites[site]
-        batch = described.batch_shape
+        batch, event = described.batch_shape, described.event_shape
         if isinstance(nodes, Categoricals):
             log_p = (nodes.log_p + self.mixture.log_weights[:, None, None]).logsumexp(0)
             values = described.enumeration.to(log_p.device)
             return States(values, log_p.reshape(*batch, -1))
-        count = self.mixture.num_components
-        mean = nodes.mean.movedim(0, 1).reshape(*batch, count, *described.event_shape)
-        root = nodes.root.movedim(0, 1)
-        base = _normal(mean, root, len(described.event_shape))
+        lead = (*batch, self.mixture.num_components)
+        base = _normal(nodes, lead, event)
         if not is_real(described.support):
-            base = Pushforward(base, biject_to(support_on(described.support, mean.device)))
-        weights = self.mixture.log_weights.expand(*batch, count)
+            base = Pushforward(base, biject_to(support_on(described.support, nodes.mean.device)))
+        weights = self.mixture.log_weights.expand(lead)
         return MixtureSameFamily(
             Categorical(logits=weights, validate_args=False), base, validate_args=False
         )
@@ -84,21 +82,20 @@ class MixturePosterior(ScopedPosterior):
     def sample(self, num_samples: int) -> dict[str, Tensor]:
         """Draws from the joint mixture: one component for all nodes of a draw."""
         num_samples = number_of_draws(num_samples)
-        component = self.mixture.draw_components(num_samples) if num_samples else None
-        out = {}
-        for name, site in self.graph.sites.items():
-            nodes = self.mixture.sites[name]
-            if component is None:
-                out[name] = torch.zeros(0, *site.shape, dtype=site.dtype, device=site.device)
-                continue
-            drawn = nodes.sample(component).detach()
-            if isinstance(nodes, Categoricals):
-                value = site.enumeration.to(drawn.device)[drawn]
-                out[name] = value.reshape(num_samples, *site.shape)
-                continue
-            free = drawn.reshape(num_samples, *site.batch_shape, *site.event_shape)
-            out[name] = biject_to(_fixed_support(site, free))(free)
-        return out
+        sites = self.graph.sites
+        if not num_samples:
+            return {
+                name: torch.zeros(0, *site.shape, dtype=site.dtype, device=site.device)
+                for name, site in sites.items()
+            }
+        component, free = self.mixture.draw_components(num_samples), {}
+        for name, site in sites.items():
+            drawn = self.mixture.sites[name].sample(component).detach()
+            if site.is_discrete:
+                drawn = site.enumeration.to(drawn.device)[drawn]
+            free[name] = drawn.reshape(num_samples, *site.batch_shape, *site.event_shape)
+        values = self.graph.constrain(free)
+        return {name: value.detach() for name, value in values.items()}
 
     def condition(
         self, values: Mapping[str, Tensor], mask: Mapping[str, Tensor] | None = None
@@ -110,16 +107,19 @@ class MixturePosterior(ScopedPosterior):
             mask: by site, bool of its batch shape, True where the value is given; default all.
 
         Raises:
-            OptionError: no such site, a node given before, or a value outside the support.
+            OptionError: no such site, a node given before, a value outside the support, or what
+                is no tensor by site.
             ShapeMismatch: a value or mask has another shape than the site.
+            UnsupportedSite: a site's support depends on latents.
             InferenceError: nodes are correlated within a component (``covariance="full"``).
         """
+        values = _by_site("values", values)
+        mask = _by_site("mask", {} if mask is None else mask)
         if not self.is_joint:
             raise InferenceError(
                 "conditioning needs nodes that are independent within a component; run QBethe with "
                 'covariance="diagonal"'
             )
-        mask = mask or {}
         known, given = {}, dict(self.given)
         for name in [*values, *(name for name in mask if name not in values)]:
             site = self._site(name)
@@ -144,7 +144,7 @@ class MixturePosterior(ScopedPosterior):
 
     def _states_or_numbers(self, site: Site, value: Tensor, mask: Tensor) -> Tensor:
         """``[n]`` or ``[n, d]``: state numbers or unconstrained numbers of the given nodes."""
-        value = torch.as_tensor(value)
+        value = _as_tensor("value", site, value)
         if value.shape != site.shape:
             raise ShapeMismatch(
                 f'the value of site "{site.name}" has shape {list(value.shape)}, the site has '
@@ -158,8 +158,14 @@ class MixturePosterior(ScopedPosterior):
             if not bool(same.any(1)[mask].all()):
                 raise OptionError(f'a value of site "{site.name}" is none of its states')
             return same.to(torch.int64).argmax(1)
+        if site.support is None:
+            raise UnsupportedSite(
+                f'site "{site.name}" has a support that depends on other latents, so its value is '
+                "no number of the mixture apart from them. Fit the program with the value held: "
+                "pyro.poutine.condition(model, data={...})."
+            )
         value = value.to(nodes.mean)
-        support = _fixed_support(site, value)
+        support = support_on(site.support, value.device)
         flat = value.reshape(site.num_nodes, *site.constrained_event_shape)
         inside = support.check(flat)
         if not bool(inside.reshape(site.num_nodes, -1).all(1)[mask].all()):
@@ -188,34 +194,46 @@ class MixturePosterior(ScopedPosterior):
         return MixtureGuide.from_mixture(chosen, self.mixture)
 
 
-def _normal(mean: Tensor, root: Tensor, event_dim: int) -> Distribution:
-    """Normal of shape ``mean``; ``root [n, L, d, d]``."""
-    if event_dim == 1 and mean.shape[-1] > 1 and bool(root.tril(-1).any()):
-        tril = root.reshape(*mean.shape, mean.shape[-1])
-        return MultivariateNormal(mean, scale_tril=tril, validate_args=False)
-    scale = root.square().sum(-1).sqrt().reshape(mean.shape)
-    base = Normal(mean, scale, validate_args=False)
-    return Independent(base, event_dim) if event_dim else base
+def _normal(nodes: Normals, lead: tuple[int, ...], event: tuple[int, ...]) -> Distribution:
+    """Of the nodes' components, ``lead`` being the batch with the components last."""
+    mean = nodes.mean.movedim(0, 1)
+    if nodes.is_diagonal:
+        scale = nodes.scale.movedim(0, 1).reshape(*lead, *event)
+        base = Normal(mean.reshape(*lead, *event), scale, validate_args=False)
+        return Independent(base, len(event)) if event else base
+    width = mean.shape[-1]
+    root = nodes.root.movedim(0, 1).reshape(*lead, width, width)
+    joint = MultivariateNormal(mean.reshape(*lead, width), scale_tril=root, validate_args=False)
+    return joint if len(event) == 1 else Reshaped(joint, torch.Size(event))
+
+
+def _by_site(what: str, given: object) -> Mapping:
+    if not isinstance(given, Mapping):
+        raise OptionError(
+            f'condition takes {what} by site, {{"site": tensor}}; it was given {given!r}'
+        )
+    return given
+
+
+def _as_tensor(what: str, site: Site, given: object) -> Tensor:
+    try:
+        return torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        shape = list(site.shape if what == "value" else site.batch_shape)
+        raise OptionError(
+            f'the {what} of site "{site.name}" has to be a tensor of shape {shape}; it was given '
+            f"as {given!r}"
+        ) from error
 
 
 def _checked_mask(site: Site, mask: Tensor | None) -> Tensor:
     """``[n]``."""
     if mask is None:
         return torch.ones(site.num_nodes, dtype=torch.bool, device=site.device)
-    mask = torch.as_tensor(mask, device=site.device)
+    mask = _as_tensor("mask", site, mask).to(site.device)
     if mask.dtype != torch.bool or mask.shape != torch.Size(site.batch_shape):
         raise ShapeMismatch(
             f'the mask of site "{site.name}" is {mask.dtype} of shape {list(mask.shape)}; it has '
             f"to be bool of the batch shape {list(site.batch_shape)}"
         )
     return mask.reshape(site.num_nodes)
-
-
-def _fixed_support(site: Site, like: Tensor):
-    """The site's support.
-
-    Raises:
-        UnsupportedSite: it depends on latents.
-    """
-    is_real(site.support)
-    return support_on(site.support, like.device)

@@ -36,6 +36,7 @@ from pyrograph.posterior.site_guide import SiteGuide
 CONSTRAINTS = {
     "logits": constraints.real,
     "loc": constraints.real,
+    "scale": constraints.positive,
     "scale_tril": constraints.lower_cholesky,
 }
 
@@ -44,7 +45,8 @@ class MixtureGuide(SiteGuide):
     """A mixture over all nodes of its sites, as an ``AutoGuide``; arguments of calls are ignored.
 
     Its parameters are ``logits [L]`` of the weights and, per site k of n nodes, ``loc_k [L, n, d]``
-    and ``scale_tril_k [L, n, d, d]`` in unconstrained space, or ``logits_k [L, n, c]`` of states.
+    and ``scale_k [L, n, d]`` or, of correlated numbers, ``scale_tril_k [L, n, d, d]`` in
+    unconstrained space; or ``logits_k [L, n, c]`` of states.
     All are trained by ``SVI`` with ``Trace_ELBO``; several particles, vectorised, quieten the
     gradient of the weights.
 
@@ -81,12 +83,13 @@ class MixtureGuide(SiteGuide):
             if isinstance(nodes, Categoricals):
                 parameters.append({"logits": _finite(nodes.log_p)})
                 continue
-            if not bool((nodes.root.diagonal(dim1=-2, dim2=-1) > 0).all()):
+            if not bool((nodes.scale > 0).all()):
                 raise InferenceError(
                     f'site "{site.name}" has nodes of no width, which have no density; leave it '
                     "out: guide(sites=[...])"
                 )
-            parameters.append({"loc": nodes.mean, "scale_tril": nodes.root})
+            width = "scale_tril" if nodes.is_dense else "scale"
+            parameters.append({"loc": nodes.mean, width: nodes.factor})
         return cls([describe(site) for site in sites], _finite(mixture.log_weights), parameters)
 
     @classmethod
@@ -99,8 +102,11 @@ class MixtureGuide(SiteGuide):
                 parameters.append({"logits": torch.zeros_like(state[f"logits_{k}_unconstrained"])})
                 continue
             loc = state[f"loc_{k}_unconstrained"]
-            unit = torch.diag_embed(torch.ones_like(loc))
-            parameters.append({"loc": torch.zeros_like(loc), "scale_tril": unit})
+            unit = torch.ones_like(loc)
+            width = {"scale": unit}
+            if f"scale_tril_{k}_unconstrained" in state:
+                width = {"scale_tril": torch.diag_embed(unit)}
+            parameters.append({"loc": torch.zeros_like(loc), **width})
         guide = cls(sites, torch.zeros_like(state["logits_unconstrained"]), parameters)
         guide.load_state_dict(state)
         return guide
@@ -110,7 +116,8 @@ class MixtureGuide(SiteGuide):
         nodes: dict[str, Normals | Categoricals] = {}
         for k, (name, site) in enumerate(self.sites.items()):
             if site["values"] is None:
-                nodes[name] = Normals(getattr(self, f"loc_{k}"), getattr(self, f"scale_tril_{k}"))
+                width = "scale" if hasattr(self, f"scale_{k}") else "scale_tril"
+                nodes[name] = Normals(getattr(self, f"loc_{k}"), getattr(self, f"{width}_{k}"))
             else:
                 nodes[name] = Categoricals(getattr(self, f"logits_{k}").log_softmax(-1))
         return JointMixture(self.logits.log_softmax(0), nodes)
@@ -201,8 +208,7 @@ def _probabilities(mixture: JointMixture, nodes: Categoricals) -> Tensor:
 
 def _quantile(mixture: JointMixture, nodes: Normals, q: float) -> Tensor:
     """``[n, d]``, of every number."""
-    scales = nodes.root.norm(dim=-1)
-    marginals = NormalMixture(nodes.mean.flatten(1), scales.flatten(1), mixture.log_weights)
+    marginals = NormalMixture(nodes.mean.flatten(1), nodes.scale.flatten(1), mixture.log_weights)
     return marginals.quantile(q).reshape(nodes.mean.shape[1:])
 
 

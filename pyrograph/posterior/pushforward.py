@@ -69,6 +69,9 @@ class Pushforward(TransformedDistribution, TorchDistributionMixin):
         super().__init__(base, [transform], validate_args=False)
         self._map = transform
 
+    def expand(self, batch_shape: torch.Size, _instance=None) -> Pushforward:
+        return Pushforward(self.base_dist.expand(batch_shape), self._map)
+
     @property
     def mean(self) -> Tensor:
         return self._moments()[0]

@@ -45,8 +45,8 @@ class ScopedPosterior(Posterior):
 
         Returns:
             Probabilities ``[E, c_1, ..., c_k]`` of discrete factors; mean ``[E, R]`` and covariance
-            ``[E, R, R]`` of continuous ones, over the numbers in unconstrained
-            space that they depend on, node by node.
+            ``[E, R, R]`` of continuous ones, over all R numbers of their nodes in unconstrained
+            space, node by node as in ``graph.scopes(statement)``.
 
         Raises:
             OptionError: no such statement, or its factors' scopes have different shapes, or their

@@ -67,7 +67,7 @@ def _degree(program: LocalProgram, switches: list[int] | None) -> float:
             exponential = any(form.is_exponential for form in reads)
             forms[line.buffer] = UNKNOWN if exponential else _largest(reads)
         else:
-            forms[line.buffer] = _of_line(line, reads)
+            forms[line.buffer] = form_of_line(line, reads)
     out = _of_read(program.output, forms)
     return math.inf if out.is_exponential else out.degree
 
@@ -87,7 +87,7 @@ def operation(line: Line) -> str:
     return line.rule.func._schema.name.removeprefix("aten::") if line.rule.func is not None else ""
 
 
-def _of_line(line: Line, reads: list[Form]) -> Form:
+def form_of_line(line: Line, reads: list[Form]) -> Form:
     rule = line.rule
     if rule.replay is replay_dot:
         return _product(reads)

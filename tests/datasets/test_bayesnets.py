@@ -1,5 +1,6 @@
 import itertools
 
+import numpy as np
 import pyro
 import pytest
 import torch
@@ -7,7 +8,7 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.datasets import BayesianNetwork, bayesian_network
-from pyrograph.errors import DataFormatError, OptionError
+from pyrograph.errors import DataFormatError, DataNotFound, OptionError
 
 SPRINKLER = """
 // children first, comments, properties, a quoted state, missing commas
@@ -215,6 +216,12 @@ def test_a_thousand_like_tables_are_one_statement():
         ({"grass": "damp"}, r"\"grass\" into state 'damp'; .* dry, a bit wet, wet \(0 \.\. 2\)"),
         ({"grass": 3}, r"\"grass\" into state 3"),
         ({"grass": -1}, r"\"grass\" into state -1"),
+        ({"rain": True}, r"\"rain\" into state True; .* yes, no"),
+        ({"rain": np.bool_(True)}, r"\"rain\" into state .*True.*; .* yes, no"),
+        ({"rain": torch.tensor(True)}, r"\"rain\" into state tensor\(True\)"),
+        ({"rain": 1.0}, r"\"rain\" into state 1\.0"),
+        ({"rain": torch.tensor([1, 0])}, r"\"rain\" into state tensor"),
+        (["rain"], r"no dict; write"),
     ],
 )
 def test_evidence_that_does_not_fit_is_refused(read, evidence, message):
@@ -222,6 +229,21 @@ def test_evidence_that_does_not_fit_is_refused(read, evidence, message):
     for program in (network, network.tabulated):
         with pytest.raises(OptionError, match=message):
             program(evidence)
+
+
+def test_states_are_named_or_numbered_by_whole_numbers_of_any_kind(read):
+    network = read(SPRINKLER)
+    evidence = {"rain": torch.tensor(1), "sprinkler": np.int64(0), "grass": "wet"}
+    assert network.state_numbers(evidence) == {"rain": 1, "sprinkler": 0, "grass": 2}
+
+
+def test_a_file_that_is_not_there_or_not_utf8_is_said(tmp_path):
+    with pytest.raises(DataNotFound, match=r"nosuch\.bif"):
+        bayesian_network("nosuch.bif")
+    path = tmp_path / "latin.bif"
+    path.write_bytes(SPRINKLER.replace("garden", "J\u00e4ger").encode("latin-1"))
+    with pytest.raises(DataFormatError, match=r"latin\.bif: byte \d+ is not UTF-8"):
+        bayesian_network(path)
 
 
 def test_asia_has_its_published_marginals(data_root):

@@ -304,6 +304,44 @@ def test_tables_and_evidence_handed_in_are_checked():
         DiscreteModel((2, 3), ((0, 1), (0,)), (table,))
 
 
+@pytest.mark.parametrize(
+    "evidence, message",
+    [
+        ({0: True}, r"variable 0 into state True; its states are 0 \.\. 1"),
+        ({0: False}, "variable 0 into state False"),
+        ({0: torch.tensor(True)}, r"variable 0 into state tensor\(True\)"),
+        ({0: 1.0}, r"variable 0 into state 1\.0"),
+        ({True: 0}, "about variable True"),
+        ({"a": 0}, "about variable 'a'"),
+    ],
+)
+def test_evidence_is_whole_numbers_and_truth_values_are_none(evidence, message):
+    with pytest.raises(OptionError, match=message):
+        DiscreteModel((2, 3), ((0, 1),), (torch.zeros(2, 3),), evidence)
+
+
+def test_arrays_are_tables_and_their_whole_numbers_evidence():
+    table = np.log(np.arange(1.0, 7.0).reshape(2, 3))
+    model = DiscreteModel((2, 3), ((0, 1),), (table,), {torch.tensor(0): np.int64(1)})
+    posterior = pg.fit(model, infer=pg.BP, progress=False)
+    assert_close(float(posterior.log_evidence), math.log(4 + 5 + 6), rtol=0, atol=1e-12)
+    with pytest.raises(OptionError, match="table 0 is str, no array"):
+        DiscreteModel((2,), ((0,),), ("table",))
+
+
+def test_files_that_are_not_there_or_not_utf8_are_said(write, tmp_path):
+    with pytest.raises(DataNotFound, match=r"nosuch\.uai"):
+        read_uai("nosuch.uai")
+    with pytest.raises(DataNotFound, match=r"nosuch\.evid"):
+        read_uai(write(SMALL), "nosuch.evid")
+    with pytest.raises(OptionError, match=r"evidence=\[1, 0\]"):
+        read_uai(write(SMALL), [1, 0])
+    path = tmp_path / "latin.uai"
+    path.write_bytes(b"# J\xe4ger\n" + SMALL.encode())
+    with pytest.raises(DataFormatError, match=r"latin\.uai: byte 3 is not UTF-8"):
+        read_uai(path)
+
+
 def test_a_name_that_is_not_there_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("PYROGRAPH_DATA", str(tmp_path))
     with pytest.raises(DataNotFound, match=r"Grids_99\.uai"):

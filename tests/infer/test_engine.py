@@ -462,3 +462,32 @@ def test_equal_data_with_missing_values_are_the_same():
 def test_a_device_that_is_not_there_is_refused():
     with pytest.raises(OptionError, match="no CUDA device"):
         pg.EP(noisy, device="cuda")
+
+
+@pytest.mark.parametrize("device", ["mps", "meta"])
+def test_a_device_that_holds_no_tensors_is_refused(device):
+    if device == "mps" and torch.backends.mps.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(OptionError, match=f"device='{device}': no tensor"):
+        pg.EP(noisy, device=device)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64, "float64"])
+def test_a_precision_other_than_single_and_double_is_refused(dtype):
+    with pytest.raises(OptionError, match=r"torch\.float32 or torch\.float64"):
+        pg.EP(noisy, dtype=dtype)
+
+
+def test_arguments_are_a_tuple_and_a_dict():
+    with pytest.raises(OptionError, match=r"model_args is a Tensor.*write \(value,\)"):
+        fit(noisy, torch.tensor(1.0))
+    with pytest.raises(OptionError, match="model_kwargs is a list"):
+        fit(noisy, (), [1])
+
+
+def test_a_start_is_the_messages_of_an_earlier_engine():
+    model, y = gaussian_chain()
+    state = pg.EP(model, progress=False).setup(y).state_dict()
+    for wrong in (3, state):
+        with pytest.raises(OptionError, match=r'init is .*state_dict\(\)\["messages"\]'):
+            pg.EP(noisy, init=wrong)

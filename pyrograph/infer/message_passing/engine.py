@@ -49,8 +49,10 @@ from pyrograph.infer.message_passing.messages import (
     largest,
     movement,
 )
+from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 from pyrograph.infer.message_passing.results import beliefs_of_graph
 from pyrograph.infer.message_passing.tree import applies, exact_messages
+from pyrograph.infer.message_passing.unheld import refuse_improper, refuse_masked_out
 from pyrograph.infer.options import count, fraction
 from pyrograph.infer.requires import FiniteOrContinuous
 from pyrograph.posterior.beliefs import BeliefPosterior
@@ -98,6 +100,7 @@ class MessagePassing(Engine):
         UnsupportedSite: a discrete site has infinitely many states.
         OptionError: an option is unknown or out of range, or alpha <= 0 meets a zero.
         ZeroMass: hard constraints leave nothing.
+        InferenceError: no factor reads a continuous node: it is masked out.
     """
 
     requires = FiniteOrContinuous()
@@ -129,6 +132,12 @@ class MessagePassing(Engine):
         if isinstance(damping, str) and damping != "auto":
             raise OptionError(f'damping={damping!r} is not "auto" or a number in [0, 1)')
         self.damping = damping if damping == "auto" else fraction("damping", damping)
+        saved = init.values() if isinstance(init, Mapping) else [init]
+        if init is not None and not all(isinstance(value, Tensor) for value in saved):
+            raise OptionError(
+                f"init is a {type(init).__name__} that holds no messages; take an earlier engine's "
+                'state_dict()["messages"]'
+            )
         self.init = init
         self.num_points = None if num_points is None else count("num_points", num_points)
         if self.num_points is not None and self.num_points < FEWEST_POINTS:
@@ -146,6 +155,7 @@ class MessagePassing(Engine):
     # ------------------------------------------------------------------ state
     def allocate(self) -> None:
         check_alpha(self.alpha, self.graph)
+        refuse_masked_out(self.graph)
         self.network = self.build()
         self._default_tol = 1e-8 if self.graph.constant.dtype == torch.float64 else 1e-4
         if self._auto_tol:
@@ -282,7 +292,8 @@ class MessagePassing(Engine):
         return residual, skipped
 
     def _step_to(self, found: list[list], chosen: list[list], eta: float) -> float:
-        """Move to the new messages, or as far as beliefs that were proper stay so."""
+        """Move to the new messages, or as far as beliefs that were proper stay so and expectations
+        finite."""
         length = eta
         for _ in range(HALVINGS):
             messages = [
@@ -290,7 +301,7 @@ class MessagePassing(Engine):
                 for old, new, only in zip(self.messages, found, chosen, strict=True)
             ]
             beliefs = self.beliefs_of(messages)
-            if not self._lost(beliefs):
+            if not (self._lost(beliefs) or self._overflow(beliefs)):
                 self._settle(messages, beliefs)
                 return length
             length /= 2
@@ -308,6 +319,11 @@ class MessagePassing(Engine):
             )
             if isinstance(family, Continuous)
         )
+
+    def _overflow(self, beliefs: list) -> bool:
+        """Whether a factor's logarithm is too large a number for expectations under beliefs."""
+        blocks = self.network.blocks
+        return any(isinstance(b, QuadratureFactors) and b.overflow(beliefs) for b in blocks)
 
     def _chosen(self, block: Block, port: int, nodes: Tensor | None) -> Tensor | None:
         """Which of a port's messages go into the chosen nodes; None for all."""
@@ -355,7 +371,7 @@ class MessagePassing(Engine):
             InferenceError: a node has no proper belief, or the engine is not set up.
         """
         graph, messages = self.graph, self.messages
-        self._refuse_improper()
+        refuse_improper(graph, self.network.families, self.beliefs)
         if self.network.is_differentiable and torch.is_grad_enabled() and self.network.blocks:
             messages = attached(self.network, messages, self.beliefs_of)
         evidence = self._differentiable_evidence()
@@ -372,17 +388,6 @@ class MessagePassing(Engine):
             evidence_kind=self.evidence_kind() if is_known else None,
         )
 
-    def _refuse_improper(self) -> None:
-        for family, belief in zip(self.network.families, self.beliefs, strict=True):
-            if isinstance(family, Continuous) and not bool(belief.is_proper.all()):
-                node = int(family.nodes[~belief.is_proper][0])
-                site, index = self.graph.nodes[node]
-                raise InferenceError(
-                    f'node "{site}"{list(index)} has no proper belief: no message holds it in '
-                    "place by itself. Give the site a proper prior, or put what is known of it "
-                    "only jointly with others into one vector site."
-                )
-
     @property
     def status(self) -> str:
         text = super().status
@@ -396,10 +401,19 @@ class MessagePassing(Engine):
         return text
 
     def remedy(self) -> str:
-        return (
+        text = (
             'Messages still move: raise num_steps, use schedule="sequential" or a fixed damping '
             "such as 0.5, or a smaller alpha (pg.PowerEP, pg.FractionalBP)."
         )
+        for block in self.network.blocks:
+            if isinstance(block, QuadratureFactors) and block.local.dim > 1:
+                return (
+                    f"{text} Or the quadrature does not come to rest: {block.local.name(0)} is "
+                    f"integrated in {block.local.dim} dimensions with {block.points_per_dimension} "
+                    "points each, which a factor much narrower than the beliefs falls between. "
+                    "Then raise num_points."
+                )
+        return text
 
     # ------------------------------------------------------------------ checkpoints
     def carried(self) -> dict[str, Any]:

@@ -69,9 +69,9 @@ class QuadratureFactors:
             self.bases[k] = basis
         self.has_zeros = True
         self.is_mean_field = bool((alpha == 0).all())
-        points = num_points or POINTS[local.dim]
+        self.points_per_dimension = num_points or POINTS[local.dim]
         self.nodes, self.weights = gauss_hermite(
-            points, local.dim, local.like.dtype, local.like.device
+            self.points_per_dimension, local.dim, local.like.dtype, local.like.device
         )
         self.tilted = TiltedMoments(local, alpha, num_points)
         ends = torch.tensor(local.widths).cumsum(0).tolist()
@@ -301,10 +301,26 @@ class QuadratureFactors:
 
         Raises:
             OptionError: it is, somewhere; names the factor.
+            NonFiniteDensity: it is too large a number there.
         """
         value = self.tilted.evaluate(u)
-        self.tilted.refuse_zeros(value)
+        self.tilted.refuse_zeros(value, u)
         return value
+
+    def overflow(self, beliefs: list) -> bool:
+        """Whether at alpha = 0 some log f is too large a number under these beliefs, at the
+        outermost points of the grid."""
+        which = [(self.families[k], self.rows[k]) for k in self.local.continuous]
+        held = all(bool(beliefs[f].is_proper[rows].all()) for f, rows in which)
+        if not (self.is_mean_field and held):
+            return False
+        bases = self.local.bases
+        own = [seen(beliefs[f], rows, b) for (f, rows), b in zip(which, bases, strict=True)]
+        mean, covariance = self._effective(own)
+        corner = self.nodes[(self.nodes.abs() >= self.nodes.abs().amax()).all(1)]
+        z = torch.cat([torch.zeros_like(corner[:1]), corner])
+        u = mean + apply(torch.linalg.cholesky(covariance), z[:, None, None, :])
+        return bool(self.tilted.too_large(self.tilted.evaluate(u), u).any())
 
     def _expectations(self, own: list[Natural]) -> Expectations:
         moments, rule = self._effective(own), (self.nodes, self.weights)

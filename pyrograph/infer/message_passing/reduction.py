@@ -5,10 +5,8 @@ likelihood reads the weights through one, a Gaussian process's likelihood one en
 of several nodes often reads them jointly through u = A v: a difference, a sum. Integrals are then
 taken over u, whatever the width of the nodes.
 
-Entries that a factor does not read are known from its steps, and left out of its program. Other
-combinations are found by gradients at random points, whose span is that of the rows, and checked:
-moving the rest of the coordinates must not change the factor. Quadratic factors are recognised by
-their steps, at points a needle could be missed; they need no integral at all.
+Which entries and combinations a factor reads is known from its steps; at points a threshold or a
+needle elsewhere could be missed. So are quadratic factors, which need no integral at all.
 """
 
 from __future__ import annotations
@@ -24,14 +22,15 @@ from torch import Tensor
 from pyrograph.beliefs import Gaussian
 from pyrograph.beliefs.gaussian import apply
 from pyrograph.graph import FactorGroup
+from pyrograph.trace.combinations import combinations_read
 from pyrograph.trace.degree import polynomial_degree
 from pyrograph.trace.sites import Site
 
-#: Scales of the standard normal points, in turn: a factor may change its form far out.
+#: Scales of the standard normal points, in turn.
 SCALES = (1.0, 0.3, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 #: Largest scale of numbers that stand for constrained values.
 CONSTRAINED = 10.0
-#: Points at which gradients are looked at, and those at which a reduction is checked.
+#: Combinations that a basis is taken from, and points at which quadratic forms are checked.
 PROBES, CHECKS = 16, 16
 #: Rounding errors that a comparison may show, in units of the dtype's precision, and what
 #: ill-conditioned quadratic forms may show of them.
@@ -207,74 +206,83 @@ class LocalDensity:
         chosen = torch.nn.functional.one_hot(columns, self.nodes_widths[k]).to(self.like)
         return chosen if inner is None else inner @ chosen
 
+    @cached_property
+    def _rows(self) -> Tensor | None:
+        """Combinations of the numbers read, that span all which the factors depend on: ``[D, E, m,
+        W]``. None if they change with tensors that the program is attached to, or are not finite.
+
+        Every row is a random combination of like ones; of more than PROBES, so many mixtures.
+        """
+        count, states = self.group.num_factors, self.num_states
+        leaves, fixed = [], []
+        for k, site in enumerate(self.group.slots):
+            if k in self.discrete:
+                fixed.append(k)
+                chosen = site.enumeration.to(self.like.device)
+                chosen = chosen[self.states[:, self.discrete.index(k)]].reshape(states, 1, -1)
+                leaves.append(chosen.expand(-1, count, -1).flatten(1).t())
+            else:
+                width = self.read_widths[self.continuous.index(k)]
+                leaves.append(self.like.new_zeros(count * width, states).requires_grad_())
+        attached = self.group.is_differentiable
+        free = [leaves[k] for k in self.continuous]
+        rows = []
+        with torch.enable_grad():
+            for found in combinations_read(self.program, leaves, set(fixed)):
+                for _ in range(min(PROBES, -(-found.numel() // (count * states)))):
+                    noise = torch.randn(found.shape, generator=self.generator, dtype=torch.float64)
+                    slopes = torch.autograd.grad(
+                        found, free, noise.to(found), True, attached, allow_unused=True
+                    )
+                    if any(slope is not None and slope.requires_grad for slope in slopes):
+                        return None
+                    slopes = [torch.zeros_like(x) if g is None else g for g, x in zip(slopes, free)]
+                    rows.append(
+                        torch.cat([g.t().reshape(states, count, -1) for g in slopes], 2)[
+                            :, self.index
+                        ]
+                    )
+        if not rows:
+            return None
+        every = _directions(torch.stack(rows, 2))
+        if every.shape[2] > PROBES:
+            mix = torch.randn(PROBES, every.shape[2], generator=self.generator, dtype=torch.float64)
+            every = mix.to(every) @ every
+        return every if bool(every.isfinite().all()) else None
+
     def _reduce_slots(self) -> None:
-        if max(self.read_widths) == 1 or self.group.is_differentiable:
-            return  # what factors read may change with the tensors they are attached to
-        slots = range(len(self.continuous))
-        points = [self.points(PROBES, k).requires_grad_() for k in slots]
-        gradients = _gradients(self._at_read, points)
-        for k, gradient in enumerate(gradients):
-            width = self.read_widths[k]
-            rows = gradient.flatten(0, 1).transpose(0, 1)  # [E, N D, d]
-            basis = self._span(rows) if width > 1 else None
-            if basis is None or not self._slot_is_free(k, basis):
-                continue
-            self._inner[k] = basis
+        if max(self.read_widths) == 1 or self._rows is None:
+            return
+        for k, rows in enumerate(self._rows.split(self.read_widths, 3)):
+            if self.read_widths[k] > 1:
+                self._inner[k] = self._span(rows.transpose(0, 1).flatten(1, 2))  # [E, D m, d]
 
     def _span(self, rows: Tensor) -> Tensor | None:
-        """Orthonormal basis of the rows, ``[..., r, d]`` of ``[..., m, d]``; None if all of it.
-
-        Rows count by their direction alone: far out they may be larger by orders of magnitude.
-        What overflowed says nothing.
-        """
-        rows = torch.where(rows.isfinite().all(-1, keepdim=True), rows, 0.0)
-        size = rows.norm(dim=-1, keepdim=True)
-        rows = rows / torch.where(size > 0, size, 1.0)
-        _, size, right = torch.linalg.svd(rows, full_matrices=False)
-        threshold = torch.finfo(rows.dtype).eps ** 0.5
-        rank = int((size > threshold * size[..., :1].clamp_min(1)).sum(-1).max())
-        return None if rank >= min(rows.shape[-2:]) else right[..., : max(rank, 1), :]
-
-    def _slot_is_free(self, k: int, basis: Tensor) -> bool:
-        """Whether coordinates of slot k outside the basis leave the factors as they are."""
-        points = [self.points(CHECKS, j) for j in range(len(self.continuous))]
-        inside = list(points)
-        inside[k] = apply(basis.mT, apply(basis, points[k]))
-        return self._same(self._at_read, points, inside)
-
-    def _same(self, function: Callable, points: list[Tensor], others: list[Tensor]) -> bool:
-        """Whether the factors are the same at other points, up to rounding of values and of
-        arguments; what overflows has to do so alike."""
-        slopes = _gradients(function, [p.clone().requires_grad_() for p in points])
-        with torch.no_grad():
-            a, b = function(points), function(others)
-        lever = sum((g.norm(dim=-1) * p.norm(dim=-1)) for g, p in zip(slopes, points, strict=True))
-        near = (a - b).abs() <= self.rounding * (1 + a.abs() + lever)
-        finite = a.isfinite() & b.isfinite() & lever.isfinite()
-        return bool(torch.where(finite, near, a.isfinite() == b.isfinite()).all())
+        """Orthonormal basis of the rows, ``[..., r, d]`` of ``[..., m, d]``; None if all of it, or
+        more than rows can tell."""
+        _, size, right = torch.linalg.svd(_directions(rows), full_matrices=False)
+        rank = int((size > self.rounding * size[..., :1].clamp_min(1)).sum(-1).max())
+        return None if rank >= min(PROBES, rows.shape[-1]) else right[..., : max(rank, 1), :]
 
     def reduce_jointly(self) -> None:
         """Find A; to be called for factors that are not quadratic."""
         total = sum(self.widths)
-        if total == 1 or len(self.widths) == 1 or self.group.is_differentiable:
+        if total == 1 or len(self.widths) == 1 or self._rows is None:
             return  # the basis of an only slot has seen to it
-        v = self._stacked_points(max(PROBES, 2 * total)).requires_grad_()
-        (gradient,) = _gradients(self._at_stacked, [v])
-        # like factors often read their nodes alike: then the gradients of all find it, where a
-        # factor's own, flat at most points, do not
-        joint = self._span(gradient.reshape(1, 1, -1, total))
+        parts = self._rows.split(self.read_widths, 3)
+        rows = torch.cat(
+            [
+                part if b is None else part @ b.mT
+                for part, b in zip(parts, self._inner, strict=True)
+            ],
+            3,
+        )
+        # like factors often read their nodes alike: one basis serves all
+        joint = self._span(rows.reshape(1, 1, -1, total))
         if joint is None:
-            joint = self._span(gradient.permute(1, 2, 0, 3))
-        if joint is None:
-            return
-        joint = joint.expand(self.num_states, self.num_factors, *joint.shape[2:])
-        v = self._stacked_points(CHECKS)
-        inside = apply(joint.mT, apply(joint, v))
-        if self._same(self._at_stacked, [v], [inside]):
-            self.joint = joint
-
-    def _at_stacked(self, points: list[Tensor]) -> Tensor:
-        return self.at_parts(points[0])
+            joint = self._span(rows)
+        if joint is not None:
+            self.joint = joint.expand(self.num_states, self.num_factors, *joint.shape[2:])
 
     @cached_property
     def quadratic(self) -> Gaussian | None:
@@ -328,11 +336,7 @@ def is_unconstrained(site: Site) -> bool:
     return support is constraints.real
 
 
-def _gradients(function: Callable, points: list[Tensor]) -> list[Tensor]:
-    """Of the sum of a function of several tensors; zeros where nothing depends on them."""
-    with torch.enable_grad():
-        total = function(points).sum()
-        if not total.requires_grad:
-            return [torch.zeros_like(p) for p in points]
-        found = torch.autograd.grad(total, points, allow_unused=True)
-    return [torch.zeros_like(p) if g is None else g for p, g in zip(points, found, strict=True)]
+def _directions(rows: Tensor) -> Tensor:
+    """Rows ``[..., d]`` scaled to length 1, those of length 0 as they are."""
+    size = rows.norm(dim=-1, keepdim=True)
+    return rows / torch.where(size > 0, size, 1.0)

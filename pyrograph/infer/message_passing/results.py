@@ -7,12 +7,16 @@ from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from pyrograph.beliefs import Natural
+from pyrograph.beliefs import Gaussian, Natural
+from pyrograph.beliefs.gaussian import apply
 from pyrograph.graph import FactorGraph, FactorGroup
-from pyrograph.infer.message_passing.build import Family, Network
+from pyrograph.infer.message_passing.build import Block, Family, Network
 from pyrograph.infer.message_passing.families import Categorical, Odds
 from pyrograph.infer.message_passing.messages import Message
+from pyrograph.infer.message_passing.quadratic import QuadraticFactors, seen, stacked
+from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 from pyrograph.posterior.beliefs import BeliefPosterior
 from pyrograph.posterior.scopes import Scopes
 
@@ -34,7 +38,7 @@ def beliefs_of_graph(
         Scopes(
             _statements(graph, group, index),
             group.index[index],
-            partial(copy(block).marginals, message, beliefs),
+            partial(_over_nodes, copy(block), message, beliefs),
         )
         for (group, index), block, message in zip(
             network.members, network.blocks, messages, strict=True
@@ -45,6 +49,35 @@ def beliefs_of_graph(
         own = partial(plain[int(network.family[node[0]])].__getitem__, network.row[node])
         scopes.append(Scopes(_statements(graph, group, index), group.index[index], own))
     return BeliefPosterior(graph, network.family, network.row, plain, scopes, **run)
+
+
+def _over_nodes(block: Block, message: list[Message], beliefs: list) -> Tensor | Gaussian:
+    """Beliefs over whole nodes x of factors that are functions of v = B x,
+
+        p(x) = p(v) prod_i q_i(x_i) / q_i(v_i)
+
+    since messages are functions of v: given v, cavities and beliefs are the same.
+    """
+    found = block.marginals(message, beliefs)
+    if not isinstance(block, QuadraticFactors | QuadratureFactors):
+        return found
+    slots = list(zip(block.families, block.rows, block.bases, strict=True))
+    if all(basis is None for _, _, basis in slots):
+        return found
+    apart = found - stacked([_normal(seen(beliefs[f], rows, basis)) for f, rows, basis in slots])
+    nodes = stacked([_normal(beliefs[f][rows]) for f, rows, _ in slots])
+    down, start = [], 0
+    for f, rows, basis in slots:
+        d = beliefs[f].d
+        eye = torch.eye(d, dtype=nodes.shift.dtype, device=rows.device).expand(len(rows), d, d)
+        down.append(pad(eye if basis is None else basis, (start, nodes.d - start - d)))
+        start += d
+    basis = torch.cat(down, 1)
+    return nodes + Gaussian(basis.mT @ apart.precision @ basis, apply(basis.mT, apart.shift))
+
+
+def _normal(belief: Natural) -> Gaussian:
+    return belief if isinstance(belief, Gaussian) else belief.normal
 
 
 def _statements(graph: FactorGraph, group: FactorGroup, index: Tensor) -> tuple[str, ...]:

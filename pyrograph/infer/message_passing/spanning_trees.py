@@ -105,8 +105,7 @@ def heaviest_tree(edges: Tensor, weight: Tensor, num_nodes: int) -> Tensor:
     key = u * num_nodes + v
     w = weight.detach().cpu().double().numpy()
     best = np.lexsort((-w, key))
-    first = np.concatenate([[True], key[best][1:] != key[best][:-1]])
-    chosen = best[first]  # one edge per pair of nodes
+    chosen = best[np.unique(key[best], return_index=True)[1]]  # one edge per pair of nodes
     cost = w.max(initial=0) + 1 - w[chosen]  # positive: zeros would count as no edge
     matrix = coo_array((cost, (u[chosen], v[chosen])), shape=(num_nodes, num_nodes)).tocsr()
     tree = minimum_spanning_tree(matrix).tocoo()

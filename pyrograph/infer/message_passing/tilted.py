@@ -34,8 +34,11 @@ FEW_POINTS, MAX_MOVES = 4.0, 12
 SHRINK = 0.05
 #: Log of a zero on the grid: minus infinity would make weights NaN where all points are zeros.
 NOTHING = -1e30
-#: Numbers evaluated at once.
-CHUNK = 2**20
+#: Halvings of the way to a zero, whose edge is then known to rounding.
+BISECTIONS = 60
+#: Numbers evaluated at once, and numbers of the points that are weighed at once: arrays of more
+#: than 32 MiB, which go back to the system as soon as they are freed.
+CHUNK, PIECE = 2**20, 3 * 2**21
 #: Reach of evenly spaced points in standard deviations.
 REACH = 8.0
 #: Most and fewest evenly spaced points, and the numbers that the first scan may evaluate, and
@@ -98,6 +101,19 @@ class Tilted:
     expected: Tensor
     grid: Grid
     has_few: bool
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """Of :class:`Tilted`, over some points; and sums of squared weights ``[D, E]``, and ``[E]``
+    whether a factor is zero at all of these points."""
+
+    log_mass: Tensor
+    mean: Tensor
+    covariance: Tensor
+    expected: Tensor
+    squares: Tensor
+    is_nothing: Tensor
 
 
 class TiltedMoments:
@@ -185,12 +201,30 @@ class TiltedMoments:
     def _on(
         self, g: Surroundings, origin: Tensor, grid: Grid, points: tuple[Tensor, Tensor]
     ) -> Tilted:
-        z, volume = points
+        size = max(1, PIECE // max(1, grid.mean.numel()))
+        pieces = zip(*(part.split(size) for part in points), strict=True)
+        sums = _together([self._sums(g, origin, grid, z, volume) for z, volume in pieces])
+        self._refuse_nothing(sums.is_nothing)
+        with torch.no_grad():
+            few = 1 / sums.squares < FEW_POINTS
+            floor = SHRINK * grid.root @ grid.root.mT
+            root, info = torch.linalg.cholesky_ex(sums.covariance + floor * few[..., None, None])
+            keep = (info != 0)[..., None]
+            there = Grid(
+                torch.where(keep, grid.mean, sums.mean).detach(),
+                torch.where(keep[..., None], grid.root, root).detach(),
+            )
+        moments = sums.log_mass, sums.mean, sums.covariance, sums.expected
+        return Tilted(*moments, there, bool(few.any()))
+
+    def _sums(
+        self, g: Surroundings, origin: Tensor, grid: Grid, z: Tensor, volume: Tensor
+    ) -> _Sums:
+        """Over some points ``[N, r]``, of log volumes ``[N]``."""
         u = grid.mean + apply(grid.root, z[:, None, None, :])
         value = self.evaluate(u)
-        self._refuse_nothing(value)
         if self._has_negative:
-            self.refuse_zeros(value)
+            self.refuse_zeros(value, u)
         stretch = grid.root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         log_w = self.alpha * value + g.log_value(u - origin) + volume[:, None, None] + stretch
         log_w = torch.where(value <= NOTHING, NOTHING, log_w)
@@ -202,37 +236,76 @@ class TiltedMoments:
             covariance = (share[..., None] * off * off).sum(0).unsqueeze(-1)
         else:
             covariance = torch.einsum("nde,nder,ndes->ders", share, off, off)
-        with torch.no_grad():
-            few = 1 / share.square().sum(0) < FEW_POINTS
-            floor = SHRINK * grid.root @ grid.root.mT
-            root, info = torch.linalg.cholesky_ex(covariance + floor * few[..., None, None])
-            keep = (info != 0)[..., None]
-            there = Grid(
-                torch.where(keep, grid.mean, mean).detach(),
-                torch.where(keep[..., None], grid.root, root).detach(),
-            )
         expected = (share[..., None] * g.statistics(u)).sum(0) if isinstance(g, Product) else mean
-        return Tilted(log_mass, mean, covariance, expected, there, bool(few.any()))
+        nothing = (value <= NOTHING).flatten(0, 1).all(0)
+        return _Sums(log_mass, mean, covariance, expected, share.square().sum(0), nothing)
 
-    def refuse_zeros(self, value: Tensor) -> None:
-        """Refuse values ``[N, D, E]`` of factors with alpha <= 0 that are zeros.
+    def refuse_zeros(self, value: Tensor, u: Tensor) -> None:
+        """Refuse values ``[N, D, E]`` at ``u`` of factors with alpha <= 0 that are zeros.
 
         Raises:
             OptionError: naming the factor.
+            NonFiniteDensity: naming a factor that is not zero, but whose logarithm overflows.
         """
         zero = ((value <= NOTHING) & (self.alpha <= 0)).flatten(0, 1).any(0)
-        if bool(zero.any()):
-            e = int(zero.nonzero()[0])
-            raise zeros_refused(self.local.name(e), float(self.alpha[e]))
+        if not bool(zero.any()):
+            return
+        e = int(zero.nonzero()[0])
+        if bool(self.too_large(value, u)[e]):
+            raise NonFiniteDensity(
+                f"{self.local.name(e)} has a log density too large for numbers within reach of its "
+                f"nodes' beliefs, and alpha={float(self.alpha[e]):g} averages it there: the "
+                "beliefs are too wide. Use damping=0.5, a prior that holds the nodes tighter, or "
+                "pg.EP."
+            )
+        raise zeros_refused(self.local.name(e), float(self.alpha[e]))
 
-    def _refuse_nothing(self, value: Tensor) -> None:
-        nothing = (value <= NOTHING).flatten(0, 1).all(0)
+    def too_large(self, value: Tensor, u: Tensor) -> Tensor:
+        """``[E]`` which factors have values ``[N, D, E]`` at ``u`` that are no zeros but overflow:
+        on the way there from the best point log f falls without a jump."""
+        nothing = (value <= NOTHING).any(0)
+        if not bool(nothing.any()):
+            return nothing.any(0)
+        best, worst = (
+            u.gather(0, at[None, ..., None].expand(1, *u.shape[1:]))
+            for at in (value.argmax(0), value.argmin(0))
+        )
+        for _ in range(BISECTIONS):
+            middle = (best + worst) / 2
+            there = (self.evaluate(middle) > NOTHING)[..., None]
+            best, worst = torch.where(there, middle, best), torch.where(there, worst, middle)
+        last = self.evaluate(best)[0]
+        return (nothing & (last > NOTHING) & (last < NOTHING / 2)).any(0)
+
+    def _refuse_nothing(self, nothing: Tensor) -> None:
         if bool(nothing.any()):
             raise ZeroMass(
                 f"{self.local.name(int(nothing.nonzero()[0]))} is zero at every point of the grid "
                 "laid over its cavity: the program's total mass is zero, or what is left of it "
                 "lies too far out. Look at the constraint and at the priors of its nodes."
             )
+
+
+def _together(pieces: list[_Sums]) -> _Sums:
+    """Sums over the points of all pieces."""
+    if len(pieces) == 1:
+        return pieces[0]
+    log_mass = torch.stack([p.log_mass for p in pieces]).logsumexp(0)
+    share = [(p.log_mass - log_mass).exp()[..., None] for p in pieces]
+    both = list(zip(share, pieces, strict=True))
+    mean = sum(s * p.mean for s, p in both)
+    off = [p.mean - mean for p in pieces]
+    return _Sums(
+        log_mass,
+        mean,
+        sum(
+            s[..., None] * (p.covariance + o[..., :, None] * o[..., None, :])
+            for (s, p), o in zip(both, off, strict=True)
+        ),
+        sum(s * p.expected for s, p in both),
+        sum(s[..., 0].square() * p.squares for s, p in both),
+        torch.stack([p.is_nothing for p in pieces]).all(0),
+    )
 
 
 def _is_near(new: Grid, old: Grid) -> bool:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -85,12 +86,7 @@ class TRW(BP):
         if not (isinstance(edge_appearance, str) and edge_appearance == "uniform"):
             options.setdefault("damping", 0.5)  # rare edges have large alphas, which overshoot
         MessagePassing.__init__(self, model, alpha=1.0, **options)
-        named = isinstance(edge_appearance, str)
-        if named and edge_appearance not in ("uniform", "optimize"):
-            raise OptionError(
-                f'edge_appearance={edge_appearance!r} is not "uniform", "optimize" or a tensor'
-            )
-        self.edge_appearance = edge_appearance
+        self.edge_appearance = _appearance_option(edge_appearance)
         self.num_trees = count("num_trees", num_trees)
 
     def build(self) -> Network:
@@ -119,7 +115,7 @@ class TRW(BP):
             if not len(self._edges):
                 return self.graph.constant.new_zeros(0)
             return uniform_appearance(self._edges, self.graph.num_nodes).to(self.graph.constant)
-        mu = torch.as_tensor(self.edge_appearance).to(self.graph.constant)
+        mu = self.edge_appearance.to(self.graph.constant)
         if mu.shape != (len(self._edges),):
             raise OptionError(
                 f"edge_appearance has shape {list(mu.shape)}; the graph has {len(self._edges)} "
@@ -166,7 +162,9 @@ class TRW(BP):
 
     @property
     def _is_optimal(self) -> bool:
-        return self.edge_appearance != "optimize" or self._trees_mixed >= self.num_trees
+        is_sought = isinstance(self.edge_appearance, str) and self.edge_appearance == "optimize"
+        done = self._trees_mixed >= self.num_trees or not len(self._edges)
+        return done or not is_sought
 
     @property
     def converged(self) -> bool:
@@ -227,6 +225,21 @@ class TRW(BP):
         self.mu, self._trees_mixed = state["mu"].to(self.mu), int(state["trees"])
         self.network = MessagePassing.build(self)
         super().restore(state)
+
+
+def _appearance_option(value: str | Tensor) -> str | Tensor:
+    """A name as it is, numbers as a tensor.
+
+    Raises:
+        OptionError: it is neither.
+    """
+    if isinstance(value, str):
+        if value in ("uniform", "optimize"):
+            return value
+    else:
+        with suppress(TypeError, ValueError, RuntimeError):  # of what is no array of numbers
+            return torch.as_tensor(value)
+    raise OptionError(f'edge_appearance={value!r} is not "uniform", "optimize" or a tensor')
 
 
 def _mutual_information(pair, block) -> Tensor:

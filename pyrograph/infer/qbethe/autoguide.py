@@ -125,7 +125,7 @@ class AutoQBethe(AutoContinuous):
                     f'site "{name}" has {shape.numel()} numbers in the program and '
                     f"{nodes.mean[0].numel()} in the posterior"
                 )
-            scale = nodes.root.norm(dim=-1)
+            scale = nodes.scale
             if not bool((scale > 0).all()):
                 raise InferenceError(
                     f'site "{name}" has nodes that were conditioned on and have no width; hide it '

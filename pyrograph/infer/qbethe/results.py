@@ -34,8 +34,9 @@ def mixture_of_graph(
         if site.is_discrete:
             sites[name] = Categoricals(components.log_probs[kind][0][:, rows])
         else:
-            mean, root = components.means[kind][0], components.root(kind)[0]
-            sites[name] = Normals(mean[:, rows], root[:, rows])
+            root = components.roots[kind]
+            factor = components.scales[kind] if root is None else root
+            sites[name] = Normals(components.means[kind][0, :, rows], factor[0, :, rows])
     scopes = [
         Scopes(
             graph.statements_of(group),

@@ -49,20 +49,8 @@ def starting_parameters(
             noise = torch.randn(batch, components, count, size, generator=generator)
             parameters[f"logits_{k}"] = (JITTER * noise).to(like)
             continue
-        draws = (
-            torch.cat(
-                [
-                    free[s.name].flatten(1, len(s.batch_shape))
-                    if s.batch_shape
-                    else free[s.name].unsqueeze(1)
-                    for s in graph.sites.values()
-                    if not s.is_discrete and s.width == size
-                ],
-                1,
-            )
-            .reshape(-1, count, size)
-            .to(like)
-        )
+        alike = [s for s in graph.sites.values() if not s.is_discrete and s.width == size]
+        draws = torch.cat([free[s.name].reshape(-1, s.num_nodes, size) for s in alike], 1).to(like)
         unit = _spread(graph, draws, size)
         centre = draws.median(0).values
         network.kinds[k] = replace(kind, centre=centre, unit=unit)

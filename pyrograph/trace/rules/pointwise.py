@@ -64,8 +64,9 @@ def pointwise(rec: Recorder, func, args, kwargs):
     result = out[0] if isinstance(out, tuple) else out
     if result.numel() == 0:
         return out
-    if result.dim() == 0 and any(isinstance(a, Tensor) and a.dim() for a in args):
-        return decompose(rec, func, args, kwargs)  # a loss that averages
+    averages = func in SAME_SHAPE and _reduction(func, args, kwargs) != 0
+    if averages or (result.dim() == 0 and any(isinstance(a, Tensor) and a.dim() for a in args)):
+        return decompose(rec, func, args, kwargs)  # on replay it would average over evaluations
     if func in ZERO_SCALAR and not isinstance(args[1], Tensor) and args[1] == 0:
         return out
     shape = result.shape
@@ -91,6 +92,12 @@ def pointwise(rec: Recorder, func, args, kwargs):
     if func in (aten.mul.Tensor, aten.pow.Tensor_Tensor):
         _forget_zeros(rec, result, tensors if func is aten.mul.Tensor else tensors[1:], shape)
     return out
+
+
+def _reduction(func, args, kwargs) -> int:
+    """0 of losses that are returned number by number."""
+    names = [argument.name for argument in func._schema.arguments]
+    return (dict(zip(names, args, strict=False)) | kwargs).get("reduction", 1)
 
 
 def _forget_zeros(rec: Recorder, out: Tensor, constants: list[Tensor], shape) -> None:

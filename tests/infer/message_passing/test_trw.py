@@ -332,3 +332,31 @@ def test_a_run_with_optimised_trees_goes_on_from_its_state():
     again = second.run()
     assert_close(again.log_evidence, whole.log_evidence, rtol=0, atol=0)
     assert len(again.history["residual"]) == len(whole.history["residual"])
+
+
+def test_without_pairs_the_best_trees_are_found_and_the_bound_is_the_evidence():
+    def model():
+        with pyro.plate("n", 3):
+            z = pyro.sample("z", dist.Bernoulli(0.3))
+            pyro.sample("y", dist.Normal(z, 1.0), obs=torch.ones(3))
+
+    posterior = pg.fit(model, infer=pg.TRW, edge_appearance="optimize", progress=False)
+    one = np.log(0.7 * np.exp(-0.5) + 0.3) - 0.5 * np.log(2 * np.pi)
+    assert_close(float(posterior.log_evidence), 3 * one, rtol=0, atol=1e-6)
+    assert posterior.converged and posterior.evidence_kind == "exact"
+
+
+def test_appearances_may_be_an_array_and_are_refused_where_they_are_none():
+    def model():
+        z = [pyro.sample(f"z{i}", dist.Bernoulli(0.3)) for i in range(3)]
+        for i, j in ((0, 1), (1, 2), (0, 2)):
+            pyro.factor(f"f{i}{j}", 0.5 * z[i] * z[j])
+
+    both = [
+        pg.fit(model, infer=pg.TRW, edge_appearance=mu, progress=False).log_evidence
+        for mu in (np.full(3, 0.6), torch.full((3,), 0.6))
+    ]
+    assert_close(*both, rtol=0, atol=0)
+    for wrong in (None, "best", [object()]):
+        with pytest.raises(OptionError, match='not "uniform", "optimize" or a tensor'):
+            pg.TRW(model, edge_appearance=wrong)

@@ -9,10 +9,11 @@ import pytest
 import torch
 from pyro.infer import Importance, Predictive
 from scipy import special, stats
+from scipy.optimize import minimize
 from torch.testing import assert_close
 
 import pyrograph as pg
-from pyrograph.errors import OptionError, UnsupportedFactor
+from pyrograph.errors import NonFiniteDensity, OptionError, UnsupportedFactor
 
 PRESETS = [pg.EP, pg.PowerEP, pg.VMP, pg.BP, pg.FractionalBP]
 each_preset = pytest.mark.parametrize("preset", PRESETS, ids=lambda p: p.__name__)
@@ -298,3 +299,119 @@ def test_discrete_sites_and_events_are_refused():
 def test_bp_says_which_preset_takes_a_factor_that_is_not_conjugate():
     with pytest.raises(UnsupportedFactor, match=r"pg\.EP"):
         fit(normals, (VALUES,), pg.BP, family={"precision": "gamma"})
+
+
+def scale_of_few(y):
+    s = pyro.sample("s", dist.HalfCauchy(1.0))
+    with pyro.plate("n", len(y)):
+        pyro.sample("y", dist.Normal(0.0, s), obs=y)
+
+
+def best_gamma_bound(y):
+    """Maximum over Gamma(a, b) of E log p(s, y) - E log q(s): all but E log(1 + s^2) is closed."""
+    grid = np.linspace(-30, 6, 20001)
+
+    def bound(parameters):
+        a, b = 2 + np.exp(parameters[0]), np.exp(parameters[1])
+        log_s, inverse_square = special.digamma(a) - np.log(b), b**2 / ((a - 1) * (a - 2))
+        log_q = a * np.log(b) - special.gammaln(a) + a * grid - b * np.exp(grid)  # of log s
+        tail = np.trapezoid(np.exp(log_q) * np.log1p(np.exp(2 * grid)), grid)
+        prior = np.log(2 / np.pi) - tail
+        likelihood = -len(y) * (0.5 * np.log(2 * np.pi) + log_s)
+        likelihood -= 0.5 * (y**2).sum() * inverse_square
+        entropy = a - np.log(b) + special.gammaln(a) + (1 - a) * special.digamma(a)
+        return -(prior + likelihood + entropy)
+
+    found = minimize(bound, [0.0, 2.0], method="Nelder-Mead", options={"xatol": 1e-9})
+    a, b = 2 + np.exp(found.x[0]), np.exp(found.x[1])
+    return -found.fun, a / b
+
+
+@pytest.mark.parametrize("schedule", ["parallel", "sequential"])
+def test_variational_gamma_beliefs_of_a_scale_stay_where_the_likelihood_is_a_number(schedule):
+    """Steps that would make 1 / s^2 overflow are cut, and the best gamma is found."""
+    y = torch.tensor([0.1, 0.2, -0.3])
+    options = {"family": {"s": "gamma"}, "schedule": schedule, "progress": False}
+    posterior = pg.fit(scale_of_few, (y,), infer=pg.VMP, **options)
+    bound, mean = best_gamma_bound(y.numpy())
+    assert posterior.converged
+    assert abs(float(posterior.log_evidence) - bound) < 1e-3
+    assert abs(float(posterior.marginal("s").mean) - mean) < 1e-3
+
+
+def test_a_density_too_large_for_numbers_is_not_called_a_zero():
+    """The start, Gamma(1, 1), reaches s = exp(-10), where exp(1 / s) is no number."""
+
+    def model():
+        s = pyro.sample("s", dist.Exponential(1.0))
+        pyro.factor("wall", -(0.001 / s).exp())
+
+    with pytest.raises(NonFiniteDensity, match=r'"wall".*too large.*too wide'):
+        pg.fit(model, infer=pg.VMP, family={"s": "gamma"}, progress=False)
+
+
+def test_a_zero_at_alpha_0_is_still_called_one():
+    def model():
+        s = pyro.sample("s", dist.Exponential(1.0))
+        pyro.factor("edge", torch.where(s > 0.01, 0.0, -torch.inf))
+
+    with pytest.raises(OptionError, match=r'"edge".*has zeros'):
+        pg.fit(model, infer=pg.VMP, family={"s": "gamma"}, progress=False)
+
+
+def dense(log_f, z):
+    """log evidence and mean of x = f(z), on a grid of unconstrained numbers."""
+    x, log_p = log_f(z)
+    top = log_p.max()
+    p = np.exp(log_p - top)
+    return top + np.log(p.sum() * (z[1] - z[0])), (p * x).sum() / p.sum()
+
+
+def shifted():
+    r = pyro.sample("r", dist.Gamma(900.0, 1.0))
+    pyro.sample("y", dist.Poisson(torch.clamp(r - 500.0, min=1e-3)), obs=torch.tensor(400.0))
+
+
+def stepped():
+    r = pyro.sample("r", dist.Gamma(900.0, 1.0))
+    pyro.factor("step", torch.where(r < 900, 0.0, -5.0))
+
+
+def rare():
+    r = pyro.sample("r", dist.Beta(1.0, 2000.0))
+    pyro.factor("step", torch.where(r < 5e-4, 0.0, -5.0))
+
+
+def of_gamma(extra):
+    def log_f(z):
+        x = np.exp(z)
+        return x, stats.gamma.logpdf(x, 900) + z + extra(x)
+
+    return log_f, np.linspace(np.log(600.0), np.log(1200.0), 400001)
+
+
+def of_rare(z):
+    x = special.expit(z)
+    jacobian = np.log(x) + np.log1p(-x)
+    return x, stats.beta.logpdf(x, 1, 2000) + jacobian + np.where(x < 5e-4, 0.0, -5.0)
+
+
+FAR = {
+    "shifted": (
+        shifted,
+        "gamma",
+        of_gamma(lambda x: stats.poisson.logpmf(400, np.maximum(x - 500, 1e-3))),
+    ),
+    "stepped": (stepped, "gamma", of_gamma(lambda x: np.where(x < 900, 0.0, -5.0))),
+    "rare": (rare, "beta", (of_rare, np.linspace(-25.0, 0.0, 400001))),
+}
+
+
+@pytest.mark.parametrize("name", FAR)
+def test_what_changes_far_out_is_no_member_of_the_family(name):
+    model, family, (log_f, z) = FAR[name]
+    truth, mean = dense(log_f, z)
+    q = fit(model, (), pg.EP, family={"r": family})
+    assert q.evidence_kind == "estimate"
+    assert abs(float(q.log_evidence) - truth) < 1e-2  # points on both sides of a step
+    assert abs(float(q.marginal("r").mean) / mean - 1) < 1e-2

@@ -272,3 +272,109 @@ def test_steps_alone_are_integrated_or_refused(width):
     except UnsupportedFactor:
         return
     assert q.log_evidence < -0.1
+
+
+# ---------------------------------------------------------------------- far from where one looks
+def on_a_grid(log_f, loc, scale, count=1501, reach=9.0):
+    """log evidence and means of two independent normal numbers and a factor."""
+    axes = [np.linspace(m - reach * s, m + reach * s, count) for m, s in zip(loc, scale)]
+    a, b = np.meshgrid(*axes, indexing="ij")
+    log_p = stats.norm.logpdf(a, loc[0], scale[0]) + stats.norm.logpdf(b, loc[1], scale[1])
+    log_p = log_p + log_f(a, b)
+    top = log_p.max()
+    p = np.exp(log_p - top)
+    cell = np.prod([axis[1] - axis[0] for axis in axes])
+    return top + np.log(p.sum() * cell), (p * a).sum() / p.sum(), (p * b).sum() / p.sum()
+
+
+def bent(unit, slope):
+    """A sum whose second term counts from half a unit on, seen with an error of .05 units."""
+    a = pyro.sample("a", dist.Normal(unit, unit / 4))
+    b = pyro.sample("b", dist.Normal(unit, unit / 4))
+    mean = a + slope * torch.relu(b - unit / 2)
+    pyro.sample("y", dist.Normal(mean, unit / 20), obs=torch.as_tensor(1.5 * unit))
+
+
+@pytest.mark.parametrize("infer", [pg.EP, pg.QBethe])
+@pytest.mark.parametrize("unit", [2.0, 200.0, 20000.0])
+def test_a_threshold_is_seen_in_any_units(infer, unit):
+    slope = torch.tensor(0.3)
+    truth, a, b = on_a_grid(
+        lambda a, b: stats.norm.logpdf(1.5, a + 0.3 * np.maximum(b - 0.5, 0), 0.05),
+        (1, 1),
+        (0.25, 0.25),
+    )
+    options = {} if infer is pg.EP else {"covariance": "full", "num_components": 1}
+    q = fit(bent, (unit, slope), infer, **options)
+    assert abs(float(q.log_evidence) + np.log(unit) - truth) < 1e-2
+    assert abs(float(q.marginal("a").mean) / unit - a) < 2e-2
+    assert abs(float(q.marginal("b").mean) / unit - b) < 2e-2
+    if infer is pg.EP:  # autograd changes no number
+        again = fit(bent, (unit, slope.requires_grad_()), infer)
+        assert_close(again.log_evidence.detach(), q.log_evidence, rtol=0, atol=1e-9)
+
+
+def test_a_narrow_peak_is_part_of_the_factor():
+    def tuned():
+        x = pyro.sample("x", dist.Normal(5.0, 0.1))
+        y = pyro.sample("y", dist.Normal(0.0, 1.0))
+        peak = 3 * torch.exp(-((x - 5) ** 2) / (2 * 0.05**2))
+        pyro.sample("o", dist.Normal(y + peak, 0.5), obs=torch.tensor(2.5))
+
+    truth, x, y = on_a_grid(
+        lambda x, y: stats.norm.logpdf(2.5, y + 3 * np.exp(-((x - 5) ** 2) / 0.005), 0.5),
+        (5, 0),
+        (0.1, 1),
+    )
+    q = fit(tuned, num_points=64)
+    assert dims(tuned) == [2]
+    assert abs(float(q.log_evidence) - truth) < 1e-3
+    assert abs(float(q.marginal("y").mean) - y) < 1e-3
+    assert abs(float(q.marginal("x").mean) - x) < 1e-3
+
+
+def test_what_tensors_do_not_change_is_reduced_beside_gradients_too():
+    def model(t):
+        x = pyro.sample("x", dist.Normal(t[0], 1.0))
+        y = pyro.sample("y", dist.Normal(0.0, 0.7))
+        pyro.sample("near", dist.Laplace(x - y, t[1]), obs=torch.tensor(0.3))
+
+    def truth(t):
+        # x - y ~ N(t0, 1.49)
+        u = np.linspace(-12, 12, 200001)
+        log_p = stats.norm.logpdf(u, t[0], np.sqrt(1.49)) + stats.laplace.logpdf(0.3, u, t[1])
+        return np.log(np.exp(log_p).sum() * (u[1] - u[0]))
+
+    at = np.array([0.4, 0.7])
+    t = torch.tensor(at, requires_grad=True)
+    assert dims(model, (t,)) == [1]
+    q = fit(model, (t,))
+    assert abs(float(q.log_evidence.detach()) - truth(at)) < 1e-4
+    step = 1e-5 * np.eye(2)
+    expected = [(truth(at + s) - truth(at - s)) / 2e-5 for s in step]
+    (found,) = torch.autograd.grad(q.log_evidence, t)
+    assert_close(found, torch.tensor(expected), rtol=0, atol=2e-4)
+
+
+def test_scales_that_are_products_of_positive_sites_take_one_dimension_together():
+    """A horseshoe: the prior of a weight reads it and log tau + log own."""
+
+    def model():
+        tau = pyro.sample("tau", dist.HalfCauchy(1.0))
+        with pyro.plate("weights", 3):
+            own = pyro.sample("own", dist.HalfCauchy(1.0))
+            w = pyro.sample("w", dist.Normal(0.0, tau * own))
+            pyro.sample("y", dist.Normal(w, 0.5), obs=torch.tensor([0.1, -0.3, 2.0]))
+
+    assert sorted(dims(model)) == [1, 1, 2]  # priors of scales, and of the weights
+
+
+def test_categories_take_one_dimension_less_than_they_are():
+    x = torch.randn(6, 4)
+
+    def model():
+        w = pyro.sample("w", dist.Normal(0.0, 1.0).expand([3, 4]).to_event(2))
+        with pyro.plate("rows", 6):
+            pyro.sample("y", dist.Categorical(logits=x @ w.T), obs=torch.tensor([0, 1, 2, 0, 1, 1]))
+
+    assert dims(model) == [2]

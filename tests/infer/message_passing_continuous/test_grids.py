@@ -1,0 +1,85 @@
+"""The grids of quadratures: narrow factors, and memory. Truth: dense one-dimensional sums."""
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from scipy import stats
+from scipy.special import logsumexp
+from torch.testing import assert_close
+
+import pyrograph as pg
+from pyrograph.errors import ConvergenceWarning
+from pyrograph.infer.message_passing import tilted
+
+from .reference import plain_ep
+
+
+def parabola():
+    x = pyro.sample("x", dist.Normal(0.5, 1.0))
+    y = pyro.sample("y", dist.Normal(0.0, 1.0))
+    pyro.sample("o", dist.Normal(y + x**2, 0.1), obs=torch.tensor(2.0))
+
+
+def parabola_truth():
+    """log p(o), y integrated in closed form and x densely."""
+    x = np.linspace(-8, 9, 20001)
+    value = stats.norm.logpdf(x, 0.5, 1) + stats.norm.logpdf(2.0, x**2, np.sqrt(1.01))
+    return logsumexp(value) + np.log(x[1] - x[0])
+
+
+@pytest.mark.parametrize("num_points", [None, 40])
+def test_a_narrow_factor_of_two_numbers_that_does_not_settle_asks_for_points(num_points):
+    with pytest.warns(ConvergenceWarning, match='"o".* in 2 dimensions.*raise num_points'):
+        posterior = pg.fit(
+            parabola, infer=pg.EP, num_points=num_points, num_steps=20, progress=False
+        )
+    assert f"{num_points or 16} points each" in posterior.status
+
+
+def test_a_narrow_factor_of_two_numbers_settles_on_the_truth_with_enough_points():
+    posterior = pg.fit(parabola, infer=pg.EP, num_points=200, progress=False)
+    assert posterior.converged
+    assert abs(float(posterior.log_evidence) - parabola_truth()) < 1e-3
+
+
+def test_the_remedy_speaks_of_points_only_where_there_are_two_dimensions():
+    def model():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        with pyro.plate("n", 3):
+            pyro.sample("y", dist.Bernoulli(logits=x), obs=torch.tensor([1.0, 1.0, 0.0]))
+
+    with pytest.warns(ConvergenceWarning) as caught:
+        pg.fit(model, infer=pg.EP, num_steps=1, progress=False)
+    assert "num_points" not in str(caught[0].message)
+
+
+def heavy_tails(y):
+    x = pyro.sample("x", dist.Normal(0.0, 3.0))
+    with pyro.plate("n", len(y)):
+        pyro.sample("y", dist.StudentT(4.0, x, 0.3), obs=y)
+
+
+def test_points_are_weighed_in_pieces_and_the_moments_are_those_of_all(monkeypatch):
+    y = torch.tensor([0.3, -0.2, 0.4, 0.1, 1.5])
+    whole = pg.fit(heavy_tails, (y,), infer=pg.EP, progress=False)
+    evaluate, sizes = tilted.TiltedMoments.evaluate, []
+
+    def recorded(self, u):
+        sizes.append(u.numel())
+        return evaluate(self, u)
+
+    monkeypatch.setattr(tilted, "PIECE", 1000)
+    monkeypatch.setattr(tilted.TiltedMoments, "evaluate", recorded)
+    pieces = pg.fit(heavy_tails, (y,), infer=pg.EP, progress=False)
+    assert max(sizes) <= 1000
+    assert_close(pieces.log_evidence, whole.log_evidence, rtol=0, atol=1e-9)
+
+    def log_f(a, z):
+        return stats.t.logpdf(y[a].item(), 4, z, 0.3)
+
+    mean, covariance, evidence, _ = plain_ep(0.0, 9.0, np.ones((5, 1)), log_f, points=4001)
+    assert abs(float(pieces.marginal("x").mean) - mean[0]) < 1e-5
+    assert abs(float(pieces.marginal("x").variance) - covariance[0, 0]) < 1e-5
+    assert abs(float(pieces.log_evidence) - evidence) < 1e-4
