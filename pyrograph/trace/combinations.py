@@ -15,7 +15,7 @@ at points miss what a function does elsewhere, behind a threshold or in a narrow
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import torch
@@ -23,7 +23,9 @@ from torch import Tensor
 
 from pyrograph.trace.degree import CONSTANT, SAME, ZERO, Form, form_of_line, operation
 from pyrograph.trace.localize import LocalProgram
+from pyrograph.trace.rules.lookups import replay_choice
 from pyrograph.trace.rules.pointwise import replay_pointwise
+from pyrograph.trace.rules.reductions import replay_reduction
 from pyrograph.trace.rules.slots import SLOT
 from pyrograph.trace.source import Gather, Line, Read
 
@@ -103,12 +105,16 @@ class _Walk:
         kinds = {part.kind for part in parts} | (
             {Kind.FIXED} if read.constant is not None else set()
         )
-        if kinds > {Kind.EXPONENTIAL}:  # beside others it is a number like them
+        if Kind.EXPONENTIAL in kinds and Kind.LINEAR not in kinds:  # others are r, of exponent 0
+            parts = [p if p.kind is Kind.EXPONENTIAL else _rest(p.value) for p in parts]
+            constant = read.constant
+            read = replace(read, constant=None if constant is None else torch.zeros_like(constant))
+        elif Kind.EXPONENTIAL in kinds:  # beside others it is a number like them
             for part in parts:
                 if part.kind is Kind.EXPONENTIAL:
                     self.read(part)
             parts = [_rest(p.value) if p.kind is Kind.EXPONENTIAL else p for p in parts]
-            kinds = {part.kind for part in parts} | (kinds & {Kind.FIXED})
+            kinds -= {Kind.EXPONENTIAL}
         kind = max(kinds, key=lambda kind: kind.value)
         values = [part.value for part in parts]
         if not read.is_single:
@@ -141,6 +147,8 @@ class _Walk:
             return Part(Kind.FIXED, _replayed(line, parts))
         if kinds <= {Kind.FIXED, Kind.REST}:
             return None
+        if line.rule.replay is replay_choice and all(p.kind is Kind.FIXED for p in parts[1:]):
+            return Part(parts[0].kind, _replayed(line, parts))
         if name in COMPARISONS | WITH_MEAN and Kind.EXPONENTIAL not in kinds:
             return self._compared(line, name, parts)
         if not line.dtype.is_floating_point:
@@ -192,7 +200,10 @@ def _form(part: Part) -> Form:
 
 
 def _of_exponentials(line: Line, name: str, parts: list[Part]) -> Part | None:
-    """Of a pointwise step on exponentials, numbers and the rest; None if it reads them."""
+    """Of a pointwise step or a product of exponentials, numbers and the rest; None if it reads
+    them."""
+    if line.rule.replay is replay_reduction and name == "prod":
+        return Part(Kind.EXPONENTIAL, line.settle(parts[0].value.sum(1)))
     if line.rule.replay is not replay_pointwise or line.rule.static[1]:
         return None
     queue = iter(parts)

@@ -40,6 +40,10 @@ ZERO, CONSTANT, UNKNOWN = Form(-math.inf), Form(0), Form(math.inf)
 SAME = {"clone", "alias", "_to_copy", "positive"}
 #: Operations that switch between their arguments, or between one and constants.
 SWITCHES = {"abs", "relu", "clamp", "clamp_min", "clamp_max", "minimum", "maximum"}
+#: Linear in the first operand where the others are constants.
+LINEAR_IN_FIRST = {"cholesky_solve", "convolution", "avg_pool1d", "avg_pool2d", "avg_pool3d"}
+#: Options that leave a linear operation linear.
+HARMLESS = {"alpha", "dtype", "layout", "device", "pin_memory", "non_blocking", "memory_format"}
 SOLVES = {"aten::linalg_solve_triangular", "aten::_linalg_solve_ex"}
 
 
@@ -88,18 +92,21 @@ def operation(line: Line) -> str:
 
 
 def form_of_line(line: Line, reads: list[Form]) -> Form:
-    rule = line.rule
+    rule, name = line.rule, operation(line)
+    if name in LINEAR_IN_FIRST and all(read.is_constant for read in reads[1:]):
+        return UNKNOWN if reads[0].is_exponential else reads[0]
     if rule.replay is replay_dot:
         return _product(reads)
     if rule.replay is replay_matrix:
         is_solve = rule.func._schema.name in SOLVES
         return _largest(reads[1:]) if is_solve and reads[0].is_constant else UNKNOWN
-    name = operation(line)
     if rule.replay is replay_reduction:
-        return _largest(reads) if name in ("sum", "mean") else UNKNOWN
+        return _largest(reads) if name in ("sum", "mean", "nansum") else UNKNOWN
     if rule.replay is not replay_pointwise:
         return UNKNOWN
-    template, _ = rule.static
+    template, options = rule.static
+    if any(value is not None and key not in HARMLESS for key, value in options):
+        return UNKNOWN  # such as the rounding of a quotient
     queue = iter(reads)
     return _of_operation(name, [next(queue) if a is SLOT else a for a in template])
 

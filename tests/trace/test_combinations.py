@@ -98,6 +98,33 @@ KNOWN = {
     ),
     "sorted": (lambda x: x[:3].sort().values[0], EYE[:3]),
     "a zero slope": (lambda x: (0 * x[0] + x[1]).exp(), EYE[[1]]),
+    "rounded quotient": (
+        lambda x: (torch.div(x[0], 2.0, rounding_mode="floor") - x[1]) ** 2,
+        EYE[:2],
+    ),
+    "quotient without remainder": (lambda x: -((x[0] // 0.1) * 1e-3), EYE[[0]]),
+    "one of many": (lambda x: (x[torch.tensor(2)] - 1).cos(), EYE[[2]]),
+    "solution by a Cholesky factor": (
+        lambda x: softplus(torch.cholesky_solve(x[:, None], EYE + 0.1)[:2].sum()),
+        torch.cholesky_solve(EYE, EYE + 0.1)[:2].sum(0)[None],
+    ),
+    "convolution": (
+        lambda x: softplus(torch.nn.functional.conv1d(x[None, None], SLOPE[None, None])).sum(),
+        SLOPE[None],
+    ),
+    "sum without missing": (lambda x: torch.nansum(x * SLOPE).sin(), SLOPE[None]),
+    "product of many": (
+        lambda x: dist.Normal(0.0, x[:3].exp().prod()).log_prob(x[3]),
+        torch.stack([EYE[3], EYE[:3].sum(0)]),
+    ),
+    "running product": (
+        lambda x: dist.Poisson(x[:3].exp().cumprod(0)[2]).log_prob(torch.tensor(3.0).double()),
+        EYE[:3].sum(0)[None],
+    ),
+    "stacked with a number": (
+        lambda x: torch.stack([x[0].exp(), x.new_tensor(2.0)]).prod().log().sin(),
+        EYE[[0]],
+    ),
     "mixed with an exponential": (
         lambda x: torch.stack([x[0].exp(), x[1], x.new_tensor(2.0)]).prod(),
         EYE[:2],
@@ -105,12 +132,14 @@ KNOWN = {
 }
 
 
+@pytest.mark.filterwarnings("ignore::pyrograph.errors.DenseScopeWarning")
 @pytest.mark.parametrize("name", KNOWN)
 def test_rows_span_what_the_function_depends_on(name):
     function, expected = KNOWN[name]
     assert same_span(rows_of(program_of(function)), expected)
 
 
+@pytest.mark.filterwarnings("ignore::pyrograph.errors.DenseScopeWarning")
 @pytest.mark.parametrize("name", KNOWN)
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 2**31), scale=st.sampled_from([0.1, 1.0, 30.0, 1e4]))

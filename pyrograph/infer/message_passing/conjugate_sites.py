@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
+from pyro.distributions import constraints
 from torch import Tensor
 
 from pyrograph.beliefs import Conjugate, LogGamma, LogitBeta
@@ -24,8 +25,9 @@ FAMILIES: dict[str, type[Conjugate]] = {"gamma": LogGamma, "beta": LogitBeta}
 REACH = {torch.float64: (30.0, 20.0), torch.float32: (13.0, 6.0)}
 #: What a factor may be off by, as a share of its terms.
 NEAR = 1e-7
-#: Fewest and most points there, and numbers altogether.
+#: Fewest and most points there, and numbers altogether; shifts of the points by factor.
 FEWEST, MOST, NUMBERS = 2**9, 2**14, 2**22
+GOLDEN = (5**0.5 - 1) / 2
 FITTING = {
     "gamma": "a half-line (Gamma, HalfNormal, LogNormal sites)",
     "beta": "an interval (Beta, Uniform sites)",
@@ -68,28 +70,49 @@ def kinds_of_sites(graph: FactorGraph, family: Mapping[str, str]) -> dict[str, s
 
 def member(local: LocalDensity, family: type[Conjugate]) -> Conjugate | None:
     """What factors of one node are as functions of a family, up to constants, if they all are."""
-    z = torch.tensor([-1.0, 0.0, 1.0], dtype=local.like.dtype, device=local.like.device)
-    columns = torch.cat([torch.ones_like(z).unsqueeze(1), family.statistics(z)], 1)
-    terms = torch.linalg.solve(columns, _at_numbers(local, z))
-    low, high = REACH[z.dtype]
-    count = min(MOST, max(FEWEST, NUMBERS // local.num_factors))
-    at = torch.linspace(-low, high if family is LogitBeta else low, count).to(z)
+    like, count = local.like, local.num_factors
+    low, high = REACH[like.dtype]
+    high = high if family is LogitBeta else low
+    three = torch.tensor([-low / 3, 0.0, high / 3]).to(like)
+    columns = torch.cat([torch.ones_like(three).unsqueeze(1), family.statistics(three)], 1)
+    terms = torch.linalg.solve(columns, local.at_numbers(three.unsqueeze(1).expand(-1, count)))
+    # fewer points of each of many factors, but others of every one
+    number = min(MOST, max(FEWEST, NUMBERS // count))
+    shift = (GOLDEN * torch.arange(count, dtype=torch.float64)).frac()
+    rounding = _rounding(local, family)
     with torch.no_grad():
-        pieces = at.split(max(1, NUMBERS // local.num_factors))
-        is_member = all(_is_near(local, family, terms, piece) for piece in pieces)
-    return family(*terms[1:]) if is_member else None
+        for piece in torch.arange(number).split(max(1, NUMBERS // count)):
+            z = -low + (low + high) * (piece.unsqueeze(1) + shift) / number
+            if not _is_near(local, family, terms, z.to(like), rounding):
+                return None
+    return family(*terms[1:])
 
 
-def _at_numbers(local: LocalDensity, z: Tensor) -> Tensor:
-    """log f ``[N, E]`` at numbers ``[N]``, alike for all factors."""
-    points = z.view(-1, 1, 1, 1).expand(-1, 1, local.num_factors, 1)
-    return local.at_parts(points).squeeze(1)
+def _rounding(local: LocalDensity, family: type[Conjugate]) -> tuple[float, float]:
+    """Errors of expit(z) and 1 - expit(z) in units of the precision: of x between bounds a and b
+    the distances to these are known to |a| and |b|."""
+    if family is not LogitBeta:
+        return 0.0, 0.0
+    support = local.group.slots[0].support
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    bounds = [torch.as_tensor(bound) for bound in (support.lower_bound, support.upper_bound)]
+    length = bounds[1] - bounds[0]
+    return tuple(8 * float((bound.abs() / length).amax()) for bound in bounds)
 
 
-def _is_near(local: LocalDensity, family: type[Conjugate], terms: Tensor, z: Tensor) -> bool:
-    """Whether factors are what their terms ``[3, E]``, constants first, say at numbers ``[N]``."""
-    columns = torch.cat([torch.ones_like(z).unsqueeze(1), family.statistics(z)], 1)
-    error = max(local.rounding, NEAR) * (1 + columns.abs() @ terms.abs())
-    if family is LogitBeta:  # 1 - expit(z) is rounded
-        error = error + 8 * torch.finfo(z.dtype).eps * z.exp().unsqueeze(1) * terms[2].abs()
-    return bool(((_at_numbers(local, z) - columns @ terms).abs() <= error).all())
+def _is_near(
+    local: LocalDensity,
+    family: type[Conjugate],
+    terms: Tensor,
+    z: Tensor,
+    rounding: tuple[float, float],
+) -> bool:
+    """Whether factors are what their terms ``[3, E]``, constants first, say at ``[N, E]``."""
+    one, two = family.statistics(z).unbind(-1)
+    parts = [terms[0].expand_as(z), terms[1] * one, terms[2] * two]
+    error = max(local.rounding, NEAR) * (1 + sum(part.abs() for part in parts))
+    eps = torch.finfo(z.dtype).eps
+    error = error + eps * rounding[0] * (-z).exp() * terms[1].abs()
+    error = error + eps * rounding[1] * z.exp() * terms[2].abs()
+    return bool(((local.at_numbers(z) - sum(parts)).abs() <= error).all())

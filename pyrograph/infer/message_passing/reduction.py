@@ -30,8 +30,10 @@ from pyrograph.trace.sites import Site
 SCALES = (1.0, 0.3, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 #: Largest scale of numbers that stand for constrained values.
 CONSTRAINED = 10.0
-#: Combinations that a basis is taken from, and points at which quadratic forms are checked.
+#: Most combinations that a basis is taken from, and points at which quadratic forms are checked.
 PROBES, CHECKS = 16, 16
+#: What of a direction is rounding, in units of the dtype's precision.
+RANK = 200.0
 #: Rounding errors that a comparison may show, in units of the dtype's precision, and what
 #: ill-conditioned quadratic forms may show of them.
 ROUNDING, ILL_CONDITIONED = 3e3, 2e-7
@@ -139,6 +141,10 @@ class LocalDensity:
         """log f ``[E]`` at reduced coordinates ``[E, R]``, of factors without discrete slots."""
         return self.at_parts(v[None, None])[0, 0]
 
+    def at_numbers(self, x: Tensor) -> Tensor:
+        """log f ``[N, E]`` at values ``[N, E]``, of factors of one node of one number."""
+        return self.at_nodes([x[:, None, :, None]])[:, 0]
+
     def at_node(self, x: Tensor) -> Tensor:
         """log f ``[E]`` at values ``[E, d]``, of factors of one continuous node."""
         return self.at_nodes([x[None, None]])[0, 0]
@@ -208,47 +214,68 @@ class LocalDensity:
 
     @cached_property
     def _rows(self) -> Tensor | None:
-        """Combinations of the numbers read, that span all which the factors depend on: ``[D, E, m,
-        W]``. None if they change with tensors that the program is attached to, or are not finite.
-
-        Every row is a random combination of like ones; of more than PROBES, so many mixtures.
-        """
+        """Combinations of the numbers read, that span all which the factors depend on, in double
+        precision: ``[D, E, m, W]``. None if they change with tensors that the program is attached
+        to, or are not finite."""
         count, states = self.group.num_factors, self.num_states
-        leaves, fixed = [], []
+        leaves, fixed = [], set()
         for k, site in enumerate(self.group.slots):
             if k in self.discrete:
-                fixed.append(k)
+                fixed.add(k)
                 chosen = site.enumeration.to(self.like.device)
                 chosen = chosen[self.states[:, self.discrete.index(k)]].reshape(states, 1, -1)
                 leaves.append(chosen.expand(-1, count, -1).flatten(1).t())
             else:
                 width = self.read_widths[self.continuous.index(k)]
                 leaves.append(self.like.new_zeros(count * width, states).requires_grad_())
-        attached = self.group.is_differentiable
         free = [leaves[k] for k in self.continuous]
         rows = []
         with torch.enable_grad():
-            for found in combinations_read(self.program, leaves, set(fixed)):
-                for _ in range(min(PROBES, -(-found.numel() // (count * states)))):
-                    noise = torch.randn(found.shape, generator=self.generator, dtype=torch.float64)
-                    slopes = torch.autograd.grad(
-                        found, free, noise.to(found), True, attached, allow_unused=True
-                    )
-                    if any(slope is not None and slope.requires_grad for slope in slopes):
-                        return None
-                    slopes = [torch.zeros_like(x) if g is None else g for g, x in zip(slopes, free)]
-                    rows.append(
-                        torch.cat([g.t().reshape(states, count, -1) for g in slopes], 2)[
-                            :, self.index
-                        ]
-                    )
-        if not rows:
-            return None
-        every = _directions(torch.stack(rows, 2))
-        if every.shape[2] > PROBES:
-            mix = torch.randn(PROBES, every.shape[2], generator=self.generator, dtype=torch.float64)
-            every = mix.to(every) @ every
-        return every if bool(every.isfinite().all()) else None
+            for numbers in combinations_read(self.program, leaves, fixed):
+                found = self._rows_of(numbers, free)
+                if found is None:
+                    return None
+                rows += found
+        every = torch.stack(rows, 2)[:, self.index] if rows else None
+        return every if every is not None and bool(every.isfinite().all()) else None
+
+    def _rows_of(self, numbers: Tensor, free: list[Tensor]) -> list[Tensor] | None:
+        """Rows ``[D, E, W]`` that span the slopes of numbers, some of every factor: random mixtures
+        of like weight, until another one adds nothing to any factor; None as above."""
+        attached, size = self.group.is_differentiable, _sizes(numbers, free, self.generator)
+        rows: list[Tensor] = []
+        unit: Tensor | None = None
+        for _ in range(min(PROBES, sum(self.read_widths))):
+            noise = torch.randn(numbers.shape, generator=self.generator, dtype=torch.float64)
+            slopes = torch.autograd.grad(
+                numbers, free, noise.to(numbers) / size, True, attached, allow_unused=True
+            )
+            if any(slope is not None and slope.requires_grad for slope in slopes):
+                return None
+            row = torch.cat(
+                [
+                    (torch.zeros_like(x) if g is None else g)
+                    .double()
+                    .t()
+                    .reshape(self.num_states, self.group.num_factors, -1)
+                    for g, x in zip(slopes, free, strict=True)
+                ],
+                2,
+            )
+            unit = _or_one(row.abs()) if unit is None else unit
+            row = _directions(row / unit)
+            for _ in range(2):  # the second time for rounding
+                for known in rows:
+                    row = row - (row * known).sum(-1, keepdim=True) * known
+            is_new = row.norm(dim=-1, keepdim=True) > self._rank_tolerance
+            if not bool(is_new.any()):
+                break
+            rows.append(torch.where(is_new, _directions(row), 0.0))
+        return [row * unit for row in rows]
+
+    @property
+    def _rank_tolerance(self) -> float:
+        return RANK * torch.finfo(self.like.dtype).eps
 
     def _reduce_slots(self) -> None:
         if max(self.read_widths) == 1 or self._rows is None:
@@ -259,10 +286,15 @@ class LocalDensity:
 
     def _span(self, rows: Tensor) -> Tensor | None:
         """Orthonormal basis of the rows, ``[..., r, d]`` of ``[..., m, d]``; None if all of it, or
-        more than rows can tell."""
-        _, size, right = torch.linalg.svd(_directions(rows), full_matrices=False)
-        rank = int((size > self.rounding * size[..., :1].clamp_min(1)).sum(-1).max())
-        return None if rank >= min(PROBES, rows.shape[-1]) else right[..., : max(rank, 1), :]
+        more than rows can tell. Columns count in units of their own."""
+        rows = _directions(rows)
+        unit = _or_one(rows.abs().amax(-2, keepdim=True))
+        _, size, right = torch.linalg.svd(_directions(rows / unit), full_matrices=False)
+        rank = int((size > self._rank_tolerance * size[..., :1].clamp_min(1)).sum(-1).max())
+        if rank >= min(PROBES, rows.shape[-1]):
+            return None
+        basis = _directions(right[..., : max(rank, 1), :] * unit)
+        return torch.linalg.qr(basis.mT).Q.mT.to(self.like)
 
     def reduce_jointly(self) -> None:
         """Find A; to be called for factors that are not quadratic."""
@@ -338,5 +370,22 @@ def is_unconstrained(site: Site) -> bool:
 
 def _directions(rows: Tensor) -> Tensor:
     """Rows ``[..., d]`` scaled to length 1, those of length 0 as they are."""
-    size = rows.norm(dim=-1, keepdim=True)
-    return rows / torch.where(size > 0, size, 1.0)
+    return rows / _or_one(rows.norm(dim=-1, keepdim=True))
+
+
+def _or_one(size: Tensor) -> Tensor:
+    """Sizes, 1 in the place of 0."""
+    return torch.where(size > 0, size, 1.0)
+
+
+def _sizes(numbers: Tensor, free: list[Tensor], generator: torch.Generator) -> Tensor:
+    """How steep numbers are that are linear in leaves: their change along a random direction."""
+    weight = torch.ones_like(numbers).requires_grad_()
+    slopes = torch.autograd.grad(numbers, free, weight, create_graph=True, allow_unused=True)
+    along = sum(
+        (slope * torch.randn(slope.shape, generator=generator).to(slope)).sum()
+        for slope in slopes
+        if slope is not None
+    )
+    (change,) = torch.autograd.grad(along, weight)
+    return _or_one(change.detach().abs())

@@ -22,6 +22,7 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,7 +35,14 @@ from pyrograph.infer.qbethe.components import Components, Parameters
 from pyrograph.infer.qbethe.entropy import component_entropies, node_entropies, overlaps
 from pyrograph.infer.qbethe.potentials import IntegratedPotential
 from pyrograph.infer.qbethe.results import mixture_of_graph
-from pyrograph.infer.qbethe.rules import Rules, coarse, entropy_points, fine, fine_entropies
+from pyrograph.infer.qbethe.rules import (
+    Rules,
+    coarse,
+    coarse_entropies,
+    entropy_points,
+    fine,
+    fine_entropies,
+)
 from pyrograph.infer.qbethe.start import starting_parameters
 from pyrograph.infer.requires import FiniteOrContinuous
 from pyrograph.posterior.joint_mixture import MixturePosterior
@@ -65,8 +73,9 @@ class QBethe(Engine):
         closed_forms: for polynomials between kinks (absolute values, clamps, minima of one linear
             combination of numbers) too; by default for those of two nodes and more, whose kinks
             points miss first. With False all are integrated by points, as in the paper.
-        num_entropy: the same for entropies of more than one component; default K or 40 (20 and 12
-            on graphs so large that a step would take long), whichever is more. With 12 the
+        num_entropy: the same for entropies of more than one component; default K or 40 (20 in
+            more dimensions than one; 20 and 12 on graphs so large that a step would take long),
+            whichever is more. With 12 the
             optimiser may gain some 0.2 nats from their errors at a node.
         covariance: ``"diagonal"``, nodes independent in a component, or ``"full"``, correlated
             within the scope of a factor (and the numbers of a node with each other).
@@ -143,8 +152,11 @@ class QBethe(Engine):
             value.requires_grad_()
         like = self.graph.constant.detach()
         points = entropy_points(self.graph.num_nodes, self.num_components)
-        entropies = self.num_entropy or max(self.num_quadrature, points)
-        self._rules = coarse(self.num_quadrature, like), coarse(entropies, like)
+        if self.num_entropy is None:
+            entropies = coarse_entropies(max(self.num_quadrature, points), like)
+        else:
+            entropies = coarse(self.num_entropy, like)
+        self._rules = coarse(self.num_quadrature, like), entropies
         self._start_optimiser()
 
     def _start_optimiser(self) -> None:
@@ -378,9 +390,9 @@ def _checked(value: Any, where: str) -> float:
     """A temperature as a number."""
     try:
         found = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         found = math.nan
-    if isinstance(value, str | bool) or not 0 <= found < math.inf:
+    if isinstance(value, str | bool | np.bool_) or not 0 <= found < math.inf:
         raise OptionError(f"temperature={value!r}{where} must be a finite number, not below 0")
     return found
 

@@ -27,8 +27,10 @@ MAX_POINTS = 1024
 SAMPLES, FINE_SAMPLES = 256, 4096
 #: Points per dimension by which entropies are certified, fewest and most, and a second choice.
 HELD_OUT, MOST_HELD_OUT = (24, 17), (128, 96)
-#: Points per dimension for entropies, with how many numbers they may make; fewest beyond.
+#: Points per dimension for entropies, with how many numbers they may make; fewest beyond, and most
+#: in more dimensions than one.
 ENTROPY_POINTS, FEWEST_ENTROPY_POINTS = ((40, 2**22), (20, 2**23)), 12
+MOST_ENTROPY_POINTS = 20
 #: Finer points per dimension, by dimension, and a second choice to compare with.
 FINE = ({2: 20, 3: 10, 4: 6}, {2: 15, 3: 8, 4: 5})
 #: Evenly spaced points, most and fewest, their reach, and numbers they may make altogether.
@@ -67,6 +69,16 @@ def coarse(num_points: int, like: Tensor, samples: int = SAMPLES, seed: int = 0)
         if count**dim > MAX_POINTS:
             return low_discrepancy(dim, max(samples, num_points**2), like, seed)
         return Rule(*gauss_hermite(count, dim, like.dtype, like.device))
+
+    return rule
+
+
+def coarse_entropies(num_points: int, like: Tensor) -> Rules:
+    """The same for entropies of mixtures, by default: grids of fewer points in more dimensions."""
+    one, more = coarse(num_points, like), coarse(min(num_points, MOST_ENTROPY_POINTS), like)
+
+    def rule(dim: int, integrals: int, numbers: int | None = None) -> Rule:
+        return (one if dim == 1 else more)(dim, integrals, numbers)
 
     return rule
 

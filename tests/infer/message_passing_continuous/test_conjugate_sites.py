@@ -415,3 +415,39 @@ def test_what_changes_far_out_is_no_member_of_the_family(name):
     assert q.evidence_kind == "estimate"
     assert abs(float(q.log_evidence) - truth) < 1e-2  # points on both sides of a step
     assert abs(float(q.marginal("r").mean) / mean - 1) < 1e-2
+
+
+def test_a_narrow_bump_is_seen_in_one_node_and_in_many():
+    for count in (1, 20000):
+
+        def model(count=count):
+            with pyro.plate("nodes", count):
+                r = pyro.sample("r", dist.Gamma(2.0, 1.0))
+                pyro.factor("bump", 8 * torch.exp(-(((r - 2.35) / 0.01) ** 2)))
+
+        engine = pg.EP(model, family={"r": "gamma"}, progress=False).setup()
+        assert engine.network.has_quadrature
+
+
+@pytest.mark.parametrize(("low", "high"), [(2.0, 5.0), (-1.0, 1.0), (0.0, 1.0)])
+def test_beta_likelihoods_on_any_interval_are_exact(low, high):
+    def model():
+        r = pyro.sample("r", dist.Uniform(low, high))
+        share = (r - low) / (high - low)
+        pyro.sample("y", dist.Binomial(10, share), obs=torch.tensor(3.0))
+
+    q = fit(model, (), pg.EP, family={"r": "beta"})
+    assert q.evidence_kind == "exact"
+    assert_close(q.log_evidence, torch.tensor(-np.log(11.0)), rtol=0, atol=1e-9)
+    assert_close(q.marginal("r").mean, torch.tensor(low + (high - low) / 3))
+
+
+def test_large_parameters_are_recognised_in_single_precision():
+    def model():
+        rate = pyro.sample("rate", dist.Gamma(torch.tensor(1e4, dtype=torch.float32), 1.0))
+        pyro.sample("y", dist.Poisson(rate), obs=torch.tensor(9900.0, dtype=torch.float32))
+
+    q = fit(model, (), pg.EP, family={"rate": "gamma"})
+    assert q.evidence_kind == "exact"
+    # log densities of 1e5 are known to .01, and the mean to a few hundredths of the 70 it is wide
+    assert_close(float(q.marginal("rate").mean), 9950.0, rtol=0, atol=3.0)

@@ -378,3 +378,80 @@ def test_categories_take_one_dimension_less_than_they_are():
             pyro.sample("y", dist.Categorical(logits=x @ w.T), obs=torch.tensor([0, 1, 2, 0, 1, 1]))
 
     assert dims(model) == [2]
+
+
+def test_factors_of_one_group_may_read_more_than_others():
+    mix = torch.zeros(10, 3)
+    mix[0] = 1
+    mix[1:, 0] = 1
+    y, noise = torch.tensor([6.0] + [0.8] * 9), torch.tensor([0.5] + [5.0] * 9)
+
+    def model():
+        w = pyro.sample("w", dist.Normal(torch.zeros(3), 1.0).to_event(1))
+        with pyro.plate("rows", 10):
+            pyro.sample("y", dist.Normal(mix @ torch.nn.functional.softplus(w), noise), obs=y)
+
+    axis = np.linspace(-7, 9, 161)
+    w = np.stack(np.meshgrid(axis, axis, axis, indexing="ij"), -1)
+    mean = np.logaddexp(w, 0) @ mix.numpy().T
+    log_p = stats.norm.logpdf(w).sum(-1)
+    for k in range(10):
+        log_p += stats.norm.logpdf(float(y[k]), mean[..., k], float(noise[k]))
+    p = np.exp(log_p - log_p.max())
+    truth = (p[..., None] * w).sum((0, 1, 2)) / p.sum()
+    assert_close(fit(model).marginal("w").mean, torch.tensor(truth), rtol=0, atol=2e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_units_of_nodes_may_differ_by_orders_of_magnitude(dtype):
+    def model():
+        a = pyro.sample("a", dist.Normal(torch.zeros((), dtype=dtype), 1.0))
+        b = pyro.sample("b", dist.Normal(torch.zeros((), dtype=dtype), 1e-4))
+        both = torch.stack([a, a + 1e4 * b])
+        pyro.factor("bent", (-3 * torch.nn.functional.softplus(1 - 2 * both)).sum())
+
+    def log_f(a, b):
+        return -3 * (np.logaddexp(0, 1 - 2 * a) + np.logaddexp(0, 1 - 2 * (a + b)))
+
+    _, a, b = on_a_grid(log_f, (0, 0), (1, 1))
+    q = fit(model)
+    assert abs(float(q.marginal("a").mean) - a) < 2e-2
+    assert abs(1e4 * float(q.marginal("b").mean) - b) < 2e-2
+
+
+def test_a_rounded_quotient_is_no_linear_function():
+    def model():
+        x = pyro.sample("x", dist.Normal(0.0, 3.0))
+        y = pyro.sample("y", dist.Normal(0.0, 1.0))
+        pyro.factor("near", -((torch.div(x, 2.0, rounding_mode="floor") - y) ** 2))
+
+    assert dims(model) == [2]
+    _, x, y = on_a_grid(lambda x, y: -((np.floor(x / 2) - y) ** 2), (0, 0), (3, 1))
+    q = fit(model, num_points=64)
+    assert abs(float(q.marginal("x").mean) - x) < 0.1
+    assert abs(float(q.marginal("y").mean) - y) < 0.1
+
+
+@pytest.mark.parametrize(("states", "expected"), [(3, 1), (8, 1)])
+def test_components_of_a_mixture_are_integrated_one_by_one(states, expected):
+    def model():
+        with pyro.plate("components", states):
+            mu = pyro.sample("mu", dist.Normal(torch.linspace(-3.0, 3.0, states), 1.0))
+        with pyro.plate("data", 5):
+            k = pyro.sample("k", dist.Categorical(torch.ones(5, states)))
+            data = torch.tensor([-3.0, -2, 0, 2, 3])
+            pyro.sample("y", dist.Normal(mu[k], 0.5), obs=data)
+
+    assert dims(model) == [expected]
+
+
+def test_means_and_scales_of_a_mixture_take_two_dimensions():
+    def model():
+        with pyro.plate("components", 3):
+            mu = pyro.sample("mu", dist.Normal(torch.linspace(-3.0, 3.0, 3), 1.0))
+            scale = pyro.sample("scale", dist.LogNormal(0.0, 0.3))
+        with pyro.plate("data", 4):
+            k = pyro.sample("k", dist.Categorical(torch.ones(4, 3)))
+            pyro.sample("y", dist.Normal(mu[k], scale[k]), obs=torch.tensor([-3.0, -2, 2, 3]))
+
+    assert dims(model) == [2]

@@ -76,7 +76,7 @@ def test_steps_that_are_short_do_not_pass_for_convergence():
     assert q.converged and abs(float(q.log_evidence) - log_z(1.0)) < 1e-2
 
 
-@pytest.mark.parametrize("value", [None, "0.5", -1.0, math.nan, math.inf, True])
+@pytest.mark.parametrize("value", [None, "0.5", -1.0, math.nan, math.inf, True, np.True_, 10**400])
 def test_temperatures_are_numbers_from_zero_on(value):
     with pytest.raises(OptionError, match="temperature="):
         fit(levels, 1.0, temperature=value, num_steps=2)
