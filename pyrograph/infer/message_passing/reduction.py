@@ -304,7 +304,7 @@ class LocalDensity:
         parts = self._rows.split(self.read_widths, 3)
         rows = torch.cat(
             [
-                part if b is None else part @ b.mT
+                part if b is None else part @ b.mT.double()
                 for part, b in zip(parts, self._inner, strict=True)
             ],
             3,

@@ -419,6 +419,18 @@ def test_units_of_nodes_may_differ_by_orders_of_magnitude(dtype):
     assert abs(1e4 * float(q.marginal("b").mean) - b) < 2e-2
 
 
+def test_vectors_of_single_precision_are_reduced_together_too():
+    x = torch.randn(7, 5, dtype=torch.float32)
+
+    def model():
+        w = pyro.sample("w", dist.Normal(x.new_zeros(5), 1.0).to_event(1))
+        b = pyro.sample("b", dist.Normal(x.new_zeros(()), 1.0))
+        with pyro.plate("rows", 7):
+            pyro.sample("y", dist.Bernoulli(logits=x @ w + b), obs=x.new_ones(7))
+
+    assert dims(model) == [1]
+
+
 def test_a_rounded_quotient_is_no_linear_function():
     def model():
         x = pyro.sample("x", dist.Normal(0.0, 3.0))
