@@ -49,6 +49,11 @@ class Pieces:
         """Of the linear parts, ``[K + 1, E]``."""
         return self.coefficients[1] / self.unit
 
+    @cached_property
+    def bends(self) -> Tensor:
+        """What the slopes of the linear parts lose at a kink, ``[K, E]``."""
+        return self.slopes[:-1] - self.slopes[1:]
+
     def __call__(self, u: Tensor) -> Tensor:
         """Values at ``[N, E]``."""
         stretch = (u.unsqueeze(1) > self.kinks).sum(1)  # [N, E]

@@ -72,7 +72,7 @@ class Components:
     def means(self) -> list[Tensor | None]:
         """``[B, L, V, d]`` of continuous kinds."""
         return [
-            None if k.is_discrete else k.centre + k.unit * self.parameters[f"mean_{n}"]
+            None if k.is_discrete else torch.addcmul(k.centre, k.unit, self.parameters[f"mean_{n}"])
             for n, k in enumerate(self.kinds)
         ]
 

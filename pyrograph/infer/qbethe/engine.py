@@ -193,10 +193,8 @@ class QBethe(Engine):
 
     def _energy(self, mixture: Components, rules: Rules) -> Tensor:
         """sum_a E log f_a, ``[B]``."""
-        total = self.graph.constant.detach()
-        for potential in self.network.potentials:
-            total = total + potential.expected(mixture, rules)
-        return total
+        under = sum(potential.expected(mixture, rules) for potential in self.network.potentials)
+        return self.graph.constant.detach() + (mixture.weights * under).sum(1)
 
     def _entropy(self, mixture: Components, rules: Rules) -> Tensor:
         """sum_a H(b_a) + sum_i (1 - d_i) H(b_i), ``[B]``."""
@@ -237,22 +235,21 @@ class QBethe(Engine):
         def evaluate() -> Tensor:
             self._rule.zero_grad()
             value = self.objective(self.parameters, self._rules, temperature)
-            self._measured = value.detach()
+            self._measured = value.tolist()
             if self.optimizer == "adam":
                 self._refuse_non_finite()  # before it moves anything
             loss = -value.sum()
             loss.backward()
-            self._refuse_bad_gradient(value)
+            self._refuse_bad_gradient()
             return loss
 
         if self.optimizer == "adam":
             self._rule.step(evaluate)
         else:
             self._search(evaluate)
-        best = self._measured.amax()
-        last = self._history.get("objective", [float("nan")])[-1]
-        change = (best - last).abs().nan_to_num(float("inf")) / share  # short steps change little
-        return {"objective": best, "change": change}
+        best = max(self._measured)
+        last = self._history.get("objective", [-math.inf])[-1]
+        return {"objective": best, "change": abs(best - last) / share}  # short steps change little
 
     def _search(self, evaluate: Callable[[], Tensor]) -> None:
         """A step of L-BFGS, which evaluates where it may not stay."""
@@ -277,15 +274,19 @@ class QBethe(Engine):
         return share
 
     def _refuse_non_finite(self) -> None:
-        if not bool(self._measured.isfinite().all()):
+        bad = [value for value in self._measured if not math.isfinite(value)]
+        if bad:
             raise NonFiniteDensity(
-                f"the free energy is {float(self._measured.min()):g} after {self.num_done} steps. "
+                f"the free energy is {bad[0]:g} after {self.num_done} steps. "
                 "Lower lr, or look for potentials that are infinite."
             )
 
-    def _refuse_bad_gradient(self, value: Tensor) -> None:
-        total = torch.stack([v.grad.sum() for v in self.parameters.values() if v.grad is not None])
-        if not bool(total.isfinite().all()) and bool(value.isfinite().all()):
+    def _refuse_bad_gradient(self) -> None:
+        found = [v.grad for v in self.parameters.values() if v.grad is not None]
+        if math.isfinite(sum(grad.sum() for grad in found)):
+            return
+        is_bad = not all(bool(grad.isfinite().all()) for grad in found)  # a sum may overflow
+        if is_bad and all(map(math.isfinite, self._measured)):
             raise NonFiniteDensity(
                 f"the free energy is finite after {self.num_done} steps but its gradient is not. "
                 "torch.where differentiates the branch not taken too: keep its argument inside the "

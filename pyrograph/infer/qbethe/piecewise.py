@@ -68,7 +68,7 @@ class PiecewisePotential(IntegratedPotential):
 
     def expected(self, mixture: Components, rules: Rules) -> Tensor:
         mean, sd = self.line_moments(mixture)
-        return (mixture.weights * self._integrate(mean, sd, self.pieces)).sum(1)
+        return self._integrate(mean, sd, self.pieces)
 
 
 @torch.no_grad()
@@ -127,11 +127,11 @@ class LinearPieces(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, mean: Tensor, sd: Tensor, pieces: Pieces) -> Tensor:
         shape = (-1, 1, 1, mean.shape[-1])
-        bend = pieces.slopes.diff(dim=0).mul_(-0.5).view(shape)
+        bend = 0.5 * pieces.bends.view(shape)
         inverse = torch.mul(sd, math.sqrt(2)).reciprocal_()
         y = (pieces.kinks.view(shape) - mean).mul_(inverse)  # z / sqrt(2), [K, B, L, E]
         density = y.square().neg_().exp_().mul_(bend).sum(0).mul_(math.sqrt(2 / math.pi))
-        mass = torch.erf(y).add_(1).mul_(bend)
+        mass = torch.addcmul(bend, torch.erf(y), bend)
         by_mean = mass.sum(0)
         below = torch.add(density, mass.mul_(y).sum(0), alpha=math.sqrt(2))
         last = pieces.slopes[-1]

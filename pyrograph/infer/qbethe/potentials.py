@@ -1,4 +1,4 @@
-"""Expected log potentials under a mixture: E_b log f_a = sum_l w_l E_l log f_a.
+"""Expected log potentials under the components of a mixture: E_b log f_a = sum_l w_l E_l log f_a.
 
 A potential of continuous nodes depends on u = T x, often of fewer dimensions than its scope (see
 :mod:`~pyrograph.infer.message_passing.reduction`): a difference of two nodes is integrated in one
@@ -8,7 +8,6 @@ expectations in closed form, tables are summed, all others are integrated by the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -54,7 +53,7 @@ class TablePotential:
         self.log_table, self.wiring = log_table, wiring
 
     def expected(self, mixture: Components, rules: Rules) -> Tensor:
-        """``[B]``: sum of E_b log f over the factors."""
+        """``[B, L]``: sum of E_l log f over the factors."""
         value = self.log_table
         for position, (kind, rows) in reversed(
             list(enumerate(zip(self.wiring.kinds, self.wiring.rows, strict=True)))
@@ -62,7 +61,7 @@ class TablePotential:
             probs = taken(mixture.log_probs[kind].exp(), rows)  # [B, L, E, c]
             probs = probs.view(*probs.shape[:3], *(1,) * position, probs.shape[3])
             value = (value * probs).sum(-1)
-        return (mixture.weights * value.sum(2)).sum(1)
+        return value.sum(2)
 
 
 class QuadraticPotential:
@@ -76,6 +75,8 @@ class QuadraticPotential:
         self.precision = local.quadratic.precision
         self.maps = _node_maps(local, wiring)
         self.numbers = _Numbers(local, self.maps) if local.is_scalar else None
+        #: P_kk, ``[R, E]``.
+        self._curvature = self.precision.diagonal(dim1=1, dim2=2).t().contiguous()
 
     def expected(self, mixture: Components, rules: Rules) -> Tensor:
         if self.numbers is not None and self.wiring.ties is None:
@@ -87,16 +88,14 @@ class QuadraticPotential:
             trace = (self.precision.diagonal(dim1=-2, dim2=-1) * root.square()).sum(-1)
         else:
             trace = ((self.precision @ root) * root).sum((-1, -2))
-        return (mixture.weights * (value - 0.5 * trace).sum(2)).sum(1)
+        return (value - 0.5 * trace).sum(2)
 
     def _expected_of_scalars(self, mixture: Components) -> Tensor:
         """The same for independent single numbers, in few operations."""
-        x, trace = [], 0.0
-        for k, (mean, scale) in enumerate(self.numbers(mixture)):
-            x.append(mean.flatten(0, 1))
-            trace = trace + scale.square() @ self.precision[:, k, k]
-        value = self.local.at_scalars(x).sum(1).view(mixture.weights.shape)
-        return (mixture.weights * (value - 0.5 * trace)).sum(1)
+        means, scales = self.numbers(mixture)
+        trace = (scales.square() * self._curvature).sum((2, 3))
+        value = self.local.at_scalars([mean.flatten(0, 1) for mean in means.unbind(2)])
+        return torch.add(value.sum(1).view(trace.shape), trace, alpha=-0.5)
 
 
 class IntegratedPotential:
@@ -118,19 +117,23 @@ class IntegratedPotential:
         if local.is_scalar and self.dim == 1 and max(local.widths) == 1:
             ones = local.like.new_ones(1, local.num_factors)
             self.lever = ones if joint is None else joint[0, :, 0].t().contiguous()
+        #: Whether it is one number as it stands.
+        self._is_plain = (
+            self.lever is not None and len(self.lever) == 1 and bool((self.lever == 1).all())
+        )
 
     def expected(self, mixture: Components, rules: Rules) -> Tensor:
         if self.lever is not None and self.wiring.ties is None:
             return self._expected_of_scalar(mixture, rules)
         mean, root = self._moments(mixture)
         rule = rules(self.dim, mean[..., 0].numel(), sum(self.local.read_widths))
-        total = mean.new_zeros(len(mean))
+        total = mean.new_zeros(mean.shape[:2])
         per_point = max(1, mean.numel() * sum(self.local.read_widths))
         size = max(1, CHUNK // per_point)
         share = self._share(mixture)  # [B, L, D, E]
         for points, weights in zip(rule.points.split(size), rule.weights.split(size), strict=True):
             value = self._at(mean, root, points)  # [B, L, N, D, E]
-            total = total + torch.einsum("n,blnde,blde->b", weights, value, share)
+            total = total + torch.einsum("n,blnde,blde->bl", weights, value, share)
         return total
 
     def _expected_of_scalar(self, mixture: Components, rules: Rules) -> Tensor:
@@ -138,24 +141,23 @@ class IntegratedPotential:
         centre, sd = self.line_moments(mixture)
         rule = rules(1, centre.numel(), len(self.lever))
         sd = sd.unsqueeze(2)
-        total: Tensor | float = 0.0
+        total = centre.new_zeros(centre.shape[:2])
         size = max(1, CHUNK // max(1, centre.numel() * len(self.lever)))
         for points, weights in zip(rule.points.split(size), rule.weights.split(size), strict=True):
             u = (centre.unsqueeze(2) + sd * points).flatten(0, 2)  # [B L N, E]
             value = self._checked(self.local.at_scalars([a * u for a in self.lever]))
-            total = total + value.sum(1).view(*mixture.weights.shape, -1) @ weights
-        return (mixture.weights * total).sum(1)
+            total = total + value.sum(1).view(*total.shape, -1) @ weights
+        return total
 
     def line_moments(self, mixture: Components) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of u, one number of single numbers: ``[B, L, E]`` both."""
         if self.wiring.ties is not None:
             mean, sd = self._moments(mixture)
             return mean[:, :, 0, :, 0], sd[:, :, 0, :, 0]
-        mean, variance = 0.0, 0.0
-        for a, (centre, scale) in zip(self.lever, self.numbers(mixture), strict=True):
-            mean = mean + a * centre
-            variance = variance + (a * scale).square()
-        return mean, variance.sqrt()
+        means, scales = self.numbers(mixture)
+        if self._is_plain:
+            return means[:, :, 0], scales[:, :, 0]
+        return (self.lever * means).sum(2), (self.lever * scales).square().sum(2).sqrt()
 
     def _at(self, mean: Tensor, root: Tensor, points: Tensor) -> Tensor:
         """log f at ``[B, L, N, D, E]`` points of u."""
@@ -216,8 +218,8 @@ class IntegratedPotential:
         return mean, torch.linalg.cholesky(lever @ lever.mT)
 
     def _share(self, mixture: Components) -> Tensor:
-        """Weight of component and states, ``[B, L, D, E]``."""
-        share = mixture.weights[:, :, None, None]
+        """Probability of states under a component, ``[B, L, D, E]``."""
+        share = mixture.weights.new_ones(*mixture.weights.shape, 1, 1)
         for position, (kind, rows) in enumerate(self.discrete):
             probs = taken(mixture.log_probs[kind].exp(), rows)  # [B, L, E, c]
             share = share * probs.movedim(-1, 2)[:, :, self.local.states[:, position]]
@@ -245,21 +247,23 @@ class _Numbers:
         if len(self.places) > 1 and len({kind for kind, _, _ in self.places}) == 1:
             self.together = torch.cat([place for _, place, _ in self.places])
 
-    def __call__(self, mixture: Components) -> Iterator[tuple[Tensor, Tensor]]:
-        """``[B, L, E]`` both, of every slot."""
+    def __call__(self, mixture: Components) -> tuple[Tensor, Tensor]:
+        """``[B, L, k, E]`` both, of k slots."""
+        return self._of(mixture.means), self._of(mixture.scales)
+
+    def _of(self, values: list[Tensor | None]) -> Tensor:
+        """Of ``[B, L, V, d]`` of every kind."""
         if self.together is not None:
-            kind = self.places[0][0]
-            both = torch.stack([mixture.means[kind].flatten(2), mixture.scales[kind].flatten(2)])
-            picked = both.flatten(0, 2).index_select(1, self.together)
-            means, scales = picked.view(*both.shape[:3], len(self.places), -1)
-            yield from zip(means.unbind(2), scales.unbind(2), strict=True)
-            return
+            value = values[self.places[0][0]]
+            picked = value.flatten(2).flatten(0, 1).index_select(1, self.together)
+            return picked.view(*value.shape[:2], len(self.places), -1)
+        parts = []
         for kind, place, in_order in self.places:
-            mean, scale = mixture.means[kind].flatten(2), mixture.scales[kind].flatten(2)
-            if in_order and mean.shape[2] == len(place):  # a factor for every number
-                yield mean, scale
-            else:
-                yield taken(mean, place), taken(scale, place)
+            value = values[kind].flatten(2)
+            # a factor for every number, or some
+            is_all = in_order and value.shape[2] == len(place)
+            parts.append(value if is_all else taken(value, place))
+        return torch.stack(parts, 2) if len(parts) > 1 else parts[0].unsqueeze(2)
 
 
 def _node_maps(local: LocalDensity, wiring: Wiring) -> list[tuple[int, Tensor, Tensor | None]]:
