@@ -34,6 +34,8 @@ CONSTRAINED = 10.0
 PROBES, CHECKS = 16, 16
 #: What of a direction is rounding, in units of the dtype's precision.
 RANK = 200.0
+#: Projections of axes whose squared lengths differ by less are as long as each other.
+ALIKE = 1e-6
 #: Rounding errors that a comparison may show, in units of the dtype's precision, and what
 #: ill-conditioned quadratic forms may show of them.
 ROUNDING, ILL_CONDITIONED = 3e3, 2e-7
@@ -294,7 +296,7 @@ class LocalDensity:
         if rank >= min(PROBES, rows.shape[-1]):
             return None
         basis = _directions(right[..., : max(rank, 1), :] * unit)
-        return torch.linalg.qr(basis.mT).Q.mT.to(self.like)
+        return _aligned(torch.linalg.qr(basis.mT).Q.mT).to(self.like)
 
     def reduce_jointly(self) -> None:
         """Find A; to be called for factors that are not quadratic."""
@@ -371,6 +373,21 @@ def is_unconstrained(site: Site) -> bool:
 def _directions(rows: Tensor) -> Tensor:
     """Rows ``[..., d]`` scaled to length 1, those of length 0 as they are."""
     return rows / _or_one(rows.norm(dim=-1, keepdim=True))
+
+
+def _aligned(basis: Tensor) -> Tensor:
+    """Orthonormal rows ``[..., r, d]`` of the span of such, single axes where the span holds them:
+    Gram-Schmidt on the projections of the axes, the longest first."""
+    rows = []
+    for _ in range(basis.shape[-2]):
+        size = basis.square().sum(-2)  # [..., d]
+        longest = (size > size.amax(-1, keepdim=True) - ALIKE).to(torch.uint8).argmax(-1)
+        place = longest[..., None, None].expand(*basis.shape[:-1], 1)
+        along = basis.gather(-1, place)  # [..., r, 1]
+        along = along / along.norm(dim=-2, keepdim=True)
+        rows.append(along.mT @ basis)
+        basis = basis - along @ rows[-1]
+    return torch.cat(rows, -2)
 
 
 def _or_one(size: Tensor) -> Tensor:
