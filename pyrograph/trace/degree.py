@@ -11,8 +11,12 @@ degree is asked for apart, with the steps that may switch.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from pyrograph.trace.localize import LocalProgram
 from pyrograph.trace.rules.matrices import replay_matrix
@@ -20,7 +24,7 @@ from pyrograph.trace.rules.pointwise import replay_pointwise
 from pyrograph.trace.rules.products import replay_dot
 from pyrograph.trace.rules.reductions import replay_reduction
 from pyrograph.trace.rules.slots import SLOT
-from pyrograph.trace.source import Line, Read
+from pyrograph.trace.source import Gather, Line, Read
 
 
 @dataclass(frozen=True)
@@ -47,9 +51,13 @@ HARMLESS = {"alpha", "dtype", "layout", "device", "pin_memory", "non_blocking", 
 SOLVES = {"aten::linalg_solve_triangular", "aten::_linalg_solve_ex"}
 
 
-def polynomial_degree(program: LocalProgram) -> float:
-    """Largest degree among the outputs, infinite where one is not known to be a polynomial."""
-    return _degree(program, None)
+def polynomial_degree(program: LocalProgram, given: Collection[int] = ()) -> float:
+    """Largest degree among the outputs, infinite where one is not known to be a polynomial.
+
+    Args:
+        given: leaves that count as constants.
+    """
+    return _degree(program, None, given)
 
 
 def piecewise_degree(program: LocalProgram) -> tuple[float, list[int]]:
@@ -58,32 +66,79 @@ def piecewise_degree(program: LocalProgram) -> tuple[float, list[int]]:
     return _degree(program, switches), switches
 
 
-def _degree(program: LocalProgram, switches: list[int] | None) -> float:
-    forms: dict[int, Form] = {}
+def _degree(
+    program: LocalProgram, switches: list[int] | None, given: Collection[int] = ()
+) -> float:
+    walk = _Walk(program, given)
     for n, line in enumerate(program.lines):
-        reads = [_of_read(read, forms) for read in line.reads]
-        if all(form.is_constant for form in reads):
-            forms[line.buffer] = CONSTANT
-        elif not line.dtype.is_floating_point:
-            forms[line.buffer] = UNKNOWN
-        elif switches is not None and operation(line) in SWITCHES:
+        if walk.step(line, switches is not None) and switches is not None:
             switches.append(n)
-            exponential = any(form.is_exponential for form in reads)
-            forms[line.buffer] = UNKNOWN if exponential else _largest(reads)
-        else:
-            forms[line.buffer] = form_of_line(line, reads)
-    out = _of_read(program.output, forms)
-    return math.inf if out.is_exponential else out.degree
+    out = [walk.forms[k] for k in walk.operand(program.output).unique().tolist()]
+    return math.inf if any(form.is_exponential for form in out) else max(f.degree for f in out)
 
 
-def _of_read(read: Read, forms: dict[int, Form]) -> Form:
-    """What stands in one operand; buffers without a line are leaves, of degree 1."""
-    parts = [forms.get(gather.buffer, Form(1)) for gather in read.gathers]
-    if not parts:
-        return CONSTANT if bool(read.constant.any()) else ZERO
-    if all(part == parts[0] for part in parts) and read.constant is None:
-        return parts[0]
-    return _largest(parts)
+class _Walk:
+    """Through the steps, forwards, row by row: like steps of different numbers are one line."""
+
+    def __init__(self, program: LocalProgram, given: Collection[int]):
+        self.forms: list[Form] = []
+        self._buffers = {
+            leaf: torch.full((size,), self._number(CONSTANT if leaf in given else Form(1)))
+            for leaf, size in enumerate(program.leaf_sizes)
+        }
+
+    def _number(self, form: Form) -> int:
+        """A form's place in the list of those met."""
+        if form not in self.forms:
+            self.forms.append(form)
+        return self.forms.index(form)
+
+    def operand(self, read: Read) -> Tensor:
+        """Forms of an operand's blocks, ``[count or 1]``."""
+        parts = [self._gathered(gather) for gather in read.gathers]
+        if read.constant is not None:
+            is_zero = (read.constant == 0).all(-1).flatten().cpu()
+            zero, constant = self._number(ZERO), self._number(CONSTANT)
+            parts.append(torch.where(is_zero, zero, constant))
+        rows = torch.cat(parts)
+        rows = rows if read.order is None else rows[read.order.cpu()]
+        rows = rows.reshape(read.num_rows, -1)
+        if rows.shape[1] == 1 or bool((rows == rows[:, :1]).all()):
+            return rows[:, 0]
+        return self._by_row(rows, lambda forms: _largest(list(dict.fromkeys(forms))))
+
+    def _gathered(self, gather: Gather) -> Tensor:
+        rows = self._buffers[gather.buffer]
+        return rows[
+            slice(gather.start, gather.stop) if gather.index is None else gather.index.cpu()
+        ]
+
+    def _by_row(self, rows: Tensor, of: Callable[[list[Form]], Form]) -> Tensor:
+        """What becomes of rows of forms ``[count, k]``, each kind of row asked about once."""
+        kinds, which = rows.unique(dim=0, return_inverse=True)
+        found = [self._number(of([self.forms[k] for k in kind])) for kind in kinds.tolist()]
+        return torch.tensor(found)[which]
+
+    def step(self, line: Line, may_switch: bool) -> bool:
+        """Whether the line switches."""
+        is_switch = may_switch and operation(line) in SWITCHES
+        switched = False
+
+        def of(reads: list[Form]) -> Form:
+            nonlocal switched
+            if all(form.is_constant for form in reads):
+                return CONSTANT
+            if not line.dtype.is_floating_point:
+                return UNKNOWN
+            if is_switch:
+                switched = True
+                return UNKNOWN if any(form.is_exponential for form in reads) else _largest(reads)
+            return form_of_line(line, reads)
+
+        rows = torch.stack([self.operand(read).expand(line.count) for read in line.reads], 1)
+        found = self._by_row(rows, of)
+        self._buffers[line.buffer] = found.repeat_interleave(line.width)
+        return switched
 
 
 def operation(line: Line) -> str:

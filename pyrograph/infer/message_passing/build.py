@@ -21,6 +21,7 @@ from pyrograph.errors import UnsupportedFactor, ZeroMass
 from pyrograph.graph import FactorGraph, FactorGroup
 from pyrograph.graph.checked import refuse_non_finite, table_of
 from pyrograph.infer.message_passing.binary import RANGE, BinaryFactors
+from pyrograph.infer.message_passing.conditional import quadratic_coordinates
 from pyrograph.infer.message_passing.conjugate_sites import FAMILIES, kinds_of_sites, member
 from pyrograph.infer.message_passing.differences import DifferenceFactors, difference_values
 from pyrograph.infer.message_passing.families import (
@@ -365,13 +366,14 @@ class _Builder:
             )
         if not has_conjugates:  # sums of their numbers are of no family
             local.reduce_jointly()
-        if local.dim not in POINTS:
+        inner = [] if has_conjugates or bool((alpha <= 0).any()) else quadratic_coordinates(local)
+        if local.dim - len(inner) not in POINTS:
             raise UnsupportedFactor(
                 f"{self.graph.factor_name(group, int(index[0]))} depends on {local.dim} continuous "
                 f"coordinates jointly, and is not quadratic: a quadrature grid serves up to "
                 f"{max(POINTS)}. Split the statement{self._without_integrals()}."
             )
-        return QuadratureFactors(local, alpha, rows, families, self.num_points)
+        return QuadratureFactors(local, alpha, rows, families, self.num_points, inner)
 
 
 def _spread(table: Tensor) -> float:

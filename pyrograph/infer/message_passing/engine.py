@@ -406,11 +406,11 @@ class MessagePassing(Engine):
             "such as 0.5, or a smaller alpha (pg.PowerEP, pg.FractionalBP)."
         )
         for block in self.network.blocks:
-            if isinstance(block, QuadratureFactors) and block.local.dim > 1:
+            if isinstance(block, QuadratureFactors) and block.tilted.dim > 1:
                 return (
                     f"{text} Or the quadrature does not come to rest: {block.local.name(0)} is "
-                    f"integrated in {block.local.dim} dimensions with {block.points_per_dimension} "
-                    "points each, which a factor much narrower than the beliefs falls between. "
+                    f"integrated in {block.tilted.dim} dimensions with "
+                    f"{block.points_per_dimension} points each, which a factor much narrower than the beliefs falls between. "
                     "Then raise num_points."
                 )
         return text

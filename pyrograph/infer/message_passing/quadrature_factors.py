@@ -28,6 +28,7 @@ from pyrograph.beliefs import Conjugate, Gaussian, Natural
 from pyrograph.beliefs.gaussian import apply
 from pyrograph.beliefs.natural import where
 from pyrograph.errors import OptionError
+from pyrograph.infer.message_passing.conditional import ConditionalMoments
 from pyrograph.infer.message_passing.families import ZERO, finite_peak, without
 from pyrograph.infer.message_passing.mean_field import Expectations, expectations
 from pyrograph.infer.message_passing.quadratic import seen, stacked
@@ -53,6 +54,7 @@ class QuadratureFactors:
         rows: of each slot of the group, ``[E]`` rows of its family.
         families: index of each slot's family.
         num_points: per dimension; default :data:`POINTS`.
+        inner: numbers of u that are integrated in closed form, see :mod:`.conditional`.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class QuadratureFactors:
         rows: list[Tensor],
         families: list[int],
         num_points: int | None = None,
+        inner: list[int] | None = None,
     ):
         self.local, self.alpha, self.rows, self.families = local, alpha, rows, families
         self.bases: list[Tensor | None] = [None] * len(rows)
@@ -69,11 +72,14 @@ class QuadratureFactors:
             self.bases[k] = basis
         self.has_zeros = True
         self.is_mean_field = bool((alpha == 0).all())
-        self.points_per_dimension = num_points or POINTS[local.dim]
+        if inner:
+            self.tilted: TiltedMoments = ConditionalMoments(local, alpha, inner, num_points)
+        else:
+            self.tilted = TiltedMoments(local, alpha, num_points)
+        self.points_per_dimension = num_points or POINTS[self.tilted.dim]
         self.nodes, self.weights = gauss_hermite(
-            self.points_per_dimension, local.dim, local.like.dtype, local.like.device
+            self.points_per_dimension, self.tilted.dim, local.like.dtype, local.like.device
         )
-        self.tilted = TiltedMoments(local, alpha, num_points)
         ends = torch.tensor(local.widths).cumsum(0).tolist()
         self.parts = [slice(end - w, end) for end, w in zip(ends, local.widths, strict=True)]
         self.grid: Grid | None = None

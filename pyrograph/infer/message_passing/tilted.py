@@ -26,8 +26,9 @@ from pyrograph.infer.message_passing.families import zeros_refused
 from pyrograph.infer.message_passing.reduction import LocalDensity
 from pyrograph.quadrature import gauss_hermite
 
-#: Points per dimension, by effective dimension.
-POINTS = {1: 32, 2: 16, 3: 10, 4: 7, 5: 5}
+#: Points per dimension, by effective dimension. Even: in the middle of a grid differences vanish,
+#: and where they do a normal density grows without bound as its scale goes to 0.
+POINTS = {1: 32, 2: 16, 3: 10, 4: 8, 5: 6}
 #: Grids are moved again while fewer points than this carry the weight, at most so many times.
 FEW_POINTS, MAX_MOVES = 4.0, 12
 #: A grid shrinks to no less than this share of its variance at once.
@@ -104,7 +105,7 @@ class Tilted:
 
 
 @dataclass(frozen=True)
-class _Sums:
+class Sums:
     """Of :class:`Tilted`, over some points; and sums of squared weights ``[D, E]``, and ``[E]``
     whether a factor is zero at all of these points."""
 
@@ -123,13 +124,21 @@ class TiltedMoments:
         local: their density in effective coordinates.
         alpha: ``[E]``, not 0.
         num_points: per dimension; default :data:`POINTS`.
+        dim: of the grid; default that of u.
     """
 
-    def __init__(self, local: LocalDensity, alpha: Tensor, num_points: int | None = None):
+    def __init__(
+        self,
+        local: LocalDensity,
+        alpha: Tensor,
+        num_points: int | None = None,
+        dim: int | None = None,
+    ):
         self.local, self.alpha = local, alpha
+        self.dim = local.dim if dim is None else dim
         like = local.like
-        z, w = gauss_hermite(num_points or POINTS[local.dim], local.dim, like.dtype, like.device)
-        volume = w.log() + 0.5 * z.square().sum(1) + 0.5 * local.dim * LOG_2PI
+        z, w = gauss_hermite(num_points or POINTS[self.dim], self.dim, like.dtype, like.device)
+        volume = w.log() + 0.5 * z.square().sum(1) + 0.5 * self.dim * LOG_2PI
         self._few = z, volume
         self.is_rough = False
         self._has_negative = bool((alpha < 0).any())
@@ -171,7 +180,7 @@ class TiltedMoments:
         """
         if start is not None:
             return self._moved(g, origin, start)
-        if self.local.dim > 1:
+        if self.dim > 1:
             return self._moved(g, origin, first)
         with torch.no_grad():
             scan = self._on(g, origin, first, self._even(FIRST_NUMBERS))
@@ -183,7 +192,8 @@ class TiltedMoments:
 
     def _even(self, numbers: int) -> tuple[Tensor, Tensor]:
         """Evenly spaced points, as many as may be evaluated for all factors."""
-        per_point = self.local.num_states * len(self.alpha) * sum(self.local.read_widths)
+        evaluations = self.local.num_states * len(self.alpha) * self._evaluations
+        per_point = evaluations * sum(self.local.read_widths)
         count = min(MOST, max(FEWEST, numbers // max(1, per_point)))
         return _evenly_spaced(count, self.local.like)
 
@@ -201,25 +211,32 @@ class TiltedMoments:
     def _on(
         self, g: Surroundings, origin: Tensor, grid: Grid, points: tuple[Tensor, Tensor]
     ) -> Tilted:
-        size = max(1, PIECE // max(1, grid.mean.numel()))
+        numbers = grid.mean[..., 0].numel() * self.local.dim * self._evaluations
+        size = max(1, PIECE // max(1, numbers))
         pieces = zip(*(part.split(size) for part in points), strict=True)
         sums = _together([self._sums(g, origin, grid, z, volume) for z, volume in pieces])
         self._refuse_nothing(sums.is_nothing)
         with torch.no_grad():
             few = 1 / sums.squares < FEW_POINTS
             floor = SHRINK * grid.root @ grid.root.mT
-            root, info = torch.linalg.cholesky_ex(sums.covariance + floor * few[..., None, None])
+            mean, covariance = self._on_grid(sums.mean, sums.covariance)
+            root, info = torch.linalg.cholesky_ex(covariance + floor * few[..., None, None])
             keep = (info != 0)[..., None]
             there = Grid(
-                torch.where(keep, grid.mean, sums.mean).detach(),
+                torch.where(keep, grid.mean, mean).detach(),
                 torch.where(keep[..., None], grid.root, root).detach(),
             )
         moments = sums.log_mass, sums.mean, sums.covariance, sums.expected
         return Tilted(*moments, there, bool(few.any()))
 
-    def _sums(
-        self, g: Surroundings, origin: Tensor, grid: Grid, z: Tensor, volume: Tensor
-    ) -> _Sums:
+    #: How often f is evaluated for a point.
+    _evaluations = 1
+
+    def _on_grid(self, mean: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
+        """Moments of u's numbers that the grid is laid over."""
+        return mean, covariance
+
+    def _sums(self, g: Surroundings, origin: Tensor, grid: Grid, z: Tensor, volume: Tensor) -> Sums:
         """Over some points ``[N, r]``, of log volumes ``[N]``."""
         u = grid.mean + apply(grid.root, z[:, None, None, :])
         value = self.evaluate(u)
@@ -238,7 +255,7 @@ class TiltedMoments:
             covariance = torch.einsum("nde,nder,ndes->ders", share, off, off)
         expected = (share[..., None] * g.statistics(u)).sum(0) if isinstance(g, Product) else mean
         nothing = (value <= NOTHING).flatten(0, 1).all(0)
-        return _Sums(log_mass, mean, covariance, expected, share.square().sum(0), nothing)
+        return Sums(log_mass, mean, covariance, expected, share.square().sum(0), nothing)
 
     def refuse_zeros(self, value: Tensor, u: Tensor) -> None:
         """Refuse values ``[N, D, E]`` at ``u`` of factors with alpha <= 0 that are zeros.
@@ -286,7 +303,7 @@ class TiltedMoments:
             )
 
 
-def _together(pieces: list[_Sums]) -> _Sums:
+def _together(pieces: list[Sums]) -> Sums:
     """Sums over the points of all pieces."""
     if len(pieces) == 1:
         return pieces[0]
@@ -295,7 +312,7 @@ def _together(pieces: list[_Sums]) -> _Sums:
     both = list(zip(share, pieces, strict=True))
     mean = sum(s * p.mean for s, p in both)
     off = [p.mean - mean for p in pieces]
-    return _Sums(
+    return Sums(
         log_mass,
         mean,
         sum(

@@ -227,10 +227,20 @@ def test_power_ep_converges_on_the_eight_schools_near_the_truth():
     assert abs(float(q.log_evidence) - evidence) < 2.0  # 1.7 below
 
 
+def test_ep_settles_on_the_eight_schools_at_the_truth():
+    evidence, mean, cov = schools_truth()
+    q = fit(schools, tuple(torch.tensor(a) for a in SCHOOLS), num_steps=60)
+    assert q.converged
+    assert abs(float(q.log_evidence) - evidence) < 0.03
+    for k, found in enumerate((q.marginal("mu"), q.marginal("tau").base_dist)):
+        assert abs(float(found.mean) - mean[k]) < 0.03 * cov[k, k] ** 0.5
+        assert abs(float(found.stddev) / cov[k, k] ** 0.5 - 1) < 0.05
+
+
 def test_a_run_that_does_not_settle_says_so():
     args = tuple(torch.tensor(a) for a in SCHOOLS)
     with pytest.warns(ConvergenceWarning, match="not converged"):
-        q = fit(schools, args, num_steps=60)
+        q = fit(schools, args, num_steps=6)
     assert not q.converged and "not converged" in q.status
     assert q.evidence_kind == "estimate"
 

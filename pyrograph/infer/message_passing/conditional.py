@@ -1,0 +1,196 @@
+"""Moments of tilted distributions of factors that are quadratic in some numbers, given the others.
+
+Normal densities of a latent scale, or of a mean with products of latents, are no quadratic
+functions, but with u = (s, t)
+
+    log f(u) = -s' A(t) s / 2 + b(t)' s + c(t)
+
+so that s is integrated in closed form at every point of a grid that is laid over t alone:
+
+    P(t) = alpha A(t) + G_ss,      m(t) = P(t)^-1 (alpha b(t) + g_s - G_st t),
+    log int f^alpha g ds = alpha log f(m, t) + log g(m, t) - log det P(t) / 2 + |s| log(2 pi) / 2
+
+with g(u) = exp(-u' G u / 2 + g' u). A grid over all of u would have to find a ridge that is as
+narrow as the scale, for all scales at once. The coefficients are differences of values of log f,
+and f is evaluated again at m: where it is narrow c(t) is a difference of large numbers.
+
+Source: Rao-Blackwell's theorem, for the moments of Minka (2005), eq (17).
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from pyrograph.beliefs import Gaussian
+from pyrograph.beliefs.gaussian import apply
+from pyrograph.errors import InferenceError
+from pyrograph.infer.message_passing.reduction import LocalDensity
+from pyrograph.infer.message_passing.tilted import (
+    NOTHING,
+    POINTS,
+    Grid,
+    Sums,
+    Tilted,
+    TiltedMoments,
+)
+from pyrograph.trace.degree import polynomial_degree
+
+#: Coefficients of coordinates below this are rounding.
+ROUNDING = 1e-9
+#: Rounding of A(t), in units of the dtype's precision: so much is added where P would be singular.
+RIDGE = 16.0
+
+
+def quadratic_coordinates(local: LocalDensity) -> list[int]:
+    """Numbers of u that the factors are quadratic in, given the others: as many as can be found,
+    none if there are none or if too many others are left."""
+    count = len(local.continuous)
+    found: list[int] = []
+    for size in range(1, count):
+        for given in itertools.combinations(range(count), size):
+            inner = _without(local, given)
+            fits = len(found) < len(inner) < local.dim and local.dim - len(inner) in POINTS
+            leaves = [*local.discrete, *(local.continuous[k] for k in given)]
+            if fits and polynomial_degree(local.group.program, leaves) <= 2:
+                found = inner
+    return found
+
+
+def _without(local: LocalDensity, given: tuple[int, ...]) -> list[int]:
+    """Numbers of u that do not depend on some of the continuous slots."""
+    ends = torch.tensor(local.widths).cumsum(0).tolist()
+    columns = [n for k in given for n in range(ends[k] - local.widths[k], ends[k])]
+    if local.joint is None:
+        return [n for n in range(local.dim) if n not in columns]
+    depends = (local.joint[..., columns].abs() > ROUNDING).any(-1)  # [D, E, r]
+    return (~depends.flatten(0, 1).any(0)).nonzero().squeeze(1).tolist()
+
+
+class ConditionalMoments(TiltedMoments):
+    """Moments for a set of like factors, on grids over t.
+
+    Args:
+        local: their density in effective coordinates.
+        alpha: ``[E]``, positive.
+        inner: the numbers s of u.
+        num_points: per dimension of t; default by dimension.
+    """
+
+    def __init__(
+        self,
+        local: LocalDensity,
+        alpha: Tensor,
+        inner: list[int],
+        num_points: int | None = None,
+    ):
+        super().__init__(local, alpha, num_points, local.dim - len(inner))
+        outer = [n for n in range(local.dim) if n not in inner]
+        self._inner, self._outer = (
+            torch.tensor(n, device=local.like.device) for n in (inner, outer)
+        )
+        eye = torch.eye(local.dim, dtype=local.like.dtype, device=local.like.device)
+        self._place = eye[:, self._inner]  # [r, |s|]
+        self._stencil = _stencil(len(inner)).to(local.like)
+        i, j = torch.triu_indices(len(inner), len(inner), 1)
+        pairs = torch.eye(len(inner))[i][:, :, None] * torch.eye(len(inner))[j][:, None]
+        self._pairs = (pairs + pairs.mT).to(local.like)  # [pairs, |s|, |s|]
+        self._evaluations = len(self._stencil) + 1
+        #: Where no distribution of s is left, a grid over all of u.
+        self._whole = TiltedMoments(local, alpha) if local.dim in POINTS else None
+
+    def __call__(self, g: Gaussian, origin: Tensor, start: Grid | None, first: Grid) -> Tilted:
+        covariance = first.root @ first.root.mT
+        mean, covariance = self._on_grid(first.mean, covariance)
+        try:
+            return super().__call__(g, origin, start, Grid(mean, torch.linalg.cholesky(covariance)))
+        except _Improper as error:
+            if self._whole is None:
+                raise InferenceError(str(error)) from None
+        found = self._whole(g, origin, None, first)
+        mean, covariance = self._on_grid(found.mean.detach(), found.covariance.detach())
+        return replace(found, grid=Grid(mean, torch.linalg.cholesky(covariance)))
+
+    def _on_grid(self, mean: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
+        return mean[..., self._outer], covariance[..., self._outer, :][..., self._outer]
+
+    def _sums(self, g: Gaussian, origin: Tensor, grid: Grid, z: Tensor, volume: Tensor) -> Sums:
+        t = grid.mean + apply(grid.root, z[:, None, None, :])  # [N, D, E, |t|]
+        base = origin[..., self._inner]
+        around = g.precision[..., self._inner, :]  # [D, E, |s|, r]
+        unit = around[..., self._inner].diagonal(dim1=-2, dim2=-1).detach()
+        unit = torch.where(unit > 0, unit.rsqrt(), 1.0)  # s = base + unit y
+        precision, shift, is_nothing = self._coefficients(t, base, unit)
+        precision = precision + around[..., self._inner] * unit[..., :, None] * unit[..., None, :]
+        away = apply(around[..., self._outer], t - origin[..., self._outer])
+        shift = shift + (g.shift[..., self._inner] - away) * unit
+        eye = torch.eye(len(self._inner), dtype=t.dtype, device=t.device)
+        inner = Gaussian(
+            torch.where(is_nothing[..., None, None], eye, precision),
+            torch.where(is_nothing[..., None], 0.0, shift),
+        )
+        self._refuse_improper(inner)
+        u = self._joined(base + unit * inner.mean, t)
+        value = torch.where(is_nothing, NOTHING, self.evaluate(u))
+        # the integral over s, of a function that is 1 at its peak
+        mass = inner.log_mass - 0.5 * (inner.shift * inner.mean).sum(-1) + unit.log().sum(-1)
+        stretch = grid.root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        log_w = self.alpha * value + g.log_value(u - origin) + mass
+        log_w = log_w + volume[:, None, None] + stretch
+        log_w = torch.where(value <= NOTHING, NOTHING, log_w)
+        log_mass = log_w.logsumexp(0)
+        share = (log_w - log_mass).exp()
+        mean = (share[..., None] * u).sum(0)
+        off = u - mean
+        within = (share[..., None, None] * inner.covariance).sum(0)
+        within = self._place @ (within * unit[..., :, None] * unit[..., None, :]) @ self._place.T
+        covariance = torch.einsum("nde,nder,ndes->ders", share, off, off) + within
+        nothing = (value <= NOTHING).flatten(0, 1).all(0)
+        return Sums(log_mass, mean, covariance, mean, share.square().sum(0), nothing)
+
+    def _coefficients(self, t: Tensor, base: Tensor, unit: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """alpha A ``[N, D, E, |s|, |s|]`` and alpha b of y at t, and ``[N, D, E]`` where f is 0."""
+        count, size = len(t), len(self._inner)
+        s = base + unit * self._stencil[:, None, None, None]  # [C, 1, D, E, |s|]
+        u = self._joined(s.expand(-1, count, -1, -1, -1), t.expand(len(s), *t.shape))
+        value = self.evaluate(u.flatten(0, 1)).view(u.shape[:-1])
+        at, up, down, both = value.split([1, size, size, len(value) - 1 - 2 * size])
+        precision = torch.diag_embed((2 * at - up - down).movedim(0, -1))
+        if size > 1:
+            i, j = torch.triu_indices(size, size, 1, device=t.device)
+            across = (up[i] + up[j] - both - at).movedim(0, -1)
+            precision = precision + torch.einsum("ndep,pij->ndeij", across, self._pairs)
+            trace = precision.diagonal(dim1=-2, dim2=-1).abs().sum(-1)
+            ridge = RIDGE * torch.finfo(t.dtype).eps * trace
+            precision = precision + torch.diag_embed(ridge[..., None].expand(*ridge.shape, size))
+        alpha = self.alpha[:, None]
+        slope = alpha * (0.5 * (up - down)).movedim(0, -1)
+        return alpha[..., None] * precision, slope, (value <= NOTHING).any(0)
+
+    def _joined(self, s: Tensor, t: Tensor) -> Tensor:
+        """u ``[..., r]``."""
+        order = torch.cat([self._inner, self._outer]).argsort()
+        return torch.cat([s.expand(*t.shape[:-1], -1), t], -1)[..., order]
+
+    def _refuse_improper(self, inner: Gaussian) -> None:
+        bad = ~inner.is_proper
+        if bool(bad.any()):
+            e = int(bad.flatten(0, 1).any(0).nonzero()[0])
+            raise _Improper(
+                f"{self.local.name(e)} and the cavities of its nodes leave no distribution: their "
+                "product cannot be normalised. Use damping=0.5, or priors that hold the nodes."
+            )
+
+
+class _Improper(Exception):
+    """No distribution of s at some t."""
+
+
+def _stencil(size: int) -> Tensor:
+    """Points ``[C, size]`` that a quadratic function is known from: 0, e_i, -e_i, e_i + e_j."""
+    eye = torch.eye(size)
+    i, j = torch.triu_indices(size, size, 1)
+    return torch.cat([torch.zeros(1, size), eye, -eye, eye[i] + eye[j]])
