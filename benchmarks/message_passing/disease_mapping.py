@@ -17,10 +17,10 @@ log relative risks and the 56 relative risks exp(eta), whose moments are those o
 errors that NUTS itself makes in means are about 0.02 sd.
 
 Second table: latent scales, for which NUTS has a reference of its own. The factors of field, log
-risk and both scales are then integrals over four dimensions. EP and power EP run with damping 0.8
-there: with the automatic one, which starts from none, all 56 factors speak to the two scales at
-once, the first sweeps overshoot and the run ends in improper cavities. Other settings are the
-presets' defaults; runs end after 1000 sweeps, with latent scales after 400.
+risk and both scales depend on four numbers, of which EP integrates the two that they are quadratic
+in, given the scales, in closed form. Power EP runs with damping 0.8 there: with the automatic one,
+which starts from none, all 56 factors speak to the two scales at once and the first sweeps overshoot.
+Other settings are the presets' defaults; runs end after 1000 sweeps, with latent scales after 400.
 
 Source: Clayton & Kaldor (1987); Besag, York & Mollie (1991); Minka (2001, 2004).
 """
@@ -48,7 +48,7 @@ METHODS: dict[str, Callable] = {
     "VMP": pg.VMP,
 }
 #: Damping of the methods with latent scales.
-LATENT: dict[str, float | str] = {"EP": 0.8, "power EP 1/2": 0.8, "VMP": "auto"}
+LATENT: dict[str, float | str] = {"EP": "auto", "power EP 1/2": 0.8, "VMP": "auto"}
 PROGRAMS = {"one field": one_field, "node per district": node_per_district}
 MEAN_MEDIAN, MEAN_MOST, SD_MEDIAN = 0.1, 0.3, 0.1
 
