@@ -19,8 +19,9 @@ errors that NUTS itself makes in means are about 0.02 sd.
 Second table: latent scales, for which NUTS has a reference of its own. The factors of field, log
 risk and both scales depend on four numbers, of which EP integrates the two that they are quadratic
 in, given the scales, in closed form. Power EP runs with damping 0.8 there: with the automatic one,
-which starts from none, all 56 factors speak to the two scales at once and the first sweeps overshoot.
-Other settings are the presets' defaults; runs end after 1000 sweeps, with latent scales after 400.
+which starts from none, all 56 factors speak to the two scales at once and the first sweeps
+overshoot. Other settings are the presets' defaults; runs end after 1000 sweeps, with latent scales
+after 400.
 
 Source: Clayton & Kaldor (1987); Besag, York & Mollie (1991); Minka (2001, 2004).
 """
