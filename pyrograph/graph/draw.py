@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from pyrograph.errors import OptionError
+
 if TYPE_CHECKING:
     from pyrograph.graph.factor_graph import FactorGraph
 
@@ -18,6 +20,9 @@ def draw(graph: FactorGraph, ax=None, positions: Mapping | None = None):
     Args:
         positions: ``{node label: (x, y)}``; factors then sit at the mean of their scope. Without
             it a spring layout is computed.
+
+    Raises:
+        OptionError: a node has no position, or one that is no pair of numbers.
     """
     import matplotlib.pyplot as plt
     import networkx as nx
@@ -31,7 +36,7 @@ def draw(graph: FactorGraph, ax=None, positions: Mapping | None = None):
     if positions is None:
         layout = nx.kamada_kawai_layout(net) if len(net) <= 300 else nx.spring_layout(net, seed=0)
     else:
-        layout = {v: tuple(map(float, positions[v])) for v in variables}
+        layout = {v: _position(positions, v) for v in variables}
         for f in factors:
             around = [layout[v] for v in net[f]]
             layout[f] = tuple(sum(c) / len(around) for c in zip(*around, strict=True))
@@ -71,3 +76,14 @@ def draw(graph: FactorGraph, ax=None, positions: Mapping | None = None):
     if positions is not None:
         ax.set_aspect("equal")
     return ax
+
+
+def _position(positions: Mapping, label: tuple) -> tuple[float, float]:
+    try:
+        x, y = positions[label]
+        return float(x), float(y)
+    except (KeyError, TypeError, ValueError) as error:
+        raise OptionError(
+            f"positions have no (x, y) for node {label!r}; give {{label: (x, y)}} for every label "
+            f"of graph.nodes."
+        ) from error

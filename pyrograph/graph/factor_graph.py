@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from pyrograph.errors import ShapeMismatch
+from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.graph import draw, markov
 from pyrograph.graph.blame import first_non_finite
 from pyrograph.graph.factor_group import FactorGroup
 from pyrograph.graph.grouping import group_factors
 from pyrograph.graph.programs import local_program, shared_program
-from pyrograph.graph.spaces import constrain, unconstrain
+from pyrograph.graph.spaces import as_tensors, constrain, unconstrain
 from pyrograph.trace.localize import LocalProgram
 from pyrograph.trace.program import Reading
 from pyrograph.trace.sites import Site
@@ -94,7 +94,7 @@ class FactorGraph:
         constant = torch.zeros((), dtype=torch.float64)
         for s in statements:
             constant = constant + s.values[s.ids == 0].double().sum()
-        self._element_constant = float(constant.detach())
+        self._element_constant = constant
         terms = split(
             self._reading.tape, self._element_ids, self._node_of_leaf, self._value_dtype()
         )
@@ -148,8 +148,9 @@ class FactorGraph:
 
     def _compile_shared(self, ids: Tensor) -> LocalProgram:
         sizes = [s.num_nodes * s.width for s in self.free_sites]
-        program = shared_program(self._reading.tape, ids, self._value_dtype(), sizes)
-        return program.to(self.device, self._cast)
+        with torch.enable_grad():  # as above
+            program = shared_program(self._reading.tape, ids, self._value_dtype(), sizes)
+            return program.to(self.device, self._cast)
 
     # ------------------------------------------------------------------ labels
     @functools.cached_property
@@ -225,24 +226,30 @@ class FactorGraph:
     # ------------------------------------------------------------------ values
     @property
     def dtype(self) -> torch.dtype:
-        """Of the continuous columns."""
+        """Of the continuous columns: what holds the numbers of every site."""
         if self._cast is not None:
             return self._cast
         floats = [s.dtype for s in self.free_sites if not s.is_discrete]
-        return floats[0] if floats else torch.get_default_dtype()
+        return functools.reduce(torch.promote_types, floats or [torch.get_default_dtype()])
+
+    def dtype_of(self, site: str) -> torch.dtype:
+        """Of a site's values: what the program draws, unless the graph was moved to a dtype."""
+        described = self._site(site)
+        own = described.is_discrete or self._cast is None
+        return described.dtype if own else self._cast
 
     def _leaves(self, values: Mapping[str, Tensor]) -> tuple[list[Tensor], bool]:
         """Leaf buffers ``[numel, S]`` of named values, and whether they were batched."""
-        missing = [s.name for s in self.free_sites if s.name not in values]
+        given = as_tensors(self.free_sites, values, self.device)
         unknown = [n for n in values if n not in self.sites]
-        if missing or unknown:
-            what = f"misses {', '.join(missing)}" if missing else f"names {', '.join(unknown)}"
+        if unknown:
             raise ShapeMismatch(
-                f"values {what}; the latent sites are {', '.join(self.sites) or 'none'}."
+                f"values name {', '.join(unknown)}; the latent sites are "
+                f"{', '.join(self.sites) or 'none'}."
             )
         buffers, lead = [], None
         for site in self.free_sites:
-            value, shape = values[site.name], site.batch_shape + site.event_shape
+            value, shape = given[site.name], site.batch_shape + site.event_shape
             extra = value.dim() - len(shape)
             if extra not in (0, 1) or tuple(value.shape[extra:]) != shape:
                 raise ShapeMismatch(
@@ -258,8 +265,9 @@ class FactorGraph:
             lead = mine
             flat = value.reshape(1 if mine is None else mine, site.num_nodes * site.width)
             buffers.append(flat.t().contiguous() if mine != 1 else flat.t())
-        for name, held in self.fixed.items():
-            if name in values and not bool((values[name] == held.to(values[name])).all()):
+        again = [self.sites[name] for name in self.fixed if name in values]
+        for name, value in as_tensors(again, values, self.device).items():
+            if not bool((value == self.fixed[name].to(value)).all()):
                 raise ShapeMismatch(
                     f'site "{name}" was fixed when the structure was read; its value cannot change.'
                     f" Trace again with the other value."
@@ -285,14 +293,14 @@ class FactorGraph:
         """Log density of the program, as Pyro's ``trace.log_prob_sum()``.
 
         Args:
-            values: one tensor per site, in the graph's space, ``[*batch, *event]`` or all with
-                one more leading dimension S.
+            values: one tensor (or array, or number) per site, in the graph's space,
+                ``[*batch, *event]`` or all with one more leading dimension S.
 
         Returns:
             Scalar, or ``[S]``. Jacobians are included where the graph is unconstrained.
 
         Raises:
-            ShapeMismatch: naming the site.
+            ShapeMismatch, OptionError: naming the site.
         """
         buffers, batched = self._leaves(values)
         out = self._evaluate(buffers)
@@ -353,6 +361,7 @@ class FactorGraph:
         """Values ``[n, *batch, *event]`` of the graph's space in the program's space."""
         if not self.unconstrained:
             return dict(values)
+        values = as_tensors(self.free_sites, values, self.device)
         fixed = [s for s in self.free_sites if s.is_discrete or s.support is not None]
         out = constrain(fixed, values, self.device)
         moved = [s for s in self.free_sites if s.name not in out]
@@ -373,6 +382,7 @@ class FactorGraph:
         """
         if not self.unconstrained:
             return dict(values)
+        values = as_tensors(self.free_sites, values, self.device)
         return unconstrain(self.free_sites, values, self.device)
 
     def blame(self, x: Tensor) -> str | None:
@@ -407,9 +417,15 @@ class FactorGraph:
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> FactorGraph:
-        """A graph whose functions run on another device or in another floating dtype."""
+        """A graph whose functions run on another device or in another floating dtype.
+
+        Raises:
+            OptionError: there is no such device, or the dtype is not a floating one.
+        """
+        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise OptionError(f"dtype={dtype!r} is no floating dtype; give one as torch.float32.")
         moved = copy.copy(self)
-        moved.device = self.device if device is None else torch.device(device)
+        moved.device = self.device if device is None else _device(device)
         moved._cast = self._cast if dtype is None else dtype
         moved._programs = {}
         for name in ("neighbors", "data"):
@@ -439,3 +455,10 @@ class FactorGraph:
             f"FactorGraph({self.num_nodes} nodes, {self.num_factors} factors in "
             f"{len(self.factors)} groups; sites: {sites})"
         )
+
+
+def _device(device: torch.device | str) -> torch.device:
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise OptionError(f'device={device!r} is no device; give "cpu" or "cuda".') from error

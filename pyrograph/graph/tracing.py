@@ -6,12 +6,14 @@ import math
 from collections.abc import Callable, Mapping
 
 import torch
+from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
-from pyrograph.errors import RandomDrawError, StructureError, VerificationError
+from pyrograph.errors import OptionError, RandomDrawError, StructureError, VerificationError
 from pyrograph.graph.factor_graph import FactorGraph
 from pyrograph.trace.plain_run import Point, log_probs_at, plain_run
 from pyrograph.trace.program import read_program
+from pyrograph.trace.sites import enumeration, name_of
 
 #: Runs of a program that draws random numbers outside ``pyro.sample``: do they matter?
 REPEATS = 16
@@ -34,8 +36,9 @@ def trace_graph(
         unconstrained: map continuous sites to unconstrained space, with log Jacobians as factors.
         fixed: ``{site: value}`` held while the structure is read; their values may then index.
         differentiable: keep the program's constants attached to the tensors that they were computed
-            from, so that local functions, tables and the graph's constant differentiate with
-            respect to arguments and ``pyro.param``s.
+            from, so that densities, local functions, tables and the graph's constant differentiate
+            with respect to arguments and ``pyro.param``s. They share what the program computed:
+            several derivatives of one graph need ``retain_graph=True``.
         verify: compare the graph with Pyro's own log density at a second point.
 
     ``.detach()`` inside the program is not seen: gradients are those of the plain function.
@@ -43,11 +46,13 @@ def trace_graph(
     Raises:
         StructureError: (a subclass) the structure cannot be read; the text says what to write.
         VerificationError: graph and program disagree at the second point.
+        OptionError: an argument of this function is not what it should be.
     """
-    kwargs = dict(model_kwargs or {})
-    held = {name: torch.as_tensor(value) for name, value in (fixed or {}).items()}
-    point = plain_run(model, tuple(model_args), kwargs, held, unconstrained)
-    reading = read_program(model, tuple(model_args), kwargs, held, unconstrained, differentiable)
+    _refuse_arguments(model, model_args, model_kwargs)
+    args, kwargs, held = tuple(model_args), dict(model_kwargs or {}), _held(fixed)
+    with _CheckHeld(held):
+        point = plain_run(model, args, kwargs, held, unconstrained)
+    reading = read_program(model, args, kwargs, held, unconstrained, differentiable)
     _same_sites({s.name: s.shape for s in reading.sites}, point)
     graph = FactorGraph(reading, unconstrained=unconstrained)
     if graph.device.type != "cpu":
@@ -56,10 +61,76 @@ def trace_graph(
         _verify(graph, point, reading.random_draws)
         if reading.random_draws:  # some only start parameters
             _refuse_random(
-                lambda: log_probs_at(model, tuple(model_args), kwargs, point.values),
+                lambda: log_probs_at(model, args, kwargs, point.values),
                 reading.random_draws,
             )
     return graph
+
+
+def _refuse_arguments(model: object, args: object, kwargs: object) -> None:
+    """A lone tensor would be taken apart into its rows, a string into its letters."""
+    if not callable(model):
+        raise OptionError(
+            f"the model is a {type(model).__name__}; give a Pyro program: a function or a module."
+        )
+    if not isinstance(args, (tuple, list)):
+        raise OptionError(
+            f"model_args is a {type(args).__name__}; give the model's arguments as a tuple, a "
+            f"single one as model_args=(argument,)."
+        )
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise OptionError(
+            f"model_kwargs is a {type(kwargs).__name__}; give {{name: argument}}, positional "
+            f"arguments in model_args."
+        )
+
+
+def _held(fixed: object) -> dict[str, Tensor]:
+    """Values of the sites to hold, as tensors."""
+    if fixed is None:
+        return {}
+    if not isinstance(fixed, Mapping):
+        raise OptionError(
+            f"fixed is a {type(fixed).__name__}; give the values to hold as {{site: value}}."
+        )
+    held = {}
+    for name, value in fixed.items():
+        try:
+            held[name] = torch.as_tensor(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise OptionError(
+                f'fixed["{name}"] is a {type(value).__name__}, of which no tensor can be made '
+                f"({error}); give the value of that site."
+            ) from error
+    return held
+
+
+class _CheckHeld(Messenger):
+    """Refuses what is no value of its site, before the program computes with it."""
+
+    def __init__(self, held: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.held = held
+
+    def _pyro_sample(self, msg: dict) -> None:
+        if msg["name"] not in self.held or msg["is_observed"]:
+            return
+        value, fn = self.held[msg["name"]], msg["fn"]
+        site = f'site "{msg["name"]}" ({name_of(fn)})'
+        states = enumeration(fn)
+        if states is not None and not states.is_floating_point() and value.is_floating_point():
+            raise OptionError(
+                f'fixed["{msg["name"]}"] has dtype {value.dtype}; {site} takes whole numbers, of '
+                f"{states.dtype}: convert with .long()."
+            )
+        if getattr(fn, "_validate_args", False):
+            try:
+                fn._validate_sample(value)
+            except ValueError as error:  # the support may hold the value at another draw
+                raise ValueError(
+                    f'fixed["{msg["name"]}"] is no value of {site}: {error} Hold the site at a '
+                    f"value of its support."
+                ) from error
 
 
 def _refuse_random(run: Callable[[], dict[str, Tensor]], random_draws: tuple[str, ...]) -> None:

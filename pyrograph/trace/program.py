@@ -73,35 +73,22 @@ class Reading:
 
 @contextmanager
 def _validation_off() -> Iterator[None]:
-    """Distributions made meanwhile do not validate, even if the program asks them to."""
-    original = torch.distributions.Distribution.__init__
+    """Nothing validates meanwhile: it would read latents in Python, and the plain run has done so.
+
+    Neither distributions made now, even if the program asks them to, nor those made before, whose
+    ``expand`` may have pinned it.
+    """
+    base = torch.distributions.Distribution
+    init, validate = base.__init__, base._validate_sample
 
     def without_validation(self, *args, **kwargs):
-        original(self, *args[:2], **{**kwargs, "validate_args": False})
+        init(self, *args[:2], **{**kwargs, "validate_args": False})
 
-    torch.distributions.Distribution.__init__ = without_validation
+    base.__init__, base._validate_sample = without_validation, lambda self, value: None
     try:
         yield
     finally:
-        torch.distributions.Distribution.__init__ = original
-
-
-@contextmanager
-def _unvalidated(fn: object) -> Iterator[None]:
-    """Validation would read latents in Python; the plain run has validated already."""
-    chain, d = [], fn
-    while d is not None:
-        chain.append((d, d.__dict__.get("_validate_args")))
-        d._validate_args = False
-        d = getattr(d, "base_dist", None)
-    try:
-        yield
-    finally:
-        for d, old in chain:
-            if old is None:
-                d.__dict__.pop("_validate_args", None)
-            else:
-                d._validate_args = old
+        base.__init__, base._validate_sample = init, validate
 
 
 class ProgramReader(Messenger):
@@ -203,8 +190,7 @@ class ProgramReader(Messenger):
         else:
             log_prob = delta_density(msg)
             if log_prob is None:
-                with _unvalidated(msg["fn"]):
-                    log_prob = msg["fn"].log_prob(msg["value"], *msg["args"], **msg["kwargs"])
+                log_prob = msg["fn"].log_prob(msg["value"], *msg["args"], **msg["kwargs"])
             log_prob = scale_and_mask(log_prob, msg["scale"], msg["mask"])
         self.statements.append((name, log_prob))
         rec.statement, rec.last_statement = None, name

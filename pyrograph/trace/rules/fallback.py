@@ -60,6 +60,14 @@ def replay_dense(func: Any, static: tuple, operands: list[Tensor]) -> Tensor:
     return out.reshape(samples, count, -1).movedim(0, -1)
 
 
+def _as_it_is(rec: Recorder, leaf: Any) -> Any:
+    """A constant argument, kept from what the program may write to it later."""
+    if not isinstance(leaf, Tensor):
+        return leaf
+    with rec.attached(leaf):
+        return leaf.clone()
+
+
 def dense(rec: Recorder, func, args, kwargs):
     """No rule: one block in which every output element reads every latent input element."""
     out = func(*args, **kwargs)
@@ -72,7 +80,7 @@ def dense(rec: Recorder, func, args, kwargs):
     leaves, spec = tree_flatten((args, kwargs))
     latent = [t for t in leaves if isinstance(t, Tensor) and rec.is_latent(t)]
     operands = [rec.operand(t, lambda v: v.unsqueeze(0), t.dim()) for t in latent]
-    call = _Call([SLOT if rec.is_latent(t) else t for t in leaves], spec)
+    call = _Call([SLOT if rec.is_latent(t) else _as_it_is(rec, t) for t in leaves], spec)
     outs = out if isinstance(out, (tuple, list)) else (out,)
     for j, result in enumerate(outs):
         if not isinstance(result, Tensor) or result.numel() == 0:

@@ -100,13 +100,17 @@ def _reduction(func, args, kwargs) -> int:
     return (dict(zip(names, args, strict=False)) | kwargs).get("reduction", 1)
 
 
-def _forget_zeros(rec: Recorder, out: Tensor, constants: list[Tensor], shape) -> None:
+def _forget_zeros(rec: Recorder, out: Tensor, factors: list[Tensor], shape) -> None:
     """``0 * x`` is the constant 0 and ``x ** 0`` the constant 1: no dependence."""
-    for t in constants:
-        if not rec.is_latent(t):
-            zero = t == 0
-            if bool(zero.any()):
-                rec.write(out, rec.ids_or_zero(out).masked_fill(zero.expand(shape), 0))
+    for t in factors:
+        if (rec.differentiable and t.requires_grad) or rec.range_of(t) is not None:
+            continue  # a parameter or a latent is zero only for now
+        zero = t == 0
+        if not bool(zero.any()):
+            continue
+        if rec.is_latent(t):  # some of its elements may be constants
+            zero = zero & (rec.ids(t) == 0)
+        rec.write(out, rec.ids_or_zero(out).masked_fill(zero.expand(shape), 0))
 
 
 def cast(rec: Recorder, func, args, kwargs):

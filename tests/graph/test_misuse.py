@@ -1,0 +1,178 @@
+"""Arguments of a wrong kind are refused by name, with what to give instead."""
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+
+from pyrograph import trace_graph
+from pyrograph.errors import InvalidProgram, OptionError, ShapeMismatch
+
+from .models import mixed
+
+MEANS = [0.0, 1.0, 2.0]
+
+
+def program():
+    z = pyro.sample("z", dist.Categorical(torch.tensor([0.2, 0.3, 0.5])))
+    mu = pyro.sample("mu", dist.Normal(torch.tensor(MEANS)[z], 1.0))
+    s = pyro.sample("s", dist.Gamma(2.0, 2.0))
+    pyro.sample("y", dist.Normal(mu, s), obs=torch.tensor(0.3))
+
+
+def observed(data):
+    z = pyro.sample("z", dist.Normal(torch.zeros(3), 1.0))
+    pyro.sample("y", dist.Normal(z, 1.0), obs=data)
+
+
+# ---------------------------------------------------------------------- trace_graph
+@pytest.mark.parametrize("model", [3, None, "model"], ids=repr)
+def test_a_model_that_cannot_be_called_is_refused(model):
+    with pytest.raises(OptionError, match=type(model).__name__):
+        trace_graph(model)
+
+
+@pytest.mark.parametrize(
+    "args", [torch.ones(1, 3), np.ones((1, 3)), "data", 3, None, {"data": 1}], ids=type
+)
+def test_arguments_that_are_no_tuple_are_refused(args):
+    """A ``[1, 3]`` tensor would be taken apart into its only row."""
+    with pytest.raises(OptionError, match=r"model_args=\(argument,\)"):
+        trace_graph(observed, args)
+
+
+def test_a_list_of_arguments_is_taken():
+    assert trace_graph(observed, [torch.ones(3)]).num_nodes == 3
+
+
+def test_keyword_arguments_without_names_are_refused():
+    with pytest.raises(OptionError, match="model_kwargs is a Tensor"):
+        trace_graph(observed, (), torch.ones(3))
+
+
+@pytest.mark.parametrize("fixed", [["mu"], "mu", ("mu", 1.0)], ids=repr)
+def test_sites_to_hold_without_values_are_refused(fixed):
+    with pytest.raises(OptionError, match=r"\{site: value\}"):
+        trace_graph(program, fixed=fixed)
+
+
+@pytest.mark.parametrize("value", ["a", None, object()], ids=type)
+def test_holding_a_site_at_no_number_is_refused(value):
+    with pytest.raises(OptionError, match=r'fixed\["mu"\]'):
+        trace_graph(program, fixed={"mu": value})
+
+
+def test_holding_a_state_at_a_float_is_refused():
+    with pytest.raises(OptionError, match=r'fixed\["z"\].*Categorical.*\.long\(\)'):
+        trace_graph(program, fixed={"z": torch.tensor(1.0)})
+
+
+@pytest.mark.parametrize("unconstrained", [False, True])
+@pytest.mark.parametrize(
+    "fixed", [{"z": 7}, {"z": -1}, {"s": -1.0}, {"s": float("nan")}, {"mu": float("nan")}], ids=repr
+)
+def test_holding_a_site_outside_its_support_is_refused(fixed, unconstrained):
+    (name,) = fixed
+    with pytest.raises(InvalidProgram, match=rf'fixed\["{name}"\] is no value of site "{name}"'):
+        trace_graph(program, fixed=fixed, unconstrained=unconstrained)
+
+
+def test_a_support_that_holds_the_value_at_some_draws_is_no_refusal():
+    def model():
+        top = pyro.sample("top", dist.Uniform(0.0, 2.0))
+        pyro.sample("x", dist.Uniform(0.0, top))
+
+    graph = trace_graph(model, fixed={"x": torch.tensor(0.9)})
+    found = graph.log_prob({"top": torch.tensor(1.6)})
+    torch.testing.assert_close(found, -torch.tensor(2 * 1.6).log())
+
+
+@pytest.mark.parametrize("one", [1, np.int64(1), np.array(1), torch.tensor(1)], ids=type)
+def test_a_site_is_held_at_numbers_and_arrays(one):
+    graph = trace_graph(program, fixed={"z": one})
+    found = graph.log_prob({"mu": torch.tensor(0.2), "s": torch.tensor(1.5), "z": one})
+    torch.testing.assert_close(found, by_hand(1, 0.2, 1.5))
+
+
+# ---------------------------------------------------------------------- values
+def by_hand(z, mu, s):
+    mu, s = torch.tensor(mu), torch.tensor(s)
+    normals = dist.Normal(MEANS[z], 1.0).log_prob(mu) + dist.Normal(mu, s).log_prob(
+        torch.tensor(0.3)
+    )
+    return torch.tensor([0.2, 0.3, 0.5]).log()[z] + normals + dist.Gamma(2.0, 2.0).log_prob(s)
+
+
+def test_numbers_and_arrays_are_values():
+    graph = trace_graph(program)
+    expected = by_hand(1, 0.2, 1.5)
+    torch.testing.assert_close(graph.log_prob({"z": 1, "mu": 0.2, "s": 1.5}), expected)
+    arrays = {"z": np.array([1, 1]), "mu": np.array([0.2, 0.2]), "s": [1.5, 1.5]}
+    torch.testing.assert_close(graph.log_prob(arrays), expected.expand(2))
+    assert graph.flatten(arrays).tolist() == [[1.0, 0.2, 1.5]] * 2
+
+
+def test_a_number_has_the_precision_of_its_site():
+    graph = trace_graph(program)
+    expected = graph.log_prob({"z": 1, "mu": 0.2, "s": 1.5})
+    torch.set_default_dtype(torch.float32)
+    assert graph.log_prob({"z": 1, "mu": 0.2, "s": 1.5}) == expected
+
+
+def test_arrays_are_mapped_between_spaces():
+    graph = trace_graph(program, unconstrained=True)
+    values = {"z": np.array([0, 2]), "mu": np.array([0.1, 0.2]), "s": np.array([0.5, 2.0])}
+    free = graph.unconstrain(values)
+    torch.testing.assert_close(free["s"], torch.tensor([0.5, 2.0]).log())
+    back = graph.constrain({name: value.numpy() for name, value in free.items()})
+    for name, value in values.items():
+        torch.testing.assert_close(back[name], torch.as_tensor(value))
+
+
+MAPS = ["log_prob", "flatten", "sum_of_factors", "constrain", "unconstrain"]
+
+
+@pytest.mark.parametrize("method", MAPS)
+@pytest.mark.parametrize("value", ["a", None, object()], ids=type)
+def test_a_value_that_is_no_number_is_refused_by_name(method, value):
+    graph = trace_graph(program, unconstrained=True)
+    with pytest.raises(OptionError, match='site "mu"'):
+        getattr(graph, method)({"z": torch.tensor(1), "mu": value, "s": torch.tensor(0.0)})
+
+
+@pytest.mark.parametrize("method", MAPS)
+@pytest.mark.parametrize("values", [[1, 0.2, 1.0], torch.zeros(3), "abc"], ids=type)
+def test_values_without_names_are_refused(method, values):
+    with pytest.raises(OptionError, match=r"\{site: tensor\}"):
+        getattr(trace_graph(program, unconstrained=True), method)(values)
+
+
+@pytest.mark.parametrize("method", MAPS)
+def test_a_missing_value_is_refused_by_name(method):
+    with pytest.raises(ShapeMismatch, match="miss z, s;"):
+        getattr(trace_graph(program, unconstrained=True), method)({"mu": torch.zeros(2)})
+
+
+# ---------------------------------------------------------------------- pictures and moves
+@pytest.mark.parametrize(
+    "spoil", [lambda p: p.pop(("b", ())), lambda p: p.update({("b", ()): (1, 2, 3)})]
+)
+def test_a_picture_with_a_node_of_no_position_is_refused(spoil):
+    graph = trace_graph(mixed)
+    positions = {label: (float(k), 0.0) for k, label in enumerate(graph.nodes)}
+    spoil(positions)
+    with pytest.raises(OptionError, match=r"\('b', \(\)\)"):
+        graph.draw(positions=positions)
+
+
+@pytest.mark.parametrize("dtype", ["float32", torch.int64, np.float32])
+def test_a_dtype_that_cannot_be_computed_in_is_refused(dtype):
+    with pytest.raises(OptionError, match=r"torch\.float32"):
+        trace_graph(mixed).to(dtype=dtype)
+
+
+@pytest.mark.parametrize("device", ["nowhere", torch.float32], ids=repr)
+def test_a_device_that_is_none_is_refused(device):
+    with pytest.raises(OptionError, match="no device"):
+        trace_graph(mixed).to(device)
