@@ -57,8 +57,8 @@ class Blocks:
     def sums(self, start: np.ndarray, children: np.ndarray, log_weights: np.ndarray) -> int:
         return self._add(SUM, start, children, log_weights)
 
-    def circuit(self, cards: Sequence[int]) -> Circuit:
-        """All blocks, without units that nothing reads."""
+    def kept(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Of every block the units that the last one reads, and their edges, as masks."""
         used = np.zeros(self.size, bool)
         used[-1] = True
         keep = []
@@ -68,7 +68,17 @@ class Blocks:
             used[block.child[edges]] = True
             keep.append((mine, edges))
         keep.reverse()
-        number = np.cumsum(used) - 1
+        return keep
+
+    def num_inputs(self) -> int:
+        """Of the circuit."""
+        pairs = zip(self.blocks, self.kept(), strict=True)
+        return sum(int(mine.sum()) for block, (mine, _) in pairs if block.kind == INPUT)
+
+    def circuit(self, cards: Sequence[int]) -> Circuit:
+        """All blocks, without units that nothing reads."""
+        keep = self.kept()
+        number = np.cumsum(np.concatenate([mine for mine, _ in keep])) - 1
         width = max(cards)
         kind, var, fan_in, child, weights, log_table = [], [], [], [], [], []
         for block, (mine, edges) in zip(self.blocks, keep, strict=True):

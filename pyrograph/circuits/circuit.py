@@ -35,14 +35,22 @@ from pyrograph.errors import InvalidCircuit, OptionError, ZeroMass
 
 #: Numbers held at once when points are evaluated without derivatives.
 CHUNK = 2**24
+#: Values drawn at once.
+DRAWN = 2**21
+#: The numbers of a circuit, in the order in which it takes them.
+NUMBERS = ("log_weights", "log_table", "loc", "scale")
 
 
 class Circuit(nn.Module):
     """A circuit over variables 0 .. D - 1.
 
-    Its numbers are parameters: ``circuit.requires_grad_()`` makes every query differentiable in
-    them, ``circuit.to(device)`` and ``circuit.float()`` move them. Written as
-    :meth:`from_nodes`; see also :func:`compile_graph`, :func:`learn_strudel` and others.
+    Its numbers are parameters: ``circuit.requires_grad_()`` makes log values, masses, marginals and
+    expectations differentiable in them, also those of the circuits that :meth:`condition` and
+    :meth:`normalized` return (whose numbers are then buffers, computed from the parameters; under
+    ``torch.no_grad()`` they have parameters of their own). States that are drawn or found, and
+    :meth:`most_probable`'s value, are not. ``circuit.to(device)`` and ``circuit.float()`` move the
+    numbers. Written as :meth:`from_nodes`; see also :func:`compile_graph`, :func:`learn_strudel`
+    and others.
 
     Args:
         units: the structure.
@@ -71,15 +79,31 @@ class Circuit(nn.Module):
             raise InvalidCircuit(
                 f"{len(log_weights)} weights for {int(units.edge_is_sum.sum())} edges of sums"
             )
-        if len({value.dtype for value in (log_weights, log_table, loc, scale)}) > 1:
+        values = (log_weights, log_table, loc, scale)
+        if len({value.dtype for value in values}) > 1:
             raise InvalidCircuit("log_weights, log_table, loc and scale have different dtypes")
-        for name, value in (
-            ("log_weights", log_weights),
-            ("log_table", log_table),
-            ("loc", loc),
-            ("scale", scale),
-        ):
+        for name, value in zip(NUMBERS, values, strict=True):
             setattr(self, name, nn.Parameter(value, requires_grad=False))
+
+    @staticmethod
+    def _derived(units: Units, domain: Domain, *numbers: Tensor) -> Circuit:
+        """A circuit of numbers computed from another one's, with their derivatives."""
+        made = Circuit(units, domain, *numbers)
+        for name, value in zip(NUMBERS, numbers, strict=True):
+            if torch.is_grad_enabled() and value.requires_grad:
+                delattr(made, name)  # a parameter would cut the value off
+                made.register_buffer(name, value)
+        return made
+
+    @property
+    def numbers(self) -> dict[str, Tensor]:
+        """``log_weights``, ``log_table``, ``loc`` and ``scale``."""
+        return {name: getattr(self, name) for name in NUMBERS}
+
+    @property
+    def _is_attached(self) -> bool:
+        """Whether derivatives are asked for."""
+        return torch.is_grad_enabled() and any(v.requires_grad for v in self.numbers.values())
 
     @staticmethod
     def from_nodes(nodes: Sequence[Mapping[str, Any]]) -> Circuit:
@@ -101,7 +125,7 @@ class Circuit(nn.Module):
 
     def to_nodes(self) -> list[dict[str, Any]]:
         """The circuit as :meth:`from_nodes` reads it."""
-        return write_nodes(self.units, self.cards, *self.parameters())
+        return write_nodes(self.units, self.cards, *self.numbers.values())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as text, see :func:`write_circuit`."""
@@ -195,8 +219,7 @@ class Circuit(nn.Module):
         self.requires("smooth", "decomposable", query="log_prob")
         x = numbers(x, self.log_weights.device)
         points = self.domain.check(x.unsqueeze(0) if x.dim() == 1 else x)
-        attached = torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())
-        chunk = len(points) if attached else max(1, CHUNK // len(self.units))
+        chunk = len(points) if self._is_attached else max(1, CHUNK // len(self.units))
         parts = [
             self.layers.values(self.leaves.log_prob(part), self.log_weights)[-1][0]
             for part in points.split(max(chunk, 1))
@@ -237,21 +260,29 @@ class Circuit(nn.Module):
         return [torch.cat(rows) for rows in zip(*parts, strict=True)]
 
     def _marginals(self, points: Tensor) -> list[Tensor | MixtureSameFamily]:
+        is_attached = self._is_attached
+        kept = self.numbers if is_attached else {k: v.detach() for k, v in self.numbers.items()}
+        log_weights, *of_inputs = kept.values()
+        leaves = Leaves(self.domain, *of_inputs)
         with torch.enable_grad():
-            leaves = self.leaves.log_prob(points).detach().requires_grad_()
-            total = self.layers.values(leaves, self.log_weights.detach())[-1][0]
+            at_inputs = leaves.log_prob(points)
+            if not at_inputs.requires_grad:
+                at_inputs.requires_grad_()
+            total = self.layers.values(at_inputs, log_weights)[-1][0]
             if not bool(total.isfinite().all()):
                 row = int((~total.isfinite()).nonzero()[0])
                 raise ZeroMass(
                     f"no state is possible (row {row} of the evidence): the mass is zero"
                 )
-            (shares,) = torch.autograd.grad(total.sum(), leaves)  # [I, B]
+            # [I, B]
+            (shares,) = torch.autograd.grad(total.sum(), at_inputs, create_graph=is_attached)
         out: list[Tensor | MixtureSameFamily] = []
-        table, var = self.log_table.detach().softmax(1).nan_to_num(0.0), self.leaves.var
+        mass, var = leaves.log_mass(), leaves.var
+        table = (leaves.log_table - torch.where(mass.isfinite(), mass, 0.0).unsqueeze(1)).exp()
         for v, card in enumerate(self.cards):
             own = var == v
             if card is None:
-                inputs = Normal(self.loc[own].detach(), self.scale[own].detach())
+                inputs = Normal(leaves.loc[own], leaves.scale[own])
                 out.append(MixtureSameFamily(Categorical(shares[own, 0]), inputs))
                 continue
             free = shares[own].t() @ table[own, :card]
@@ -262,7 +293,7 @@ class Circuit(nn.Module):
         return out
 
     def condition(self, evidence: Mapping[int, float]) -> Circuit:
-        """The distribution given some values, normalised, over the same variables.
+        """The distribution given some values, normalised, over the same variables; differentiable.
 
         Variables that are given become point masses; units that have become impossible are left
         out.
@@ -271,23 +302,23 @@ class Circuit(nn.Module):
             ZeroMass: the evidence has probability zero.
             OptionError: a variable is not there or real, or a value is no state of it.
         """
-        self._row(evidence)
-        for v in evidence:
-            if self.cards[v] is None:
+        row = self.domain.row(evidence).to(self.loc.device)
+        for v, is_given in enumerate((~row[0].isnan()).tolist()):
+            if is_given and self.cards[v] is None:
                 raise OptionError(
                     f"variable {v} is real: a circuit has no point mass there. Query log_prob and "
                     "expectations with its value instead"
                 )
-        point = self.domain.check(self._row(evidence))[0]
-        at = point[self.leaves.var]
+        at = row[0, self.leaves.var]
         states = torch.arange(self.log_table.shape[1], device=at.device)
         keep = at.isnan().unsqueeze(1) | (at.unsqueeze(1) == states)
         table = torch.where(keep, self.log_table, -torch.inf)
-        given = Circuit(self.units, self.domain, self.log_weights, table, self.loc, self.scale)
-        return given.normalized()
+        given = self.numbers | {"log_table": table}
+        return Circuit._derived(self.units, self.domain, *given.values()).normalized()
 
     def normalized(self) -> Circuit:
         """The same distribution with every unit of mass 1; impossible units are left out.
+        Differentiable.
 
         Raises:
             ZeroMass: nothing is possible.
@@ -296,7 +327,7 @@ class Circuit(nn.Module):
         log_weights, table, mass = self.at_mass_one()
         if not bool(mass[-1].isfinite()):
             raise ZeroMass("the mass is zero: no state is possible under this evidence")
-        return Circuit(
+        return Circuit._derived(
             *prune(self.units, self.domain, mass, log_weights, table, self.loc, self.scale)
         )
 
@@ -325,7 +356,11 @@ class Circuit(nn.Module):
         """
         if not isinstance(num_samples, Integral) or num_samples < 0:
             raise OptionError(f"num_samples={num_samples!r} must be an integer, at least 0")
-        return draw(self.normalized(), int(num_samples))
+        with torch.no_grad():
+            circuit = self.normalized()
+        count, chunk = int(num_samples), max(1, DRAWN // self.num_variables)
+        parts = [draw(circuit, min(chunk, count - k)) for k in range(0, count, chunk)]
+        return torch.cat(parts) if parts else draw(circuit, 0)
 
     def fill_in(self, given: Tensor) -> Tensor:
         """One draw of the missing values of every row, given the others.
@@ -369,19 +404,8 @@ class Circuit(nn.Module):
             )
         if evidence is not None and not isinstance(evidence, Mapping):
             return self._complete(evidence, highest=True)
-        states, values = self._complete(self._row(evidence or {}), highest=True)
+        states, values = self._complete(self.domain.row(evidence or {}), highest=True)
         return states[0], values[0]
-
-    def _row(self, evidence: Mapping[int, float]) -> Tensor:
-        """``[1, D]``, NaN elsewhere."""
-        if not isinstance(evidence, Mapping):
-            raise OptionError(f"evidence={evidence!r} is no dict {{variable: value}}")
-        row = torch.full((1, self.num_variables), torch.nan, dtype=torch.float64)
-        for v, value in evidence.items():
-            if v not in range(self.num_variables):
-                raise OptionError(f"there is no variable {v!r}; there are {self.num_variables}")
-            row[0, v] = value
-        return row.to(self.loc.device)
 
     def extra_repr(self) -> str:
         counts = [int((self.units.kind == k).sum()) for k in range(3)]

@@ -20,7 +20,7 @@ from torch import Tensor
 from pyrograph.circuits.circuit import Circuit
 from pyrograph.circuits.collapsed_samples import CollapsedSamples
 from pyrograph.circuits.held import HeldCircuit
-from pyrograph.circuits.leaves import MISSING, Domain
+from pyrograph.circuits.leaves import Domain
 from pyrograph.circuits.units import Units
 from pyrograph.errors import OptionError
 from pyrograph.posterior.finite import States
@@ -73,11 +73,13 @@ class CollapsedPosterior(Posterior):
         logits = share.log().reshape(*described.batch_shape, described.cardinality)
         return States(described.enumeration, logits)
 
-    @property
+    @cached_property
     def particles(self) -> Mapping[str, Tensor]:
-        """``{site: [n, *site shape]}``, summed-out nodes in their most probable state."""
-        best = torch.stack([c.argmax(1) for c in self._conditionals], 1)
-        return self._values(torch.where(self.points == MISSING, best, self.points))
+        """``{site: [n, *site shape]}``: every sample with one joint draw of its summed-out nodes
+        given the rest, the same at every reading. Torch's generators are left as they were."""
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            return self._values(self.circuit.fill_in(self.points))
 
     def _values(self, codes: Tensor) -> dict[str, Tensor]:
         out = {}
@@ -97,6 +99,10 @@ class CollapsedPosterior(Posterior):
     def guide(self, sites: Sequence[str] | None = None) -> CollapsedGuide:
         """Draws all sites jointly, with their density.
 
+        States that agree with no sample have density zero. So as a proposal of Pyro's
+        ``Importance`` it misses part of the program, unless some sample holds no node, or the
+        samples meet all states of what they hold.
+
         Raises:
             OptionError: some sites only: the density over them is not to be had.
         """
@@ -110,7 +116,8 @@ class CollapsedPosterior(Posterior):
 
 
 class CollapsedGuide(SiteGuide):
-    """An ``AutoGuide`` whose arguments are ignored."""
+    """An ``AutoGuide`` whose arguments are ignored; see :meth:`CollapsedPosterior.guide` for where
+    its density is zero."""
 
     def __init__(
         self,
@@ -133,7 +140,7 @@ class CollapsedGuide(SiteGuide):
             name: torch.as_tensor(getattr(units, name))
             for name in ("kind", "var", "start", "child")
         }
-        numbers = {name: value.detach() for name, value in circuit.named_parameters()}
+        numbers = {name: value.detach() for name, value in circuit.numbers.items()}
         return {
             **super().get_extra_state(),
             "units": structure,

@@ -33,6 +33,8 @@ from pyrograph.graph import FactorGraph
 
 #: Edges and numbers of inputs that are allowed by default.
 MAX_EDGES = 2**22
+#: Numbers of the table of all inputs, one row as wide as the widest, for every edge of the budget.
+PADDING = 32
 #: Bytes at work for one entry of the largest table, and of one edge.
 ENTRY_BYTES, EDGE_BYTES = 120, 60
 #: Logs of weights that agree to so many decimals are equal.
@@ -61,7 +63,8 @@ def compile_graph(
 
     Raises:
         UnsupportedSite: a site is not finite and discrete.
-        UnsupportedFactor: the circuit may exceed the budget; decided before it is built.
+        UnsupportedFactor: the circuit may exceed the budget, decided before it is built; or the
+            table of its inputs does, decided before it is laid out.
         NonFiniteDensity: a factor is NaN or plus infinity in some state.
         ZeroMass: no state is possible.
         OptionError: ``evidence`` or ``order`` name what is not there.
@@ -76,7 +79,7 @@ def compile_graph(
     tables = read_tables(graph).given(states)
     tree = _tree(graph, tables, states, order)
     _check_size(graph.nodes, tree, max_edges)
-    build = _Build(tables, tree, states)
+    build = _Build(tables, tree, graph.nodes, max_edges, states)
     return build.circuit().to(graph.device)
 
 
@@ -89,7 +92,7 @@ def compile_tables(tables: LogTables, names: Sequence[Any], max_edges: int = MAX
     neighbors = neighborhoods(tables.scopes, len(tables.cards))
     tree = balanced_tree(neighbors, tables.cards)
     _check_size(names, tree, max_edges)
-    return _Build(tables, tree, {}).circuit()
+    return _Build(tables, tree, names, max_edges).circuit()
 
 
 def _tree(
@@ -126,7 +129,7 @@ def _check_size(
         edges += table + (1 + len(below)) * tree.num_states(read) * bool(below)
     if edges > max_edges:
         bag = [names[u] for u in (widest, *tree.context[widest])]
-        shown = ", ".join(s + (str(list(i)) if i else "") for s, i in bag[:5])
+        shown = ", ".join(map(_node, bag[:5]))
         shown += ", ..." if len(bag) > 5 else ""
         raise UnsupportedFactor(
             f"the circuit may take {edges:,} edges, over the budget of {max_edges:,}: the "
@@ -136,6 +139,12 @@ def _check_size(
             "approximate; or raise max_edges (it may then take "
             f"{(largest * ENTRY_BYTES + edges * EDGE_BYTES) / 1e9:.2g} GB)."
         )
+
+
+def _node(label: tuple[str, tuple[int, ...]]) -> str:
+    """A node in a message."""
+    site, index = label
+    return site + (str(list(index)) if index else "")
 
 
 @dataclass(eq=False)
@@ -157,7 +166,9 @@ class _Build:
 
     tables: LogTables
     tree: EliminationTree
-    states: Mapping[int, int]
+    names: Sequence[Any]
+    max_edges: int
+    states: Mapping[int, int] = field(default_factory=dict)
     blocks: Blocks = field(default_factory=Blocks)
 
     def circuit(self) -> Circuit:
@@ -188,7 +199,22 @@ class _Build:
             )
         root = tops[0] if len(tops) == 1 else self.blocks.products(np.array([tops]))
         self.blocks.sums(np.array([0, 1]), np.array([root]), np.array([log_z]))
+        self._check_padding()
         return self.blocks.circuit(cards)
+
+    def _check_padding(self) -> None:
+        """Compare the table of all inputs, whose rows have one width, with the budget."""
+        cards = self.tables.cards
+        widest, num_inputs = int(np.argmax(cards)), self.blocks.num_inputs()
+        numbers = num_inputs * cards[widest]
+        if numbers > PADDING * self.max_edges:
+            raise UnsupportedFactor(
+                f"the circuit has {num_inputs:,} inputs, whose tables are all as wide as that of "
+                f"{_node(self.names[widest])}, {cards[widest]:,} states: {8 * numbers / 1e9:.2g} "
+                f"GB, over the budget of {8 * PADDING * self.max_edges / 1e9:.2g} GB. Give "
+                "evidence on that node (evidence={label: value}), or bin its values; or raise "
+                f"max_edges to {-(-numbers // PADDING):,}."
+            )
 
     def _eliminate(
         self, v: int, factors: Sequence[int], below: Sequence[tuple[tuple[int, ...], _Function]]

@@ -25,9 +25,9 @@ from torch import Tensor
 from pyrograph.circuits.circuit import Circuit
 from pyrograph.circuits.kernel_units import KernelUnits
 from pyrograph.circuits.kernels import Kernel, check_kernel
-from pyrograph.circuits.mixing import Mixing
 from pyrograph.circuits.regions import Regions, arranged, regions_of
-from pyrograph.circuits.sides import CircuitSide, Leaf, Side, sizes
+from pyrograph.circuits.scaling import Leaf, Scaled
+from pyrograph.circuits.sides import CircuitSide, Side, sizes
 from pyrograph.errors import (
     IncompatibleCircuits,
     OptionError,
@@ -63,7 +63,8 @@ def expected_kernel(p: Circuit, q: Circuit, kernel: Kernel) -> Tensor:
     units = KernelUnits(kernel, regions, p)
     left, right = CircuitSide(p, regions), CircuitSide(q, regions)
     value, _ = pairs(left, right, units)
-    return (value * (left.scaled[2].unsqueeze(1) + right.scaled[2]).exp())[0, 0]
+    log_mass = left.scaled.log_mass.unsqueeze(1) + right.scaled.log_mass
+    return (value * log_mass.exp().to(value.dtype))[0, 0]
 
 
 def squared_mmd(p: Circuit, q: Circuit, kernel: Kernel) -> Tensor:
@@ -78,10 +79,10 @@ def squared_mmd(p: Circuit, q: Circuit, kernel: Kernel) -> Tensor:
     units = KernelUnits(kernel, regions, p)
     left, right = CircuitSide(p, regions), CircuitSide(q, regions)
     for side, name in ((left, "first"), (right, "second")):
-        if not bool(side.scaled[1] > 0):
+        if bool(side.log_mass == -torch.inf):
             raise ZeroMass(f"the {name} circuit is zero everywhere: there is nothing to normalise")
     mean = {
-        name: (pairs(a, b, units)[0] / (a.scaled[1].unsqueeze(1) * b.scaled[1]))[0, 0]
+        name: pairs(a, b, units)[0][0, 0]
         for name, a, b in (("pp", left, left), ("pq", left, right), ("qq", right, right))
     }
     return mean["pp"] - 2 * mean["pq"] + mean["qq"]
@@ -138,7 +139,8 @@ def num_pairs(p: Circuit) -> int:
 
 
 def pairs(p: Side, q: Side, kernel: KernelUnits) -> tuple[Tensor, Tensor | None]:
-    """M of all pairs of patterns, as scaled by the sides' factors.
+    """M of all pairs of patterns, of the distributions given their evidence; 0 where that is
+    impossible.
 
     Returns:
         ``[P, Q]``, and of the Stein channel ``[P, Q]`` if both sides carry it.
@@ -146,25 +148,29 @@ def pairs(p: Side, q: Side, kernel: KernelUnits) -> tuple[Tensor, Tensor | None]
     regions = p.regions
     stein = p.stein and q.stein
     _refuse_size(p, q, kernel)
-    scale_p, scale_q = p.scaled[0], q.scaled[0]
+    at_p, at_q = p.scaled, q.scaled
     found: list[tuple[Tensor, Tensor | None]] = []
     last_use = {part: r for r, parts in enumerate(regions.parts) for part in parts}
     for r, parts in enumerate(regions.parts):
         if not parts:
-            plain = _leaf(p.leaf(r), q.leaf(r), kernel, r, False)
-            special = _leaf(p.leaf(r), q.leaf(r), kernel, r, True) if stein else None
+            leaves = at_p.leaf(r), at_q.leaf(r)
+            plain = _leaf(*leaves, kernel, r, False)
+            special = _leaf(*leaves, kernel, r, True) if stein else None
         else:
             plain, special = _products(p, q, kernel, r, found)
-        mixing = (p.mixing[r], q.mixing[r], kernel.mixing[r])
-        scale = scale_p[r].unsqueeze(1) * scale_q[r]
-        found.append((_mix(plain, mixing) * scale, None))
+        scale = at_p.scale[r].unsqueeze(1) * at_q.scale[r]
+        plain = _mix(plain, (at_p, at_q), kernel, r, False) * scale
         if special is not None:
-            found[r] = (found[r][0], _mix(special, mixing) * scale)
+            special = _mix(special, (at_p, at_q), kernel, r, True) * scale
+        found.append((plain, special))
         for part in parts:
             if last_use[part] == r:
                 found[part] = (plain.new_zeros(0), None)
     plain, special = found[-1]
-    return plain[0, 0, 0], None if special is None else special[0, 0, 0]
+    plain = _of_mass_one(plain[0, 0, 0], at_p, at_q, False)
+    if special is not None:
+        special = _of_mass_one(special[0, 0, 0], at_p, at_q, True)
+    return plain, special
 
 
 def _refuse_size(p: Side, q: Side, kernel: KernelUnits) -> None:
@@ -207,14 +213,18 @@ def _products(
     """Products of all triples of a region, by the product rule."""
     shape = [len(p.below[r]), len(q.below[r]), len(kernel.below[r])]
     shape += [p.patterns.count[r], q.patterns.count[r]]
+    parts = p.regions.parts[r]
+    shares = () if found[parts[0]][1] is None else (p.scaled.shares(r), q.scaled.shares(r))
     plain = special = None
-    for k, part in enumerate(p.regions.parts[r]):
+    for k, part in enumerate(parts):
         a, da = found[part]
         size = a.shape
         triple = (p.below[r][:, k].unsqueeze(1) * size[1] + q.below[r][:, k]).unsqueeze(2)
         triple = (triple * size[2] + kernel.below[r][:, k]).flatten()
         patterns = p.patterns.index[r][k], q.patterns.index[r][k]
         a, da = (None if t is None else _gather(t, triple, *patterns) for t in (a, da))
+        if da is not None:
+            da = _shared_out(da.reshape(shape), *(s and s[k] for s in shares)).flatten(0, 2)
         if plain is None:
             plain, special = a, da
         elif a.requires_grad or plain.requires_grad:
@@ -241,7 +251,24 @@ def _gather(x: Tensor, triple: Tensor, left: Tensor, right: Tensor) -> Tensor:
     return own.index_select(0, triple)
 
 
-def _mix(x: Tensor, mixing: tuple[Mixing, Mixing, Mixing]) -> Tensor:
-    for dim, mix in enumerate(mixing):
-        x = mix(x, dim)
+def _of_mass_one(x: Tensor, p: Scaled, q: Scaled, stein: bool) -> Tensor:
+    """Numbers of the roots ``[P, Q]``, of measures whose evidence has mass 1."""
+    left, right = (side.log_excess(stein).exp().to(x.dtype) for side in (p, q))
+    return x * left.unsqueeze(1) * right
+
+
+def _shared_out(x: Tensor, p: Tensor | None, q: Tensor | None) -> Tensor:
+    """A part's Stein measure ``[n, m, l, P, Q]`` times its shares in that of the products."""
+    if p is not None:
+        x = x * p[:, None, None, :, None]
+    if q is not None:
+        x = x * q[:, None, None]
     return x
+
+
+def _mix(
+    x: Tensor, sides: tuple[Scaled, Scaled], kernel: KernelUnits, r: int, stein: bool
+) -> Tensor:
+    for dim, side in enumerate(sides):
+        x = side.mix(r, x, dim, stein)
+    return kernel.mixing[r](x, 2)

@@ -220,5 +220,4 @@ class _Evidence:
     def expected(self, other: _Evidence, units: KernelUnits) -> Tensor:
         """``[n, m]``, of the conditionals."""
         value, _ = pairs(self.side, other.side, units)
-        value = value / (self.side.scaled[1].unsqueeze(1) * other.side.scaled[1])
         return value[self.side.patterns.point][:, other.side.patterns.point]

@@ -126,11 +126,18 @@ class Both(Univariate):
         return self.left.matrix(card) * self.right.matrix(card)
 
     def gaussian(self, loc: Tensor, other: Tensor, variance: Tensor) -> Tensor:
-        kernels = (self.left, self.right)
+        kernels = [k for k in self.factors() if not isinstance(k, Ones)]
+        if not kernels:
+            return Ones().gaussian(loc, other, variance)
         if all(isinstance(k, SquaredExponential) for k in kernels):
             inverse = sum(1 / k.bandwidth for k in kernels)
             return SquaredExponential(1 / inverse).gaussian(loc, other, variance)
         return super().gaussian(loc, other, variance)
+
+    def factors(self) -> list[Univariate]:
+        """The kernels that are multiplied, none of them a product."""
+        sides = (self.left, self.right)
+        return [f for k in sides for f in (k.factors() if isinstance(k, Both) else [k])]
 
 
 class Kernel(ABC):

@@ -8,6 +8,7 @@ standard deviation.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -92,6 +93,47 @@ class Domain:
             )
         return x
 
+    def row(self, evidence: Mapping[int, float]) -> Tensor:
+        """``{variable: value}`` as a point ``[1, D]``, float64, NaN elsewhere.
+
+        Raises:
+            OptionError: it is no dict, a variable is not there, or cannot have its value.
+        """
+        if not isinstance(evidence, Mapping):
+            raise OptionError(f"evidence={evidence!r} is no dict {{variable: value}}")
+        row = torch.full((1, self.num_variables), torch.nan, dtype=torch.float64)
+        for v, value in evidence.items():
+            number = self._variable(v)
+            row[0, number] = self._given(number, value)
+        return row
+
+    def _variable(self, v: Any) -> int:
+        """The number of a variable."""
+        try:
+            number = -1 if isinstance(v, (bool, np.bool_)) else operator.index(v)
+        except TypeError:
+            number = -1
+        if not 0 <= number < self.num_variables:
+            raise OptionError(
+                f"there is no variable {v!r}; there are {self.num_variables}, numbered from 0"
+            )
+        return number
+
+    def _given(self, v: int, value: Any) -> float:
+        """A value that evidence gives to variable v."""
+        try:
+            found = math.nan if isinstance(value, str) else float(value)
+        except (TypeError, ValueError, RuntimeError):  # None, several numbers
+            found = math.nan
+        card = self.cards[v]
+        if not math.isfinite(found) or (card is not None and found not in range(card)):
+            values = "real values" if card is None else f"states 0 .. {card - 1}"
+            raise OptionError(
+                f"evidence gives variable {v} the value {value!r}; it has {values}. Leave out "
+                "variables that are missing"
+            )
+        return found
+
 
 def read_inputs(
     nodes: Sequence[Mapping[str, Any]], units: Units
@@ -120,13 +162,10 @@ def read_inputs(
         cards[v] = card
         if not is_gaussian and not max(logs, default=-math.inf) > -math.inf:
             raise InvalidCircuit(f"node {n}: {node.get('probs', logs)} are no probabilities")
-        if is_gaussian and not (
-            math.isfinite(float(node["loc"])) and 0 < float(node["scale"]) < math.inf
-        ):
-            raise InvalidCircuit(f"node {n}: a Gaussian has a finite loc and a positive scale")
+        mean, deviation = _gaussian(node, n) if is_gaussian else (math.nan, math.nan)
         rows.append(logs)
-        loc.append(float(node["loc"]) if is_gaussian else math.nan)
-        scale.append(float(node["scale"]) if is_gaussian else math.nan)
+        loc.append(mean)
+        scale.append(deviation)
     if -1 in cards:
         raise InvalidCircuit(f"variable {cards.index(-1)} has no input")
     width = max(1, *map(len, rows))
@@ -134,6 +173,24 @@ def read_inputs(
     domain = Domain(tuple(cards), units.var[units.kind == INPUT])
     tensors = (torch.tensor(values, dtype=torch.float64) for values in (loc, scale))
     return domain, torch.tensor(table, dtype=torch.float64), *tensors
+
+
+def _gaussian(node: Mapping[str, Any], n: int) -> tuple[float, float]:
+    """Mean and standard deviation of an input.
+
+    Raises:
+        InvalidCircuit: they are none.
+    """
+    try:
+        loc, scale = float(node["loc"]), float(node["scale"])
+    except (TypeError, ValueError, RuntimeError):  # None, text, several numbers
+        loc = scale = math.nan
+    if not (math.isfinite(loc) and 0 < scale < math.inf):
+        raise InvalidCircuit(
+            f"node {n}: a Gaussian has a finite loc and a positive scale, not "
+            f"{node['loc']!r} and {node['scale']!r}"
+        )
+    return loc, scale
 
 
 @dataclass(frozen=True, eq=False)

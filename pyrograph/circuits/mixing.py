@@ -2,11 +2,13 @@
 
     rows that are read = W (inputs and products of the region),
 
-W a matrix where the weights fill one, else sums of few children each, level after level.
+W a matrix where the weights fill one, else sums of few children each, level after level. The same
+in log space, and with weights of their own for each pattern of evidence (see ``scaling``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -14,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyrograph.circuits.layers import log_sum_exp
 from pyrograph.circuits.regions import Rows
 
 #: Sums whose weights fill more than this share of a matrix are a matrix product.
@@ -76,10 +79,13 @@ class Mixing:
 
     Args:
         weights: of all sums of the circuit, 0 at the end.
+
+    Attributes:
+        plan: of the region.
     """
 
     def __init__(self, rows: Rows, weights: Tensor):
-        found = plan(rows, weights.device)
+        self.plan = found = plan(rows, weights.device)
         self.kept, self.is_identity = found.kept, found.is_identity
         self.levels: list[tuple[Tensor, Tensor]] = []
         self.has_sums, self.dense = bool(found.levels), None
@@ -126,3 +132,45 @@ class Mixing:
         flat = first.reshape(len(first), -1)
         mixed = self._by_levels(flat) if self.dense is None else self.dense @ flat
         return mixed.reshape(len(mixed), *first.shape[1:]).movedim(0, dim)
+
+
+def log_by_levels(x: Tensor, of: Plan, log_weights: Tensor) -> Tensor:
+    """Logs of inputs and products ``[base, P]`` to those of these and all sums.
+
+    Args:
+        log_weights: of all sums of the circuit, -inf at the end.
+    """
+    for source, index in of.levels:
+        x = torch.cat([x, log_sum_exp(x[source] + log_weights[index].unsqueeze(2))])
+    return x
+
+
+def pattern_weights(rows: Tensor, of: Plan, log_weights: Tensor) -> Iterator[Tensor]:
+    """Weights ``[P, S, width]`` of each level, for children and sums divided by exp of ``rows``
+    (of :func:`log_by_levels`): w_c v_c / v, 0 of what is impossible."""
+    first = of.base
+    for source, index in of.levels:
+        total = rows[first : first + len(source)]
+        total = torch.where(total == -torch.inf, 0.0, total)
+        logs = rows[source] + log_weights[index].unsqueeze(2) - total.unsqueeze(1)
+        yield logs.exp().movedim(2, 0)
+        first += len(source)
+
+
+def by_pattern(x: Tensor, dim: int, of: Plan, weights: Sequence[Tensor]) -> Tensor:
+    """Mixes dimension ``dim`` of ``[n, m, l, P, Q]`` with weights for each pattern, which are
+    dimension 3 + ``dim``."""
+    if of.is_identity:
+        return x
+    own = x.movedim((3 + dim, dim), (0, 1))
+    rows = own.flatten(2)  # [P, base, R]
+    for (source, _), weight in zip(of.levels, weights, strict=True):
+        if of.is_dense:
+            index = source.expand(len(rows), -1, -1)
+            matrix = weight.new_zeros(len(rows), len(source), rows.shape[1])
+            sums = matrix.scatter_add(2, index, weight) @ rows
+        else:
+            sums = (weight.unsqueeze(2) @ rows[:, source]).squeeze(2)
+        rows = torch.cat([rows, sums], 1)
+    mixed = rows[:, of.kept].unflatten(2, own.shape[2:])
+    return mixed.movedim((0, 1), (3 + dim, dim))

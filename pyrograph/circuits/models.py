@@ -21,7 +21,7 @@ from torch.distributions import Normal
 
 from pyrograph.circuits.builder import Builder
 from pyrograph.circuits.circuit import Circuit
-from pyrograph.circuits.leaves import Domain
+from pyrograph.circuits.leaves import Domain, numbers
 from pyrograph.circuits.units import SUM, Units
 from pyrograph.errors import IncompatibleCircuits, OptionError, ShapeMismatch
 
@@ -111,12 +111,25 @@ def hidden_markov_model(
         emission: p(x_t | z_t): ``[K, c]``, or for each time ``[T, K, c]``; or a Normal with batch
             shape ``[K]`` or ``[T, K]``.
         length: T.
+
+    Raises:
+        ShapeMismatch: a table does not fit.
+        OptionError: a probability is negative or not finite.
     """
     if length < 1:
         raise OptionError(f"length={length!r}: a chain has at least one observation")
     start = _table("initial", None, initial, 1)
     count = len(start)
-    step = torch.as_tensor(transition).detach().double().expand(length - 1, count, count)
+    step = torch.as_tensor(transition).detach().double()
+    _fits("transition", step.shape, (length - 1, count, count))
+    step = step.expand(length - 1, count, count)
+    if not isinstance(emission, Normal):
+        emission = numbers(emission)
+        if emission.dim() not in (2, 3) or not emission.numel():
+            raise ShapeMismatch(
+                f"emission has shape {tuple(emission.shape)}; expected [{count}, c] or "
+                f"[{length}, {count}, c]"
+            )
     build = Builder([None if isinstance(emission, Normal) else emission.shape[-1]] * length)
     emitted = _emissions(build, emission, length, count)
     ahead = emitted[-1]

@@ -76,18 +76,27 @@ def read_logs(node: Mapping[str, Any], n: int, key: str) -> list[float]:
 def _numbers(node: Mapping[str, Any], n: int, key: str, kind: type) -> list:
     values = _get(node, n, key)
     try:
-        return [kind(value) for value in values]
-    except (TypeError, ValueError) as error:
+        found = [kind(value) for value in values]
+        if kind is int and any(number != value for number, value in zip(found, values)):
+            raise ValueError("a fraction")
+    except (TypeError, ValueError, OverflowError) as error:
+        what = "whole numbers" if kind is int else "numbers"
         raise InvalidCircuit(
-            f'node {n} ({node["type"]}) has "{key}": {values!r}, which is no list of numbers'
+            f'node {n} ({node["type"]}) has "{key}": {values!r}, which is no list of {what}'
         ) from error
+    return found
 
 
 def _variable(node: Mapping[str, Any], n: int) -> int:
     value = _get(node, n, "var")
-    if isinstance(value, str) or int(value) != value:
+    try:
+        number = int(value)
+        is_whole = not isinstance(value, str) and number == value
+    except (TypeError, ValueError, OverflowError):  # None, a list, NaN
+        is_whole = False
+    if not is_whole:
         raise InvalidCircuit(f"node {n} (input) has the variable {value!r}; variables are numbers")
-    return int(value)
+    return number
 
 
 def _get(node: Mapping[str, Any], n: int, key: str) -> Any:

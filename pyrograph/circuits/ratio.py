@@ -22,7 +22,8 @@ from torch import Tensor
 from pyrograph.circuits.circuit import Circuit
 from pyrograph.circuits.overlap import Overlap, sources
 from pyrograph.circuits.regions import Level, Regions, Rows, arranged
-from pyrograph.circuits.sides import Leaf, Patterns, Side, moderate
+from pyrograph.circuits.scaling import LogLeaf
+from pyrograph.circuits.sides import Patterns, Side, moderate
 
 Triple = tuple[int, int, int]
 
@@ -46,19 +47,21 @@ class RatioSide(Side):
         self._triples = triples.of_inputs
         of_q, self._table_q, self.log_scale = moderate(q)
         of_p, self._table_p, _ = moderate(p)
-        weights = (_weight(of_q, a) + _weight(of_p, b) - _weight(of_p, c)).exp()
-        super().__init__(regions, rows, weights, Patterns.none(regions, weights.device))
+        log_weights = _weight(of_q, a) + _weight(of_p, b) - _weight(of_p, c)
+        patterns = Patterns.none(regions, log_weights.device)
+        super().__init__(regions, rows, log_weights, patterns)
 
-    def make_leaf(self, r: int) -> Leaf:
+    def make_leaf(self, r: int) -> LogLeaf:
         card = self.p.cards[self.regions.scopes[r].bit_length() - 1]
         a, b, c = self._triples[r].T
         of_q, of_p = self._rows[0][r].inputs, self._rows[1][r].inputs
-        q = self._table_q[of_q[a], :card].exp()
-        p, below = (self._table_p[of_p[k], :card].exp() for k in (b, c))
+        q = self._table_q[of_q[a], :card]
+        p, below = (self._table_p[of_p[k], :card] for k in (b, c))
+        possible = below > -torch.inf
         # a second where keeps NaN out of the derivatives
-        inverse = torch.where(below > 0, 1 / torch.where(below > 0, below, 1.0), 0.0)
-        moved = q.roll(-1, 1) * p - q * p.roll(-1, 1)
-        return Leaf((q * p * inverse).unsqueeze(1), (moved * inverse).unsqueeze(1))
+        below = torch.where(possible, below, 0.0)
+        logs = (q + p, q.roll(-1, 1) + p, q + p.roll(-1, 1))
+        return LogLeaf(*(torch.where(possible, x - below, -torch.inf).unsqueeze(1) for x in logs))
 
 
 def _weight(log_weights: Tensor, index: np.ndarray) -> Tensor:

@@ -25,7 +25,7 @@ from pyrograph.circuits.expected import common_regions, pairs
 from pyrograph.circuits.kernel_units import KernelUnits
 from pyrograph.circuits.kernels import RBF, Kernel, check_kernel
 from pyrograph.circuits.leaves import numbers
-from pyrograph.circuits.sides import CircuitSide, PointSide, largest_size
+from pyrograph.circuits.sides import CircuitSide, PointSide, largest_size, most_edges
 from pyrograph.errors import OptionError, ShapeMismatch, ZeroMass
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class ExpectedSVR:
         coef = coef.new_zeros(points.patterns.count[-1]).index_add_(0, points.patterns.point, coef)
         side = CircuitSide(circuit, regions, rows[:1])
         size = largest_size([side, points]) * kernel.num_units * len(coef)
-        chunk = max(1, CHUNK // size)
+        chunk = max(1, CHUNK // max(size, most_edges(side)))
         found = [
             self._chunk(side.at(rows[first : first + chunk]), points, kernel, coef, first)
             for first in range(0, len(rows), chunk)
@@ -149,15 +149,14 @@ class ExpectedSVR:
     def _chunk(
         self, side: CircuitSide, points: PointSide, kernel: KernelUnits, coef: Tensor, first: int
     ) -> Tensor:
-        mass = side.scaled[1]
-        impossible = mass[side.patterns.point] <= 0
+        impossible = side.log_mass == -torch.inf
         if bool(impossible.any()):
             raise ZeroMass(
                 f"row {first + int(impossible.nonzero()[0])}: what is observed has probability "
                 "zero under the circuit. Learn it with smoothing, or from data that have such rows"
             )
         value, _ = pairs(side, points, kernel)
-        return ((value @ coef) / mass)[side.patterns.point]
+        return (value @ coef)[side.patterns.point]
 
     # ------------------------------------------------------------ scikit-learn's interface
     def fit(self, X: Any = None, y: Any = None) -> ExpectedSVR:

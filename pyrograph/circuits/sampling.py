@@ -92,9 +92,9 @@ def _inputs(
     dtype = circuit.log_weights.dtype if None in circuit.cards else torch.int64
     out = torch.zeros(count, circuit.num_variables, dtype=dtype, device=device)
     var, real = leaves.var[rows], leaves.is_real[rows]
-    table = leaves.log_table.detach()[rows[~real]].softmax(1)
-    if len(table):
-        code = table.argmax(1) if highest else torch.multinomial(table, 1).squeeze(1)
+    discrete = rows[~real]
+    if len(discrete):
+        code = _codes(leaves.log_table.detach(), discrete, highest)
         out[points[~real], var[~real]] = code.to(dtype)
     if bool(real.any()):
         which = rows[real]
@@ -102,6 +102,31 @@ def _inputs(
         drawn = leaves.loc[which].detach() + noise * leaves.scale[which].detach()
         out[points[real], var[real]] = drawn
     return out
+
+
+def _codes(log_table: Tensor, rows: Tensor, highest: bool) -> Tensor:
+    """A state by every row's probabilities, or the highest: ``[len(rows)]``.
+
+    By inversion of cumulated probabilities, each of which is made once however often it is met;
+    the state is found by bisection, so that O(1) numbers are held for every draw.
+    """
+    is_met = torch.zeros(len(log_table), dtype=torch.bool, device=rows.device)
+    is_met[rows] = True
+    row = (is_met.cumsum(0) - 1)[rows]
+    table = log_table[is_met]
+    if highest:
+        return table.argmax(1)[row]
+    ends = table.double().softmax(1).cumsum(1)
+    total = ends[row, -1]
+    # below the total, so that the first end above it is one of positive probability
+    u = torch.rand_like(total) * total
+    u = torch.minimum(u, torch.nextafter(total, torch.zeros_like(total)))
+    first, last = torch.zeros_like(row), torch.full_like(row, ends.shape[1] - 1)
+    for _ in range((ends.shape[1] - 1).bit_length()):
+        middle = (first + last) // 2
+        is_above = ends[row, middle] > u
+        first, last = torch.where(is_above, first, middle + 1), torch.where(is_above, middle, last)
+    return first
 
 
 def _met(circuit: Circuit, count: int, choose: Choice) -> tuple[Tensor, Tensor]:

@@ -22,9 +22,7 @@ from pyrograph.circuits.circuit import Circuit
 from pyrograph.circuits.leaves import HALF_LOG_2PI
 from pyrograph.circuits.mixing import Mixing
 from pyrograph.circuits.regions import Regions, Rows, arranged
-
-#: Share of the range of exponents that numbers may take up.
-MODERATE = 0.25
+from pyrograph.circuits.scaling import LogLeaf, Scaled, is_moderate, scaled
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,105 +74,65 @@ class Patterns:
         return Patterns(count, index, value, own[-1])
 
 
-@dataclass(frozen=True, eq=False)
-class Leaf:
-    """The inputs of one variable under each pattern.
-
-    Shapes:
-        table: ``[n, P, c]`` of a discrete variable, else None.
-        special: ``[n, P, c]`` of its Stein measure, else None.
-        mass, loc, variance: ``[n, P]`` of a real one.
-    """
-
-    table: Tensor | None = None
-    special: Tensor | None = None
-    mass: Tensor | None = None
-    loc: Tensor | None = None
-    variance: Tensor | None = None
-
-
 class Side(ABC):
     """One of the sides of an expectation.
 
     Args:
         regions: of all sides together.
         rows: its units by regions.
-        weights: linear, of its sums.
+        log_weights: of its sums.
         patterns: of its evidence.
 
     Attributes:
         stein: whether its leaves carry a second, signed measure.
         log_scale: of what its numbers were divided by beforehand, see :func:`moderate`.
+        log_weights: with -inf at the end.
+        dtype: of the numbers.
     """
 
     stein = False
     log_scale: Tensor | float = 0.0
 
-    def __init__(self, regions: Regions, rows: list[Rows], weights: Tensor, patterns: Patterns):
+    def __init__(self, regions: Regions, rows: list[Rows], log_weights: Tensor, patterns: Patterns):
         self.regions, self.rows, self.patterns = regions, rows, patterns
-        self._leaves: dict[int, Leaf] = {}
-        weights = torch.cat([weights, weights.new_zeros(1)])
+        self._leaves: dict[int, LogLeaf] = {}
+        self.dtype = log_weights.dtype
+        self.log_weights = torch.cat([log_weights, log_weights.new_full((1,), -torch.inf)])
+        weights = self.log_weights.exp()
         self.mixing = [Mixing(region, weights) for region in rows]
         self.below = [torch.as_tensor(region.below, device=weights.device) for region in rows]
 
     @abstractmethod
-    def make_leaf(self, r: int) -> Leaf:
+    def make_leaf(self, r: int) -> LogLeaf:
         """Of a region of one variable."""
 
-    def leaf(self, r: int) -> Leaf:
+    def leaf(self, r: int) -> LogLeaf:
         """The same, kept."""
         if r not in self._leaves:
             self._leaves[r] = self.make_leaf(r)
         return self._leaves[r]
 
     @cached_property
-    def scaled(self) -> tuple[list[Tensor], Tensor, Tensor]:
-        """Numbers that keep the values in range.
-
-        Returns:
-            per region a factor ``[P]`` that makes the largest mass of its units 1; the root's mass
-            ``[P]`` under these factors; the log of the product of all factors ``[P]``.
-        """
-        factors: list[Tensor] = []
-        masses: list[Tensor] = []
-        logs: list[Tensor] = []
-        for r, parts in enumerate(self.regions.parts):
-            if not parts:
-                leaf = self.leaf(r)
-                mass = leaf.mass if leaf.table is None else leaf.table.sum(2)
-                log = torch.zeros(self.patterns.count[r], dtype=mass.dtype, device=mass.device)
-            else:
-                index = self.patterns.index[r]
-                mass = math.prod(
-                    masses[part][self.below[r][:, k]][:, index[k]] for k, part in enumerate(parts)
-                )
-                log = sum(logs[part][index[k]] for k, part in enumerate(parts))
-            mass = self.mixing[r](mass, 0)
-            largest = mass.detach().amax(0)
-            factor = torch.where(largest > 0, largest, 1.0)
-            factors.append(1 / factor)
-            masses.append(mass / factor)
-            logs.append(log + factor.log())
-        return factors, masses[-1][0], logs[-1] + self.log_scale
+    def scaled(self) -> Scaled:
+        """Its units divided by their values."""
+        return scaled(self)
 
     @property
     def log_mass(self) -> Tensor:
-        """``[N]``, of every point's evidence."""
-        _, mass, log = self.scaled
-        return (mass.log() + log)[self.patterns.point]
+        """``[N]`` float64, of every point's evidence."""
+        return self.scaled.log_mass[self.patterns.point]
 
 
 def moderate(circuit: Circuit) -> tuple[Tensor, Tensor, Tensor | float]:
-    """``log_weights`` and ``log_table`` whose exponentials are in range, and the log of what the
-    circuit's values were divided by.
+    """``log_weights`` and ``log_table`` for a :class:`Side`, and the log of what the circuit's
+    values were divided by.
 
     They are the circuit's own unless one is extreme, such as the log Z of a compiled program with
     many observations.
     """
     log_weights, log_table = circuit.log_weights, circuit.log_table
     numbers = torch.cat([log_weights.detach(), log_table.detach().flatten()])
-    size = torch.where(numbers.isfinite(), numbers.abs(), 0.0)
-    if not len(size) or float(size.amax()) < MODERATE * math.log(torch.finfo(size.dtype).max):
+    if is_moderate(numbers, numbers.dtype):
         return log_weights, log_table, 0.0
     log_weights, log_table, mass = circuit.at_mass_one()
     return log_weights, log_table, torch.where(mass[-1].isfinite(), mass[-1], 0.0)
@@ -198,14 +156,13 @@ class CircuitSide(Side):
         stein: bool = False,
     ):
         self.circuit, self.stein = circuit, stein
-        log_weights, log_table, self.log_scale = moderate(circuit)
-        self._table = log_table.exp()
+        log_weights, self._log_table, self.log_scale = moderate(circuit)
         device = circuit.log_weights.device
         patterns = (
             Patterns.none(regions, device) if points is None else Patterns.of(points, regions)
         )
         rows = arranged(circuit.units, regions)
-        super().__init__(regions, rows, log_weights.exp(), patterns)
+        super().__init__(regions, rows, log_weights, patterns)
 
     def at(self, points: Tensor) -> CircuitSide:
         """The same under other evidence."""
@@ -214,7 +171,7 @@ class CircuitSide(Side):
         other.__dict__.pop("scaled", None)
         return other
 
-    def make_leaf(self, r: int) -> Leaf:
+    def make_leaf(self, r: int) -> LogLeaf:
         """Of a region of one variable."""
         inputs = torch.as_tensor(self.rows[r].inputs, device=self.circuit.loc.device)
         value = self.patterns.value[r]
@@ -222,27 +179,26 @@ class CircuitSide(Side):
         missing = value.isnan()
         if card is None:
             return self._gaussian(inputs, value, missing)
-        table = self._table[inputs, :card].unsqueeze(1)
+        table = self._log_table[inputs, :card].unsqueeze(1)
         state = torch.arange(card, device=value.device)
         given = value.unsqueeze(1) == state  # [P, c]
-        kept = table * (given | missing.unsqueeze(1))
+        kept = torch.where(given | missing.unsqueeze(1), table, -torch.inf)
         if not self.stein:
-            return Leaf(kept)
+            return LogLeaf(kept)
         # x moves to the state before it; from there the ratio p(next x) / p(x) is taken off
-        at = table * given
-        after = table.roll(-1, 2) * given
-        return Leaf(kept, at.roll(-1, 2) - after)
+        at = torch.where(given, table, -torch.inf)
+        after = torch.where(given, table.roll(-1, 2), -torch.inf)
+        return LogLeaf(kept, at.roll(-1, 2), after)
 
-    def _gaussian(self, inputs: Tensor, value: Tensor, missing: Tensor) -> Leaf:
+    def _gaussian(self, inputs: Tensor, value: Tensor, missing: Tensor) -> LogLeaf:
         loc = self.circuit.loc[inputs].unsqueeze(1)
         scale = self.circuit.scale[inputs].unsqueeze(1)
-        at = torch.where(missing, 0.0, value).to(loc.dtype)
-        density = torch.exp(-0.5 * ((at - loc) / scale) ** 2 - HALF_LOG_2PI) / scale
-        one = torch.ones((), dtype=loc.dtype, device=loc.device)
-        return Leaf(
-            mass=torch.where(missing, one, density),
-            loc=torch.where(missing, loc, at),
-            variance=torch.where(missing, scale**2, 0 * one),
+        at = torch.where(missing, 0.0, value)
+        density = -0.5 * ((at - loc) / scale) ** 2 - HALF_LOG_2PI - scale.log()
+        return LogLeaf(
+            density=torch.where(missing, 0.0, density),
+            loc=torch.where(missing, loc, at.to(loc.dtype)),
+            variance=torch.where(missing, scale**2, 0.0),
         )
 
 
@@ -262,7 +218,7 @@ class PointSide(Side):
         cards: Sequence[int | None],
         dtype: torch.dtype,
     ):
-        self.cards, self.dtype = cards, dtype
+        self.cards = cards
         one = np.zeros(1, np.int64)
         rows = [
             Rows(one[: not parts], np.zeros((int(bool(parts)), len(parts)), np.int64), [], one)
@@ -271,14 +227,15 @@ class PointSide(Side):
         no_sums = torch.zeros(0, dtype=dtype, device=points.device)
         super().__init__(regions, rows, no_sums, Patterns.of(points, regions))
 
-    def make_leaf(self, r: int) -> Leaf:
+    def make_leaf(self, r: int) -> LogLeaf:
         value = self.patterns.value[r]
         card = self.cards[self.regions.scopes[r].bit_length() - 1]
         if card is not None:
             given = value.unsqueeze(1) == torch.arange(card, device=value.device)
-            return Leaf(given.to(self.dtype).unsqueeze(0))
+            log_table = torch.where(given, 0.0, -torch.inf).to(self.dtype)
+            return LogLeaf(log_table.unsqueeze(0))
         at = value.to(self.dtype).unsqueeze(0)
-        return Leaf(mass=torch.ones_like(at), loc=at, variance=torch.zeros_like(at))
+        return LogLeaf(density=torch.zeros_like(at), loc=at, variance=torch.zeros_like(at))
 
 
 def sizes(sides: Sequence[Side]) -> list[int]:
@@ -290,3 +247,8 @@ def sizes(sides: Sequence[Side]) -> list[int]:
 def largest_size(sides: Sequence[Side]) -> int:
     """:func:`sizes` of the widest region."""
     return max(sizes(sides))
+
+
+def most_edges(side: Side) -> int:
+    """Of the sums of one region."""
+    return max(sum(level.source.size for level in rows.levels) for rows in side.rows)

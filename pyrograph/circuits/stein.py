@@ -32,6 +32,7 @@ Stein discrepancy"; Li, Zeng, Vergari & Van den Broeck (2021), propositions 5.4 
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from pyrograph.circuits.circuit import Circuit
@@ -75,12 +76,11 @@ def kdsd(q: Circuit, p: Circuit, kernel: Kernel | None = None) -> Tensor:
     refuse_zeros(p)
     check_dtypes(q, p)
     regions = common_regions(q, p, kernel)
-    log_mass = q.log_mass()
-    if not bool(log_mass.isfinite()):
+    if not bool(q.log_mass().isfinite()):
         raise ZeroMass("q is zero everywhere: there is no distribution to compare")
     side = RatioSide(q, p, regions)
     _, value = pairs(side, side, KernelUnits(kernel, regions, q))
-    return value[0, 0] * (2 * (side.scaled[2][0] - log_mass)).exp()
+    return value[0, 0]
 
 
 def stein_gram(
@@ -116,15 +116,12 @@ def stein_gram(
         return p.log_weights.new_zeros(len(rows), len(columns))
     side = CircuitSide(p, regions, rows, stein=True)
     right = side.at(columns)
-    for each in (side, right):
-        if not bool((each.scaled[1] > 0).all()):
-            raise ZeroMass("a sample has probability zero under the target")
     _refuse_work(side, right, units)
     most = max(1, CHUNK // (2 * largest_size([side, right]) * units.num_units))  # pairs
     distinct = right.patterns.count[-1]
     chunk = max(1, most // distinct)
     width = len(columns) if distinct <= most else most
-    gram = side.scaled[1].new_zeros(len(rows), len(columns))
+    gram = p.log_weights.new_zeros(len(rows), len(columns))
     for first in range(0, len(rows), chunk):
         block = slice(first, first + chunk)
         left = side.at(rows[block])
@@ -153,8 +150,10 @@ def _refuse_work(left: CircuitSide, right: CircuitSide, units: KernelUnits) -> N
 
 
 def _block(left: CircuitSide, right: CircuitSide, units: KernelUnits) -> Tensor:
+    for side in (left, right):
+        if bool((side.log_mass == -torch.inf).any()):
+            raise ZeroMass("a sample has probability zero under the target")
     _, value = pairs(left, right, units)
-    value = value / (left.scaled[1].unsqueeze(1) * right.scaled[1])
     return value[left.patterns.point][:, right.patterns.point]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.distributions import constraints
 
 from pyrograph.errors import OptionError, UnsupportedSite
 from pyrograph.graph import FactorGraph
@@ -47,7 +48,7 @@ def read_tables(graph: FactorGraph) -> LogTables:
     """The tables of a graph, float64.
 
     Raises:
-        UnsupportedSite: a site is continuous or has infinitely many states.
+        UnsupportedSite: a site is continuous, or has no list of states that all its nodes share.
         UnsupportedFactor: a table would be too large.
         NonFiniteDensity: a factor is NaN or plus infinity in some state, or the statements without
             latents are.
@@ -55,10 +56,7 @@ def read_tables(graph: FactorGraph) -> LogTables:
     cards: list[int] = []
     for site in graph.sites.values():
         if site.cardinality is None:
-            raise UnsupportedSite(
-                f"{site.describe()} is not finite and discrete; a compiled circuit has finitely "
-                "many states. Observe it, or sum it out in the model."
-            )
+            raise UnsupportedSite(f"{site.describe()} {_not_listed(site)}")
         cards += [site.cardinality] * site.num_nodes
     constant = float(constant_of(graph).detach())
     scopes: list[tuple[int, ...]] = []
@@ -68,6 +66,26 @@ def read_tables(graph: FactorGraph) -> LogTables:
         scopes += map(tuple, group.scope.tolist())
         tables += list(values.numpy())
     return LogTables(tuple(cards), scopes, tables, constant)
+
+
+def _not_listed(site: Site) -> str:
+    """Why a site has no list of states, and what to do."""
+    support = site.support
+    if site.is_discrete and isinstance(support, constraints.independent):
+        return (
+            f"is one event of {site.width} discrete numbers, and a compiled circuit does not list "
+            "their joint states. Make every number a node of its own: a pyro.plate in the place of "
+            f".to_event({support.reinterpreted_batch_ndims})."
+        )
+    if site.is_discrete and isinstance(support, constraints.integer_interval):
+        return (
+            "has nodes of unequal numbers of states, and the nodes of a site have one list. Write "
+            "one pyro.sample statement for every number of states."
+        )
+    return (
+        "is not finite and discrete; a compiled circuit has finitely many states. Observe it, or "
+        "sum it out in the model."
+    )
 
 
 def read_evidence(graph: FactorGraph, evidence: Mapping[Hashable, Any] | None) -> dict[int, int]:
@@ -83,6 +101,8 @@ def read_evidence(graph: FactorGraph, evidence: Mapping[Hashable, Any] | None) -
         rows = torch.as_tensor(held).reshape(site.num_nodes, -1)
         for k, label in enumerate(label for label in graph.nodes if label[0] == name):
             states[number[label]] = _state(site, label, rows[k])
+    if evidence is not None and not isinstance(evidence, Mapping):
+        raise OptionError(f"evidence={evidence!r} is no dict {{(site, index): value}}")
     for label, value in (evidence or {}).items():
         if label not in number:
             raise OptionError(
@@ -92,13 +112,27 @@ def read_evidence(graph: FactorGraph, evidence: Mapping[Hashable, Any] | None) -
                 else "no node is there"
             )
         site = graph.sites[label[0]]
-        state = _state(site, label, torch.as_tensor(value).reshape(-1))
+        state = _state(site, label, _numbers_of(label, value))
         if states.setdefault(number[label], state) != state:
             raise OptionError(
                 f"evidence puts {label!r} at {value!r}, and the graph holds its site fixed at "
                 "another value. Trace again with that value"
             )
     return states
+
+
+def _numbers_of(label: Hashable, value: Any) -> torch.Tensor:
+    """A value as a flat tensor.
+
+    Raises:
+        OptionError: it is no number.
+    """
+    try:
+        return torch.as_tensor(value).reshape(-1)
+    except (TypeError, ValueError, RuntimeError) as error:  # None, text, ragged lists
+        raise OptionError(
+            f"evidence gives {label!r} the value {value!r}, which is no number"
+        ) from error
 
 
 def _state(site: Site, label: Hashable, value: torch.Tensor) -> int:

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributions import Normal
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pyrograph.circuits import Circuit
 from pyrograph.errors import InvalidCircuit, OptionError, ShapeMismatch, ZeroMass
@@ -391,3 +392,83 @@ def test_circuits_that_are_not_smooth_have_no_log_prob():
     nodes = [bernoulli(0, 0.5), bernoulli(0, 0.2), product(0, 1)]
     with pytest.raises(InvalidCircuit, match=r"needs a decomposable circuit: .*product unit 2"):
         Circuit.from_nodes(nodes).log_prob(torch.zeros(1, 1))
+
+
+@pytest.mark.parametrize("query", [Circuit.condition, Circuit.most_probable])
+@pytest.mark.parametrize(
+    ("evidence", "text"),
+    [
+        ({0: -1}, "variable 0 the value -1"),
+        ({0: math.nan}, "variable 0 the value nan"),
+        ({0: None}, "variable 0 the value None"),
+        ({0: "a"}, "variable 0 the value 'a'"),
+        ({0: torch.tensor([0, 1])}, "variable 0 the value tensor"),
+        ({0: 2}, r"variable 0 the value 2; it has states 0 \.\. 1"),
+        ({0: 0.5}, r"variable 0 the value 0\.5"),
+        ({True: 1}, "no variable True"),
+        ({1.0: 1}, r"no variable 1\.0"),
+        ({-1: 0}, "no variable -1"),
+    ],
+)
+def test_evidence_that_names_no_state_of_a_variable_is_refused(query, evidence, text):
+    circuit = Circuit.from_nodes([bernoulli(0, 0.8), bernoulli(1, 0.3), product(0, 1)])
+    with pytest.raises(OptionError, match=text):
+        query(circuit, evidence)
+
+
+def test_evidence_may_be_of_any_kind_of_number():
+    circuit = Circuit.from_nodes([bernoulli(0, 0.8), bernoulli(1, 0.3), product(0, 1)])
+    for evidence in ({0: 0}, {0: 0.0}, {0: False}, {np.int64(0): torch.tensor([0])}):
+        assert_close(circuit.condition(evidence).marginals()[0].tolist(), [1.0, 0.0])
+        assert circuit.most_probable(evidence)[0].tolist() == [0, 0]
+
+
+class LargestTensor(TorchDispatchMode):
+    """The number of operations meanwhile, and of numbers in the largest result."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = self.largest = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        self.count += 1
+        if isinstance(out, torch.Tensor):
+            self.largest = max(self.largest, out.numel())
+        return out
+
+
+def test_draws_do_not_hold_the_states_of_every_point():
+    wide = {"type": "input", "var": 0, "probs": [1 / 500] * 500}
+    nodes = [wide, *(bernoulli(v, 0.5) for v in range(1, 21)), product(*range(21))]
+    circuit = Circuit.from_nodes(nodes)
+    with LargestTensor() as seen:
+        assert circuit.sample(2000).shape == (2000, 21)
+    assert seen.largest <= 2 * 2000 * 21  # 500 times as many if every draw has its probabilities
+
+
+def test_many_draws_are_made_in_pieces(monkeypatch):
+    nodes = [bernoulli(0, 0.8), bernoulli(1, 0.3), product(0, 1)]
+    circuit = Circuit.from_nodes(nodes)
+    monkeypatch.setattr("pyrograph.circuits.circuit.DRAWN", 200)
+    torch.manual_seed(0)
+    with LargestTensor() as seen:
+        first = circuit.sample(4050)
+    assert seen.largest == first.numel()
+    torch.manual_seed(0)
+    assert torch.equal(first, circuit.sample(4050))
+    assert_close(first.double().mean(0).tolist(), [0.8, 0.3], rtol=0, atol=0.03)
+    assert circuit.sample(0).shape == (0, 2)
+
+
+@pytest.mark.parametrize("card", [1, 2, 3, 7, 8, 9])
+def test_drawn_states_have_their_frequencies_and_none_is_impossible(card):
+    probs = np.random.default_rng(card).random(card) * (np.arange(card) % 3 != 1)
+    probs /= probs.sum()
+    log_probs = {"type": "input", "var": 0, "probs": probs.tolist()}
+    nodes = [log_probs, {"type": "input", "var": 1, "probs": [0.1] * 10}, product(0, 1)]
+    drawn = Circuit.from_nodes(nodes).sample(20_000)
+    for v, expected in enumerate((probs, np.full(10, 0.1))):
+        share = torch.bincount(drawn[:, v], minlength=len(expected)).double() / 20_000
+        assert_close(share, torch.tensor(expected), rtol=0, atol=0.015)
+        assert bool((share[torch.tensor(expected) == 0] == 0).all())

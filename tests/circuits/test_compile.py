@@ -323,3 +323,51 @@ def test_instances_of_small_width_have_their_reference_solution(data_root, name)
 def test_instances_of_middling_width_have_their_reference_solution(data_root, name):
     circuit = compile_graph(pg.trace_graph(read_uai(name)), max_edges=2**25)
     assert_close(float(circuit.log_mass()), uai_reference(name).log_evidence, rtol=0, atol=1e-9)
+
+
+def test_a_wide_node_that_would_pad_every_input_is_refused_by_name():
+    """1800 distinct inputs of two states, in a table of 600 columns each."""
+
+    probs = torch.rand(600, 3)
+
+    def model():
+        z = pyro.sample("z", dist.Categorical(torch.ones(600)))
+        with pyro.plate("i", 3):
+            pyro.sample("x", dist.Bernoulli(probs[z]))
+
+    graph = pg.trace_graph(model)
+    most = 10_000
+    with pytest.raises(UnsupportedFactor, match=r"as wide as that of z, 600 states.*max_edges"):
+        compile_graph(graph, max_edges=most)
+    circuit = compile_graph(graph)
+    assert circuit.log_table.numel() > 32 * most
+    assert circuit.num_edges <= most
+
+
+@pytest.mark.parametrize(
+    ("law", "text"),
+    [
+        (dist.Bernoulli(torch.tensor([0.5, 0.2])).to_event(1), r"2 discrete.*\.to_event\(1\)"),
+        (dist.Binomial(torch.tensor([2.0, 3.0]), 0.5), "unequal numbers of states"),
+        (dist.Poisson(2.0), "finitely many"),
+        (dist.Normal(0.0, 1.0), "finite and discrete"),
+    ],
+)
+def test_sites_without_a_list_of_states_are_refused_for_what_they_are(law, text):
+    def model():
+        pyro.sample("x", law.mask(True))
+
+    with pytest.raises(UnsupportedSite, match=f'"x".*{text}'):
+        compile_graph(pg.trace_graph(model))
+
+
+@pytest.mark.parametrize("value", [None, "a", [0, 1], [[1], [2, 3]], {}])
+def test_evidence_that_is_no_value_is_refused(value):
+    def model():
+        pyro.sample("x", dist.Bernoulli(0.5))
+
+    graph = pg.trace_graph(model)
+    with pytest.raises(OptionError, match=r"'x', \(\)"):
+        compile_graph(graph, evidence={("x", ()): value})
+    with pytest.raises(OptionError, match="no dict"):
+        compile_graph(graph, evidence=[value])

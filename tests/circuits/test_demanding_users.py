@@ -491,3 +491,35 @@ def test_a_copy_shares_no_numbers():
     other.log_table.data[0, 0] = -math.inf
     assert_close(c.log_prob([0]).exp().item(), 0.2)
     assert other.log_prob([0]) == -math.inf
+
+
+# ---------------------------------------------------------------------- kernels and nodes
+def test_a_product_of_any_number_of_squared_exponentials_is_one():
+    """1 / h = sum_i 1 / h_i, and E exp(-(x - y)^2 / h) = sqrt(h / (h + 4)) for x, y ~ N(0, 1)."""
+    normal = Circuit.from_nodes([{"type": "input", "var": 0, "loc": 0.0, "scale": 1.0}])
+    h = 1 / (1 / 1.0 + 1 / 2.0 + 1 / 3.0 + 1 / 5.0)
+    kernels = (
+        RBF(1.0) * RBF(2.0) * RBF(3.0) * RBF(5.0),
+        RBF(1.0) * (RBF(2.0) * RBF(3.0)) * RBF(5.0),
+    )
+    for kernel in kernels:
+        found = expected_kernel(normal, normal, kernel)
+        assert math.isclose(float(found), math.sqrt(h / (h + 4)), rel_tol=1e-12)
+    with pytest.raises(UnsupportedFactor, match="closed form"):
+        expected_kernel(normal, normal, RBF(1.0) * RBF(2.0) * Delta())
+
+
+@pytest.mark.parametrize(
+    ("nodes", "text"),
+    [
+        ([unit(0, 0.2, 0.8), mixing([0.7], [1.0])], r"node 1.*\[0\.7\].*whole numbers"),
+        ([unit(0, 0.2, 0.8), mixing([math.nan], [1.0])], "node 1.*whole numbers"),
+        ([unit(None, 0.2, 0.8)], "node 0.*None"),
+        ([unit(math.inf, 0.2, 0.8)], "node 0.*inf"),
+        ([{"type": "input", "var": 0, "loc": "a", "scale": 1.0}], "node 0.*'a'"),
+        ([{"type": "input", "var": 0, "loc": 0.0, "scale": None}], "node 0.*None"),
+    ],
+)
+def test_numbers_of_nodes_that_are_none_are_refused_by_node(nodes, text):
+    with pytest.raises(InvalidCircuit, match=text):
+        Circuit.from_nodes(nodes)

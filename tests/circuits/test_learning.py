@@ -5,12 +5,15 @@ import math
 
 import networkx as nx
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from pyrograph.circuits import Circuit, fit_parameters, fully_factorised
 from pyrograph.circuits.learning import learn_chow_liu, learn_strudel
 from pyrograph.circuits.learning.chow_liu import PairCounts
 from pyrograph.circuits.learning.growth import Growth
@@ -306,3 +309,111 @@ def test_states_may_be_met_in_validation_rows_alone():
 def test_validation_rows_have_the_columns_of_the_others(valid):
     with pytest.raises(ShapeMismatch, match="valid has shape"):
         learn_strudel(torch.tensor([[0, 1], [1, 0]]), valid=valid, cards=(2, 2), progress=False)
+
+
+# ---------------------------------------------------------------------- parameters
+def independent(card, num_binary):
+    return fully_factorised([torch.ones(card)] + [torch.ones(2)] * num_binary)
+
+
+GAUSSIAN = [
+    {"type": "input", "var": 0, "loc": 0.0, "scale": 1.0},
+    {"type": "input", "var": 1, "probs": [0.5, 0.5]},
+    {"type": "product", "children": [0, 1]},
+]
+
+
+def test_expected_counts_are_frequencies_with_missing_values_shared_out():
+    """One step on independent variables: p <- (count + missing p) / N."""
+    x = torch.tensor([[0, 1], [4, 0], [4, -1], [2, 1], [-1, 1]])
+    fitted = fit_parameters(independent(6, 1), x, num_steps=1)
+    first, second = (m.tolist() for m in fitted.marginals())
+    assert_close(first, [(n + 1 / 6) / 5 for n in (1, 0, 1, 0, 2, 0)])
+    assert_close(second, [(1 + 1 / 2) / 5, (3 + 1 / 2) / 5])
+
+
+def test_the_number_of_states_costs_no_passes_over_the_rows():
+    class Operations(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.count += 1
+            return func(*args, **(kwargs or {}))
+
+    counts = []
+    for card in (4, 200):
+        with Operations() as seen:
+            fit_parameters(independent(card, 3), torch.randint(2, (50, 4)), num_steps=1)
+        counts.append(seen.count)
+    assert counts[1] <= counts[0] + 10
+
+
+@pytest.mark.parametrize(
+    ("weights", "error"),
+    [
+        ([-1.0, -1.0, -1.0], OptionError),
+        ([1.0, -3.0, 1.0], OptionError),
+        ([0.0, 0.0, 0.0], OptionError),
+        ([1.0, math.nan, 1.0], OptionError),
+        ([1.0, 1.0], ShapeMismatch),
+    ],
+)
+def test_rows_that_count_less_than_nothing_are_refused(weights, error):
+    x = torch.tensor([[0, 1], [1, 1], [1, 0]])
+    for given_weights in (weights, torch.tensor(weights)):
+        with pytest.raises(error, match="weights"):
+            fit_parameters(independent(2, 1), x, weights=given_weights)
+
+
+def test_a_constant_real_column_is_refused_by_number():
+    circuit = Circuit.from_nodes(GAUSSIAN)
+    x = torch.stack([torch.full((9,), 0.1), torch.arange(9) % 2], 1)
+    with pytest.raises(OptionError, match=r"variable 0 is real and has no value but 0.1"):
+        fit_parameters(circuit, x)
+    x[0] = torch.tensor([7.0, 1.0])
+    with pytest.raises(OptionError, match="variable 0"):
+        fit_parameters(circuit, x, weights=(torch.arange(9) > 0).double())
+    x[:, 0] = torch.nan  # nothing is known: as it was
+    fitted = fit_parameters(circuit, x)
+    assert float(fitted.scale[0]) == 1.0
+    assert_close(fitted.marginals()[1].tolist(), [4 / 9, 5 / 9])
+
+
+def test_parameters_that_carry_derivatives_are_fitted_all_the_same():
+    x = torch.tensor([[0, 1], [1, 1], [1, 0]])
+    fitted = fit_parameters(independent(2, 1).requires_grad_(), x)
+    assert_close(fitted.marginals()[0].tolist(), [1 / 3, 2 / 3])
+    assert not any(p.requires_grad for p in fitted.parameters())
+
+
+# ---------------------------------------------------------------------- containers and options
+def test_tables_of_pandas_are_rows_everywhere():
+    x = dependent_rows(60, (2, 3, 2))
+    frame = pd.DataFrame(x.numpy())
+    circuit = learn_chow_liu(x, smoothing=0.0)
+    refitted = fit_parameters(circuit, frame)
+    assert_close(refitted.log_prob(x), circuit.log_prob(x), rtol=0, atol=1e-9)
+    found = [learn_strudel(x, valid=v, num_steps=5, progress=False) for v in (x, frame)]
+    assert_close(found[0].log_prob(x), found[1].log_prob(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("learn", [learn_chow_liu, learn_strudel])
+def test_a_column_that_numbers_the_rows_is_refused_by_number(learn):
+    x = torch.cat([dependent_rows(20, (2, 2)), torch.full((20, 1), 2_000_000)], 1)
+    with pytest.raises(OptionError, match=r"variable 2 alone 2,000,001.*GB"):
+        learn(x)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"num_steps": "a"}, "num_steps='a'"),
+        ({"num_steps": None}, "num_steps=None"),
+        ({"max_edges": math.inf}, "max_edges=inf"),
+        ({"patience": math.nan}, "patience=nan"),
+        ({"max_edges": 1}, "max_edges=1, but the tree"),
+    ],
+)
+def test_numbers_that_are_no_counts_are_refused(options, text):
+    with pytest.raises(OptionError, match=text):
+        learn_strudel(dependent_rows(20, (2, 2, 2)), progress=False, **options)

@@ -156,3 +156,16 @@ def test_parts_of_a_mixture_share_their_variables():
         mixture([fully_factorised([simplex(2)]), fully_factorised([simplex(3)])], [0.5, 0.5])
     with pytest.raises(ShapeMismatch, match="1 circuits and 2 weights"):
         mixture([fully_factorised([simplex(2)])], [0.5, 0.5])
+
+
+def test_lists_are_tables_of_a_hidden_markov_model():
+    tables = ([0.5, 0.5], [[0.9, 0.1], [0.1, 0.9]], [[0.5, 0.5], [0.2, 0.8]])
+    found = hidden_markov_model(*tables, 3)
+    expected = hidden_markov_model(*map(torch.tensor, tables), 3)
+    assert_close(log_probs(found), log_probs(expected), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (2, 2, 2), (2,)])
+def test_transitions_that_do_not_fit_are_refused(shape):
+    with pytest.raises(ShapeMismatch, match=r"transition.*expected \[2, 2\] or \[4, 2, 2\]"):
+        hidden_markov_model(simplex(2), torch.ones(shape), simplex(2, 3), 5)

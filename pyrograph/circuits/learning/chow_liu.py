@@ -31,6 +31,8 @@ from pyrograph.errors import OptionError
 
 #: Rows that are counted at once.
 CHUNK = 2**14
+#: Most states of all variables together: counts of pairs are 2 GB, beside some copies.
+MOST_STATES = 2**14
 
 
 def learn_chow_liu(
@@ -53,8 +55,8 @@ def learn_chow_liu(
 
     Raises:
         ShapeMismatch: data is not ``[N, D]``, or empty.
-        OptionError: a value is no code, or a variable has no value and no prior
-            (``smoothing=0``) or no ``cards``.
+        OptionError: a value is no code, a variable has no value and no prior (``smoothing=0``)
+            or no ``cards``, or the variables have too many states for counts of all pairs.
     """
     table = read_table(data, cards, weights)
     counts = PairCounts.of(table, check_smoothing("smoothing", smoothing))
@@ -64,6 +66,22 @@ def learn_chow_liu(
     return fit_parameters(
         circuit, table.tensor(), weights=table.weight, smoothing=smoothing, prior=circuit
     )
+
+
+def _check_states(cards: Sequence[int]) -> None:
+    """Raise if counts of all pairs of states would not fit.
+
+    Raises:
+        OptionError: naming the variable of most states.
+    """
+    total, widest = sum(cards), int(np.argmax(cards))
+    if total > MOST_STATES:
+        raise OptionError(
+            f"the variables have {total:,} states together, variable {widest} alone "
+            f"{cards[widest]:,}: counts of all pairs of states would take "
+            f"{8 * total**2 / 1e9:,.1f} GB. Leave out a column that only numbers the rows, and "
+            f"join values that are rare; {MOST_STATES:,} states are possible"
+        )
 
 
 def check_smoothing(name: str, value: float) -> float:
@@ -88,6 +106,7 @@ class PairCounts:
 
     @staticmethod
     def of(table: Table, smoothing: float = 0.0) -> PairCounts:
+        _check_states(table.cards)
         first = np.concatenate([[0], np.cumsum(table.cards)])
         counts = np.zeros((first[-1], first[-1]))
         for begin in range(0, len(table.codes), CHUNK):

@@ -19,6 +19,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyrograph.circuits.circuit import CHUNK, Circuit
+from pyrograph.circuits.learning.table import row_weights
 from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch
 
 #: Standard deviations of Gaussian inputs stay above this share of the column's.
@@ -47,14 +48,16 @@ def fit_parameters(
         smoothing: pseudo-observations of every sum and every discrete input.
         prior: a circuit of the same structure, whose weights the pseudo-observations follow;
             default: evenly over what is possible.
-        weights: ``[N]``, how often each row counts.
+        weights: ``[N]``, how often each row counts; not negative.
         tol: stop when the objective per row rises by less.
         progress: show a bar.
 
     Raises:
         InvalidCircuit: the circuit is not smooth and decomposable.
         NonFiniteDensity: a row has probability 0; the text names it.
-        OptionError, ShapeMismatch: data or options do not fit.
+        OptionError: an option or a weight is out of range, a value is not in the domain, or a real
+            variable has one value only, which Gaussians fit ever better as they become narrower.
+        ShapeMismatch: data or weights have another shape, or the prior another structure.
     """
     circuit.requires("smooth", "decomposable", query="fit_parameters")
     if not 0 <= smoothing < float("inf") or num_steps < 1:
@@ -63,18 +66,17 @@ def fit_parameters(
             "at least 1"
         )
     device = circuit.log_weights.device
-    points = circuit.domain.check(torch.as_tensor(data, device=device))
-    weight = torch.ones(len(points), dtype=torch.float64, device=device)
-    if weights is not None:
-        weight = torch.as_tensor(weights, dtype=torch.float64, device=device)
-    if weight.shape != (len(points),) or not len(points):
-        raise ShapeMismatch(f"{len(points)} rows and weights of shape {tuple(weight.shape)}")
-    fitted = circuit.normalized()  # new parameters; its layers serve all steps
-    reference = fitted if prior is None else prior.normalized()
+    points = circuit.domain.check(data, device)
+    if not len(points):
+        raise ShapeMismatch("data has no rows")
+    weight = torch.as_tensor(row_weights(weights, len(points)), device=device)
+    with torch.no_grad():
+        fitted = circuit.normalized()  # new parameters; its layers serve all steps
+        reference = fitted if prior is None else prior.normalized()
     if len(reference.units) != len(fitted.units) or reference.num_edges != fitted.num_edges:
         raise ShapeMismatch("the prior circuit has another structure")
     pseudo = _Pseudo.of(reference, smoothing, even=prior is None)
-    narrowest = _narrowest(fitted, points)
+    narrowest = _narrowest(fitted, points[weight > 0])
     before = -torch.inf
     with tqdm(total=num_steps, disable=not progress) as bar:
         for _ in range(num_steps):
@@ -115,7 +117,7 @@ class Flows:
         moments = table.new_zeros(3, len(table))
         probs = circuit.log_table.detach().double().softmax(1).nan_to_num(0.0)
         total = table.new_zeros(())
-        states = torch.arange(table.shape[1], device=table.device)
+        width = table.shape[1]
         chunk = max(1, CHUNK // (4 * len(circuit.units)))
         begin = 0
         for x, w in zip(points.split(chunk), weight.split(chunk), strict=True):
@@ -130,8 +132,10 @@ class Flows:
                 edges += of_edges[0]
             column = x.t()[leaves.var]  # [inputs, B]
             missing = column.isnan()
-            for k in states.tolist():
-                table[:, k] += (of_inputs * (column == k)).sum(1)
+            other = missing | leaves.is_real.unsqueeze(1)
+            code = torch.where(other, width, column).long()
+            counts = table.new_zeros(len(table), width + 1).scatter_add_(1, code, of_inputs)
+            table += counts[:, :width]
             table += (of_inputs * missing).sum(1, keepdim=True) * probs
             seen = torch.where(missing, 0.0, of_inputs)
             apart = torch.where(missing, 0.0, column - leaves.loc.unsqueeze(1))
@@ -182,8 +186,20 @@ def _per_sum(circuit: Circuit, edges: Tensor) -> Tensor:
 
 
 def _narrowest(circuit: Circuit, points: Tensor) -> Tensor:
-    """``[inputs]``, lower bounds of standard deviations."""
+    """``[inputs]``, lower bounds of standard deviations.
+
+    Raises:
+        OptionError: a real column is constant, so that none follows from it.
+    """
     present = ~points.isnan()
+    least = torch.where(present, points, torch.inf).amin(0)
+    most = torch.where(present, points, -torch.inf).amax(0)
+    for v, card in enumerate(circuit.cards):
+        if card is None and least[v] == most[v]:
+            raise OptionError(
+                f"variable {v} is real and has no value but {float(most[v]):g}: a Gaussian would "
+                "become infinitely narrow there. Leave the column out, or add noise to it"
+            )
     number = present.sum(0).clamp_min(1)
     mean = points.nan_to_num(0.0).sum(0) / number
     spread = (torch.where(present, points - mean, 0.0).square().sum(0) / number).sqrt()

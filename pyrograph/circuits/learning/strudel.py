@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -33,6 +34,7 @@ from pyrograph.circuits.learning.em import fit_parameters
 from pyrograph.circuits.learning.growth import Growth
 from pyrograph.circuits.learning.mixture import fit_mixture
 from pyrograph.circuits.learning.table import Table, read_table
+from pyrograph.circuits.leaves import numbers
 from pyrograph.errors import OptionError, ShapeMismatch
 
 EDGES = ("flow", "dependence", "random")
@@ -75,7 +77,8 @@ def learn_strudel(
         shrinkage: pseudo-observations of every copied sum, distributed like what it was copied
             from, and of every sum of a component; default 10, or 0 if ``smoothing`` is 0. With
             both 0 weights are of maximum likelihood, and new rows may have probability 0.
-        max_edges: stop when the circuit of one component would have more; default no limit.
+        max_edges: stop when the circuit of one component would have more; default no limit. At
+            least as many as the tree has, which it grows from.
         patience: steps without a better validation after which it stops.
         num_components: above 1, a mixture of circuits of the learnt structure, by EM.
         num_completions: draws for the rows that miss values.
@@ -114,6 +117,11 @@ def learn_strudel(
         )
         completed = draw_missing(start, table, num_completions)
     growth = Growth(completed, checked, smoothing, shrinkage, copy_depth, edge, variable)
+    if max_edges is not None and growth.splitting.num_edges > max_edges:
+        raise OptionError(
+            f"max_edges={max_edges!r}, but the tree that every circuit grows from has "
+            f"{growth.splitting.num_edges} edges"
+        )
     with tqdm(total=num_steps, disable=not progress) as bar:
         best = growth.run(num_steps, patience, math.inf if max_edges is None else max_edges, bar)
     if num_components > 1:
@@ -133,23 +141,24 @@ def _read(
     table = read_table(data, cards, weights)
     if valid is None:
         return table, None
-    rows = torch.as_tensor(valid)
+    rows = numbers(valid)
     if rows.dim() != 2 or rows.shape[1] != table.num_variables:
         raise ShapeMismatch(
             f"valid has shape {tuple(rows.shape)}; expected [M, {table.num_variables}]"
         )
     if cards is None:
-        both = torch.cat([table.tensor().double(), rows.detach().cpu().double()])
+        both = torch.cat([table.tensor().double(), rows.detach().cpu()])
         cards = read_table(both, name="data with valid").cards
     return replace(table, cards=tuple(cards)), read_table(rows, cards, name="valid")
 
 
-def _check_options(edge: str, variable: str, **numbers: int) -> None:
+def _check_options(edge: str, variable: str, **counts: int) -> None:
     if edge not in EDGES or variable not in VARIABLES:
         raise OptionError(
             f"edge={edge!r}, variable={variable!r}: edge is one of {EDGES}, variable of {VARIABLES}"
         )
-    for name, value in numbers.items():
+    for name, value in counts.items():
         least = 0 if name in ("num_steps", "copy_depth") else 1
-        if value != int(value) or value < least:
+        is_whole = isinstance(value, Real) and math.isfinite(value) and value == int(value)
+        if not is_whole or value < least:
             raise OptionError(f"{name}={value!r}: a whole number, at least {least}")

@@ -93,16 +93,22 @@ def read_table(
             raise OptionError(
                 f"variable {v} has the code {found[v] - 1} in {name} and {card} states by cards"
             )
-    count = _weights(weights, len(codes))
+    count = row_weights(weights, len(codes))
     rows, group = np.unique(codes, axis=0, return_inverse=True)
     total = np.bincount(group.reshape(-1), count, len(rows))
     return Table(rows, tuple(int(c) for c in cards), total)
 
 
-def _weights(weights: Tensor | None, num_rows: int) -> np.ndarray:
+def row_weights(weights: Tensor | None, num_rows: int) -> np.ndarray:
+    """How often each row counts, ``[N]``; default once.
+
+    Raises:
+        ShapeMismatch: there is not one for each row.
+        OptionError: one is negative or not finite, or all are zero.
+    """
     if weights is None:
         return np.ones(num_rows)
-    found = torch.as_tensor(weights).detach().cpu().to(torch.float64).numpy()
+    found = numbers(weights).detach().cpu().numpy()
     if found.shape != (num_rows,):
         raise ShapeMismatch(f"weights have shape {found.shape}; expected [{num_rows}]")
     if not (np.isfinite(found).all() and (found >= 0).all() and found.sum() > 0):

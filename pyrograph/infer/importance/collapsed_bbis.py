@@ -117,6 +117,8 @@ class CollapsedBBIS(BBIS):
         tables = self._tables()
         summed = set(self._summed.tolist())
         held = [v for v in range(self.graph.num_nodes) if v not in summed]
+        if not held:
+            return compile_tables(tables, self.graph.nodes, budget).to(self.graph.device)
         if self.collapse == "treewidth":
             return HeldCircuit(self.graph, held, budget, tables)
         try:
@@ -179,15 +181,20 @@ class CollapsedBBIS(BBIS):
         Raises:
             OptionError: the program is too wide for that.
         """
-        if isinstance(self.circuit, HeldCircuit):
-            raise OptionError(
-                "the program has zeros, which Gibbs chains do not cross, and is too wide to be "
-                "drawn from: give samples= or proposal="
-            )
+        whole = self.circuit
+        if isinstance(whole, HeldCircuit):
+            budget = MAX_EDGES if self.max_edges is None else self.max_edges
+            try:
+                whole = compile_tables(self._tables(), self.graph.nodes, budget)
+            except UnsupportedFactor as error:
+                raise OptionError(
+                    "the program has zeros, which Gibbs chains do not cross, and is too wide to be "
+                    "drawn from: give samples= or proposal="
+                ) from error
         seed = int(torch.randint(2**62, (), generator=self.generator))
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            return self.circuit.sample(self.num_particles).t().clone()
+            return whole.sample(self.num_particles).t().to(self.graph.device, copy=True)
 
     def _filled(self, proposal: Proposal | None) -> Proposal | None:
         """Values with any state in the columns that are ignored."""

@@ -22,6 +22,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from pyrograph.infer.importance.ridge import cholesky_with_ridge
+
 #: Of the way to the boundary; most steps.
 STEP, MOST_STEPS = 0.99, 60
 #: Steps without a smaller gap before full factors take over, and before it ends.
@@ -105,16 +107,10 @@ class _Dense:
     """By a Cholesky factor, with a ridge where a pivot fails."""
 
     def __init__(self, k: Tensor):
-        self.lifted, self.diagonal, self.ridge = k.clone(), k.diagonal().clone(), 0.0
+        self.k, self.ridge = k, 0.0
 
     def prepare(self, barrier: Tensor) -> None:
-        ridge = 0.0
-        while True:
-            self.lifted.diagonal().copy_(self.diagonal * (1 + ridge) + barrier)
-            self.factor, failed = torch.linalg.cholesky_ex(self.lifted)
-            if not int(failed):
-                break
-            ridge = max(10 * ridge, 1e-15)
+        self.factor, ridge = cholesky_with_ridge(self.k, barrier)
         self.ridge = max(self.ridge, ridge)
 
     def solve(self, right: Tensor) -> Tensor:

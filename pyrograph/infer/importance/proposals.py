@@ -63,7 +63,8 @@ def continuous_points(
     arguments: tuple[tuple, dict],
 ) -> Tensor:
     """Flat points ``[n, dim]`` in the graph's space, see
-    :func:`pyrograph.infer.initial.starting_particles`.
+    :func:`pyrograph.infer.initial.starting_particles`; of a posterior of as many particles these,
+    whatever weights they have there.
 
     Raises:
         OptionError: Gibbs chains were asked for, or a value is outside its support.
@@ -74,6 +75,8 @@ def continuous_points(
             "Gibbs chains are for discrete sites; give samples={site: values}, a posterior of "
             "another engine (pg.Langevin, pg.GraphicalSVGD), or a guide, as the proposal"
         )
+    if isinstance(proposal, Posterior):
+        proposal = _values(proposal, num_points, graph, arguments)
     return initial.starting_particles(proposal, num_points, graph, *arguments)
 
 

@@ -16,17 +16,15 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pyrograph.infer.importance.simplex_qp import (
-    cholesky_with_ridge,
-    minimise_on_simplex,
-    symmetric_part,
-)
+from pyrograph.infer.importance.ridge import cholesky_with_ridge
+from pyrograph.infer.importance.simplex_qp import minimise_on_simplex, symmetric_part
 
 
 def simplex_weights(gram: Tensor) -> Tensor:
     """The weights of least w'Kw, differentiable in K.
 
-    Where the support changes, derivatives are those of one of its sides.
+    Where the support changes, derivatives are those of one of its sides. Points whose diagonal is
+    zero share all weight equally: on this face the weights are constant, and derivatives zero.
 
     Args:
         gram: ``[n, n]``; its symmetric part is used.
@@ -56,6 +54,8 @@ class _Implicit(torch.autograd.Function):
         support = weights.nonzero().squeeze(1)
         at = support.to(gram.device)
         w, k = weights[support], symmetric_part(gram[at][:, at])
+        if not bool(k.diagonal().any()):
+            return torch.zeros_like(gram)
         seed = upstream.detach().to("cpu", torch.float64)[support]
         factor, _ = cholesky_with_ridge(k)
         sides = torch.stack([seed, torch.ones_like(seed)], 1)

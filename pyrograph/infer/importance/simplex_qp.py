@@ -31,6 +31,7 @@ from torch import Tensor
 
 from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.infer.importance.interior_point import interior_point
+from pyrograph.infer.importance.ridge import cholesky_with_ridge
 from pyrograph.infer.options import positive
 
 #: Relative to the largest term of a gradient: a multiplier that is zero but for rounding.
@@ -75,8 +76,8 @@ def minimise_on_simplex(
 
     Raises:
         ShapeMismatch: the matrix is not square, or ``start`` has another length.
-        OptionError: an entry is not finite, a diagonal entry is negative, or ``tol`` is not
-            positive.
+        OptionError: an entry is not finite, a diagonal entry is negative or the matrix is beyond
+            rounding not positive semi-definite, or ``tol`` is not positive.
     """
     tol = positive("tol", tol)
     k = symmetric_part(gram)
@@ -236,18 +237,6 @@ class Searches:
             w = w + min(1.0, float(share[first])) * (target - w)
             w[first] = 0.0
             support, w = support[w > 0], w[w > 0]
-
-
-def cholesky_with_ridge(block: Tensor) -> tuple[Tensor, float]:
-    """The lower factor, and the ridge that it needed."""
-    factor, failed = torch.linalg.cholesky_ex(block)
-    ridge = 0.0
-    while int(failed):
-        ridge = max(10 * ridge, 1e-15)
-        lifted = block.clone()
-        lifted.diagonal().mul_(1 + ridge)
-        factor, failed = torch.linalg.cholesky_ex(lifted)
-    return factor, ridge
 
 
 def symmetric_part(gram: Tensor) -> Tensor:

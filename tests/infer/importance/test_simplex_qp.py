@@ -16,6 +16,7 @@ from torch.testing import assert_close
 from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.infer.importance import minimise_on_simplex, simplex_weights
 from pyrograph.infer.importance.interior_point import interior_point
+from pyrograph.infer.importance.ridge import cholesky_with_ridge
 from pyrograph.infer.importance.simplex_qp import Searches
 
 
@@ -245,3 +246,30 @@ def test_derivatives_are_those_of_a_cvxpylayer():
     (found,) = torch.autograd.grad(ours @ direction, root)
     assert_close(ours, theirs, rtol=0, atol=1e-5)
     assert_close(found, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("diagonal", [(0.0, 1.0), (0.0, 0.0), (0.0, 2.0, 0.0)])
+def test_on_the_face_of_points_without_discrepancy_derivatives_are_zero(diagonal):
+    """There w'Kw = 0 is least whatever the other entries are, so that weights do not move."""
+    gram = torch.diag(torch.tensor(diagonal)).requires_grad_()
+    weights = simplex_weights(gram)
+    nothing = torch.tensor(diagonal) == 0
+    assert_close(weights.detach(), nothing / nothing.sum(), rtol=0, atol=0)
+    weights[0].backward()
+    assert_close(gram.grad, torch.zeros_like(gram), rtol=0, atol=0)
+    moved = torch.where(gram.detach() > 0, gram.detach() + 0.1, gram.detach())
+    assert_close(simplex_weights(moved), weights.detach(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("k", [torch.zeros(2, 2), torch.tensor([[1e-300, 1.0], [1.0, 1.0]])])
+def test_what_no_ridge_makes_positive_definite_is_refused(k):
+    with pytest.raises(OptionError, match="diagonal at point"):
+        cholesky_with_ridge(k)
+
+
+def test_the_ridge_is_just_what_rounding_needs():
+    root = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
+    k = root @ root.t()
+    factor, ridge = cholesky_with_ridge(k)
+    assert 0 < ridge <= 1e-13
+    assert_close(factor @ factor.t(), k, rtol=0, atol=1e-12)
