@@ -13,6 +13,9 @@ from pyrograph.diagnostics.support import free_values
 from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.posterior import Posterior
 
+#: Share of the spread by which particles that start alike are moved apart.
+REPEATED = 0.1
+
 Init = Mapping[str, Tensor] | Tensor | Posterior | Callable
 
 
@@ -25,11 +28,13 @@ def starting_particles(
         init: one of
             a dict ``{site: [n, *site shape]}`` in the program's space, every latent site in it;
             a tensor ``[n, dim]`` of flat particles in the graph's space;
-            a posterior: its particles, or draws from it if their number differs;
+            a posterior: its particles, or draws from it if their number differs or they are
+            weighted;
             a Pyro guide, called n times with the model's arguments;
             a function that returns such a dict or tensor: of ``num_particles`` and/or ``graph``
-            (by these names; what else it takes must have defaults), of nothing, of the model's
-            arguments, or of one argument, the number of particles.
+            (by these names; what else it takes must have defaults), of ``n`` alone, the number of
+            particles; else of nothing, of the model's arguments, or, where these do not fit, of
+            one argument, the number of particles.
         num_particles: n.
         graph: the factor graph.
         args, kwargs: the model's arguments, for guides.
@@ -44,7 +49,7 @@ def starting_particles(
     if isinstance(init, Posterior):
         particles = getattr(init, "particles", None)
         enough = particles is not None and len(next(iter(particles.values()))) == num_particles
-        init = particles if enough else init.sample(num_particles)
+        init = particles if enough and _equally_weighted(init) else init.sample(num_particles)
     elif callable(init) and not isinstance(init, Tensor | Mapping):
         init = called(init, num_particles, graph, args, kwargs or {})
     if isinstance(init, Tensor):
@@ -78,6 +83,28 @@ def uniform(num_particles: int, graph, generator: torch.Generator, reach: float)
     return ((2 * draw - 1) * reach).to(graph.device, graph.dtype).t()
 
 
+def apart(x: Tensor, start: Tensor, normal: Callable[[torch.Size], Tensor]) -> Tensor:
+    """Particles ``x`` ``[n, dim]``, moved apart where they started alike: without noise, equal
+    particles would feel the same forces and stay equal for ever.
+
+    In each column a particle that started where another did is shifted by a tenth of the
+    column's standard deviation at the start, or of 1 where all started alike.
+    """
+    ordered, order = start.sort(dim=0, stable=True)
+    repeated = torch.zeros_like(start, dtype=torch.bool)
+    repeated.scatter_(0, order[1:], ordered.diff(dim=0) == 0)
+    if not repeated.any():
+        return x
+    alike = start.amin(0) == start.amax(0)  # a deviation of theirs would be rounding
+    width = REPEATED * torch.where(alike, 1, start.std(0, correction=0))
+    return torch.where(repeated, x + width * normal(x.shape), x)
+
+
+def _equally_weighted(posterior: Posterior) -> bool:
+    weights = getattr(posterior, "weights", None)
+    return weights is None or bool((weights == weights[0]).all())
+
+
 def called(init: Callable, num_particles: int, graph, args: tuple, kwargs: dict) -> Any:
     """Particles from a function or a guide."""
     given = {"num_particles": num_particles, "graph": graph}
@@ -86,6 +113,10 @@ def called(init: Callable, num_particles: int, graph, args: tuple, kwargs: dict)
     wanted = {name: given[name] for name in names if name in given}
     if wanted and _takes(init, (), wanted):
         return init(**wanted)
+    if names == ("n",):
+        returned = _of_number(init, num_particles, graph)
+        if returned is not None:
+            return returned
     call_args, call_kwargs = (args, kwargs) if names or isinstance(init, Module) else ((), {})
     if names and not _takes(init, call_args, call_kwargs):
         if not _takes(init, (num_particles,), {}):
@@ -97,14 +128,14 @@ def called(init: Callable, num_particles: int, graph, args: tuple, kwargs: dict)
         return init(num_particles)
     draws = []
     for _ in range(num_particles):
-        with torch.no_grad():
-            trace = poutine.trace(init).get_trace(*call_args, **call_kwargs)
-        sites = {
-            name: node["value"]
-            for name, node in trace.nodes.items()
-            if node["type"] == "sample" and name in graph.sites
-        }
-        returned = trace.nodes["_RETURN"]["value"]
+        try:
+            sites, returned = _traced(init, call_args, call_kwargs, graph)
+        except TypeError as error:
+            raise OptionError(
+                f"init={init!r} was called with the model's arguments, as a guide is, and failed "
+                f"({error}). If it is a function of the number of particles, call its argument n "
+                "or num_particles."
+            ) from error
         if not sites and isinstance(returned, Tensor | Mapping):
             return returned
         draws.append(sites)
@@ -112,6 +143,28 @@ def called(init: Callable, num_particles: int, graph, args: tuple, kwargs: dict)
     if missing:
         raise ShapeMismatch(f'init: the guide does not draw site "{missing[0]}"')
     return {name: torch.stack([draw[name] for draw in draws]) for name in graph.sites}
+
+
+def _traced(init: Callable, args: tuple, kwargs: dict, graph) -> tuple[dict[str, Tensor], Any]:
+    """What a call draws of the graph's sites, and what it returns."""
+    with torch.no_grad():
+        trace = poutine.trace(init).get_trace(*args, **kwargs)
+    sites = {
+        name: node["value"]
+        for name, node in trace.nodes.items()
+        if node["type"] == "sample" and name in graph.sites
+    }
+    return sites, trace.nodes["_RETURN"]["value"]
+
+
+def _of_number(init: Callable, num_particles: int, graph) -> Any:
+    """What a function of the number of particles returns; None if it is a guide of a model whose
+    argument is called n too."""
+    try:
+        sites, returned = _traced(init, (num_particles,), {}, graph)
+    except Exception:  # a guide, called with what it does not expect
+        return None
+    return None if sites else returned
 
 
 def _takes(function: Callable, args: tuple, kwargs: dict) -> bool:

@@ -5,7 +5,9 @@
 A node moves by the gradient of the factors in whose scope it is, so one step is one
 pass over the graph: O(n * num_factors). Biased by O(eps) without a Metropolis test,
 which would need a global quantity and could not run node by node: on a Gaussian of
-precision a the stationary variance is 1 / (a (1 - eps a / 2)).
+precision a the stationary variance is 1 / (a (1 - eps a / 2)), and a start is forgotten as
+exp(-a eps t) after t steps. So eps must be short beside the narrowest density, 1 / a, and
+num_steps * eps several times the widest one's.
 
 Source: Wang, Zeng & Liu (2018), section 4 (baseline).
 """
@@ -17,6 +19,7 @@ from torch import Tensor
 
 from pyrograph.infer.options import positive
 from pyrograph.infer.particle import ParticleEngine
+from pyrograph.infer.stein_checks import WIDE
 
 
 class Langevin(ParticleEngine):
@@ -24,7 +27,9 @@ class Langevin(ParticleEngine):
 
     Args:
         model: a Pyro program whose latent sites are all continuous.
-        step_size: eps above, in unconstrained units.
+        step_size: eps above, in unconstrained units. The status tells, by Stein's identity, where
+            it is too long (variances too large) or where ``num_steps * step_size`` is less than
+            the slowest coordinate needs to forget its start (means off).
         num_particles: number of chains n, default 50 or as many as ``init`` holds.
         options: see :class:`ParticleEngine`; the KSD costs extra and is computed only for
             ``tol``.
@@ -44,3 +49,20 @@ class Langevin(ParticleEngine):
     def move(self, x: Tensor, score: Tensor) -> Tensor:
         noise = self.normal(x.shape)
         return x + self.step_size * score + (2 * self.step_size) ** 0.5 * noise
+
+    def not_arrived(self) -> str:
+        other = "" if isinstance(self.init, str) else ' (or give init="laplace")'
+        return (
+            f"Raise num_steps or step_size: their product, {self.num_done * self.step_size:.3g} so "
+            f"far, must exceed the slowest relaxation time{other}."
+        )
+
+    def wide(self, column: int) -> str:
+        # eps a, where a chain of precision a is too wide for its step alone
+        precision = self.checks().ratio[column] / self.x[:, column].var(correction=0)
+        if float(self.step_size * precision) < 2 * (1 - 1 / WIDE):
+            return self.narrow(column)
+        return "step_size is too long for a density this narrow, shorten it."
+
+    def narrow(self, column: int) -> str:
+        return f"they have not settled. {self.not_arrived()}"

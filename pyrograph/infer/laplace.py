@@ -9,43 +9,94 @@ curvature alone. O((number of colours) * (one pass over the graph)), no matrix.
 Conditional widths understate marginal ones; it is a start, not an approximation.
 """
 
+import math
+
 import numpy as np
 import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
 from pyrograph.diagnostics import value_and_score
+from pyrograph.errors import InferenceError, NonFiniteDensity
 from pyrograph.graph.colouring import colour
+from pyrograph.infer.stein_checks import coordinate_name
+
+#: Gain in log density by one step from which a point is no mode.
+RISE = 0.5
 
 
 def laplace(num_particles: int, graph, generator: torch.Generator, max_steps: int = 500) -> Tensor:
     """Draws about the mode: ``[num_particles, dim]`` in the graph's space.
 
+    Raises:
+        NonFiniteDensity, InferenceError: see :func:`mode_and_width`.
+    """
+    return around(*mode_and_width(graph, max_steps), num_particles, generator)
+
+
+def around(mode: Tensor, width: Tensor, num_particles: int, generator: torch.Generator) -> Tensor:
+    """``[n, dim]``, independent normal draws of the given widths ``[dim]``."""
+    noise = torch.randn(len(mode), num_particles, generator=generator, dtype=torch.float64).t()
+    return mode + width * noise.to(mode)
+
+
+def mode_and_width(graph, max_steps: int = 500) -> tuple[Tensor, Tensor]:
+    """The mode and the conditional standard deviations there, both ``[dim]``.
+
     The mode is climbed to from zero by L-BFGS; a column whose curvature there is not that of a
     maximum (a ridge, say) gets the width 1.
 
     Raises:
-        NonFiniteDensity: the density breaks down on the way, naming the factor.
+        NonFiniteDensity: the density breaks down at zero or about the mode, naming the factor.
+        InferenceError: the climb ended where the density still rises, naming the site.
     """
-    mode = find_mode(graph, max_steps)
+    mode, exhausted = find_mode(graph, max_steps)
     precision = conditional_precision(graph, mode)
     width = torch.where(precision > 0, precision.clamp_min(1e-300).rsqrt(), 1)
-    noise = torch.randn(graph.dim, num_particles, generator=generator, dtype=torch.float64).t()
-    return mode + width * noise.to(mode)
+    if not exhausted:  # else it is on its way, which is good enough to start from
+        _refuse_a_slope(graph, mode, width)
+    return mode, width
 
 
-def find_mode(graph, max_steps: int) -> Tensor:
-    """The point at which L-BFGS stops, ``[dim]``."""
+def find_mode(graph, max_steps: int) -> tuple[Tensor, bool]:
+    """The point at which L-BFGS stops, ``[dim]``, and whether for want of steps."""
+    highest = -math.inf
 
     def descent(x: np.ndarray) -> tuple[float, np.ndarray]:
+        nonlocal highest
         point = torch.as_tensor(x, dtype=graph.dtype, device=graph.device)[None]
-        log_p, score = value_and_score(graph, point)
+        try:
+            log_p, score = value_and_score(graph, point)
+        except NonFiniteDensity:
+            if highest == -math.inf:  # at zero, where the climb starts
+                raise
+            # a wall that the line search can backtrack from: infinity spoils its interpolation
+            return highest + 1.0, np.zeros(graph.dim)
+        highest = max(highest, -float(log_p))
         return -float(log_p), -score[0].double().cpu().numpy()
 
     found = minimize(
         descent, np.zeros(graph.dim), jac=True, method="L-BFGS-B", options={"maxiter": max_steps}
     )
-    return torch.as_tensor(found.x, dtype=graph.dtype, device=graph.device)
+    out_of_steps = found.status == 1  # SciPy's code for it
+    return torch.as_tensor(found.x, dtype=graph.dtype, device=graph.device), out_of_steps
+
+
+def _refuse_a_slope(graph, x: Tensor, width: Tensor) -> None:
+    """Raise where a step of one width along the steepest coordinate still climbs: at a mode it
+    would lose 1/2. The score alone may be rounding, in single precision."""
+    log_p, score = value_and_score(graph, x[None])
+    column = int((score[0].abs() * width).argmax())
+    step = torch.zeros_like(x)
+    step[column] = score[0, column].sign() * width[column].clamp_max(1.0)
+    if float(graph.density((x + step)[None]) - log_p) < RISE:
+        return
+    raise InferenceError(
+        f'init="laplace" found no mode: the climb ended at log density {float(log_p):.4g}, which '
+        f"still rises along {coordinate_name(graph, column)}. A centred hierarchy has none, its "
+        "density grows without bound as the scale goes to 0. Reparameterise it "
+        "(pyro.infer.reparam.LocScaleReparam), or leave init= out."
+    )
 
 
 def conditional_precision(graph, x: Tensor) -> Tensor:

@@ -7,6 +7,9 @@
 coordinate by coordinate, for each particle. A rule is a value without state; what it remembers
 is a dict of tensors that the caller keeps, replaced and never changed in place.
 
+A rule whose first steps have length lr does not know how wide a density is. Where that is known, as
+after a Laplace start, it sees x / unit and direction * unit: steps in units of the widths.
+
 Source: Duchi, Hazan & Singer (2011); Kingma & Ba (2015); RMSProp with lr 5e-3, d 0.9, eps 1e-6
 is the schedule released with Wang, Zeng & Liu (2018).
 """
@@ -20,6 +23,8 @@ from torch import Tensor
 from pyrograph.infer.options import fraction, positive
 
 Memory = dict[str, Tensor]
+#: What the units of a rule are remembered under, beside what the rule itself remembers.
+UNIT = "laplace_width"
 
 
 class Optimizer(Protocol):
@@ -106,3 +111,23 @@ class Adam:
         scale = (square / (1 - second**k)).sqrt() + self.eps
         x = x + self.lr * (mean / (1 - first**k)) / scale
         return x, {"mean": mean, "square": square, "count": count}
+
+
+def started(rule: Optimizer, x: Tensor, unit: Tensor | None = None) -> Memory:
+    """What a rule remembers before the first step at ``x`` ``[n, dim]``, and its units.
+
+    Args:
+        unit: ``[dim]``; None leaves ``x`` as it is.
+    """
+    return rule.start(x) if unit is None else {**rule.start(x / unit), UNIT: unit}
+
+
+def stepped(rule: Optimizer, x: Tensor, direction: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+    """One step of a rule in the units that its memory holds, if it holds any."""
+    unit = memory.get(UNIT)
+    if unit is None:
+        return rule.step(x, direction, memory)
+    own = {name: value for name, value in memory.items() if name != UNIT}
+    scaled = x / unit
+    there, own = rule.step(scaled, direction * unit, own)
+    return x + (there - scaled) * unit, {**own, UNIT: unit}

@@ -13,13 +13,16 @@ import torch
 from torch import Tensor
 
 from pyrograph.diagnostics import value_and_score
-from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch
+from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.infer import initial
 from pyrograph.infer.base import Engine
-from pyrograph.infer.laplace import laplace
+from pyrograph.infer.laplace import around, mode_and_width
+from pyrograph.infer.optimizer import UNIT
 from pyrograph.infer.options import count
 from pyrograph.infer.requires import Continuous
-from pyrograph.kernels import Layout, SteinOperator
+from pyrograph.infer.stein_checks import SteinChecks, coordinate_name, without_density
+from pyrograph.kernels import Blanket, Layout, Locality, SteinOperator
+from pyrograph.kernels.locality import Without
 from pyrograph.posterior import ParticlePosterior
 
 DEFAULT_PARTICLES = 50
@@ -35,7 +38,10 @@ class ParticleEngine(Engine):
             :mod:`pyrograph.infer.laplace`), or see
             :func:`pyrograph.infer.initial.starting_particles`.
         options: see :class:`Engine`; ``tol`` is compared with the graphical KSD (squared,
-            V-statistic) of the particles.
+            V-statistic) of the particles. It has the units of a squared score, 1 / x^2, summed
+            over coordinates: the same ``tol`` asks less of a wide density. So ``converged``
+            takes besides that the particles pass :class:`.stein_checks.SteinChecks`, which have
+            no units: no mean is off, no variance by more than a factor 2.
 
     Shapes:
         particles: ``[n, dim]``, unconstrained, columns in node order.
@@ -48,6 +54,8 @@ class ParticleEngine(Engine):
     requires = Continuous()
     unconstrained = True
     monitor = "ksd"
+    #: Standard errors that the Stein checks grant to particles drawn independently.
+    errors: float = 5.0
 
     def __init__(
         self,
@@ -87,7 +95,13 @@ class ParticleEngine(Engine):
 
     def stein_operator(self) -> SteinOperator:
         """The kernel and locality of the KSD."""
-        return SteinOperator(Layout.of(self.graph), device=self.graph.device)
+        return SteinOperator(
+            Layout.of(self.graph), None, self.of_known(Blanket()), self.graph.device
+        )
+
+    def of_known(self, locality: Locality) -> Locality:
+        """The locality without the kernels of nodes that have no density: these stay."""
+        return Without(locality, self._held.cpu()) if self._bare.any() else locality
 
     # What every particle engine does.
 
@@ -98,11 +112,17 @@ class ParticleEngine(Engine):
         return draw.t().to(self.graph.device, self.graph.dtype)
 
     def allocate(self) -> None:
+        self._bare = without_density(self.graph)
+        widths = self.graph.columns.cpu().diff()
+        self._held = self._bare.repeat_interleave(widths).to(self.graph.device)
         self.stein = self.stein_operator()
+        #: conditional widths ``[dim]`` where the start measures them
+        self.width: Tensor | None = None
         if self.init is None:
             x = self.default_start()
         elif isinstance(self.init, str):
-            x = laplace(self.num_particles, self.graph, self.generator)
+            mode, self.width = mode_and_width(self.graph)
+            x = around(mode, self.width, self.num_particles, self.generator)
         else:
             args, kwargs = self._arguments
             x = initial.starting_particles(self.init, self.num_particles, self.graph, args, kwargs)
@@ -112,14 +132,17 @@ class ParticleEngine(Engine):
         self._evaluate(x)
 
     def advance(self) -> dict[str, Tensor]:
-        memory, stream = self.memory, self.generator.get_state()
+        before, stream, scopes = dict(vars(self)), self.generator.get_state(), self.stein.scopes
         try:
             with torch.no_grad():
                 x = self.move(self.x, self.score)
+                if self._bare.any():
+                    x = torch.where(self._held, self.x, x)
             return self._evaluate(x)
-        except NonFiniteDensity:
-            self.memory = memory
+        except BaseException:  # an interrupt too leaves the step undone, whole
+            vars(self).update(before)
             self.generator.set_state(stream)
+            self.stein.scopes = scopes
             raise
 
     def _evaluate(self, x: Tensor) -> dict[str, Tensor]:
@@ -149,6 +172,73 @@ class ParticleEngine(Engine):
             history=self.history,
         )
 
+    def checks(self) -> SteinChecks:
+        """What Stein's identity says of the particles as they stand."""
+        return SteinChecks.of(self.x, self.score, self.errors)
+
+    @property
+    def converged(self) -> bool:
+        """Whether ``tol`` was given and met, by particles that pass the Stein checks."""
+        return super().converged and (self.num_particles == 1 or self.checks().passed)
+
+    @property
+    def status(self) -> str:
+        """``"converged"``, or what happened and what to do."""
+        text = super().status
+        if super().converged and not self.converged:
+            text = (
+                f"not converged: after {self.num_done} steps the {self.monitor} is within "
+                f"tol={self.tol:.4g}, which has the units of a squared score, but the particles "
+                "do not satisfy Stein's identity."
+            )
+        if self.num_done > 0 and self.num_particles > 1 and not self.converged:
+            text += self.doubts(self.checks())
+        return text + self._of_bare_nodes() if self._graph is not None else text
+
+    def doubts(self, checks: SteinChecks) -> str:
+        """Sentences on means or variances that are off; empty where none is."""
+        if not checks.arrived:
+            column = checks.most_shifted()
+            return (
+                " By the Stein identity the particles have not settled about the target's mean: "
+                f"the mean score of {coordinate_name(self.graph, column)} times its standard "
+                f"deviation is {checks.shift[column]:.3g}, not 0. {self.not_arrived()}"
+            )
+        for column, remedy in ((checks.too_wide(), self.wide), (checks.too_narrow(), self.narrow)):
+            if column is not None:
+                return (
+                    " By the Stein identity the particles' variance is "
+                    f"{checks.ratio.median():.2f} of the target's (median over coordinates), at "
+                    f"{coordinate_name(self.graph, column)} {checks.ratio[column]:.2f}: "
+                    f"{remedy(column)}"
+                )
+        return ""
+
+    def not_arrived(self) -> str:
+        """What to do about means that are off."""
+        if isinstance(self.init, str):
+            return "Raise num_steps."
+        return 'Give init="laplace", which starts at the mode, or raise num_steps.'
+
+    def wide(self, column: int) -> str:
+        """Why the variance of a coordinate is too large, and what to do."""
+        return "they have not settled, raise num_steps."
+
+    def narrow(self, column: int) -> str:
+        """Why the variance of a coordinate is too small, and what to do."""
+        return "they have not settled, raise num_steps."
+
+    def _of_bare_nodes(self) -> str:
+        number = int(self._bare.sum())
+        if number == 0:
+            return ""
+        site, index = self.graph.nodes[int(self._bare.nonzero()[0])]
+        place = f"[{', '.join(map(str, index))}]" if index else ""
+        return (
+            f" {number} of {self.graph.num_nodes} nodes have no density, as masked ones "
+            f'(site "{site}"{place} first): their particles stay where they started.'
+        )
+
     def remedy(self) -> str:
         return (
             "n particles cannot bring the discrepancy below a floor that falls with n: if the "
@@ -170,12 +260,16 @@ class ParticleEngine(Engine):
                 f"engine {list(self.x.shape)} and {self.x.dtype}: give num_particles= and dtype= "
                 "as in the saved run"
             )
-        if memory.keys() != self.memory.keys():
+        # a run goes on in the units it was in, whatever start this engine had
+        own = {name: value for name, value in self.memory.items() if name != UNIT}
+        if UNIT in memory:
+            own[UNIT] = self.x[0]
+        if memory.keys() != own.keys():
             raise ShapeMismatch(
                 f"the state remembers {sorted(memory) or 'nothing'}, this engine "
-                f"{sorted(self.memory) or 'nothing'}: give optim= as in the saved run"
+                f"{sorted(own) or 'nothing'}: give optim= as in the saved run"
             )
-        for name, ours in self.memory.items():
+        for name, ours in own.items():
             if memory[name].shape != ours.shape or memory[name].dtype != ours.dtype:
                 raise ShapeMismatch(
                     f'the state remembers "{name}" with shape {list(memory[name].shape)} and '
@@ -183,5 +277,5 @@ class ParticleEngine(Engine):
                     "optim= as in the saved run"
                 )
         self.generator.set_state(state["generator"].cpu())
-        self.memory = {name: value.to(self.memory[name].device) for name, value in memory.items()}
+        self.memory = {name: value.to(own[name].device) for name, value in memory.items()}
         self._evaluate(saved.to(self.graph.device))

@@ -15,6 +15,7 @@ which the first cannot.
 from __future__ import annotations
 
 import math
+import numbers
 
 from pyrograph.errors import OptionError
 from pyrograph.kernels.protocol import Kernel
@@ -24,12 +25,21 @@ class Summable:
     """Kernels that can be weighted with ``*`` and added with ``+``."""
 
     def __mul__(self, weight: float) -> Sum:
+        if isinstance(weight, bool) or not isinstance(weight, numbers.Real):
+            raise OptionError(
+                f"{self!r} times {weight!r}: kernels are weighted by numbers and added, as in "
+                "0.7 * RBF() + 0.3 * Linear()"
+            )
         return Sum((weight, self))
 
     __rmul__ = __mul__
 
     def __add__(self, other: Kernel | Summable) -> Sum:
         return Sum((1.0, self), (1.0, other))
+
+    def __radd__(self, other: int) -> Sum:
+        """``sum([a, b])`` starts from 0."""
+        return Sum((1.0, self)) if other == 0 else self + other
 
 
 class Own(Summable):

@@ -77,10 +77,17 @@ def _slope(block: Block, share: Tensor) -> Tensor:
     """d_i d'_i k = 1 / (|C| sd_i^2), ``[B, w, 1]``; a coordinate on which all particles agree
     has no scale, and z = 0."""
     variance = block.own.detach().square().mean(-1, keepdim=True)
-    return torch.where(variance > 0, share / variance, 0)
+    return torch.where(variance > _smallest(variance), share / variance, 0)
 
 
 def _standardised(centred: Tensor) -> Tensor:
     """Columns of unit variance; those without variance stay zero."""
     variance = centred.detach().square().mean(-1, keepdim=True)
-    return centred * torch.where(variance > 0, variance.rsqrt(), 0)
+    return centred * torch.where(variance > _smallest(variance), variance.rsqrt(), 0)
+
+
+def _smallest(variance: Tensor) -> float:
+    """The variance from which on particles agree: sums of its inverse over pairs of particles
+    would overflow."""
+    kind = torch.finfo(variance.dtype)
+    return kind.tiny / kind.eps

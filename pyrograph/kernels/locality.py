@@ -8,6 +8,7 @@
 Source: Wang, Zeng & Liu (2018), sections 3 and 4.1 ("random", "combine").
 """
 
+import numbers
 from typing import Protocol
 
 import torch
@@ -73,7 +74,8 @@ class RandomNeighbors:
     redraws = True
 
     def __init__(self, num_neighbors: int):
-        if not isinstance(num_neighbors, int) or num_neighbors < 1:
+        whole_number = isinstance(num_neighbors, int) and not isinstance(num_neighbors, bool)
+        if not whole_number or num_neighbors < 1:
             raise OptionError(f"RandomNeighbors({num_neighbors!r}): give a whole number >= 1")
         self.num_neighbors = num_neighbors
 
@@ -113,7 +115,7 @@ class Mixed:
     """
 
     def __init__(self, first: "Locality | str", second: "Locality | str", weight: float = 0.5):
-        if not 0 <= weight <= 1:
+        if not isinstance(weight, numbers.Real) or not 0 <= weight <= 1:
             raise OptionError(f"Mixed: weight={weight!r} must lie between 0 and 1")
         self.first, self.second = resolve(first), resolve(second)
         self.weight = float(weight)
@@ -128,6 +130,30 @@ class Mixed:
             for share, part in ((self.weight, self.first), (1 - self.weight, self.second))
             for weight, buckets in part.scopes(layout, generator)
         ]
+
+
+class Without:
+    """Another locality, without the kernels that move nothing but the given columns.
+
+    Args:
+        locality: the other one.
+        left_out: ``[dim]``, the columns.
+    """
+
+    def __init__(self, locality: "Locality", left_out: Tensor):
+        self.locality, self.left_out = locality, left_out
+        self.redraws = locality.redraws
+
+    def __repr__(self) -> str:
+        return f"Without({self.locality!r}, {int(self.left_out.sum())} columns)"
+
+    def scopes(self, layout: Layout, generator: Generator | None = None) -> Weighted:
+        weighted = []
+        for weight, buckets in self.locality.scopes(layout, generator):
+            kept = [(b, ~self.left_out[b.own].all(1)) for b in buckets]
+            rows = [Bucket(b.own[k], b.scope[k], b.size[k]) for b, k in kept if k.any()]
+            weighted.append((weight, rows or buckets))
+        return weighted
 
 
 NAMES = {"blanket": Blanket, "global": Global}

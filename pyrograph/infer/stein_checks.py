@@ -1,0 +1,108 @@
+"""Have particles arrived, and are they as wide as the target? Two checks that need no truth.
+
+    E_p[ s_i ] = 0,        E_p[ s_i (x_i - m) ] = -1 for every m,        s = grad log p
+
+(integration by parts). The second sees a spread that is off, not a set of particles that is far
+away as a whole; the first sees that: for a Gaussian p whose particles are b of its standard
+deviations off, and as wide as p, |mean s_i| sd_i is b. O(n dim).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pyrograph.diagnostics import variance_ratio
+
+#: |mean score| * sd above which particles have not arrived. Settled runs of 10 to 200 particles
+#: on a dozen models stay below 0.06, runs whose means are wrong lie above 0.3.
+OFF = 0.2
+#: Variance ratios outside of which the status says so: of the median coordinate, of the worst one.
+NARROW, WIDE = 0.9, 1.1
+FAR_NARROW, FAR_WIDE = 0.5, 2.0
+
+
+@dataclass(frozen=True)
+class SteinChecks:
+    """What Stein's identity says of particles, per coordinate.
+
+    Coordinates whose score is 0 at every particle have no density to be compared with; they
+    count as settled.
+
+    Shapes:
+        shift: ``[dim]``, |mean score| * sd; 0 if the means are right.
+        ratio: ``[dim]``, variance of the particles by that of the target.
+        clear_shift, clear_ratio: these, as much nearer to 0 and 1 as chance may account for.
+    """
+
+    shift: Tensor
+    ratio: Tensor
+    clear_shift: Tensor
+    clear_ratio: Tensor
+
+    @classmethod
+    def of(cls, x: Tensor, score: Tensor, errors: float = 0.0) -> "SteinChecks":
+        """The checks of particles ``[n, dim]`` and their scores.
+
+        Args:
+            errors: standard errors of the two means by which independent particles may miss the
+                identities; 0 for particles that arrange themselves.
+        """
+        known = (score != 0).any(0)
+        granted = errors / len(x) ** 0.5
+        mean, centred = score.mean(0), x - x.mean(0)
+        sd = centred.square().mean(0).sqrt()
+        shift = torch.where(known, mean.abs() * sd, 0)
+        by_chance = granted * (score - mean).square().mean(0).sqrt() * sd
+        ratio = torch.where(known, variance_ratio(x, score), 1)
+        error = granted * (score * centred + ratio).square().mean(0).sqrt()
+        # upwards in logarithms: the error of a ratio grows with it
+        upper = (ratio * torch.exp(-error / ratio)).clamp_min(1)
+        clear_ratio = torch.where(ratio > 1, upper, (ratio + error).clamp_max(1))
+        return cls(shift, ratio, (shift - by_chance).clamp_min(0), clear_ratio)
+
+    @property
+    def arrived(self) -> bool:
+        """Whether no mean is off; numbers that overflow are."""
+        return bool((self.clear_shift <= OFF).all())
+
+    @property
+    def passed(self) -> bool:
+        """Whether all means are right and no spread is far off."""
+        ratio = self.clear_ratio
+        return self.arrived and bool(((ratio >= FAR_NARROW) & (ratio <= FAR_WIDE)).all())
+
+    def most_shifted(self) -> int:
+        """The coordinate whose mean is furthest off."""
+        return int(self.clear_shift.nan_to_num(torch.inf).argmax())
+
+    def too_wide(self) -> int | None:
+        """The widest coordinate, if it or the median one is too wide."""
+        ratio = self.clear_ratio.nan_to_num(torch.inf)
+        off = ratio.median() > WIDE or ratio.max() > FAR_WIDE
+        return int(ratio.argmax()) if off else None
+
+    def too_narrow(self) -> int | None:
+        """The narrowest coordinate, if it or the median one is too narrow."""
+        ratio = self.clear_ratio
+        off = ratio.median() <= NARROW or ratio.min() < FAR_NARROW
+        return int(ratio.argmin()) if off else None
+
+
+def coordinate_name(graph, column: int) -> str:
+    """The site and index that a column of flat particles belongs to."""
+    columns = graph.columns.cpu()
+    node = int(torch.searchsorted(columns, torch.tensor(column), right=True)) - 1
+    site, index = graph.nodes[node]
+    start, stop = columns[node : node + 2].tolist()
+    inside = f", coordinate {column - start}" if stop - start > 1 else ""
+    place = f"[{', '.join(map(str, index))}]" if index else ""
+    return f'site "{site}"{place}{inside}'
+
+
+def without_density(graph) -> Tensor:
+    """Nodes in no factor's scope, as those a mask takes all factors from: ``[num_nodes]``."""
+    bare = graph.columns.cpu().diff() > 0
+    for group in graph.factors:
+        bare[group.scope.flatten().cpu()] = False
+    return bare

@@ -1,0 +1,146 @@
+"""A Laplace start: the climb to the mode, and steps in units of the widths found there."""
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from torch.testing import assert_close
+
+from pyrograph.errors import InferenceError, NonFiniteDensity
+from pyrograph.graph import trace_graph
+from pyrograph.infer import AdaGrad, Adam, GraphicalSVGD, RMSProp
+from pyrograph.infer.laplace import mode_and_width
+
+from .programs import chain_truth, gaussian_chain
+
+
+def poisson_regression():
+    """A program with posterior deviations of about 0.01, and its Laplace approximation: Newton's
+    method on the log density written out."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.cat([torch.ones(100, 1), 3 * torch.randn(100, 3, generator=generator)], 1)
+    truth = torch.tensor([3.0, 1.0, -0.5, 0.3])
+    y = torch.poisson(torch.exp(rows @ truth), generator=generator)
+
+    def model():
+        a = pyro.sample("a", dist.Normal(0.0, 5.0))
+        b = pyro.sample("b", dist.Normal(0.0, 2.0).expand([3]).to_event(1))
+        rate = torch.exp(a + rows[:, 1:] @ b)
+        pyro.sample("y", dist.Poisson(rate).to_event(1), obs=y)
+
+    prior = torch.tensor([25.0, 4.0, 4.0, 4.0]).reciprocal()
+    x = truth
+    for _ in range(20):
+        rate = torch.exp(rows @ x)
+        hessian = rows.T @ (rate[:, None] * rows) + prior.diag()
+        x = x + torch.linalg.solve(hessian, rows.T @ (y - rate) - prior * x)
+    return model, x, hessian.inverse().diagonal().sqrt()
+
+
+@pytest.mark.parametrize("rule", [AdaGrad(), Adam(), RMSProp(lr=0.02)], ids=repr)
+def test_a_run_stays_about_a_narrow_mode(rule):
+    model, mode, sd = poisson_regression()
+    engine = GraphicalSVGD(model, init="laplace", optim=rule, num_steps=300, progress=False)
+    x = engine.run().x
+    assert ((x.mean(0) - mode).abs() < 0.3 * sd).all()
+    ratio = x.std(0) / sd
+    assert ((ratio > 0.6) & (ratio < 1.2)).all()
+
+
+def test_other_starts_step_as_ever():
+    model, y = gaussian_chain()
+    engine = GraphicalSVGD(model, progress=False).setup(y)
+    there, _ = AdaGrad().step(engine.x, engine._direction, AdaGrad().start(engine.x))
+    engine.step()
+    assert torch.equal(engine.x, there)
+
+
+@pytest.mark.parametrize("rule", [AdaGrad(), Adam(), RMSProp()], ids=repr)
+@pytest.mark.parametrize("init", ["laplace", None])
+def test_a_resumed_run_keeps_its_units(rule, init):
+    model, y = gaussian_chain()
+    options = {"num_steps": 8, "num_particles": 6, "optim": rule, "progress": False}
+    pyro.set_rng_seed(0)
+    unbroken = GraphicalSVGD(model, init="laplace", **options).run(y).x
+    pyro.set_rng_seed(0)
+    half = GraphicalSVGD(model, init="laplace", **options)
+    for _ in range(3):
+        half.step(y)
+    rest = GraphicalSVGD(model, init=init, **options)
+    rest.load_state_dict(half.state_dict())
+    assert torch.equal(rest.run(y).x, unbroken)
+
+
+def test_a_state_without_units_goes_on_without():
+    model, y = gaussian_chain()
+    options = {"num_steps": 8, "num_particles": 6, "progress": False}
+    pyro.set_rng_seed(0)
+    unbroken = GraphicalSVGD(model, **options).run(y).x
+    pyro.set_rng_seed(0)
+    half = GraphicalSVGD(model, **options)
+    half.step(y)
+    rest = GraphicalSVGD(model, init="laplace", **options)
+    rest.load_state_dict(half.state_dict())
+    assert torch.equal(rest.run(y).x, unbroken)
+
+
+def test_mode_and_conditional_widths_of_a_chain():
+    model, y = gaussian_chain()
+    mean, covariance = chain_truth(y)
+    mode, width = mode_and_width(trace_graph(model, (y,), unconstrained=True))
+    assert_close(mode, mean, rtol=0, atol=1e-4)
+    assert_close(width, covariance.inverse().diagonal().rsqrt(), rtol=1e-6, atol=0)
+
+
+def test_the_climb_backtracks_from_where_the_density_is_not_finite():
+    """-log p = exp(80 (x - 1)) - 80 x, least at x = 1; from x = 9.9 on it overflows."""
+
+    def model():
+        x = pyro.sample("x", dist.ImproperUniform(dist.constraints.real, (), ()))
+        pyro.factor("wall", 80 * x - torch.exp(80 * (x - 1)))
+
+    graph = trace_graph(model, unconstrained=True)
+    with pytest.raises(NonFiniteDensity):
+        GraphicalSVGD(model, init=torch.full((1, 1), 10.0), progress=False).setup()
+    mode, width = mode_and_width(graph)
+    assert float(mode) == pytest.approx(1, abs=1e-3)
+    assert float(width) == pytest.approx(1 / 80, rel=1e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_least_squares_with_unknown_noise_in_single_precision(dtype):
+    """The climb meets scales that underflow on its way."""
+    x = torch.randn(2000, generator=torch.Generator().manual_seed(0)).to(dtype)
+    y = 1000 + 3 * x + 0.1 * torch.sin(37 * x) * 2**0.5
+
+    def model():
+        zero = torch.zeros((), dtype=dtype)
+        a = pyro.sample("a", dist.Normal(zero, 1e4))
+        b = pyro.sample("b", dist.Normal(zero, 10.0))
+        s = pyro.sample("s", dist.HalfNormal(zero + 5.0))
+        with pyro.plate("d", len(x)):
+            pyro.sample("y", dist.Normal(a + b * x, s), obs=y)
+
+    rows = torch.stack([torch.ones_like(x), x], 1).double()
+    found = torch.linalg.lstsq(rows, y.double()[:, None])
+    residual = y.double() - (rows @ found.solution)[:, 0]
+    mode, _ = mode_and_width(trace_graph(model, unconstrained=True))
+    assert_close(mode[:2].double(), found.solution[:, 0], rtol=0, atol=3e-3)  # .1 / 2000^.5: .0022
+    assert float(mode[2].exp()) == pytest.approx(float(residual.std()), rel=0.02)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("num_groups", [8, 200])
+def test_a_centred_hierarchy_has_no_mode_and_is_told_what_to_do(num_groups, dtype):
+    y = 0.1 * torch.randn(num_groups, generator=torch.Generator().manual_seed(0))
+
+    def model():
+        mu = pyro.sample("mu", dist.Normal(0.0, 1.0))
+        tau = pyro.sample("tau", dist.HalfNormal(1.0))
+        with pyro.plate("groups", num_groups):
+            theta = pyro.sample("theta", dist.Normal(mu, tau))
+            pyro.sample("y", dist.Normal(theta, 1.0), obs=y)
+
+    engine = GraphicalSVGD(model, init="laplace", dtype=dtype, progress=False)
+    with pytest.raises(InferenceError, match=r'no mode.*site "(tau|theta|mu)".*LocScaleReparam'):
+        engine.setup()

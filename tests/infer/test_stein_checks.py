@@ -1,0 +1,194 @@
+"""What the status says of particles that are far off, too wide or too narrow, and when a run
+counts as converged. Truth is the target's own mean and spread."""
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from torch.testing import assert_close
+
+from pyrograph.errors import ConvergenceWarning
+from pyrograph.infer import AdaGrad, GraphicalSVGD, Langevin
+from pyrograph.infer.stein_checks import SteinChecks, coordinate_name
+
+from .programs import gaussian_chain, positive_and_simplex, sensors
+
+
+def normal(loc, scale):
+    return lambda: pyro.sample("x", dist.Normal(loc, scale))
+
+
+def run(infer, model, *args, **options):
+    return infer(model, progress=False, **options).run(*args)
+
+
+def test_shift_and_ratio_of_a_gaussian_are_its_own():
+    mean, sd = torch.tensor([3.0, -100.0]), torch.tensor([2.0, 0.1])
+    z = torch.special.ndtri((torch.arange(50) + 0.5) / 50)
+    z = ((z - z.mean()) / z.std(correction=0))[:, None]
+    shift, width = torch.tensor([0.7, -3.0]), torch.tensor([1.0, 0.5])
+    x = mean + sd * (shift + width * z)  # off by so many of the target's deviations, and so wide
+    checks = SteinChecks.of(x, -(x - mean) / sd**2)
+    assert_close(checks.shift, shift.abs() * width)
+    assert_close(checks.ratio, width**2)
+    assert checks.most_shifted() == 1 and not checks.arrived and not checks.passed
+
+
+@pytest.mark.parametrize("n", [20, 50, 500])
+def test_independent_draws_pass_and_shifted_or_scaled_ones_do_not(n):
+    # a correlation of 0.999: a mean score of draws is 22 conditional deviations wide
+    covariance = torch.tensor([[1.0, 0.999], [0.999, 1.0]])
+    precision = covariance.inverse()
+    normal = torch.distributions.MultivariateNormal(torch.zeros(2), covariance)
+    for _ in range(40):
+        x = normal.sample((n,))
+        assert SteinChecks.of(x, -x @ precision, errors=5).passed
+
+
+def test_many_draws_that_are_shifted_or_scaled_do_not_pass():
+    precision = torch.tensor([[1.0, 0.5], [0.5, 1.0]])
+    x = torch.distributions.MultivariateNormal(torch.zeros(2), precision.inverse()).sample((500,))
+    assert not SteinChecks.of(x + 1, -(x + 1) @ precision, errors=5).arrived
+    assert SteinChecks.of(2 * x, -2 * x @ precision, errors=5).too_wide() is not None
+    assert SteinChecks.of(x / 2, -x / 2 @ precision, errors=5).too_narrow() is not None
+
+
+def test_coordinates_are_named_by_site_index_and_place():
+    graph = GraphicalSVGD(positive_and_simplex, progress=False).setup().graph
+    names = [coordinate_name(graph, k) for k in range(5)]
+    of_w = [f'site "w", coordinate {k}' for k in range(2)]
+    assert names == ['site "s"', *of_w, 'site "u"[0]', 'site "u"[1]']
+    model, args = sensors()
+    graph = GraphicalSVGD(model, progress=False).setup(*args).graph
+    assert coordinate_name(graph, 5) == 'site "x"[2], coordinate 1'
+
+
+def one_site_far_away():
+    with pyro.plate("k", 6):
+        pyro.sample("b", dist.Normal(0.0, 1.0))
+    pyro.sample("a", dist.Normal(500.0, 5.0))
+
+
+def raw_location_and_scale():
+    k = pyro.sample("k", dist.HalfNormal(100.0))
+    mu = pyro.sample("mu", dist.Normal(0.0, 100.0))
+    with pyro.plate("d", 20):
+        y = 100 + 30 * torch.linspace(-1.7, 1.7, 20)
+        pyro.sample("y", dist.Normal(mu, k), obs=y)
+
+
+@pytest.mark.parametrize(
+    ("model", "site", "truth"),
+    [(one_site_far_away, "a", 500.0), (raw_location_and_scale, "mu", 98.8)],
+)
+@pytest.mark.parametrize("n", [10, 50])
+def test_a_mean_that_is_far_off_is_told_of_with_the_remedy(model, site, truth, n):
+    posterior = run(GraphicalSVGD, model, num_particles=n, num_steps=300)
+    assert abs(float(posterior.marginal(site).mean) / truth - 1) > 0.5
+    assert "have not settled about the target's mean" in posterior.status
+    assert 'Give init="laplace"' in posterior.status
+    assert "too few" not in posterior.status
+    remedied = run(GraphicalSVGD, model, num_particles=n, num_steps=300, init="laplace")
+    assert float(remedied.marginal(site).mean) == pytest.approx(truth, rel=0.01)
+    assert "target's mean" not in remedied.status
+
+
+def test_the_site_that_is_off_is_named():
+    status = run(GraphicalSVGD, one_site_far_away, num_steps=300).status
+    assert 'the mean score of site "a"' in status
+
+
+def test_one_wide_coordinate_among_good_ones_is_named():
+    with_one = torch.zeros(7)
+    with_one[4] = 1
+    z = torch.special.ndtri((torch.arange(50) + 0.5) / 50)
+    x = torch.stack([z[torch.randperm(50)] for _ in range(7)], 1) * (1 + 2 * with_one)
+
+    def model():
+        with pyro.plate("p", 7):
+            pyro.sample("x", dist.Normal(0.0, 1.0))
+
+    status = run(GraphicalSVGD, model, init=x, num_steps=1, optim=AdaGrad(1e-9)).status
+    assert 'at site "x"[4] 8.' in status and "have not settled" in status
+
+
+def test_particles_that_still_spread_are_not_called_too_few():
+    posterior = run(GraphicalSVGD, normal(0.0, 1000.0), num_steps=300)
+    assert float(posterior.marginal("x").variance) < 1e4  # of 1e6
+    assert "still spreading" in posterior.status and "too few" not in posterior.status
+
+
+SETTLED = {
+    "chain": (GraphicalSVGD, gaussian_chain, {"num_steps": 400}),
+    "many": (GraphicalSVGD, gaussian_chain, {"num_particles": 200, "num_steps": 300}),
+    "noise": (GraphicalSVGD, gaussian_chain, {"noise": 0.02, "num_steps": 300}),
+    "simplex": (GraphicalSVGD, lambda: (positive_and_simplex,), {"num_steps": 400}),
+    "Langevin": (Langevin, gaussian_chain, {"step_size": 0.05, "num_steps": 400}),
+}
+
+
+@pytest.mark.parametrize("name", SETTLED)
+def test_settled_runs_raise_no_doubt(name):
+    infer, make, options = SETTLED[name]
+    assert "Stein" not in run(infer, *make(), **options).status
+
+
+def test_a_small_discrepancy_far_from_a_wide_target_is_no_convergence():
+    """The discrepancy of N(1000, 100^2) has the unit 1 / x^2: it is small everywhere."""
+    options = {"tol": 0.02, "num_steps": 60}
+    with pytest.warns(ConvergenceWarning, match="units of a squared score"):
+        posterior = run(GraphicalSVGD, normal(1000.0, 100.0), **options)
+    assert float(posterior.history["ksd"][-1]) < 0.02
+    assert float(posterior.marginal("x").mean) < 100
+    assert not posterior.converged
+    arrived = run(GraphicalSVGD, normal(1000.0, 100.0), init="laplace", **options)
+    assert arrived.converged and arrived.status == "converged"
+    assert float(arrived.marginal("x").mean) == pytest.approx(1000, abs=30)
+
+
+def test_chains_that_have_not_arrived_are_told_of():
+    posterior = run(Langevin, normal(5.0, 1.0))  # 1000 steps of 1e-3: one relaxation time
+    assert float(posterior.marginal("x").mean) < 4
+    assert "target's mean" in posterior.status
+    assert "Raise num_steps or step_size: their product, 1 so far" in posterior.status
+    narrow = run(Langevin, normal(0.0, 10.0))
+    assert float(narrow.marginal("x").variance) < 10  # of 100
+    assert "have not settled" in narrow.status and "their product" in narrow.status
+    wide = run(Langevin, normal(0.0, 0.3), num_steps=20)  # a start of variance 1, not forgotten
+    assert "have not settled" in wide.status and "their product" in wide.status
+
+
+def test_a_langevin_step_too_long_for_a_narrow_density_is_told_of():
+    # eps a = 1.9: the stationary variance is 1 / (1 - 1.9 / 2) = 20 times the target's
+    posterior = run(Langevin, normal(0.0, 1900**-0.5), num_particles=500)
+    assert float(posterior.marginal("x").variance) * 1900 == pytest.approx(20, rel=0.3)
+    assert "step_size is too long" in posterior.status
+
+
+@pytest.mark.parametrize("infer", [GraphicalSVGD, Langevin])
+def test_nodes_without_a_factor_stay_and_are_told_of(infer):
+    seen = torch.tensor([True, False, True])
+
+    def model():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        with pyro.plate("p", 3):
+            y = torch.tensor([1.0, 0.0, 3.0])
+            pyro.sample("y", dist.Normal(x, 1.0), obs=y, obs_mask=seen)
+
+    engine = infer(model, progress=False, num_steps=400).setup()
+    if infer is Langevin:
+        engine.step_size = 0.03
+    start = engine.x.clone()
+    posterior = engine.run()
+    masked = [engine.graph.columns[engine.graph.node_id("y_unobserved", k)] for k in (0, 2)]
+    assert torch.equal(engine.x[:, masked], start[:, masked])
+    assert (
+        '2 of 4 nodes have no density, as masked ones (site "y_unobserved"[0]' in posterior.status
+    )
+    assert "Stein" not in posterior.status
+    if infer is GraphicalSVGD:
+        # the discrepancy of the two nodes that have a density, whatever the others do
+        assert float(posterior.history["ksd"][-1]) < 0.02
+        # x given 1 and 3: mean 4/3, variance 1/3
+        assert float(posterior.marginal("x").mean) == pytest.approx(4 / 3, abs=0.01)
+        assert float(posterior.marginal("x").variance) == pytest.approx(1 / 3, rel=0.05)
