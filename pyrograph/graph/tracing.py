@@ -17,6 +17,8 @@ from pyrograph.trace.sites import enumeration, name_of
 
 #: Runs of a program that draws random numbers outside ``pyro.sample``: do they matter?
 REPEATS = 16
+#: Rounding of a log density that changes nothing.
+HARMLESS = 1e-3
 
 
 def trace_graph(
@@ -180,7 +182,9 @@ def _verify(graph: FactorGraph, point: Point, random_draws: tuple[str, ...]) -> 
     theirs = float(point.log_prob)
     ours = {"the traced graph gives log density": float(graph.log_prob(values))}
     if graph.is_split:
-        ours["the graph's factors sum up to"] = float(graph.sum_of_factors(values))
+        total = float(graph.sum_of_factors(values))
+        if not _is_rounding(graph, values, total - theirs):
+            ours["the graph's factors sum up to"] = total
     for what, value in ours.items():
         if not _agree(graph, value, theirs):
             blamed = [
@@ -190,6 +194,14 @@ def _verify(graph: FactorGraph, point: Point, random_draws: tuple[str, ...]) -> 
             ]
             where = f" They differ in statement {', '.join(blamed)}." if blamed else ""
             message = f"{what} {value:.10g} at a second point, Pyro gives {theirs:.10g}.{where} "
+            cancelling = _cancelling(graph, values)
+            if cancelling:
+                raise VerificationError(
+                    f"{message}In float64 the factors add up to the density: terms of statement "
+                    f"{', '.join(cancelling)}, far larger than their sum, cancel in "
+                    f"{graph.lowest_precision}. Use float64 (data and parameters of it, or "
+                    "torch.set_default_dtype), or sample deviations and add the location."
+                )
             if random_draws:
                 raise RandomDrawError(message + _advice(random_draws))
             raise VerificationError(
@@ -197,6 +209,33 @@ def _verify(graph: FactorGraph, point: Point, random_draws: tuple[str, ...]) -> 
                 f"numbers outside pyro.sample, keeps state between runs, or reads a latent's "
                 f"value in a way that was not caught. Please remove that (or report it)."
             )
+
+
+def _is_rounding(graph: FactorGraph, values: dict[str, Tensor], difference: float) -> bool:
+    """Whether it is what double precision leaves of terms far larger than their sum, and small."""
+    if not abs(difference) <= HARMLESS or graph.lowest_precision is not torch.float64:
+        return False
+    x = graph.flatten({name: value[None] for name, value in values.items()})
+    terms = (group.log_prob(graph.local_values(group, x)) for group in graph.factors)
+    size = sum(float(term.abs().sum()) for term in terms)
+    return abs(difference) <= torch.finfo(torch.float64).eps * size
+
+
+def _cancelling(graph: FactorGraph, values: dict[str, Tensor]) -> list[str]:
+    """Statements whose factors are off by rounding alone: in double precision all is right."""
+    if not graph.is_split or graph.lowest_precision is torch.float64:
+        return []
+    fine = graph.to(dtype=torch.float64)
+    exact = {n: v.double() if v.is_floating_point() else v for n, v in values.items()}
+    if not _agree(fine, float(fine.sum_of_factors(exact)), float(fine.log_prob(exact))):
+        return []
+    sums: dict[str, list[float]] = {}
+    for k, (own, point) in enumerate(((graph, values), (fine, exact))):
+        x = own.flatten({name: value[None] for name, value in point.items()})
+        for group in own.factors:
+            total = float(group.log_prob(own.local_values(group, x)).sum())
+            sums.setdefault(group.name, [0.0, 0.0])[k] += total
+    return [f'"{name}"' for name, both in sums.items() if not _agree(graph, *both)]
 
 
 def _agree(graph: FactorGraph, ours: float, theirs: float) -> bool:

@@ -3,7 +3,11 @@
     -x -> -1 x,    x + 2 y -> 1 x + 2 y,    c x -> c x,    sum_k x_k -> 1 x_1 + ...,
     (sum_k c_k t_k) * y -> sum_k c_k (t_k y)      (the products t_k y are appended to the tape)
 
-Squares stay whole: their cross terms join everything anyway.
+Squares stay whole: their cross terms join everything anyway. Far from the origin products are large
+and their sum is not; where it does not change with the origin, as that of (x - m)(y - m), it is one
+of squared differences, which have the same scopes:
+
+    (sum_k a_k t_k) (sum_l b_l u_l) -> -1/2 sum_kl a_k b_l (t_k - u_l)^2,    sum a = sum b = 0
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ ADD, SUB, RSUB = aten.add.Tensor, aten.sub.Tensor, aten.rsub.Scalar
 NEG, MUL, DIV, CAST = aten.neg.default, aten.mul.Tensor, aten.div.Tensor, aten._to_copy.default
 SUMS = {aten.sum.dim_IntList, aten.mean.dim}
 PRODUCT = Rule(replay_pointwise, MUL, ((SLOT, SLOT), ()))
+DIFFERENCE = Rule(replay_pointwise, SUB, ((SLOT, SLOT), ()))
 QUOTIENT = Rule(replay_pointwise, DIV, ((SLOT, SLOT), ()))
 
 
@@ -38,6 +43,10 @@ class Children:
     source: Tensor
     coef: Tensor
     ids: Tensor
+
+    def where(self, keep: Tensor) -> Children:
+        """The children that a mask or positions say."""
+        return Children(self.source[keep], self.coef[keep], self.ids[keep])
 
     @staticmethod
     def join(parts: list[Children]) -> Children:
@@ -204,17 +213,55 @@ class Expander:
         if keep_others and bool(neither.any()):
             ids = self._emit(rule, a[neither], b[neither])
             parts.append(Children(source[neither], torch.ones(len(ids), dtype=torch.float64), ids))
+        if rule is PRODUCT and bool(expand_a.any()):
+            done, squares = self._by_differences(of_a, b, source)
+            parts.append(squares)
+            expand_a, of_a = expand_a & ~done, of_a.where(~done[of_a.source])
         if bool(expand_a.any()):
             parts.append(self._times(rule, of_a, b, source))
         if bool(expand_b.any()):
             parts.append(self._times(rule, of_b, a, source))
         return parts
 
+    def _by_differences(self, of_a: Children, b: Tensor, source: Tensor) -> tuple[Tensor, Children]:
+        """Which products of sums are sums of squared differences, and these; see the module."""
+        adds_up = self._adds_up_to_zero(of_a, len(b))
+        _, of_b = self.children(torch.where(adds_up, b, 0))
+        both = adds_up & self._adds_up_to_zero(of_b, len(b))
+        of_a, of_b = of_a.where(both[of_a.source]), of_b.where(both[of_b.source])
+        of_b = of_b.where(of_b.source.argsort(stable=True))
+        count = torch.bincount(of_b.source, minlength=len(b))
+        start = (count.cumsum(0) - count)[of_a.source]
+        count = count[of_a.source]
+        if not bool(both.any()) or int(count.sum()) > MAX_TERMS:
+            return torch.zeros_like(both), Children.join([])
+        # every term of one with every term of the other
+        left = torch.arange(len(count)).repeat_interleave(count)
+        right = torch.arange(len(left)) + (start - count.cumsum(0) + count)[left]
+        apart = of_a.ids[left] != of_b.ids[right]
+        left, right = left[apart], right[apart]
+        ends = (Operand(ids, None, self.dtype) for ids in (of_a.ids[left], of_b.ids[right]))
+        difference = self._append(DIFFERENCE, *ends)
+        coef = -0.5 * of_a.coef[left] * of_b.coef[right]
+        squares = self._emit(PRODUCT, difference, difference)
+        return both, Children(source[of_a.source[left]], coef, squares)
+
+    def _adds_up_to_zero(self, terms: Children, count: int) -> Tensor:
+        """``[count]``: whether a sum's coefficients, all of numbers that are no sums themselves,
+        add up to zero, and not just for now."""
+        total = torch.zeros(count, dtype=torch.float64)
+        if terms.coef.requires_grad:
+            return total.bool()
+        total.index_add_(0, terms.source, terms.coef)
+        other = (terms.ids == 0) | self.branches(terms.ids)
+        plain = torch.bincount(terms.source[~other], minlength=count) > 0
+        plain[terms.source[other]] = False
+        return plain & (total == 0)
+
     def _times(self, rule: Rule, terms: Children, other: Tensor, source: Tensor) -> Children:
         """Every term times (or over) its partner."""
-        if rule is PRODUCT:  # 0 * t is no term
-            some = (terms.ids != 0) | (terms.coef != 0)
-            terms = Children(terms.source[some], terms.coef[some], terms.ids[some])
+        if rule is PRODUCT and not terms.coef.requires_grad:  # 0 * t is no term
+            terms = terms.where((terms.ids != 0) | (terms.coef != 0))
         partner = other[terms.source]
         ids = torch.zeros_like(terms.ids)
         coef = terms.coef.clone()

@@ -8,8 +8,9 @@ constants             ``zeros_like`` and the like read only the shape
 movement              the same operation runs on the ids
 pointwise             element i of the output reads element i of every input
 matrix products       multiply and sum; a constant zero entry is no dependence
+convolutions          patches times the kernel
 reductions            one block per kept position, its core the reduced axes
-prefixes              ``cumsum``: element k reads elements 0..k
+prefixes              ``cumsum``, ``cummax``: element k reads elements 0..k
 rows                  ``softmax``, ``sort``: every output reads its whole row
 matrices              ``cholesky``, ``solve``: every output reads its matrix
 look-ups              indexing by a latent: the index and every entry it may name
@@ -32,12 +33,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._decomp import decomposition_table
 
+from pyrograph.trace.rules.convolutions import convolution
 from pyrograph.trace.rules.fallback import decompose, dense, undo_prim
 from pyrograph.trace.rules.matrices import MATRIX, matrix, solve_triangular, solve_vector
 from pyrograph.trace.rules.movement import MOVEMENT, movement, view
 from pyrograph.trace.rules.pointwise import POINTWISE, cast, pointwise
 from pyrograph.trace.rules.products import bmm
-from pyrograph.trace.rules.reductions import ONE_AXIS, ROWS, WHOLE, has_dim, reduction, row
+from pyrograph.trace.rules.reductions import (
+    ONE_AXIS,
+    ROWS,
+    WHOLE,
+    bincount,
+    has_dim,
+    reduction,
+    row,
+)
 from pyrograph.trace.rules.refusals import (
     CONTROL,
     refuse_control_flow,
@@ -60,7 +70,7 @@ from pyrograph.trace.rules.rewrites import (
     rerun,
     sparse_product,
 )
-from pyrograph.trace.rules.scans import PREFIX, prefix
+from pyrograph.trace.rules.scans import PREFIX, WITH_PLACES, prefix, running_extreme
 from pyrograph.trace.rules.writes import ACCUMULATE, accumulate, copy, fill, in_place
 
 if TYPE_CHECKING:
@@ -110,6 +120,7 @@ def handler_of(func: Any) -> Handler:
         aten.fill_.Tensor: fill,
         aten._to_copy.default: cast,
         aten.bmm.default: bmm,
+        aten.convolution.default: convolution,
         aten.mm.default: rerun(mm),
         aten.mv.default: rerun(mv),
         aten.dot.default: rerun(dot),
@@ -122,6 +133,7 @@ def handler_of(func: Any) -> Handler:
         aten._cdist_forward.default: rerun(distances),
         aten._pdist_forward.default: rerun(pair_distances),
         aten.median.default: rerun(median),
+        aten.bincount.default: bincount,
         aten.addcmul.default: rerun(addcmul),
         aten.addcdiv.default: rerun(addcdiv),
         aten.lerp.Tensor: rerun(lerp),
@@ -149,6 +161,8 @@ def handler_of(func: Any) -> Handler:
         return accumulate
     if func in MOVEMENT:
         return movement
+    if func in WITH_PLACES:
+        return running_extreme
     if func in PREFIX:
         return prefix
     if func in ROWS:

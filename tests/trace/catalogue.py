@@ -233,6 +233,33 @@ PRODUCTS = {
     ),
 }
 
+KERNEL = torch.tensor([[[1.0, 0.0, -2.0]]], dtype=torch.float64)
+CONVOLUTIONS = {
+    "conv1d": lambda x: F.conv1d(x.view(1, 1, 6), KERNEL),
+    "conv1d without a batch": lambda x: F.conv1d(x.view(1, 6), KERNEL, x.new_tensor([0.5])),
+    "stride and padding": lambda x: F.conv1d(x.view(1, 1, 6), KERNEL, stride=2, padding=2),
+    "dilation": lambda x: F.conv1d(x.view(1, 1, 6), KERNEL, padding=1, dilation=2),
+    "same padding": lambda x: F.conv1d(x.view(1, 1, 6), WEIGHTS.t()[:1, None], padding="same"),
+    "channels": lambda x: F.conv1d(x.view(1, 2, 3), WEIGHTS.view(3, 2, 1), x[:3]),
+    "groups": lambda x: F.conv1d(x.view(1, 2, 3), WEIGHTS[1:].view(4, 1, 1), groups=2),
+    "latent kernel": lambda x: F.conv1d(SPARSE[:2, None], x.view(1, 1, 6)[..., :3], padding=1),
+    "latent image and kernel": lambda x: F.conv1d(x[:4].view(1, 1, 4), x[4:].view(1, 1, 2)),
+    "conv2d": lambda x: F.conv2d(x.view(1, 1, 2, 3), WEIGHTS[None, None, :2], padding=(1, 0)),
+    "conv2d of a batch": lambda x: F.conv2d(x.view(2, 1, 1, 3), WEIGHTS.t()[:, None, None, :2]),
+    "conv3d": lambda x: F.conv3d(x.view(1, 1, 1, 2, 3), WEIGHTS[None, None, None, :2], padding=1),
+    "transposed": lambda x: F.conv_transpose1d(x.view(1, 1, 6), KERNEL, stride=2, padding=1),
+    "transposed, dilated": lambda x: F.conv_transpose1d(
+        x.view(1, 2, 3), WEIGHTS[1:].view(2, 1, 2), x[4:], 3, 0, 1, 2, 2
+    ),
+    "transposed, channels": lambda x: F.conv_transpose1d(x.view(1, 3, 2), WEIGHTS.view(3, 2, 1)),
+    "transposed in 2d": lambda x: F.conv_transpose2d(
+        x.view(1, 1, 2, 3), WEIGHTS[None, None, :2], stride=(1, 2)
+    ),
+    "transposed, latent kernel": lambda x: F.conv_transpose1d(
+        SPARSE[:1, None], x.view(1, 2, 3), output_padding=1, stride=2
+    ),
+}
+
 REDUCTIONS = {
     "sum": lambda x: x.view(2, 3).sum(1),
     "sum of all": lambda x: x.sum().view(1),
@@ -275,6 +302,8 @@ REDUCTIONS = {
     "corrcoef": lambda x: torch.corrcoef(x.view(2, 3))[0, 1].view(1),
     "cov": lambda x: torch.cov(x.view(2, 3)),
     "sum with a type": lambda x: x.view(2, 3).sum(1, dtype=torch.float64),
+    "bincount of weights": lambda x: torch.bincount(INDEX, x[:4], 6),
+    "bincount of weights as words": lambda x: torch.bincount(INDEX, weights=x[:4]),
     "max pooling": lambda x: F.max_pool1d(x[None], 2)[0],
 }
 
@@ -285,6 +314,7 @@ SCANS = {
     "logcumsumexp": lambda x: x.view(2, 3).logcumsumexp(1),
     "cummax": lambda x: x.view(2, 3).cummax(1).values,
     "cummin": lambda x: x.cummin(0).values,
+    "cummax of many": lambda x: x.repeat_interleave(30).cummax(0).values[::30],
     "diff": lambda x: x.diff(),
     "second diff": lambda x: x.diff(n=2),
     "trapezoid": lambda x: torch.trapezoid(x.view(2, 3), dim=1),
@@ -362,7 +392,6 @@ FALLBACK = {
     "bilinear": lambda x: F.bilinear(x[None, :3], x[None, 3:], torch.ones(1, 3, 3).to(x)).view(1),
     "dist": lambda x: torch.dist(x[:3], x[3:]).view(1),
     "average pooling": lambda x: F.avg_pool1d(x[None], 2)[0],
-    "convolution": lambda x: F.conv1d(x.view(1, 1, 6), torch.tensor([[[1.0, -2.0]]]).to(x)),
     "lu_solve": lambda x: torch.linalg.lu_solve(
         *torch.linalg.lu_factor(spd(x)), torch.ones(2, 2, 1).to(x)
     ),
@@ -458,6 +487,7 @@ FAMILIES = {
     "views": VIEWS,
     "movement": MOVEMENT,
     "products": PRODUCTS,
+    "convolutions": CONVOLUTIONS,
     "reductions": REDUCTIONS,
     "scans": SCANS,
     "rows": ROWS,

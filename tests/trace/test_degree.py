@@ -1,4 +1,4 @@
-"""Degrees of local functions: programs whose like steps are merged into one line. Truth: by hand."""
+"""Degrees of local functions, whose like steps are merged into one line. Truth: by hand."""
 
 import math
 

@@ -35,8 +35,6 @@ WIDER = {
     "matrices/cholesky of one matrix": "the whole matrix",
     "matrices/qr": "the whole matrix",
     "matrices/lu": "the whole matrix",
-    "scans/cummax": "the whole row",
-    "scans/cummin": "the whole row",
     "reductions/max pooling": "the whole row, in some versions of PyTorch",
 }
 LOOKUPS_WIDER = {

@@ -148,3 +148,19 @@ def test_a_latent_that_is_zero_now_keeps_its_dependence():
 
     graph = pg.trace_graph(model)
     assert graph.scopes("f") == [(("b", (k,)), ("x", (k,))) for k in range(4)]
+
+
+def test_a_coefficient_of_a_sum_that_is_zero_differentiates():
+    """By hand: y x_2."""
+    w = torch.zeros((), requires_grad=True)
+
+    def model(w):
+        with pyro.plate("n", 3):
+            x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        y = pyro.sample("y", dist.Normal(0.0, 1.0))
+        pyro.factor("f", (x[0] + x[1] + w * x[2]) * y)
+
+    graph = pg.trace_graph(model, (w,), differentiable=True)
+    values = {"x": torch.tensor([0.1, 0.2, 1.15]), "y": torch.tensor(2.0)}
+    (slope,) = torch.autograd.grad(graph.sum_of_factors(values), w)
+    torch.testing.assert_close(slope, torch.tensor(2.3))

@@ -29,7 +29,11 @@ from pyrograph.graph import FactorGraph
 from pyrograph.infer.base import Engine
 from pyrograph.infer.dpvi.diffuse import warning_of_diffuse, warning_of_gain
 from pyrograph.infer.dpvi.labelled import Labellings
-from pyrograph.infer.dpvi.labelled_program import LabelledProgram, read_labelled
+from pyrograph.infer.dpvi.labelled_program import (
+    LabelledProgram,
+    read_labelled,
+    refuse_other_readers,
+)
 from pyrograph.infer.dpvi.labelled_start import (
     first_labellings,
     labels_of,
@@ -334,13 +338,17 @@ class DPVI(Engine):
 
     def _label_posterior(self) -> LabelParticles:
         score = self.labellings.score.clone()  # a tensor of inference mode takes no derivatives
+        labels = self.labellings.labels()
+        best = int(score.argmax())  # may show what labels at random did not
+        found = {name: z[best].to(self.graph.sites[name].dtype) for name, z in labels.items()}
+        refuse_other_readers(self._labelled, self.model, *self._given, found)
         evidence = score.logsumexp(0)
         is_all = self._holds_all_states()
         still = None if is_all else warning_of_gain(score.sort(descending=True).values, evidence)
         note = f"{still} Raise num_particles until they add little." if still else ""
         return LabelParticles(
             self.graph,
-            self.labellings.labels(),
+            labels,
             (score - evidence).to(self.graph.dtype),
             converged=self.converged,
             status=f"{self.status.rstrip('.')}. {note}" if note else self.status,

@@ -7,8 +7,8 @@ Such a site is one event of n labels without a finite list of states, and its da
 them at once: no factor graph of small scopes. What makes it tractable are sufficient statistics of
 clusters, by which one label is scored against all others (:mod:`pyrograph.distributions`). This
 module reads which collapsed data hang on which labels, and checks that nothing else does: at other
-labels, all elements together, all apart and at random, every statement must have the density that
-it should by this reading.
+labels, all elements together, all apart, in few clusters and at random, every statement must have
+the density that it should by this reading. Engines ask the same of the best labels that they found.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ from pyrograph.distributions import (
 )
 from pyrograph.distributions.beta_bernoulli import LineTerm
 from pyrograph.distributions.labels import by_appearance
-from pyrograph.errors import OptionError, UnsupportedFactor, UnsupportedSite
+from pyrograph.errors import NonFiniteDensity, OptionError, UnsupportedFactor, UnsupportedSite
 from pyrograph.trace.sites import Site
 
 Prior = ChineseRestaurant | ChineseRestaurantFranchise
-#: Random labels at which the program is compared with what was read.
-CHECKS = 2
+#: Random labels at which the program is compared with what was read: so many in any number of
+#: clusters, and one in each number up to FEW, since programs that count clusters mean a few.
+CHECKS, FEW = 2, 8
 
 
 @dataclass(frozen=True)
@@ -49,13 +50,15 @@ class LabelledProgram:
         priors: of the sites.
         mixtures: per statement its site, distribution and data.
         relations: per statement the sites of rows and columns, distribution and data.
-        constant: log density of everything else.
+        others: log densities of all other statements.
+        constant: their sum.
     """
 
     sites: Mapping[str, Site]
     priors: Mapping[str, Prior]
     mixtures: Mapping[str, tuple[str, CollapsedMixture, Tensor]]
     relations: Mapping[str, tuple[str, str, CollapsedRelation, Tensor]]
+    others: Mapping[str, Tensor]
     constant: Tensor
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
@@ -122,6 +125,7 @@ def read_labelled(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Label
         UnsupportedSite: there are other latent sites beside labellings.
         UnsupportedFactor: a statement reads labels in another way than by collapsed data, or is
             scaled or masked.
+        NonFiniteDensity: a statement that reads no labels has no density.
     """
     first = _run(model, args, kwargs)
     latent = {
@@ -153,12 +157,17 @@ def read_labelled(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Label
     _refuse_shared_relations(relations)
     for name in (*priors, *mixtures, *relations):
         _refuse_scaled(name, first.nodes[name])
-    constant = _rest(first, {*priors, *mixtures, *relations})
+    others = {
+        name: torch.as_tensor(first.nodes[name]["log_prob_sum"])
+        for name in _statements(first) - {*priors, *mixtures, *relations}
+    }
     like = next(iter(priors.values())).alpha
     sites = {name: _site(name, latent[name]) for name in priors}
-    constant = torch.as_tensor(constant, dtype=like.dtype, device=like.device)
-    found = LabelledProgram(sites, priors, mixtures, relations, constant, like.device)
-    _refuse_other_readers(found, model, args, kwargs, first)
+    constant = torch.as_tensor(sum(others.values()), dtype=like.dtype, device=like.device)
+    found = LabelledProgram(sites, priors, mixtures, relations, others, constant, like.device)
+    for labels in _chosen_labels(sites):
+        refuse_other_readers(found, model, args, kwargs, labels)
+    _refuse_infinite(others)
     return found
 
 
@@ -169,16 +178,6 @@ def _run(model: Callable, args: tuple, kwargs: dict[str, Any], labels: Mapping |
         trace = poutine.trace(model).get_trace(*args, **kwargs)
         trace.compute_log_prob()
     return trace
-
-
-def _rest(trace, known: set[str]) -> Tensor:
-    """Log density of all other statements."""
-    terms = [
-        node["log_prob_sum"]
-        for name, node in trace.nodes.items()
-        if node["type"] == "sample" and name not in known
-    ]
-    return sum(terms, start=torch.zeros(()))
 
 
 def _refuse_shared_relations(relations: Mapping[str, tuple]) -> None:
@@ -211,41 +210,62 @@ def _refuse_scaled(name: str, node: Mapping[str, Any]) -> None:
         )
 
 
-def _refuse_other_readers(
-    program: LabelledProgram, model: Callable, args: tuple, kwargs: dict[str, Any], first
+def refuse_other_readers(
+    program: LabelledProgram,
+    model: Callable,
+    args: tuple,
+    kwargs: dict[str, Any],
+    labels: Mapping[str, Tensor],
 ) -> None:
-    """Whether statements have the densities at other labels that they have by this reading."""
-    for labels in _chosen_labels(program.sites):
-        try:
-            again = _run(model, args, kwargs, labels)
-        except (IndexError, RuntimeError, ValueError) as error:
-            raise UnsupportedFactor(
-                f"the program fails at other labels than those it drew, so that it reads them in "
-                f"another way than by CollapsedMixture or CollapsedRelation: {error}"
-            ) from error
-        by_reading = program.log_probs({name: z.unsqueeze(0) for name, z in labels.items()})
-        for name in _statements(first) | _statements(again):
-            node = again.nodes.get(name)
-            expected = by_reading.get(name)
-            if expected is None and name in first.nodes:
-                expected = first.nodes[name]["log_prob_sum"]
-            if node is None or expected is None or not _agree(node["log_prob_sum"], expected):
-                why = "is no CollapsedMixture or CollapsedRelation of them"
-                if name in by_reading:
-                    why = "not as its clusters alone: its parameters or its data read labels"
-                raise UnsupportedFactor(
-                    f'"{name}" changes with the labels, and {why}. Only collapsed data can be '
-                    "scored label by label. (Or the program draws random numbers outside "
-                    "pyro.sample: pass them in.)"
-                )
+    """Whether statements have the densities at labels ``{site: [n]}`` that the reading says.
+
+    Raises:
+        UnsupportedFactor: one of them has another, or the program fails.
+    """
+    try:
+        run = _run(model, args, kwargs, labels)
+    except (IndexError, RuntimeError, ValueError) as error:
+        raise UnsupportedFactor(
+            f"the program fails at other labels than those it drew, so that it reads them in "
+            f"another way than by CollapsedMixture or CollapsedRelation: {error}"
+        ) from error
+    by_reading = program.log_probs({name: z.unsqueeze(0) for name, z in labels.items()})
+    expected = {**program.others, **by_reading}
+    for name in sorted(_statements(run) | expected.keys()):
+        node = run.nodes.get(name)
+        known = node is not None and name in expected
+        if known and _agree(node["log_prob_sum"], expected[name]):
+            continue
+        why = "is no CollapsedMixture or CollapsedRelation of them"
+        if name in by_reading:
+            why = "not as its clusters alone: its parameters or its data read labels"
+        raise UnsupportedFactor(
+            f'"{name}" changes with the labels, and {why}. Only collapsed data can be '
+            "scored label by label. (Or the program draws random numbers outside "
+            "pyro.sample, or changed while the engine ran: pass in what it reads.)"
+        )
+
+
+def _refuse_infinite(others: Mapping[str, Tensor]) -> None:
+    """Whether statements beside the labels have a density at all."""
+    for name, value in others.items():
+        if not bool(value.isfinite()):
+            raise NonFiniteDensity(
+                f'"{name}" has log density {float(value)} at all labels that were tried. Either '
+                "its data are impossible, or it rules out most labels, which only collapsed data "
+                "may do: leave it out."
+            )
 
 
 def _chosen_labels(sites: Mapping[str, Site]) -> list[dict[str, Tensor]]:
-    """Labels ``{site: [n]}``: all elements together, all apart, and at random."""
+    """Labels ``{site: [n]}``: all elements together, all apart, in few clusters, and at random."""
     generator = torch.Generator().manual_seed(0)
 
     def random(n: int) -> Tensor:
         return by_appearance(torch.randint(max(1, n // 2), (n,), generator=generator))
+
+    def in_clusters(n: int, k: int) -> Tensor:
+        return by_appearance(torch.randperm(n, generator=generator) % k)
 
     def every(labels_of: Callable[[int], Tensor]) -> dict[str, Tensor]:
         return {
@@ -254,7 +274,9 @@ def _chosen_labels(sites: Mapping[str, Site]) -> list[dict[str, Tensor]]:
         }
 
     together = every(lambda n: torch.zeros(n, dtype=torch.int64))
-    return [together, every(torch.arange), *(every(random) for _ in range(CHECKS))]
+    most = min(FEW, max(site.event_shape[0] for site in sites.values()) - 1)
+    few = [every(lambda n, k=k: in_clusters(n, k)) for k in range(2, most + 1)]
+    return [together, every(torch.arange), *few, *(every(random) for _ in range(CHECKS))]
 
 
 def _statements(trace) -> set[str]:

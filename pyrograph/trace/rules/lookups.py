@@ -3,7 +3,8 @@
     out[e] = table.flat[position[e] + sum_k stride_k * index_k[e]]
 
 A constant table is one pool that all elements look up; of a table with latent entries every
-element holds its own candidates.
+element holds its own candidates. As in PyTorch negative positions count from the end, and there
+are none beyond it.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 
-from pyrograph.errors import ScopeBudgetError, UnsupportedOperation
+from pyrograph.errors import InvalidProgram, ScopeBudgetError, UnsupportedOperation
 from pyrograph.trace.rules.pointwise import pointwise
 from pyrograph.trace.tape import Operand, Rule
 
@@ -25,11 +27,33 @@ aten = torch.ops.aten
 
 
 def _offset(static: tuple, indices: list[Tensor]) -> Tensor:
-    """Position of an entry relative to the first one, wrapped as PyTorch wraps."""
+    """Position of an entry relative to the first one."""
     return sum(
-        torch.remainder(i.long(), size) * stride
+        _from_the_start(i.long(), size) * stride
         for i, (size, stride) in zip(indices, static, strict=True)
     )
+
+
+def _from_the_start(index: Tensor, size: int) -> Tensor:
+    """Positions in 0 .. size - 1 of those in -size .. size - 1.
+
+    Raises:
+        InvalidProgram: one is outside.
+    """
+    if is_functorch_wrapped_tensor(index):  # under vmap nothing can be asked
+        return torch.remainder(index, size)
+    if not index.numel():
+        return index
+    low, high = (int(end) for end in index.aminmax())
+    if low >= 0 and high < size:
+        return index
+    if low < -size or high >= size:
+        raise InvalidProgram(
+            f"a latent index takes the value {high if high >= size else low} in a table of {size} "
+            f"entries, whose positions are 0 to {size - 1} (or -{size} to -1, from the end). Give "
+            "the table an entry for every state of the index, or the index fewer states."
+        )
+    return torch.where(index < 0, index + size, index)
 
 
 def replay_pool(func: Any, static: tuple, operands: list[Tensor]) -> Tensor:
@@ -114,11 +138,12 @@ def latent_index(rec: Recorder, func, args, kwargs, indices: list[Tensor]):
             pass
         elif func is aten.index_select.default:
             x, dim, index = args
-            return x[(slice(None),) * (dim % x.dim()) + (index,)]
+            return x[(slice(None),) * (dim % x.dim()) + (index.reshape(-1),)]
+        # x[z] would read a 0-dim index in Python
         elif func is aten.embedding.default:
-            return args[0][args[1]]
+            return aten.index.Tensor(args[0], [args[1].long()])
         elif func is aten.take.default:
-            return args[0].reshape(-1)[args[1]]
+            return aten.index.Tensor(args[0].reshape(-1), [args[1].long()])
         elif func is aten.masked_fill.Scalar:
             value = torch.full((), args[2], dtype=args[0].dtype, device=args[0].device)
             return torch.where(args[1], value, args[0])

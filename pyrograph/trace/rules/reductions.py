@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from pyrograph.trace.rules.refusals import refuse_shape
 from pyrograph.trace.rules.slots import frozen
 from pyrograph.trace.tape import Rule
 
@@ -88,13 +89,25 @@ def reduction(rec: Recorder, func, args, kwargs):
     return out
 
 
+def bincount(rec: Recorder, func, args, kwargs):
+    """Latent weights, added up by constant positions."""
+    where, *given = args
+    if rec.is_latent(where):
+        return refuse_shape(rec, func, args, kwargs)
+    given = dict(zip(("weights", "minlength"), given, strict=False)) | kwargs
+    weights = given["weights"]
+    dtype = weights.dtype if weights.dtype == torch.float32 else torch.float64
+    length = max(given.get("minlength", 0), 1 + max(where.tolist(), default=-1))
+    with rec.again():
+        weights = weights.to(dtype)
+        return weights.new_zeros(length).index_add(0, where, weights)
+
+
 ROWS = {
     aten._softmax.default,
     aten._log_softmax.default,
     aten.sort.default,
     aten.sort.stable,
-    aten.cummax.default,
-    aten.cummin.default,
     aten.topk.default,
 }
 

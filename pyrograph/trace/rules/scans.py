@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.trace.rules.pointwise import pointwise
-from pyrograph.trace.rules.reductions import replay_reduction
+from pyrograph.trace.rules.reductions import replay_reduction, row
 from pyrograph.trace.tape import Operand, Rule
 
 if TYPE_CHECKING:
@@ -27,26 +27,48 @@ PREFIX = {
     aten.cumsum.default: (aten.sum.dim_IntList, True, 0.0),
     aten.cumprod.default: (aten.prod.dim_int, False, 1.0),
     aten.logcumsumexp.default: (aten.logsumexp.default, True, -math.inf),
+    aten.cummax.default: (aten.amax.default, True, -math.inf),
+    aten.cummin.default: (aten.amin.default, True, math.inf),
 }
+
+
+#: Scans that also tell where the value is; that reads the whole row.
+WITH_PLACES = {aten.cummax.default, aten.cummin.default}
 
 
 COMBINE = {
     aten.cumsum.default: torch.add,
     aten.cumprod.default: torch.mul,
     aten.logcumsumexp.default: torch.logaddexp,
+    aten.cummax.default: torch.maximum,
+    aten.cummin.default: torch.minimum,
 }
+
+
+def running_extreme(rec: Recorder, func, args, kwargs):
+    """``cummax`` and ``cummin``: of values the prefixes, of places the whole row."""
+    found = row(rec, func, args, kwargs)
+    x = args[0]
+    if x.dim() == 0 or not x.dtype.is_floating_point:
+        return found
+    return prefix(rec, func, args, kwargs), found[1]
+
+
+def _scan(func: Any, *args, **kwargs) -> Tensor:
+    out = func(*args, **kwargs)
+    return out[0] if func in WITH_PLACES else out
 
 
 def prefix(rec: Recorder, func, args, kwargs):
     x, dim = args[0], args[1]
     if x.dim() == 0 or x.numel() == 0:
-        return pointwise(rec, func, args, kwargs) if x.dim() == 0 else func(*args, **kwargs)
+        return pointwise(rec, func, args, kwargs) if x.dim() == 0 else _scan(func, *args, **kwargs)
     dtype = kwargs.get("dtype")
     length = x.shape[dim]
     if length > DIRECT_PREFIX:
         with rec.again():
             return _two_level_prefix(func, x if dtype is None else x.to(dtype), dim)
-    out = func(*args, **kwargs)
+    out = _scan(func, *args, **kwargs)
     single, listed, neutral = PREFIX[func]
 
     def arrange(t: Tensor) -> Tensor:
@@ -72,8 +94,8 @@ def _two_level_prefix(func: Any, x: Tensor, dim: int) -> Tensor:
     chunk = min(math.isqrt(length - 1) + 1, DIRECT_PREFIX)
     neutral = PREFIX[func][2]
     padded = torch.nn.functional.pad(rows, (0, -length % chunk), value=neutral)
-    inside = func(padded.reshape(*rows.shape[:-1], -1, chunk), -1)
-    before = func(inside[..., -1], -1)[..., :-1]
+    inside = _scan(func, padded.reshape(*rows.shape[:-1], -1, chunk), -1)
+    before = _scan(func, inside[..., -1], -1)[..., :-1]
     before = torch.nn.functional.pad(before, (1, 0), value=neutral)
     whole = COMBINE[func](inside, before.unsqueeze(-1)).reshape(*rows.shape[:-1], -1)
     return whole[..., :length].movedim(-1, dim)

@@ -16,7 +16,13 @@ from scipy import stats
 from scipy.special import betaln, gammaln, logsumexp
 
 import pyrograph as pg
-from pyrograph.errors import InferenceError, ShapeMismatch, UnsupportedFactor, UnsupportedSite
+from pyrograph.errors import (
+    InferenceError,
+    NonFiniteDensity,
+    ShapeMismatch,
+    UnsupportedFactor,
+    UnsupportedSite,
+)
 from pyrograph.infer.dpvi.labelled import in_order
 
 D = pg.distributions
@@ -425,9 +431,25 @@ def table_of_two(x):
     pyro.factor("f", torch.zeros(2)[z].sum())
 
 
+def not_three(x):
+    # neither one cluster, nor many, nor draws from the prior show it
+    z = pyro.sample("z", D.ChineseRestaurant(0.001, len(x)))
+    pyro.sample("x", D.CollapsedMixture(z, five_points(x)), obs=x)
+    pyro.factor("f", -50.0 * (z.max() + 1 != 3).to(x.dtype))
+
+
+def three_at_most(x):
+    # impossible at most labels, so that the density is -inf at the first ones
+    z = pyro.sample("z", D.ChineseRestaurant(0.001, len(x)))
+    pyro.sample("x", D.CollapsedMixture(z, five_points(x)), obs=x)
+    pyro.factor("f", torch.where(z.max() + 1 == 3, 0.0, -torch.inf))
+
+
 @pytest.mark.parametrize(
     ("model", "said"),
     [
+        (not_three, '"f" changes with the labels'),
+        (three_at_most, '"f" changes with the labels'),
         (prior_reads, '"w" changes with the labels'),
         (parameter_reads, '"x" changes with the labels'),
         (data_read, '"x" changes with the labels'),
@@ -440,6 +462,31 @@ def test_statements_that_read_labels_in_another_way_are_refused(model, said):
     for infer in (pg.DPVI, pg.SequentialDPVI):
         with pytest.raises(UnsupportedFactor, match=said):
             fit(model, two_heaps(5), infer=infer)
+
+
+@pytest.mark.parametrize("infer", [pg.DPVI, pg.SequentialDPVI])
+def test_a_statement_that_reads_the_best_labels_alone_is_refused(infer):
+    x = two_heaps(40)
+    best = infer(mixture, num_particles=5, progress=False).run(x)
+    best = best.particles["z"][best.weights.argmax()]
+
+    def model(x):
+        z = pyro.sample("z", D.ChineseRestaurant(torch.tensor(ALPHA, dtype=x.dtype), len(x)))
+        component = D.NormalInverseGamma(torch.tensor(KAPPA, dtype=x.dtype), A, B)
+        pyro.sample("x", D.CollapsedMixture(z, component), obs=x)
+        pyro.factor("f", -3.0 * (z == best).all().to(x.dtype))
+
+    with pytest.raises(UnsupportedFactor, match='"f" changes with the labels'):
+        infer(model, num_particles=5, progress=False).run(x)
+
+
+def test_an_impossible_statement_beside_labels_is_named():
+    def model(x):
+        mixture(x)
+        pyro.factor("never", torch.tensor(-torch.inf))
+
+    with pytest.raises(NonFiniteDensity, match='"never" has log density -inf'):
+        fit(model, two_heaps(5))
 
 
 @pytest.mark.parametrize("which", ["scale", "mask"])

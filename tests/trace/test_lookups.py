@@ -1,0 +1,113 @@
+"""Look-ups by a latent index: entries from the end, indices beyond the table, single indices."""
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+import torch.nn.functional as F
+
+import pyrograph as pg
+from pyrograph.errors import InvalidProgram
+
+TABLE = torch.tensor([[1.5, -0.5], [0.25, 2.0], [-1.0, 0.75]], dtype=torch.float64)
+
+
+def states_of(table):
+    """A model whose single site looks a mean up, and its density by hand."""
+
+    def model(shift):
+        z = pyro.sample("z", dist.Categorical(torch.ones(3).double()))
+        pyro.sample("y", dist.Normal(table[z + shift], 1.0), obs=torch.zeros(()).double())
+
+    return model
+
+
+@pytest.mark.parametrize("shift", [-3, -2, -1, 0])
+def test_positions_below_zero_count_from_the_end(shift):
+    table = TABLE[:, 0]
+    graph = pg.trace_graph(states_of(table), (shift,))
+    found = graph.log_prob({"z": torch.arange(3)})
+    entries = torch.tensor([table.tolist()[k + shift] for k in range(3)]).double()
+    expected = dist.Normal(0.0, 1.0).log_prob(entries) - torch.tensor(3.0).double().log()
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("shift", [0, -3])
+@pytest.mark.parametrize("is_latent", [False, True], ids=["constant table", "latent table"])
+def test_an_index_beyond_its_table_is_refused(shift, is_latent):
+    def model(z):
+        table = torch.tensor([0.5, -1.0]).double()
+        if is_latent:
+            table = table * pyro.sample("scale", dist.Normal(torch.zeros(2).double(), 1.0))
+        with pyro.plate("rows", 4):
+            z = pyro.sample("z", dist.Categorical(torch.ones(3).double()), obs=z)
+            pyro.sample("y", dist.Normal(table[z + shift], 1.0), obs=torch.zeros(4).double())
+
+    inside = torch.ones(4, dtype=torch.int64)
+    with pytest.raises(IndexError):
+        model(inside + 1 if shift == 0 else inside - 1)
+    # only states 0 and 1, or 1 and 2, have an entry; draws of the others fail in Pyro too
+    for seed in range(200):
+        pyro.set_rng_seed(seed)
+        try:
+            graph = pg.trace_graph(model, (None,), verify=False)
+            break
+        except IndexError:
+            pass
+    outside = {"z": torch.tensor([1, 1, 2 if shift == 0 else 0, 1])}
+    within = {"z": torch.tensor([1, 1, 0 if shift == 0 else 2, 1])}
+    if is_latent:
+        outside["scale"] = within["scale"] = torch.ones(2).double()
+    assert graph.log_prob(within).isfinite()
+    with pytest.raises(InvalidProgram, match="table of 2 entries"):
+        graph.log_prob(outside)
+
+
+def test_every_state_of_a_site_must_have_an_entry_when_tables_are_made():
+    def model():
+        z = pyro.sample("z", dist.Categorical(torch.tensor([0.5, 0.499, 0.001]).double()))
+        table = torch.tensor([0.5, -1.0]).double()
+        pyro.sample("y", dist.Normal(table[z], 1.0), obs=torch.zeros(()).double())
+
+    pyro.set_rng_seed(0)
+    with pytest.raises(InvalidProgram, match="value 2 in a table of 2 entries"):
+        pg.fit(model, infer=pg.BP, progress=False)
+
+
+SINGLE = {
+    "embedding": lambda table, z: F.embedding(z, table),
+    "take": lambda table, z: table.take(z),
+    "index_select": lambda table, z: table.index_select(0, z),
+    "index_select of columns": lambda table, z: table.t().index_select(-1, z),
+    "item": lambda table, z: table[z],
+}
+
+
+@pytest.mark.parametrize("name", SINGLE)
+@pytest.mark.parametrize("is_latent", [False, True], ids=["constant table", "latent table"])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_a_single_latent_looks_up_as_in_pytorch(name, is_latent, dtype):
+    if name == "take" and dtype is torch.int32:
+        pytest.skip("PyTorch takes by int64 only")
+    look_up = SINGLE[name]
+
+    def energy(z, a):
+        return -torch.cosh(look_up(TABLE * a if is_latent else TABLE + 0.0, z.to(dtype)) + a)
+
+    def model():
+        z = pyro.sample("z", dist.Categorical(torch.ones(3).double()))
+        a = pyro.sample("a", dist.Normal(torch.zeros(()).double(), 1.0))
+        pyro.factor("f", energy(z, a).sum())
+
+    graph = pg.trace_graph(model)
+    a = torch.tensor([0.3, -1.2, 0.7]).double()
+    found = graph.log_prob({"z": torch.arange(3), "a": a})
+    expected = dist.Normal(0.0, 1.0).log_prob(a) - torch.tensor(3.0).double().log()
+    expected = expected + torch.stack([energy(torch.tensor(k), a[k]).sum() for k in range(3)])
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_graph_with_look_ups_maps_over_points():
+    graph = pg.trace_graph(states_of(TABLE[:, 0]), (0,))
+    found = torch.vmap(lambda z: graph.log_prob({"z": z}))(torch.arange(3))
+    torch.testing.assert_close(found, graph.log_prob({"z": torch.arange(3)}))
