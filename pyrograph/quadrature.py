@@ -21,6 +21,7 @@ def _rule(num_points: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @lru_cache(maxsize=64)
+@torch.inference_mode(False)  # what is kept has to serve autograd later on
 def gauss_hermite(
     num_points: int,
     dim: int = 1,

@@ -15,13 +15,15 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from pyrograph.diagnostics.score import value_and_score
-from pyrograph.diagnostics.support import free_values
+from pyrograph.diagnostics.score import outside_inference_mode, value_and_score
+from pyrograph.diagnostics.support import DRAW_THE_PLANE, PERIODIC, ROUNDING, free_values
 from pyrograph.errors import OptionError, ShapeMismatch, UnsupportedSite
 from pyrograph.kernels import Kernel, Layout, Locality, SteinOperator, Summable
 from pyrograph.kernels.stein import check_statistic
+from pyrograph.posterior.pushforward import is_real
 
 
+@outside_inference_mode()
 def graphical_ksd(
     graph,
     x,
@@ -33,7 +35,8 @@ def graphical_ksd(
     """Squared discrepancy, summed over coordinates.
 
     Args:
-        graph: a FactorGraph of continuous sites, usually ``engine.graph``.
+        graph: a FactorGraph of continuous sites over all of the reals, as of ``engine.graph`` or
+            ``trace_graph(..., unconstrained=True)``.
         x: ``[n, dim]`` flat particles in the graph's space, ``{site: [n, *site shape]}`` in
             constrained space, or a posterior with ``particles``. Weights are not used.
         kernel: default ``RBF()``; its bandwidth rule is applied to these particles.
@@ -46,11 +49,12 @@ def graphical_ksd(
             bandwidth is held constant).
 
     Raises:
-        UnsupportedSite: a site is discrete.
+        UnsupportedSite: a site is discrete, or its density is periodic.
         NonFiniteDensity: the score is not finite at a particle.
         ShapeMismatch: ``x`` does not fit the graph.
         OptionError: unknown statistic, kernel or locality; a value is outside its site's
-            support; ``x`` is none of these, as a posterior without particles.
+            support; ``x`` is none of these, as a posterior without particles; the graph is in
+            constrained space and a site's support has an edge, at which Stein's identity fails.
     """
     x = _continuous_particles(graph, x)
     check_statistic(statistic, len(x))
@@ -61,6 +65,7 @@ def graphical_ksd(
         return operator(x, score).discrepancy(statistic).to(x.dtype)
 
 
+@outside_inference_mode()
 def stein_gram(
     graph,
     x,
@@ -87,11 +92,22 @@ def stein_gram(
 
 
 def _continuous_particles(graph, x) -> Tensor:
-    for site in graph.sites.values():
+    for site in graph.free_sites:
         if site.is_discrete:
             raise UnsupportedSite(
                 f"{site.describe()} is discrete; the Stein discrepancy needs gradients at "
                 "every site. Sum it out in the model, or condition on it."
+            )
+        if site.distribution in PERIODIC:
+            raise UnsupportedSite(
+                f"the density of {site.describe()} is periodic; the Stein discrepancy needs one "
+                f"that falls off. {DRAW_THE_PLANE}"
+            )
+        if not graph.unconstrained and (site.support is None or not is_real(site.support)):
+            raise OptionError(
+                f"{site.describe()} does not live on all of the reals, and Stein's identity fails "
+                "at the edge of its support. Give the graph in unconstrained space: "
+                "trace_graph(..., unconstrained=True)."
             )
     return flat_particles(graph, x)
 
@@ -102,29 +118,61 @@ def flat_particles(graph, x) -> Tensor:
     Raises:
         ShapeMismatch: sites are missing, or the number of columns is wrong.
         OptionError: a value is outside its site's support, or ``x`` is none of these.
+        UnsupportedSite: a site's support depends on latents, and ``x`` is neither a tensor nor a
+            posterior of this graph.
     """
     if not isinstance(x, Tensor):
-        values = x if isinstance(x, Mapping) else getattr(x, "particles", None)
-        if not isinstance(values, Mapping):
-            raise OptionError(
-                f"{type(x).__name__} holds no particles: give samples, posterior.sample(n), or a "
-                "[n, dim] tensor"
-            )
-        missing = [name for name in graph.sites if name not in values]
-        if missing:
-            raise ShapeMismatch(f'no particles given for site "{missing[0]}"')
-        values = {name: torch.as_tensor(values[name]) for name in graph.sites}
-        for name, value in values.items():
-            shape = graph.sites[name].shape
-            if value.dim() == 0 or tuple(value.shape[1:]) != shape:
-                raise ShapeMismatch(
-                    f'particles of site "{name}" have shape {list(value.shape)}; expected '
-                    f"[n, *site shape], where the site has shape {list(shape)}"
-                )
-        x = graph.flatten(free_values(graph, values))
+        shared = _shared_columns(graph, x)
+        x = graph.flatten(free_values(graph, _values(graph, x))) if shared is None else shared
     if x.dim() != 2 or x.shape[1] != graph.dim or len(x) == 0:
         raise ShapeMismatch(
             f"particles have shape {tuple(x.shape)}, expected [n, {graph.dim}]: one row per "
             "particle, columns in node order"
         )
     return x.to(dtype=graph.dtype, device=graph.device)
+
+
+def _values(graph, x) -> dict[str, Tensor]:
+    """``{site: [n, *site shape]}`` of the free sites, in the program's space."""
+    given = x if isinstance(x, Mapping) else getattr(x, "particles", None)
+    if not isinstance(given, Mapping):
+        raise OptionError(
+            f"{type(x).__name__} holds no particles: give samples, posterior.sample(n), or a "
+            "[n, dim] tensor"
+        )
+    values = {}
+    for site in graph.free_sites:
+        if site.name not in given:
+            raise ShapeMismatch(f'no particles given for site "{site.name}"')
+        value = values[site.name] = torch.as_tensor(given[site.name])
+        if value.dim() == 0 or tuple(value.shape[1:]) != site.shape:
+            raise ShapeMismatch(
+                f'particles of site "{site.name}" have shape {list(value.shape)}; expected '
+                f"[n, *site shape], where the site has shape {list(site.shape)}"
+            )
+    return values
+
+
+def _shared_columns(graph, posterior) -> Tensor | None:
+    """A posterior's flat particles, where a support depends on latents: there is no way back from
+    values to numbers in unconstrained space then, but the posterior knows them.
+
+    None where there is a way back, or where they have another image on this graph.
+    """
+    other, x = getattr(posterior, "graph", None), getattr(posterior, "x", None)
+    if all(site.support is not None for site in graph.free_sites):
+        return None
+    if not isinstance(x, Tensor) or other is None or _columns(other) != _columns(graph):
+        return None
+    image = graph.constrain(graph.unflatten(x.to(graph.device)))
+    alike = all(
+        torch.allclose(image[name].to(value), value, rtol=ROUNDING, atol=ROUNDING)
+        for name, value in posterior.particles.items()
+    )
+    return x if alike else None
+
+
+def _columns(graph) -> tuple:
+    """Equal for graphs whose flat particles have the same sites in the same columns."""
+    sites = [(site.name, site.shape, site.event_shape) for site in graph.free_sites]
+    return graph.unconstrained, sites

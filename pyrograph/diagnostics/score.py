@@ -1,14 +1,29 @@
 """Log density and score of a graph at particles, with a check that both are finite."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
-from pyrograph.errors import NonFiniteDensity
+from pyrograph.errors import InferenceError, NonFiniteDensity
 
 #: Numbers evaluated at once; more particles are taken in parts, so that memory is bounded.
 MAX_NUMBERS = 2**22
 
 
+@contextmanager
+def outside_inference_mode() -> Iterator[None]:
+    """Leave ``torch.inference_mode``: it makes tensors that autograd never takes, and they would
+    live on in what is kept. Gradients stay off, unless they are enabled inside."""
+    if not torch.is_inference_mode_enabled():
+        yield
+        return
+    with torch.inference_mode(False), torch.no_grad():
+        yield
+
+
+@outside_inference_mode()
 def value_and_score(graph, x: Tensor, *, differentiable: bool = False) -> tuple[Tensor, Tensor]:
     """log p(x) and its gradient at every particle.
 
@@ -22,6 +37,7 @@ def value_and_score(graph, x: Tensor, *, differentiable: bool = False) -> tuple[
 
     Raises:
         NonFiniteDensity: NaN or infinity in either, naming the first factor and particle.
+        InferenceError: the graph was read in inference mode.
     """
     if differentiable and x.requires_grad:
         log_p, score = _evaluate(graph, x, differentiable)
@@ -30,7 +46,8 @@ def value_and_score(graph, x: Tensor, *, differentiable: bool = False) -> tuple[
         log_p, score = x.new_empty(len(x)), torch.empty_like(x)
         for start in range(0, len(x), size):
             part = slice(start, start + size)
-            point = x[part].detach().requires_grad_()
+            point = x[part].detach()
+            point = (point.clone() if point.is_inference() else point).requires_grad_()
             log_p[part], score[part] = _evaluate(graph, point, differentiable)
     # one number to look at; only a sum that overflows is looked at again
     all_finite = torch.isfinite(log_p.detach().sum() + score.detach().sum())
@@ -41,10 +58,18 @@ def value_and_score(graph, x: Tensor, *, differentiable: bool = False) -> tuple[
 
 def _evaluate(graph, point: Tensor, differentiable: bool) -> tuple[Tensor, Tensor]:
     with torch.enable_grad():
-        log_p = graph.density(point)
+        try:
+            log_p = graph.density(point)
+        except RuntimeError as error:
+            if "Inference tensors" not in str(error):
+                raise
+            raise InferenceError(
+                "the graph holds tensors made under torch.inference_mode(), which cannot be "
+                "differentiated. Call pg.trace_graph outside of it, or under torch.no_grad()."
+            ) from error
         if log_p.requires_grad:
             (score,) = torch.autograd.grad(log_p.sum(), point, create_graph=differentiable)
-        else:  # a flat density
+        else:  # a flat density: nothing smooth leads from a latent to it
             score = torch.zeros_like(point)
     return (log_p, score) if differentiable else (log_p.detach(), score)
 

@@ -10,12 +10,14 @@ Source: Riabiz, Chen, Cockayne, Swietach, Niederer, Mackey & Oates (2022), Algor
 (2017), eq (5).
 """
 
+from numbers import Integral
+
 import numpy as np
 import torch
 from scipy.optimize import nnls
 from torch import Tensor
 
-from pyrograph.errors import OptionError, ShapeMismatch
+from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch
 
 
 def stein_thinning(gram: Tensor, num_points: int) -> Tensor:
@@ -26,12 +28,13 @@ def stein_thinning(gram: Tensor, num_points: int) -> Tensor:
         num_points: how many; a particle may be chosen more than once.
 
     Raises:
-        OptionError: fewer than one.
+        OptionError: ``num_points`` is not a whole number, at least 1.
         ShapeMismatch: the matrix is not square.
+        NonFiniteDensity: it holds NaN or infinite numbers.
     """
-    _check_square(gram)
-    if num_points < 1:
-        raise OptionError(f"num_points={num_points!r} must be at least 1")
+    _check(gram)
+    if isinstance(num_points, bool) or not isinstance(num_points, Integral) or num_points < 1:
+        raise OptionError(f"num_points={num_points!r} must be a whole number, at least 1")
     gap = gram.diagonal() / 2
     chosen = []
     for _ in range(num_points):
@@ -44,16 +47,19 @@ def stein_weights(gram: Tensor) -> Tensor:
     """Weights on the simplex of least Stein discrepancy, ``[n]``.
 
     With U = L L', non-negative least squares of (L' w, 1' w) against (0, 1) has the solution of
-    the program but for its length.
+    the program but for its length. Where U is zero all weights are as good, and equal.
 
     Args:
         gram: ``[n, n]`` Stein kernel matrix.
 
     Raises:
         ShapeMismatch: the matrix is not square.
+        NonFiniteDensity: it holds NaN or infinite numbers.
     """
-    _check_square(gram)
+    _check(gram)
     u = gram.detach().double().cpu().numpy()
+    if not u.any():
+        return torch.full_like(gram[0], 1 / len(u))
     values, vectors = np.linalg.eigh(u / np.trace(u))
     root = np.sqrt(values.clip(0))[:, None] * vectors.T
     ones = np.ones((1, len(u)))
@@ -61,6 +67,11 @@ def stein_weights(gram: Tensor) -> Tensor:
     return torch.as_tensor(w / w.sum()).to(gram)
 
 
-def _check_square(gram: Tensor) -> None:
-    if gram.dim() != 2 or gram.shape[0] != gram.shape[1]:
+def _check(gram: Tensor) -> None:
+    if gram.dim() != 2 or gram.shape[0] != gram.shape[1] or len(gram) == 0:
         raise ShapeMismatch(f"a Stein kernel matrix is [n, n]; got {list(gram.shape)}")
+    if not gram.isfinite().all():
+        raise NonFiniteDensity(
+            "the Stein kernel matrix holds NaN or infinite numbers: scores of its particles "
+            "overflow. Leave those particles out, or take dtype=torch.float64."
+        )

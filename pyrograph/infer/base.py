@@ -5,6 +5,7 @@ iteration is (``advance``), what it carries (``carried``, ``restore``) and what 
 (``posterior``). All state lives on the object: two engines on one model share nothing.
 """
 
+import inspect
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from pyrograph.diagnostics.score import outside_inference_mode
 from pyrograph.errors import ConvergenceWarning, InferenceError, OptionError, ShapeMismatch
 from pyrograph.graph import FactorGraph, trace_graph
 from pyrograph.graph.checked import constant_of
@@ -119,6 +121,7 @@ class Engine(ABC):
         """Every measured quantity, one number per iteration."""
         return {k: torch.tensor(v, dtype=torch.float64) for k, v in self._history.items()}
 
+    @outside_inference_mode()
     def setup(self, *args, **kwargs) -> "Engine":
         """Check the program, trace it for these arguments, and start afresh.
 
@@ -132,14 +135,14 @@ class Engine(ABC):
         seed = int(torch.randint(2**62, ()))
         self._graph = self.read(args, kwargs)
         self._arguments, self._versions = (args, kwargs), _versions((args, kwargs))
-        self._given = _copied((args, kwargs))
+        self._given = _copied(_bound(self.model, args, kwargs))
         self._history = {}
         self.generator = torch.Generator().manual_seed(seed)
         try:
             self.allocate()
             if self._pending is not None:
-                state, self._pending = self._pending, None
-                self.load_state_dict(state)
+                self.load_state_dict(self._pending)
+                self._pending = None  # it waits on where these arguments were the wrong ones
         except Exception:
             self._graph = None
             raise
@@ -171,7 +174,8 @@ class Engine(ABC):
             InferenceError: set up for other arguments.
         """
         self._prepare(args, kwargs)
-        return self._iterate()
+        with outside_inference_mode():
+            return self._iterate()
 
     def run(self, *args, **kwargs) -> Posterior:
         """Iterate until ``num_steps`` in total are done or the criterion is met.
@@ -182,7 +186,8 @@ class Engine(ABC):
         """
         self._prepare(args, kwargs)
         remaining = self.num_steps - self.num_done
-        with tqdm(total=max(0, remaining), disable=not self.progress, leave=True) as bar:
+        bar = tqdm(total=max(0, remaining), disable=not self.progress, leave=True)
+        with outside_inference_mode(), bar:
             bar.set_description(type(self).__name__)
             while self.num_done < self.num_steps and not self.converged:
                 self._iterate()
@@ -191,7 +196,8 @@ class Engine(ABC):
                     bar.set_postfix({k: f"{v[-1]:.4g}" for k, v in self._history.items()}, False)
         if self.tol is not None and not self.converged:
             warnings.warn(self.status, ConvergenceWarning, stacklevel=2)
-        return self.posterior()
+        with outside_inference_mode():
+            return self.posterior()
 
     @property
     def converged(self) -> bool:
@@ -221,6 +227,7 @@ class Engine(ABC):
         """What to do when ``tol`` was not met."""
         return "Raise num_steps or tol."
 
+    @outside_inference_mode()
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on, as tensors and numbers in dicts: it can be saved by
         ``torch.save`` and loaded with ``weights_only=True``.
@@ -238,6 +245,7 @@ class Engine(ABC):
             **self.carried(),
         }
 
+    @outside_inference_mode()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from ``state``, at once or, before ``setup``, when the graph is there.
 
@@ -247,6 +255,7 @@ class Engine(ABC):
         if self._graph is None:
             self._pending = state
             return
+        state = _plain(state)
         missing = {"sites", "history", *self.carried()} - set(state)
         if missing:
             raise ShapeMismatch(
@@ -280,7 +289,7 @@ class Engine(ABC):
         if self._graph is None:
             self.setup(*args, **kwargs)
             return
-        alike = _same((args, kwargs), self._given)
+        alike = _same(_bound(self.model, args, kwargs), self._given)
         if (args or kwargs) and not (alike and _versions(self._arguments) == self._versions):
             raise InferenceError(
                 f"this {type(self).__name__} is set up for other model arguments (or for these "
@@ -314,6 +323,24 @@ def _device(device: torch.device | str) -> torch.device:
             "where there is one"
         ) from error
     return found
+
+
+def _bound(model: Callable, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """The same arguments, by position wherever the model's signature says which is which."""
+    try:
+        bound = inspect.signature(model).bind(*args, **kwargs)
+    except (TypeError, ValueError):  # it has none, or the arguments do not fit: the model will say
+        return args, kwargs
+    return bound.args, bound.kwargs
+
+
+def _plain(state: Any) -> Any:
+    """(Nested) dicts without tensors made in inference mode, which cannot be gone on from."""
+    if isinstance(state, Mapping):
+        return {name: _plain(value) for name, value in state.items()}
+    if isinstance(state, Tensor) and state.is_inference():
+        return state.clone()
+    return state
 
 
 def _versions(value: Any) -> list[int]:

@@ -3,6 +3,7 @@
 import difflib
 import inspect
 import math
+from numbers import Integral, Real
 
 import torch
 
@@ -15,7 +16,7 @@ def positive(name: str, value: float) -> float:
     Raises:
         OptionError: it is not.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise OptionError(f"{name}={value!r} is not a number")
     if not (math.isfinite(value) and value > 0):
         raise OptionError(f"{name}={value!r} must be finite and above 0")
@@ -28,9 +29,9 @@ def count(name: str, value: int, least: int = 1) -> int:
     Raises:
         OptionError: it is not.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise OptionError(f"{name}={value!r} must be a whole number, at least {least}")
-    return value
+    return int(value)
 
 
 def fraction(name: str, value: float) -> float:
@@ -39,7 +40,7 @@ def fraction(name: str, value: float) -> float:
     Raises:
         OptionError: it is not.
     """
-    if not isinstance(value, int | float) or not 0 <= value < 1:
+    if not isinstance(value, Real) or not 0 <= value < 1:
         raise OptionError(f"{name}={value!r} must lie in [0, 1)")
     return float(value)
 

@@ -10,6 +10,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import Independent
 
+from pyrograph.diagnostics.support import DRAW_THE_PLANE, PERIODIC
 from pyrograph.errors import UnsupportedSite, ZeroMass
 from pyrograph.trace.plain_run import retried
 from pyrograph.trace.sites import draw, enumeration, is_latent, name_of
@@ -23,14 +24,31 @@ class Requirement(Protocol):
         ...
 
 
+def refuse_periodic(msg: dict, engine: str) -> None:
+    """Raise for a site whose density has no integral over the reals, which is an engine's space.
+
+    Raises:
+        UnsupportedSite: it is periodic.
+    """
+    fn = msg["fn"]
+    while type(fn).__name__ not in PERIODIC:
+        fn = getattr(fn, "base_dist", None) or getattr(fn, "component_distribution", None)
+        if fn is None:
+            return
+    raise UnsupportedSite(
+        f'site "{msg["name"]}" ({type(fn).__name__}): its density is periodic, and {engine} needs '
+        f"one with an integral over the reals. {DRAW_THE_PLANE}"
+    )
+
+
 @dataclass(frozen=True)
 class Continuous:
-    """Every latent site is continuous."""
+    """Every latent site is continuous, and none an angle."""
 
     def check(self, msg: dict, engine: str) -> None:
         name, fn = msg["name"], msg["fn"]
         if not fn.support.is_discrete:
-            return
+            return refuse_periodic(msg, engine)
         values = enumeration(fn)
         states = "" if values is None else f", {len(values)} states"
         raise UnsupportedSite(
@@ -42,11 +60,13 @@ class Continuous:
 
 @dataclass(frozen=True)
 class FiniteOrContinuous:
-    """Every latent site is continuous, or discrete with finitely many states."""
+    """Every latent site is continuous and no angle, or discrete with finitely many states."""
 
     def check(self, msg: dict, engine: str) -> None:
         name, fn = msg["name"], msg["fn"]
-        if not fn.support.is_discrete or enumeration(fn) is not None:
+        if not fn.support.is_discrete:
+            return refuse_periodic(msg, engine)
+        if enumeration(fn) is not None:
             return
         if isinstance(fn, Independent) and fn.base_dist.has_enumerate_support:
             raise UnsupportedSite(

@@ -88,6 +88,7 @@ def median_of_pairs(x: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=16)
+@torch.inference_mode(False)  # what is kept has to serve autograd later on
 def _distinct_pairs(n: int, device: torch.device) -> Tensor:
     """Flat indices of the pairs l < m of an ``n x n`` matrix."""
     left, right = torch.triu_indices(n, n, 1, device=device)
@@ -95,6 +96,7 @@ def _distinct_pairs(n: int, device: torch.device) -> Tensor:
 
 
 @lru_cache(maxsize=16)
+@torch.inference_mode(False)  # what is kept has to serve autograd later on
 def _shifted(n: int, device: torch.device) -> Tensor:
     """The partners l + s mod n of each l, shift after shift, spread over 1 .. n // 2."""
     steps = torch.arange(1, NUM_SHIFTS + 1, device=device)

@@ -116,7 +116,8 @@ class Radial(Summable, ABC):
         drift = cross + cross.transpose(1, 2) - along[:, :, None] - along[:, None, :]
         apart = pairwise_squared(own)
         terms = (score.transpose(1, 2) @ score) * f + (2 / one) * slope * (drift - width)
-        return (terms - (2 / one).square() * curvature * apart).sum(0)
+        # h of coincident particles is so small that its square underflows
+        return (terms - (2 / one) * (2 / one * apart * curvature)).sum(0)
 
 
 def spread(own: Tensor, sums: Tensor) -> Tensor:

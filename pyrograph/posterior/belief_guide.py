@@ -30,7 +30,7 @@ from pyrograph.beliefs import Conjugate, LogGamma, LogitBeta, Natural
 from pyrograph.posterior.conjugate import Rescaled, conjugate_distribution, median
 from pyrograph.posterior.finite import Finite
 from pyrograph.posterior.guide import describe_site
-from pyrograph.posterior.site_guide import SiteGuide, with_states
+from pyrograph.posterior.site_guide import SiteGuide, as_drawn, with_states
 from pyrograph.posterior.support import restore
 
 #: Names of a conjugate family's parameters, as its Pyro distribution has them.
@@ -117,10 +117,10 @@ class BeliefGuide(SiteGuide):
             return Finite(site["values"].to(logits.device), logits)
         for family, names in PARAMETERS.items():
             if hasattr(self, f"{names[0]}_{k}"):
-                first, second = (getattr(self, f"{n}_{k}") for n in names)
+                first, second = (as_drawn(site, getattr(self, f"{n}_{k}")) for n in names)
                 support = restore(site["support"], first.device)
                 return conjugate_distribution(family, first, second, support)
-        loc, root = getattr(self, f"loc_{k}"), getattr(self, f"scale_tril_{k}")
+        loc, root = (as_drawn(site, getattr(self, f"{n}_{k}")) for n in ("loc", "scale_tril"))
         event = torch.Size(site["event_shape"])
         to_support = biject_to(restore(site["support"], loc.device))
         if not event:

@@ -94,12 +94,14 @@ class BeliefPosterior(ScopedPosterior):
                 value = site.enumeration.to(value.device)[value]
             values[name] = value
         if not free:
-            return values
+            return self._as_drawn(values)
         fixed = [site for name, site in self.graph.sites.items() if name in values]
         free |= unconstrain(fixed, values, self.graph.device)
         moved = self.graph.constrain(free)
-        return {name: values.get(name, moved[name]).detach() for name in self.graph.sites}
+        joint = {name: values.get(name, moved[name]).detach() for name in self.graph.sites}
+        return self._as_drawn(joint)
 
+    @torch.inference_mode(False)  # its parameters are to be trained
     def guide(self, sites: Sequence[str] | None = None) -> BeliefGuide:
         """The product of the sites' marginals as a Pyro guide.
 
@@ -108,7 +110,8 @@ class BeliefPosterior(ScopedPosterior):
             UnsupportedSite: a site's support depends on latents.
         """
         chosen = self._chosen(sites)
-        return BeliefGuide.from_beliefs(chosen, [self._belief(site.name) for site in chosen])
+        beliefs = [self._belief(site.name) for site in chosen]
+        return BeliefGuide.from_beliefs(chosen, beliefs).drawing(self.graph)
 
 
 def normal_of(belief: Gaussian, batch: tuple[int, ...], event: tuple[int, ...]) -> Distribution:

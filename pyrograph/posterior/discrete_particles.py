@@ -118,6 +118,7 @@ class DiscreteParticles(Posterior):
             x[nodes] = Categorical(logits=log_p[:, index]).sample()
         return values_of(self.graph, x)
 
+    @torch.inference_mode(False)  # its parameters are to be trained
     def guide(self, sites: Sequence[str] | None = None) -> DiscreteParticleGuide:
         """Draws a joint state; its density is that of the particles' marginal over the sites.
 

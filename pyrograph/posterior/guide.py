@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.distributions import biject_to
 
 from pyrograph.posterior.mixture import NormalMixture, smooth
-from pyrograph.posterior.site_guide import SiteGuide
+from pyrograph.posterior.site_guide import SiteGuide, as_drawn
 from pyrograph.posterior.support import describe, restore
 
 
@@ -34,6 +34,9 @@ class ParticleGuide(SiteGuide):
 
     Its parameters are the components' ``locs`` and ``scales`` (``[K, D]``, unconstrained space,
     columns in site order); the mixture weights stay as they are. Arguments of calls are ignored.
+    They are trained by ``Trace_ELBO`` and ``TraceGraph_ELBO``. ``TraceMeanField_ELBO`` is wrong
+    where a support is not all of the reals, as with Pyro's ``AutoDiagonalNormal``: its divergence
+    of a ``Delta`` leaves out the log density, which is the Jacobian here.
 
     Args:
         sites: plain descriptions, see :func:`describe_site`.
@@ -103,7 +106,7 @@ class ParticleGuide(SiteGuide):
         mixture = self.distribution()
         points = [
             {
-                name: biject_to(restore(site["support"], free.device))(free)
+                name: biject_to(restore(site["support"], free.device))(as_drawn(site, free))
                 for name, site, free in self._unpack(mixture.quantile(float(q)))
             }
             for q in quantiles
@@ -113,6 +116,7 @@ class ParticleGuide(SiteGuide):
 
 def image(site: Mapping[str, Any], free: Tensor) -> dist.Delta:
     """A described site at the image of ``free``; its density is the log Jacobian."""
+    free = as_drawn(site, free)
     transform = biject_to(restore(site["support"], free.device))
     value, event_dim = transform(free), site["event_dim"]
     log_density = 0.0

@@ -94,7 +94,7 @@ class MixturePosterior(ScopedPosterior):
             if site.is_discrete:
                 drawn = site.enumeration.to(drawn.device)[drawn]
             free[name] = drawn.reshape(num_samples, *site.batch_shape, *site.event_shape)
-        values = self.graph.constrain(free)
+        values = self.graph.constrain(self._as_drawn(free))
         return {name: value.detach() for name, value in values.items()}
 
     def condition(
@@ -175,6 +175,7 @@ class MixturePosterior(ScopedPosterior):
             raise OptionError(f'a value of site "{site.name}" is infinite or on its boundary')
         return torch.where(mask.unsqueeze(1), free, 0.0)
 
+    @torch.inference_mode(False)  # its parameters are to be trained
     def guide(self, sites: Sequence[str] | None = None) -> MixtureGuide:
         """The joint mixture as a Pyro guide with its exact density; sites left out are integrated
         out.
@@ -191,7 +192,7 @@ class MixturePosterior(ScopedPosterior):
                 f"site {held[0]!r} has nodes that are given and have no density; leave it out: "
                 "guide(sites=[...])"
             )
-        return MixtureGuide.from_mixture(chosen, self.mixture)
+        return MixtureGuide.from_mixture(chosen, self.mixture).drawing(self.graph)
 
 
 def _normal(nodes: Normals, lead: tuple[int, ...], event: tuple[int, ...]) -> Distribution:

@@ -75,6 +75,7 @@ class LabelParticles(Posterior):
         index = draw_indices(self.weights, num_samples)
         return {name: value[index] for name, value in self.particles.items()}
 
+    @torch.inference_mode(False)  # its parameters are to be trained
     def guide(self, sites: Sequence[str] | None = None) -> LabelGuide:
         """Draws a joint labelling.
 

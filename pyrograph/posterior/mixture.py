@@ -109,7 +109,9 @@ def smooth(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """
     d = x.shape[1]
     effective = 1 / weights.square().sum()
-    mean = weights @ x
+    # seen from a particle, so that where all agree the spread is 0 and not what rounding leaves
+    origin = x[weights.argmax()]
+    mean = origin + weights @ (x - origin)
     sd = (weights @ (x - mean).square()).sqrt()
     sd = torch.where(sd > 0, sd, 1e-3 * mean.abs().clamp_min(1))
     share = (1 - DEFENSIVE_WEIGHT * DEFENSIVE_SCALE**2) / (1 - DEFENSIVE_WEIGHT)

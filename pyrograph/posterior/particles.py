@@ -31,7 +31,7 @@ class ParticlePosterior(Posterior):
     def particles(self) -> Mapping[str, Tensor]:
         """``{site: [n, *site shape]}`` in the program's space."""
         with torch.no_grad():
-            return self.graph.constrain(self.graph.unflatten(self.x))
+            return self.graph.constrain(self._as_drawn(self.graph.unflatten(self.x)))
 
     def marginal(self, site: str) -> Empirical:
         """Weighted empirical distribution of a site.
@@ -47,6 +47,7 @@ class ParticlePosterior(Posterior):
         index = draw_indices(self.weights, num_samples)
         return {name: value[index] for name, value in self.particles.items()}
 
+    @torch.inference_mode(False)  # its parameters are to be trained
     def guide(self, sites: Sequence[str] | None = None) -> ParticleGuide:
         """Smoothed mixture on the particles, or on their marginal of the given sites.
 
@@ -57,7 +58,8 @@ class ParticlePosterior(Posterior):
         chosen = self._chosen(sites)
         free = self.graph.unflatten(self.x)
         x = torch.cat([free[site.name].reshape(len(self.x), -1) for site in chosen], 1)
-        return ParticleGuide.from_particles([describe_site(s) for s in chosen], x, self.weights)
+        described = [describe_site(site) for site in chosen]
+        return ParticleGuide.from_particles(described, x, self.weights).drawing(self.graph)
 
     def to_arviz(self, num_samples: int | None = None):
         """``arviz.InferenceData``: one chain whose draws are the particles, their weights in

@@ -4,10 +4,11 @@ Engines construct posteriors; posteriors know no engine. A subclass brings its b
 how to take a marginal, draw samples and make a guide.
 """
 
+import copy
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -94,6 +95,11 @@ class Posterior(ABC):
             raise OptionError(f'no latent site "{name}"; the latent sites are: {known}')
         return self.graph.sites[name]
 
+    def _as_drawn(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Numbers of the sites in the precisions in which the program draws them, of which the
+        graph's is the finest."""
+        return {name: value.to(self.graph.dtype_of(name)) for name, value in values.items()}
+
     def _chosen(self, sites: Sequence[str] | None) -> list:
         """The sites that a guide is to draw, each once, default all.
 
@@ -106,6 +112,23 @@ class Posterior(ABC):
         if not names:
             raise OptionError("guide(sites=[]) has no site to draw")
         return [self._site(name) for name in names]
+
+    def __reduce_ex__(self, protocol: int):
+        raise InferenceError(
+            f"{type(self).__name__} cannot be pickled: its graph holds compiled functions. Save "
+            "draws, posterior.sample(n); or the engine's state_dict(); or guide().state_dict(), "
+            "which the guide's from_state_dict makes a guide of again."
+        )
+
+    def __copy__(self):
+        copied = object.__new__(type(self))
+        vars(copied).update(vars(self))
+        return copied
+
+    def __deepcopy__(self, memo: dict[int, Any]):
+        copied = memo[id(self)] = object.__new__(type(self))
+        vars(copied).update(copy.deepcopy(vars(self), memo))
+        return copied
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(sites={list(self.graph.sites)}, status={self.status!r})"

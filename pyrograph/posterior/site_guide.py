@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from pyro.infer.autoguide import AutoGuide
 from pyro.poutine.indep_messenger import CondIndepStackFrame
+from torch import Tensor
+
+Guide = TypeVar("Guide", bound="SiteGuide")
 
 # Two guides of one name would share one parameter in Pyro's global store.
 _serial = itertools.count()
@@ -25,8 +28,16 @@ class SiteGuide(AutoGuide):
 
     def __init__(self, sites: Sequence[Mapping[str, Any]]):
         super().__init__(model=None)
-        self._pyro_name = f"{type(self).__name__}_{next(_serial)}"
+        self._rename()
         self._set_sites(sites)
+
+    def _rename(self) -> None:
+        self._pyro_name = f"{type(self).__name__}_{next(_serial)}"
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Of a copy, or one from a file: it is a guide of its own, with a name of its own."""
+        super().__setstate__(state)
+        self._rename()
 
     def _set_sites(self, sites: Sequence[Mapping[str, Any]]) -> None:
         self.sites = {site["name"]: dict(site) for site in sites}
@@ -37,11 +48,25 @@ class SiteGuide(AutoGuide):
             for name, dim, size in site["plates"]
         }
 
+    def drawing(self: Guide, graph) -> Guide:
+        """The guide, told of the sites that the program draws in another precision than that of
+        the graph's columns; it draws them so too."""
+        for name, site in self.sites.items():
+            dtype = graph.dtype_of(name)
+            if not graph.sites[name].is_discrete and dtype != graph.dtype:
+                site["dtype"] = dtype
+        return self
+
     def get_extra_state(self) -> dict[str, Any]:
         return {"sites": list(self.sites.values())}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         self._set_sites(state["sites"])
+
+
+def as_drawn(site: Mapping[str, Any], numbers: Tensor) -> Tensor:
+    """Numbers of a described site, in the precision in which the program draws it."""
+    return numbers.to(site.get("dtype", numbers.dtype))
 
 
 def with_states(site) -> dict[str, Any]:

@@ -7,8 +7,9 @@ import torch
 from torch.testing import assert_close
 
 import pyrograph as pg
-from pyrograph.diagnostics import graphical_ksd
-from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch
+from pyrograph.diagnostics import graphical_ksd, stein_gram
+from pyrograph.diagnostics.ksd import flat_particles
+from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch, UnsupportedSite
 from pyrograph.kernels import IMQ, RBF, Layout, SteinOperator
 from tests.kernels.reference import double_loop, drawn_scopes
 
@@ -182,10 +183,11 @@ def test_a_value_outside_its_support_is_refused_by_name(unconstrained, wrong):
 
     graph = pg.trace_graph(model, unconstrained=unconstrained)
     values = {"p": torch.tensor([0.2, 0.4]), "w": torch.full((2, 3), 1 / 3)}
-    assert graphical_ksd(graph, values).isfinite()
+    read = graphical_ksd if unconstrained else flat_particles  # no discrepancy where edges are
+    assert read(graph, values).isfinite().all()
     (site,) = wrong
     with pytest.raises(OptionError, match=f'site "{site}" is outside.*particle 1 .support: '):
-        graphical_ksd(graph, values | wrong)
+        read(graph, values | wrong)
 
 
 def test_what_holds_no_particles_is_refused_and_told_of_samples(graph):
@@ -204,3 +206,93 @@ def test_a_non_finite_score_names_factor_and_particle():
     graph = pg.trace_graph(model, unconstrained=True)
     with pytest.raises(NonFiniteDensity, match=r'"edge".*particle 1'):
         graphical_ksd(graph, torch.tensor([[3.0], [8.0], [4.0]]))
+
+
+@pytest.mark.parametrize(
+    "prior",
+    [dist.HalfNormal(1.0), dist.Uniform(0.0, 1.0), dist.Dirichlet(torch.full((3,), 2.0))],
+    ids=lambda d: type(d).__name__,
+)
+def test_a_support_with_an_edge_needs_the_unconstrained_space(prior):
+    def model():
+        pyro.sample("x", prior)
+
+    draws = {"x": prior.sample((1500,))}
+    for statistic in (graphical_ksd, stein_gram):
+        with pytest.raises(OptionError, match=r'site "x".*unconstrained=True'):
+            statistic(pg.trace_graph(model), draws)
+    graph = pg.trace_graph(model, unconstrained=True)
+    # 0 for draws of p itself
+    assert abs(float(graphical_ksd(graph, draws, statistic="U"))) < 0.02
+
+
+def test_a_constrained_graph_over_the_reals_is_as_good_as_an_unconstrained_one():
+    def model():
+        pyro.sample("z", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        pyro.sample("v", dist.MultivariateNormal(torch.zeros(2), torch.eye(2)))
+
+    x = torch.randn(5, 4)
+    there, here = (pg.trace_graph(model, unconstrained=flag) for flag in (True, False))
+    assert_close(graphical_ksd(here, x), graphical_ksd(there, x))
+
+
+@pytest.mark.parametrize("prior", [dist.Bernoulli(0.5), dist.Normal(0.0, 1.0)], ids=repr)
+def test_fixed_sites_have_no_part_in_it(prior):
+    def model():
+        z = pyro.sample("z", prior)
+        pyro.sample("x", dist.Normal(2 * z, 1.0))
+
+    graph = pg.trace_graph(model, unconstrained=True, fixed={"z": torch.tensor(1.0)})
+    x = torch.randn(6)
+    score = 2.0 - x  # of N(2, 1)
+    delta = x[:, None] - x
+    k = torch.exp(-delta.square() / 1.5)
+    # d k / dx = -2 delta k / h and d^2 k / dx dy = (2 / h - 4 delta^2 / h^2) k
+    cross = (score[:, None] - score) * 2 * delta / 1.5
+    mixed = 2 / 1.5 - 4 * delta.square() / 1.5**2
+    truth = (k * (score[:, None] * score + cross + mixed)).mean()
+    for particles in (x[:, None], {"x": x}, {"x": x, "z": torch.ones(6)}):
+        assert_close(graphical_ksd(graph, particles, RBF(1.5)), truth)
+
+
+def within(reach):
+    def model():
+        top = pyro.sample("top", dist.LogNormal(0.0, 0.5))
+        pyro.sample("x", dist.Uniform(0.0, reach * top))
+
+    return model
+
+
+def test_a_posterior_brings_its_numbers_where_supports_depend_on_latents():
+    posterior = pg.fit(within(1.0), num_steps=5, progress=False)
+    truth = graphical_ksd(posterior.graph, posterior.x)
+    for graph in (posterior.graph, pg.trace_graph(within(1.0), unconstrained=True)):
+        assert_close(graphical_ksd(graph, posterior), truth)
+    # other bounds give the same numbers other values
+    other = pg.trace_graph(within(2.0), unconstrained=True)
+    for graph, x in ((other, posterior), (posterior.graph, posterior.particles)):
+        with pytest.raises(UnsupportedSite, match=r'site "x".*depends on other latents'):
+            graphical_ksd(graph, x)
+
+
+@pytest.mark.parametrize("unconstrained", [True, False])
+def test_a_periodic_density_is_refused_by_name(unconstrained):
+    def model():
+        pyro.sample("t", dist.VonMises(0.0, 2.0))
+
+    graph = pg.trace_graph(model, unconstrained=unconstrained)
+    with pytest.raises(UnsupportedSite, match=r'site "t" \(VonMises\) is periodic.*atan2'):
+        graphical_ksd(graph, torch.zeros(3, 1))
+
+
+def test_inference_mode_changes_nothing(graph):
+    x = torch.randn(5, 4)
+    truth, gram = graphical_ksd(graph, x), stein_gram(graph, x)
+    fresh = pg.trace_graph(gaussian(chain()), unconstrained=True)
+    with torch.inference_mode():
+        for particles in (x, x.clone()):
+            assert_close(graphical_ksd(fresh, particles), truth)
+            assert_close(stein_gram(fresh, particles), gram)
+    # and nothing of it stays behind
+    moving = x.requires_grad_()
+    assert torch.autograd.gradcheck(lambda z: graphical_ksd(fresh, z, RBF(2.0)), moving)

@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 from torch.testing import assert_close
 
 from pyrograph.diagnostics import stein_thinning, stein_weights
-from pyrograph.errors import OptionError, ShapeMismatch
+from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch
 
 
 def gram(n, rank, seed):
@@ -65,5 +65,17 @@ def test_wrong_input_is_refused():
         stein_weights(torch.ones(2, 3))
     with pytest.raises(ShapeMismatch, match="n, n"):
         stein_thinning(torch.ones(3), 1)
-    with pytest.raises(OptionError, match="num_points"):
-        stein_thinning(torch.eye(3), 0)
+    for number in (0, 2.5, True, "2", None):
+        with pytest.raises(OptionError, match="num_points"):
+            stein_thinning(torch.eye(3), number)
+    assert len(stein_thinning(torch.eye(3), np.int64(2))) == 2
+    for find in (stein_weights, lambda u: stein_thinning(u, 2)):
+        with pytest.raises(ShapeMismatch, match="n, n"):
+            find(torch.zeros(0, 0))
+        for value in (torch.nan, torch.inf):
+            with pytest.raises(NonFiniteDensity, match="NaN or infinite"):
+                find(torch.full((3, 3), value))
+
+
+def test_where_all_discrepancies_are_zero_weights_are_equal():
+    assert_close(stein_weights(torch.zeros(3, 3)), torch.full((3,), 1 / 3))

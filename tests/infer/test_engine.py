@@ -8,6 +8,8 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from pyro.infer import SVI, Trace_ELBO
+from scipy.special import iv
 from torch.testing import assert_close
 
 import pyrograph as pg
@@ -123,6 +125,27 @@ def test_a_state_of_another_graph_or_of_other_options_is_refused():
         load(model, (y,), num_particles=7, optim=Adam())
 
 
+def test_a_state_waits_until_a_setup_takes_it():
+    model, y = gaussian_chain()
+    saved = GraphicalSVGD(model, progress=False, num_particles=7, num_steps=5)
+    saved.run(y)
+    engine = GraphicalSVGD(model, progress=False, num_particles=7, num_steps=8)
+    engine.load_state_dict(saved.state_dict())
+    with pytest.raises(IndexError):
+        engine.run(y[:2])
+    other = GraphicalSVGD(lambda y: None, progress=False, num_particles=7)
+    other.load_state_dict(saved.state_dict())
+    with pytest.raises(ShapeMismatch, match="another graph"):
+        other.model = gaussian_chain(6)[0]
+        other.setup(torch.zeros(6))
+    other.model = model
+    for loaded in (engine, other):
+        loaded.setup(y)
+        assert loaded.num_done == 5
+        assert torch.equal(loaded.x, saved.x)
+        assert loaded.setup(y).num_done == 0  # once
+
+
 def test_run_goes_on_to_num_steps_in_total():
     model, y = gaussian_chain()
     engine = GraphicalSVGD(model, num_steps=4, progress=False)
@@ -155,6 +178,18 @@ def test_new_arguments_need_a_new_setup():
         engine.step(y + 1)
     engine.setup(y + 1)
     assert engine.num_done == 0
+
+
+@pytest.mark.parametrize("keyword_first", [True, False])
+def test_arguments_by_keyword_are_those_by_position(keyword_first):
+    model, y = gaussian_chain()
+    engine = GraphicalSVGD(model, num_steps=1, progress=False)
+    calls = [lambda y: engine.step(y=y), engine.step]
+    first, second = calls if keyword_first else calls[::-1]
+    first(y)
+    second(y.clone())
+    with pytest.raises(InferenceError, match="other model arguments"):
+        second(y + 1)
 
 
 def test_arguments_that_changed_in_place_need_a_new_setup():
@@ -361,6 +396,124 @@ def test_options_are_checked(engine, name):
     options, text = BAD_OPTIONS[name]
     with pytest.raises(OptionError, match=text):
         engine(positive_and_simplex, **options)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int32, np.uint8])
+def test_numbers_of_numpy_are_numbers(kind):
+    model, y = gaussian_chain()
+    posterior = fit(model, (y,), num_steps=kind(3), num_particles=kind(5), progress=False)
+    assert posterior.x.shape == (5, 5) and len(posterior.history["objective"]) == 3
+    assert Langevin(model, step_size=np.float32(0.5)).step_size == 0.5
+    for wrong in (True, np.float64(2.0), np.int64(-1)):
+        with pytest.raises(OptionError, match="num_steps="):
+            GraphicalSVGD(model, num_steps=wrong)
+
+
+# Angles.
+
+PERIODIC = {
+    "plain": lambda: dist.VonMises(3.0, 2.0),
+    "event": lambda: dist.VonMises(torch.zeros(2), 2.0).to_event(1),
+    "moved": lambda: dist.TransformedDistribution(
+        dist.VonMises(3.0, 2.0), dist.transforms.AffineTransform(1.0, 2.0)
+    ),
+    "mixture": lambda: dist.MixtureSameFamily(
+        dist.Categorical(torch.ones(2)), dist.VonMises(torch.tensor([0.0, 3.0]), 2.0)
+    ),
+    "pair": lambda: dist.SineBivariateVonMises(0.0, 0.0, 1.0, 1.0, 0.1),
+}
+
+
+@pytest.mark.parametrize("infer", [GraphicalSVGD, Langevin, pg.EP, pg.BP, pg.VMP, pg.QBethe])
+@pytest.mark.parametrize("prior", PERIODIC.values(), ids=PERIODIC)
+def test_an_angle_is_refused_by_name(infer, prior):
+    text = rf'site "t" .*VonMises.*periodic, and {infer.__name__} needs.*atan2'
+    with pytest.raises(UnsupportedSite, match=text):
+        fit(lambda: pyro.sample("t", prior()), infer=infer, progress=False)
+
+
+def test_an_angle_of_a_point_of_the_plane_has_the_moments_of_its_distribution():
+    # what the message says to write; E cos(t - mu) = I_1(k) / I_0(k), E sin(t - mu) = 0
+    def model():
+        z = pyro.sample("z", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        t = torch.atan2(z[..., 1], z[..., 0])
+        pyro.factor("t", dist.VonMises(3.0, 2.0).log_prob(t))
+
+    z = fit(model, num_particles=100, num_steps=500, progress=False).particles["z"]
+    t = torch.atan2(z[:, 1], z[:, 0])
+    assert float((t - 3).cos().mean()) == pytest.approx(iv(1, 2.0) / iv(0, 2.0), abs=0.03)
+    assert float((t - 3).sin().mean()) == pytest.approx(0, abs=0.03)
+
+
+# Inference mode.
+
+SLOPE = torch.tensor(2.0, dtype=torch.float64)
+
+
+def line(y):
+    x = pyro.sample("x", dist.Normal(0.0, 1.0))
+    pyro.sample("y", dist.Normal(SLOPE * x, 1.0), obs=y)
+
+
+def coin(y):
+    x = pyro.sample("x", dist.Bernoulli(0.3))
+    pyro.sample("y", dist.Normal(SLOPE * x, 1.0), obs=y)
+
+
+# of x ~ N(0, 1), y ~ N(2 x, 1) at y = 4: precision 5, mean 8 / 5; of the coin by Bayes' rule
+LINE = (1.6, 0.2)
+ODDS = 0.3 / 0.7 * math.exp((4.0**2 - (4.0 - 2.0) ** 2) / 2)
+COIN = (ODDS / (1 + ODDS), ODDS / (1 + ODDS) ** 2)
+INSIDE = {
+    "GraphicalSVGD": (GraphicalSVGD, line, LINE, {"num_steps": 400}),
+    "laplace": (GraphicalSVGD, line, LINE, {"num_steps": 200, "init": "laplace"}),
+    "Langevin": (Langevin, line, None, {"num_steps": 5}),
+    "BP": (pg.BP, line, LINE, {}),
+    "EP": (pg.EP, line, LINE, {}),
+    "VMP": (pg.VMP, line, LINE, {}),
+    "QBethe": (pg.QBethe, line, LINE, {}),
+    "QBethe coin": (pg.QBethe, coin, COIN, {}),
+    "DPVI": (pg.DPVI, coin, COIN, {}),
+    "BBIS": (pg.BBIS, coin, COIN, {"samples": {"x": torch.tensor([0.0, 1.0])}}),
+    "BBIS line": (pg.BBIS, line, LINE, {"samples": {"x": torch.linspace(-1.0, 4.0, 60).double()}}),
+}
+
+
+@pytest.mark.parametrize("made_inside", [False, True])
+@pytest.mark.parametrize("name", INSIDE)
+def test_inference_mode_changes_nothing(name, made_inside):
+    infer, model, truth, options = INSIDE[name]
+    y = torch.tensor(4.0)
+    pyro.set_rng_seed(0)
+    outside = fit(model, (y,), infer=infer, progress=False, **options).marginal("x")
+    pyro.set_rng_seed(0)
+    with torch.inference_mode():
+        y = y.clone() if made_inside else y
+        posterior = fit(model, (y,), infer=infer, progress=False, **options)
+        inside = posterior.marginal("x")
+        moments = float(inside.mean), float(inside.variance)
+        guide = posterior.guide()
+        guide()
+    assert moments == pytest.approx((float(outside.mean), float(outside.variance)))
+    if truth is not None:
+        assert moments == pytest.approx(truth, rel=0.05)
+    # what was made there can be trained here, as its parameters can be differentiated
+    SVI(lambda: model(y), guide, pyro.optim.Adam({"lr": 0.01}), Trace_ELBO()).step()
+
+
+@pytest.mark.parametrize("infer", [GraphicalSVGD, Langevin, pg.EP, pg.VMP, pg.QBethe])
+def test_a_state_loaded_in_inference_mode_is_gone_on_from(infer):
+    y = torch.tensor(4.0)
+    half = infer(line, num_steps=3, progress=False)
+    half.run(y)
+    state = half.state_dict()
+    means = []
+    for inside in (False, True):
+        rest = infer(line, num_steps=6, progress=False)
+        with torch.inference_mode(inside):
+            rest.load_state_dict(saved_and_loaded(state))
+        means.append(rest.run(y).marginal("x").mean)
+    assert_close(*means)
 
 
 # dtype and device.

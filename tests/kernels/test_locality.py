@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pyrograph.errors import OptionError
 from pyrograph.kernels import Blanket, Global, Mixed, RandomNeighbors, SteinOperator
-from pyrograph.kernels.locality import resolve
+from pyrograph.kernels.locality import Without, resolve
 
 from .reference import blankets, column_scopes, drawn_scopes, grid_edges, layout_of
 
@@ -92,3 +92,21 @@ def test_a_mixture_redraws_if_a_part_does():
     nested = Mixed(Mixed("blanket", "global", 0.5), RandomNeighbors(2), 0.4)
     weights = [w for w, _ in SteinOperator(GRID, locality=nested).scopes]
     assert weights == pytest.approx([0.2, 0.2, 0.6])
+
+
+@given(graphs(), st.sets(st.integers(0, 7)), st.integers(0, 100))
+def test_kernels_of_nodes_left_out_are_dropped_and_the_others_stay(layout, nodes, seed):
+    nodes = {node for node in nodes if node < layout.num_nodes}
+    of_node = torch.arange(layout.num_nodes).repeat_interleave(layout.columns.diff())
+    left_out = torch.tensor([int(node) in nodes for node in of_node])
+    for locality in (Blanket(), RandomNeighbors(1)):
+        full, rest = (
+            scopes_of(layout, one, torch.Generator().manual_seed(seed))
+            for one in (locality, Without(locality, left_out))
+        )
+        everything = list(range(layout.dim))
+        for column, (before, after) in enumerate(zip(full, rest, strict=True)):
+            if left_out[column] and not left_out.all():
+                assert after in ([], everything)  # kernels on all columns are one
+            else:
+                assert after == before

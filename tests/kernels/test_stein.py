@@ -176,6 +176,16 @@ def test_coincident_particles_do_not_repel(kernel, dtype):
     assert_close(direction, score, rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_gram_of_coincident_particles_is_finite(dtype):
+    # k = 1 and d k / dx = 0, so that every pair has s s' + 2 / h, summed over columns
+    tiny = 1e-25 if dtype == torch.float32 else 1e-160  # its square is 0
+    score = torch.tensor([[1.0, 2.0], [3.0, -1.0], [0.5, 0.0]], dtype=dtype)
+    operator = SteinOperator(layout_of([1] * 2, [(0, 1)]), RBF(tiny))
+    gram = operator.gram(torch.ones(3, 2, dtype=dtype), score)
+    assert_close(gram, score @ score.t() + 4 / tiny)
+
+
 def test_half_of_the_particles_coinciding_gives_finite_directions():
     x, score = points(GRID, n=10)
     x[:8] = x[0]  # 28 of 45 distances are zero

@@ -1,6 +1,8 @@
 """The guide is a proper density in every Pyro tool that takes one."""
 
+import copy
 import io
+import pickle
 
 import pyro
 import pyro.distributions as dist
@@ -15,7 +17,7 @@ from torch.distributions import biject_to
 from torch.testing import assert_close
 
 import pyrograph as pg
-from pyrograph.errors import OptionError, UnsupportedSite
+from pyrograph.errors import InferenceError, OptionError, UnsupportedSite
 from pyrograph.posterior import ParticleGuide, ParticlePosterior
 
 from .models import (
@@ -118,6 +120,52 @@ def test_two_guides_share_nothing():
     first(y), second(y)  # both registered in Pyro's global store
     assert len(second.locs) == 10
     assert len(first.locs) == 61
+
+
+def by_pickle(guide):
+    return pickle.loads(pickle.dumps(guide))
+
+
+@pytest.mark.parametrize("infer", [pg.GraphicalSVGD, pg.EP, pg.QBethe], ids=lambda e: e.__name__)
+@pytest.mark.parametrize("copied", [copy.deepcopy, by_pickle])
+def test_training_a_copy_leaves_the_original_as_it_is(infer, copied):
+    y = torch.tensor([5.0, 6.0])
+    guide = pg.fit(conjugate, (y,), infer=infer, num_steps=2, progress=False).guide()
+    guide()  # its parameters are in Pyro's store
+    before = guide.median()
+    twin = copied(guide)
+    assert_close(twin.median(), before)
+    svi = SVI(conjugate, twin, Adam({"lr": 0.1}), Trace_ELBO())
+    for _ in range(5):
+        svi.step(y)
+    guide()
+    assert_close(guide.median(), before)
+    assert not torch.allclose(twin.median()["mu"], before["mu"])
+
+
+def test_copies_of_a_list_share_nothing_either():
+    guide = AutoGuideList(two_sites)
+    guide.append(two_sites_posterior()[0].guide(["a"]))
+    guide.append(AutoNormal(poutine.block(two_sites, hide=["a"])))
+    y = torch.randn(7)
+    guide(y)
+    before = guide[0].median()
+    twin = copy.deepcopy(guide)
+    svi = SVI(two_sites, twin, Adam({"lr": 0.1}), Trace_ELBO())
+    for _ in range(3):
+        svi.step(y)
+    guide(y)
+    assert_close(guide[0].median(), before)
+
+
+def test_a_posterior_says_what_to_save_instead_of_it():
+    posterior, _, _ = conjugate_posterior()
+    with pytest.raises(InferenceError, match=r"sample\(n\).*state_dict"):
+        pickle.dumps(posterior)
+    for twin in (copy.copy(posterior), copy.deepcopy(posterior)):
+        assert torch.equal(twin.x, posterior.x)
+        assert twin.marginal("mu").mean == posterior.marginal("mu").mean
+    assert copy.deepcopy(posterior).x is not posterior.x
 
 
 def test_a_marginal_guide_draws_only_its_sites():

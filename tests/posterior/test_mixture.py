@@ -86,3 +86,24 @@ def test_a_point_still_gives_a_proper_density(x):
     q = NormalMixture(*smooth(x, torch.full((len(x),), 1 / len(x))))
     assert torch.isfinite(q.log_prob(x)).all()
     assert (q.scales > 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_column_of_one_value_has_the_width_that_is_promised(dtype):
+    # 0.1 is no sum of powers of two: weighted means of it are off by rounding
+    x = torch.tensor([[0.1, 5.7, -30.3]], dtype=dtype).repeat(7, 1)
+    weights = torch.tensor([0.3, 0.1, 0.1, 0.0, 0.2, 0.2, 0.1], dtype=dtype)
+    x[3] += 1.0  # of weight 0
+    _, scales, _ = smooth(x, weights)
+    wide = torch.tensor([1e-3, 5.7e-3, 30.3e-3], dtype=dtype)
+    assert_close(scales[-1], 1.5 * wide)
+    # the kernels' width, by Silverman's rule in three dimensions
+    effective = 1 / weights.square().sum()
+    b2 = ((4 / (5 * effective)) ** (2 / 7)).clamp_max((1 - 0.05 * 1.5**2) / 0.95)
+    assert_close(scales[0], b2.sqrt() * wide)
+
+
+def test_a_narrow_column_far_away_keeps_its_width():
+    x = 1e6 + torch.tensor([-1e-3, 0.0, 1e-3])[:, None]
+    _, scales, _ = smooth(x, torch.full((3,), 1 / 3))
+    assert_close(scales[-1], torch.full((1,), 1.5e-3 * (2 / 3) ** 0.5), rtol=1e-6, atol=0)

@@ -410,8 +410,8 @@ class MessagePassing(Engine):
                 return (
                     f"{text} Or the quadrature does not come to rest: {block.local.name(0)} is "
                     f"integrated in {block.tilted.dim} dimensions with "
-                    f"{block.points_per_dimension} points each, which a factor much narrower than the beliefs falls between. "
-                    "Then raise num_points."
+                    f"{block.points_per_dimension} points each, which a factor much narrower than "
+                    "the beliefs falls between. Then raise num_points."
                 )
         return text
 
