@@ -45,6 +45,8 @@ REACH = 8.0
 #: Most and fewest evenly spaced points, and the numbers that the first scan may evaluate, and
 #: later ones.
 MOST, FEWEST, FIRST_NUMBERS, NUMBERS = 4097, 65, 2**25, 2**22
+#: Squared distance, in a grid's standard deviations, from which it may miss what is there.
+APART = 4.0
 #: A rough grid stays where it is while mean and variance move by less: the integrand's edges
 #: would jump over its points for ever.
 DRIFT = 0.25
@@ -179,7 +181,7 @@ class TiltedMoments:
             ZeroMass: no point with a positive density was found.
         """
         if start is not None:
-            return self._moved(g, origin, start)
+            return self._moved(g, origin, self._nearer(g, origin, start, first))
         if self.dim > 1:
             return self._moved(g, origin, first)
         with torch.no_grad():
@@ -189,6 +191,23 @@ class TiltedMoments:
             self.is_rough = True
             found = self._moved(g, origin, scan.grid)
         return found
+
+    def _nearer(self, g: Surroundings, origin: Tensor, start: Grid, first: Grid) -> Grid:
+        """The grid of the last time, or the one laid over g for factors for which g lies off the
+        last one: where it has moved far that one holds hardly any mass."""
+        off = (first.mean - start.mean).unsqueeze(-1)
+        z = torch.linalg.solve_triangular(start.root, off, upper=False)
+        apart = z.square().sum((-1, -2)) > APART
+        if not bool(apart.any()):
+            return start
+        with torch.no_grad():
+            here, there = (self._weighed(g, origin, grid, self._few) for grid in (start, first))
+        has_more = there.log_mass > here.log_mass + DISAGREE
+        moved = (apart & has_more & (1 / there.squares > FEW_POINTS))[..., None]
+        return Grid(
+            torch.where(moved, first.mean, start.mean),
+            torch.where(moved[..., None], first.root, start.root),
+        )
 
     def _even(self, numbers: int) -> tuple[Tensor, Tensor]:
         """Evenly spaced points, as many as may be evaluated for all factors."""
@@ -211,10 +230,7 @@ class TiltedMoments:
     def _on(
         self, g: Surroundings, origin: Tensor, grid: Grid, points: tuple[Tensor, Tensor]
     ) -> Tilted:
-        numbers = grid.mean[..., 0].numel() * self.local.dim * self._evaluations
-        size = max(1, PIECE // max(1, numbers))
-        pieces = zip(*(part.split(size) for part in points), strict=True)
-        sums = _together([self._sums(g, origin, grid, z, volume) for z, volume in pieces])
+        sums = self._weighed(g, origin, grid, points)
         self._refuse_nothing(sums.is_nothing)
         with torch.no_grad():
             few = 1 / sums.squares < FEW_POINTS
@@ -228,6 +244,15 @@ class TiltedMoments:
             )
         moments = sums.log_mass, sums.mean, sums.covariance, sums.expected
         return Tilted(*moments, there, bool(few.any()))
+
+    def _weighed(
+        self, g: Surroundings, origin: Tensor, grid: Grid, points: tuple[Tensor, Tensor]
+    ) -> Sums:
+        """Sums over all points, some at a time."""
+        numbers = grid.mean[..., 0].numel() * self.local.dim * self._evaluations
+        size = max(1, PIECE // max(1, numbers))
+        pieces = zip(*(part.split(size) for part in points), strict=True)
+        return _together([self._sums(g, origin, grid, z, volume) for z, volume in pieces])
 
     #: How often f is evaluated for a point.
     _evaluations = 1

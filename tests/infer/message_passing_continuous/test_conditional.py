@@ -230,3 +230,36 @@ def test_gradients_of_the_evidence_are_those_of_differences():
         step = 1e-4
         expected = (fitted(y + step) - fitted(y - step)) / (2 * step)
     assert_close(slope, expected, atol=1e-5, rtol=0)
+
+
+def regression(x, y, sd):
+    w = pyro.sample("w", dist.Normal(torch.zeros(x.shape[1]), sd).to_event(1))
+    log_noise = pyro.sample("log_noise", dist.Normal(0.0, 1.0))
+    with pyro.plate("rows", len(y)):
+        pyro.sample("y", dist.Normal(x @ w, log_noise.exp()), obs=y)
+
+
+@pytest.mark.parametrize(
+    ("count", "width", "sd", "noise"), [(1000, 2, 1, 0.05), (1000, 5, 10, 0.1)]
+)
+def test_a_regression_of_unknown_noise_on_many_rows_settles(count, width, sd, noise):
+    """The first sweeps throw the belief of the noise far from the grids of the last ones."""
+    generator = torch.Generator().manual_seed(0)
+    x, w = (torch.randn(*s, generator=generator) for s in ((count, width), (width,)))
+    y = x @ (sd * w) + noise * torch.randn(count, generator=generator)
+    q = pg.fit(regression, (x, y, torch.tensor(float(sd))), infer=pg.EP, progress=False)
+    t = torch.linspace(math.log(noise) - 0.3, math.log(noise) + 0.3, 2001)
+    # p(y | t), the weights integrated in closed form
+    gram, moment = x.T @ x, x.T @ y
+    precision = gram / (2 * t).exp()[:, None, None] + torch.eye(width) / sd**2
+    mean = torch.linalg.solve(precision, moment / (2 * t).exp()[:, None])
+    value = dist.Normal(0.0, 1.0).log_prob(t) - count * (t + 0.5 * math.log(2 * math.pi))
+    value = value - 0.5 * y.square().sum() / (2 * t).exp() - width * math.log(sd)
+    value = value + 0.5 * (mean @ moment) / (2 * t).exp() - 0.5 * precision.logdet()
+    share = value.softmax(0)
+    centre = share @ t
+    spread = (share @ (t - centre).square()).sqrt()
+    assert q.converged
+    assert abs(float(q.marginal("log_noise").mean) - float(centre)) < 0.05 * float(spread)
+    assert abs(float(q.marginal("log_noise").stddev) / float(spread) - 1) < 0.02
+    assert abs(float(q.log_evidence - value.logsumexp(0) - (t[1] - t[0]).log())) < 0.05
