@@ -89,8 +89,13 @@ class Gaussian(Natural):
     @property
     def log_mass(self) -> Tensor:
         """``[*batch]``: log of the integral; of proper ones only."""
+        return 0.5 * (self.shift * self.mean).sum(-1) + self.log_mass_over_peak
+
+    @property
+    def log_mass_over_peak(self) -> Tensor:
+        """``[*batch]``: log of the integral of g / max g; of proper ones only."""
         half_log_det = self._cholesky[0].diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        return 0.5 * (self.shift * self.mean).sum(-1) - half_log_det + 0.5 * self.d * LOG_2PI
+        return 0.5 * self.d * LOG_2PI - half_log_det
 
     def log_value(self, x: Tensor) -> Tensor:
         """log g(x): ``[*batch]`` of ``x [*batch, d]``."""

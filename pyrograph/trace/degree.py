@@ -98,14 +98,13 @@ class _Walk:
         parts = [self._gathered(gather) for gather in read.gathers]
         if read.constant is not None:
             is_zero = (read.constant == 0).all(-1).flatten().cpu()
+            is_zero &= not read.constant.requires_grad  # zero only for now
             zero, constant = self._number(ZERO), self._number(CONSTANT)
             parts.append(torch.where(is_zero, zero, constant))
         rows = torch.cat(parts)
         rows = rows if read.order is None else rows[read.order.cpu()]
         rows = rows.reshape(read.num_rows, -1)
-        if rows.shape[1] == 1 or bool((rows == rows[:, :1]).all()):
-            return rows[:, 0]
-        return self._by_row(rows, lambda forms: _largest(list(dict.fromkeys(forms))))
+        return rows[:, 0] if rows.shape[1] == 1 else self._by_row(rows, _of_several)
 
     def _gathered(self, gather: Gather) -> Tensor:
         rows = self._buffers[gather.buffer]
@@ -199,6 +198,12 @@ def _of_operation(name: str, arguments: list[Any]) -> Form:
     if first.is_exponential and name == "log":
         return Form(first.degree)
     return UNKNOWN
+
+
+def _of_several(forms: list[Form]) -> Form:
+    """Of numbers that a step takes in together: what it makes of exponentials, a sum say, is the
+    exponential of no polynomial."""
+    return UNKNOWN if any(form.is_exponential for form in forms) else _largest(forms)
 
 
 def _largest(forms: list[Form]) -> Form:

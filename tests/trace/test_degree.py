@@ -40,3 +40,42 @@ def test_degrees_are_those_of_the_rows_that_a_step_is_about(factor, degrees):
     assert degree(factor) == degrees[0]
     for k in range(2):
         assert degree(factor, given=[k]) == degrees[1 + k]
+
+
+WEIGHTS = torch.tensor([0.5, 2.0], dtype=torch.float64)
+TRIANGLE = torch.tensor([[1.0, 0.0], [0.5, 1.0]], dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    "mixed",
+    [
+        lambda x: x.exp().sum(),
+        lambda x: x.exp().mean(),
+        lambda x: x.exp() @ WEIGHTS,
+        lambda x: (TRIANGLE @ x.exp()).sum(),
+        lambda x: x.exp().cumsum(0)[1],
+        lambda x: torch.outer(x.exp(), x.exp()).sum(),
+        lambda x: torch.linalg.solve_triangular(TRIANGLE, x.exp()[:, None], upper=False)[1, 0],
+        lambda x: torch.zeros(1).index_add(0, torch.tensor([0, 0]), x.exp())[0],
+    ],
+)
+def test_the_logarithm_of_a_sum_of_exponentials_is_no_polynomial(mixed):
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        pyro.factor("f", mixed(x).log())
+
+    groups = pg.trace_graph(model).factors
+    assert [polynomial_degree(g.program) for g in groups if g.name == "f"] == [math.inf]
+
+
+def test_a_parameter_that_is_zero_for_now_is_a_coefficient():
+    def model(p):
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        pyro.factor("f", p * x**3 - x)
+
+    def degree_of(p):
+        groups = pg.trace_graph(model, (p,), differentiable=True).factors
+        return max(polynomial_degree(group.program) for group in groups if group.name == "f")
+
+    assert degree_of(torch.zeros((), requires_grad=True)) == 3
+    assert degree_of(torch.zeros(())) == 1

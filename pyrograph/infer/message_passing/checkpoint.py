@@ -80,7 +80,9 @@ def loaded_messages(
         if isinstance(block, QuadratureFactors):
             block.grid, block.tilted.is_rough = None, False
             if f"{b}.grid.mean" in saved:
-                grid = (saved[f"{b}.grid.{part}"] for part in ("mean", "root"))
-                block.grid = Grid(*(value.to(block.alpha) for value in grid))
+                mean, root = (saved[f"{b}.grid.{part}"] for part in ("mean", "root"))
+                if mean.shape[-1] != block.tilted.dim:
+                    continue  # laid over other numbers than today: the next one is found afresh
+                block.grid = Grid(mean.to(block.alpha), root.to(block.alpha))
                 block.tilted.is_rough = bool(saved[f"{b}.grid.rough"])
     return out

@@ -43,31 +43,63 @@ from pyrograph.trace.degree import polynomial_degree
 ROUNDING = 1e-9
 #: Rounding of A(t), in units of the dtype's precision: so much is added where P would be singular.
 RIDGE = 16.0
+#: Sets of nodes to be given that are tried.
+MOST_TRIES = 64
+#: Points at which a form is looked at, and rounding that is granted there.
+CHECKS, SLACK = 8, 1e3
 
 
 def quadratic_coordinates(local: LocalDensity) -> list[int]:
     """Numbers of u that the factors are quadratic in, given the others: as many as can be found,
     none if there are none or if too many others are left."""
-    count = len(local.continuous)
+    count, depends = len(local.continuous), _dependence(local)
+    if min(count, local.dim) < 2:
+        return []
+
+    def is_quadratic(given: list[int]) -> bool:
+        leaves = [*local.discrete, *(local.continuous[k] for k in given)]
+        return polynomial_degree(local.group.program, leaves) <= 2
+
+    every = list(range(count))
+    must = [k for k in every if not is_quadratic([n for n in every if n != k])]
+    free = [k for k in every if k not in must]
     found: list[int] = []
-    for size in range(1, count):
-        for given in itertools.combinations(range(count), size):
-            inner = _without(local, given)
-            fits = len(found) < len(inner) < local.dim and local.dim - len(inner) in POINTS
-            leaves = [*local.discrete, *(local.continuous[k] for k in given)]
-            if fits and polynomial_degree(local.group.program, leaves) <= 2:
+    tries = 0
+    for size in range(len(free)):
+        for more in itertools.combinations(free, size):
+            given = [*must, *more]
+            inner = (~depends[given].any(0)).nonzero().squeeze(1).tolist()
+            if not len(found) < len(inner) < local.dim or local.dim - len(inner) not in POINTS:
+                continue
+            tries += 1
+            if is_quadratic(given) and _bends_alike(local, inner):
                 found = inner
+            if tries == MOST_TRIES:
+                return found
     return found
 
 
-def _without(local: LocalDensity, given: tuple[int, ...]) -> list[int]:
-    """Numbers of u that do not depend on some of the continuous slots."""
-    ends = torch.tensor(local.widths).cumsum(0).tolist()
-    columns = [n for k in given for n in range(ends[k] - local.widths[k], ends[k])]
+@torch.no_grad()
+def _bends_alike(local: LocalDensity, inner: list[int]) -> bool:
+    """Whether third differences along the numbers vanish, at points at random: what the steps say,
+    seen once more."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (CHECKS, local.num_states, local.num_factors, local.dim)
+    u, step = (torch.randn(shape, generator=generator).to(local.like) for _ in range(2))
+    step[..., [n for n in range(local.dim) if n not in inner]] = 0.0
+    value = torch.stack([local(u + k * step) for k in range(4)])
+    third = value[3] - 3 * value[2] + 3 * value[1] - value[0]
+    bound = SLACK * torch.finfo(u.dtype).eps * (1 + value.abs().sum(0))
+    return bool(((third.abs() <= bound) | ~third.isfinite()).all())
+
+
+def _dependence(local: LocalDensity) -> Tensor:
+    """``[slots, r]``: which continuous slots a number of u depends on."""
     if local.joint is None:
-        return [n for n in range(local.dim) if n not in columns]
-    depends = (local.joint[..., columns].abs() > ROUNDING).any(-1)  # [D, E, r]
-    return (~depends.flatten(0, 1).any(0)).nonzero().squeeze(1).tolist()
+        slots = torch.arange(len(local.widths)).repeat_interleave(torch.tensor(local.widths))
+        return slots == torch.arange(len(local.widths))[:, None]
+    depends = (local.joint.abs() > ROUNDING).flatten(0, 1).any(0)  # [r, R]
+    return torch.stack([part.any(1) for part in depends.split(local.widths, 1)])
 
 
 class ConditionalMoments(TiltedMoments):
@@ -135,8 +167,7 @@ class ConditionalMoments(TiltedMoments):
         self._refuse_improper(inner)
         u = self._joined(base + unit * inner.mean, t)
         value = torch.where(is_nothing, NOTHING, self.evaluate(u))
-        # the integral over s, of a function that is 1 at its peak
-        mass = inner.log_mass - 0.5 * (inner.shift * inner.mean).sum(-1) + unit.log().sum(-1)
+        mass = inner.log_mass_over_peak + unit.log().sum(-1)
         stretch = grid.root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         log_w = self.alpha * value + g.log_value(u - origin) + mass
         log_w = log_w + volume[:, None, None] + stretch

@@ -200,8 +200,11 @@ class TiltedMoments:
         apart = z.square().sum((-1, -2)) > APART
         if not bool(apart.any()):
             return start
-        with torch.no_grad():
-            here, there = (self._weighed(g, origin, grid, self._few) for grid in (start, first))
+        try:
+            with torch.no_grad():
+                here, there = (self._weighed(g, origin, grid, self._few) for grid in (start, first))
+        except NonFiniteDensity:  # g may reach where f is no number
+            return start
         has_more = there.log_mass > here.log_mass + DISAGREE
         moved = (apart & has_more & (1 / there.squares > FEW_POINTS))[..., None]
         return Grid(

@@ -263,3 +263,77 @@ def test_a_regression_of_unknown_noise_on_many_rows_settles(count, width, sd, no
     assert abs(float(q.marginal("log_noise").mean) - float(centre)) < 0.05 * float(spread)
     assert abs(float(q.marginal("log_noise").stddev) / float(spread) - 1) < 0.02
     assert abs(float(q.log_evidence - value.logsumexp(0) - (t[1] - t[0]).log())) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("sd", "dtype"), [(2.0, torch.float32), (3.0, torch.float64), (6.0, torch.float64)]
+)
+def test_scales_over_many_orders_of_magnitude_lose_no_digits(sd, dtype):
+    def model():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        s = pyro.sample("s", dist.Normal(0.0, sd))
+        pyro.sample("y", dist.Normal(x, s.exp()), obs=torch.tensor(1.5))
+
+    t = np.linspace(-12 * sd, 12 * sd, 20001)
+    value = stats.norm.logpdf(t, 0, sd) + stats.norm.logpdf(1.5, 0, np.sqrt(1 + np.exp(2 * t)))
+    evidence = logsumexp(value) + math.log(t[1] - t[0])
+    share = np.exp(value - logsumexp(value))
+    mean = share @ t
+    deviation = np.sqrt(share @ (t - mean) ** 2)
+    q = pg.fit(model, infer=pg.EP, dtype=dtype, progress=False)
+    assert q.converged
+    assert abs(float(q.log_evidence) - evidence) < 5e-4
+    assert abs(float(q.marginal("s").mean) - mean) < 2e-3 * deviation
+    assert abs(float(q.marginal("s").stddev) / deviation - 1) < 2e-3
+
+
+def test_a_mixture_of_normals_of_a_latent_scale_is_no_quadratic_form():
+    def model():
+        x = pyro.sample("x", dist.Normal(0.5, 1.0))
+        s = pyro.sample("s", dist.Normal(-1.0, 0.5))
+        at = torch.tensor([-2.0, 2.0])
+        pyro.factor("f", dist.Normal(x, s.exp()).log_prob(at).exp().mean().log())
+
+    local = local_density(model)
+    assert quadratic_coordinates(local) == []
+    assert not conditional._bends_alike(local, [0])
+
+
+@pytest.mark.parametrize("form", [lambda x, p: -0.1 * (x - 1) ** 2 + p * x**3])
+def test_evidence_differentiates_by_a_coefficient_that_is_zero_for_now(form):
+    def model(p):
+        x = pyro.sample("x", dist.Normal(0.5, 1.0))
+        pyro.factor("f", form(x, p))
+
+    p = torch.zeros((), requires_grad=True)
+    evidence = pg.fit(model, (p,), infer=pg.EP, progress=False).log_evidence
+    (slope,) = torch.autograd.grad(evidence, p)
+    x = np.linspace(-10, 11, 20001)
+    value = stats.norm.logpdf(x, 0.5, 1) - 0.1 * (x - 1) ** 2
+    share = np.exp(value - logsumexp(value))
+    assert abs(float(slope) - share @ x**3) < 1e-4  # the derivative is E x^3
+
+
+def test_many_weights_read_through_one_number_are_asked_about_once(monkeypatch):
+    def model():
+        weights = [pyro.sample(f"w{k}", dist.Normal(0.0, 1.0)) for k in range(16)]
+        logits = torch.linspace(-1, 1, 16) @ torch.stack(weights)
+        pyro.sample("y", dist.Bernoulli(logits=logits), obs=torch.tensor(1.0))
+
+    asked = []
+    monkeypatch.setattr(conditional, "polynomial_degree", lambda *a: asked.append(a) or math.inf)
+    assert pg.fit(model, infer=pg.EP, progress=False).converged
+    assert not asked
+
+
+def test_a_state_with_a_grid_over_other_numbers_goes_on():
+    engine = pg.EP(scale, progress=False, num_steps=20)
+    expected = engine.run().log_evidence
+    state = engine.state_dict()
+    for name in [n for n in state["messages"] if n.endswith(("grid.mean", "grid.root"))]:
+        value = state["messages"][name]
+        wide = torch.zeros(*value.shape[:2], *(2 for _ in value.shape[2:]))
+        state["messages"][name] = wide + (torch.eye(2) if value.dim() == 4 else 0.0)
+    other = pg.EP(scale, progress=False, num_steps=40)
+    other.load_state_dict(state)
+    assert_close(other.run().log_evidence, expected, atol=1e-6, rtol=0)
