@@ -14,6 +14,7 @@ tractable probabilistic models"; Li, Zeng, Vergari & Van den Broeck (2021), sect
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -47,7 +48,8 @@ class Circuit(nn.Module):
     Its numbers are parameters: ``circuit.requires_grad_()`` makes log values, masses, marginals and
     expectations differentiable in them, also those of the circuits that :meth:`condition` and
     :meth:`normalized` return (whose numbers are then buffers, computed from the parameters; under
-    ``torch.no_grad()`` they have parameters of their own). States that are drawn or found, and
+    ``torch.no_grad()`` they have parameters of their own, as ``copy.deepcopy`` and
+    ``requires_grad_(False)`` give them). States that are drawn or found, and
     :meth:`most_probable`'s value, are not. ``circuit.to(device)`` and ``circuit.float()`` move the
     numbers. Written as :meth:`from_nodes`; see also :func:`compile_graph`, :func:`learn_strudel`
     and others.
@@ -95,10 +97,37 @@ class Circuit(nn.Module):
                 made.register_buffer(name, value)
         return made
 
+    def requires_grad_(self, requires_grad: bool = True) -> Circuit:
+        """As of any module; False also cuts computed numbers off those they were computed from."""
+        if not requires_grad:
+            self._own_numbers()
+        return super().requires_grad_(requires_grad)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Circuit:
+        """A circuit with parameters of its own, also where these numbers are computed ones."""
+        made = memo[id(self)] = type(self).__new__(type(self))
+        for value in self._computed.values():  # torch copies no tensor that has a history
+            memo[id(value)] = value.detach()
+        made.__setstate__(copy.deepcopy(self.__dict__, memo))
+        made._own_numbers()
+        return made
+
+    def _own_numbers(self) -> None:
+        """Computed numbers become parameters of their values."""
+        for name, value in self._computed.items():
+            delattr(self, name)
+            # computed ones may be the other circuit's very own, where nothing had to change
+            setattr(self, name, nn.Parameter(value.detach().clone(), requires_grad=False))
+
     @property
     def numbers(self) -> dict[str, Tensor]:
         """``log_weights``, ``log_table``, ``loc`` and ``scale``."""
         return {name: getattr(self, name) for name in NUMBERS}
+
+    @property
+    def _computed(self) -> dict[str, Tensor]:
+        """Those that were computed from another circuit's, with their derivatives."""
+        return {name: value for name, value in self.numbers.items() if name in self._buffers}
 
     @property
     def _is_attached(self) -> bool:

@@ -22,6 +22,7 @@ from pyrograph.circuits.collapsed_samples import CollapsedSamples
 from pyrograph.circuits.held import HeldCircuit
 from pyrograph.circuits.leaves import Domain
 from pyrograph.circuits.units import Units
+from pyrograph.diagnostics.score import outside_inference_mode
 from pyrograph.errors import OptionError
 from pyrograph.posterior.finite import States
 from pyrograph.posterior.posterior import Posterior, number_of_draws
@@ -48,6 +49,7 @@ class CollapsedPosterior(Posterior):
         self.weights = weights / weights.sum()
 
     @cached_property
+    @outside_inference_mode()
     def _conditionals(self) -> list[Tensor]:
         """Of every node ``[n, c]``."""
         return self.circuit.marginals(self.points)
@@ -74,6 +76,7 @@ class CollapsedPosterior(Posterior):
         return States(described.enumeration, logits)
 
     @cached_property
+    @outside_inference_mode()
     def particles(self) -> Mapping[str, Tensor]:
         """``{site: [n, *site shape]}``: every sample with one joint draw of its summed-out nodes
         given the rest, the same at every reading. Torch's generators are left as they were."""
@@ -93,9 +96,11 @@ class CollapsedPosterior(Posterior):
         return self._values(self._samples.sample((number_of_draws(num_samples),)))
 
     @cached_property
+    @outside_inference_mode()
     def _samples(self) -> CollapsedSamples:
         return CollapsedSamples(self.circuit, self.points, self.weights.log())
 
+    @outside_inference_mode()
     def guide(self, sites: Sequence[str] | None = None) -> CollapsedGuide:
         """Draws all sites jointly, with their density.
 

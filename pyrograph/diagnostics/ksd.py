@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.diagnostics.score import outside_inference_mode, value_and_score
-from pyrograph.diagnostics.support import DRAW_THE_PLANE, PERIODIC, ROUNDING, free_values
+from pyrograph.diagnostics.support import DRAW_THE_PLANE, ROUNDING, free_values
 from pyrograph.errors import OptionError, ShapeMismatch, UnsupportedSite
 from pyrograph.kernels import Kernel, Layout, Locality, SteinOperator, Summable
 from pyrograph.kernels.stein import check_statistic
@@ -98,7 +98,7 @@ def _continuous_particles(graph, x) -> Tensor:
                 f"{site.describe()} is discrete; the Stein discrepancy needs gradients at "
                 "every site. Sum it out in the model, or condition on it."
             )
-        if site.distribution in PERIODIC:
+        if site.is_periodic:
             raise UnsupportedSite(
                 f"the density of {site.describe()} is periodic; the Stein discrepancy needs one "
                 f"that falls off. {DRAW_THE_PLANE}"

@@ -15,9 +15,6 @@ from torch.distributions import biject_to, constraints
 from pyrograph.errors import OptionError
 from pyrograph.trace.sites import support_on
 
-#: Distributions of angles that Pyro takes to live on the real line. Their density there repeats for
-#: ever and has no integral, so neither Stein's identity nor a normal approximation makes sense.
-PERIODIC = frozenset({"VonMises", "SineBivariateVonMises", "SineSkewed"})
 #: What to write for a latent angle.
 DRAW_THE_PLANE = (
     "Draw a point of the plane, z = pyro.sample(..., Normal(0, 1).expand([2]).to_event(1)), whose "

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from pyrograph.diagnostics.score import outside_inference_mode
@@ -326,12 +326,26 @@ def _device(device: torch.device | str) -> torch.device:
 
 
 def _bound(model: Callable, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    """The same arguments, by position wherever the model's signature says which is which."""
+    """The same arguments, by position wherever the model's signature says which is which, with
+    the defaults of those left out."""
     try:
-        bound = inspect.signature(model).bind(*args, **kwargs)
+        bound = inspect.signature(_inner(model)).bind(*args, **kwargs)
     except (TypeError, ValueError):  # it has none, or the arguments do not fit: the model will say
         return args, kwargs
+    bound.apply_defaults()
     return bound.args, bound.kwargs
+
+
+def _inner(model: Callable) -> Callable:
+    """What takes a program's arguments: the function inside Pyro's handlers, a module's forward."""
+    # a handler used as a decorator leaves a partial of a method of Pyro's, without a signature
+    while _name(getattr(getattr(model, "func", None), "func", None)) == "_context_wrap":
+        model = model.func.args[1]
+    return model.forward if isinstance(model, nn.Module) else model
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__name__", "")
 
 
 def _plain(state: Any) -> Any:

@@ -196,14 +196,9 @@ class ParticleEngine(Engine):
         return text + self._of_bare_nodes() if self._graph is not None else text
 
     def doubts(self, checks: SteinChecks) -> str:
-        """Sentences on means or variances that are off; empty where none is."""
+        """Sentences on mean scores or variances that are off; empty where none is."""
         if not checks.arrived:
-            column = checks.most_shifted()
-            return (
-                " By the Stein identity the particles have not settled about the target's mean: "
-                f"the mean score of {coordinate_name(self.graph, column)} times its standard "
-                f"deviation is {checks.shift[column]:.3g}, not 0. {self.not_arrived()}"
-            )
+            return self._misfit(checks)
         for column, remedy in ((checks.too_wide(), self.wide), (checks.too_narrow(), self.narrow)):
             if column is not None:
                 return (
@@ -214,11 +209,32 @@ class ParticleEngine(Engine):
                 )
         return ""
 
+    def _misfit(self, checks: SteinChecks) -> str:
+        """Sentences on a mean score that is not 0: of a mean that is off, or of a shape."""
+        column, far = checks.most_shifted(), checks.misshapen()
+        spread = ""
+        if far is not None:
+            size = "wide" if checks.ratio[far] > 1 else "narrow"
+            spread = (
+                f" Besides, {coordinate_name(self.graph, far)} is too {size}: the variance there "
+                f"is {checks.ratio[far]:.2f} of the target's."
+            )
+        return (
+            " Stein's identity (the mean of the score is 0) fails: the mean score of "
+            f"{coordinate_name(self.graph, column)} times its standard deviation is "
+            f"{checks.shift[column]:.3g}. The particles have not settled about the target's mean, "
+            "or, where that is right, not into the shape of the target at this site or a "
+            f"neighbour.{spread} {self.not_arrived()}"
+        )
+
     def not_arrived(self) -> str:
-        """What to do about means that are off."""
+        """What to do about mean scores that are not 0."""
         if isinstance(self.init, str):
-            return "Raise num_steps."
-        return 'Give init="laplace", which starts at the mode, or raise num_steps.'
+            return "Raise num_particles, or else num_steps."
+        return (
+            'Give init="laplace", which starts at the mode, or raise num_particles, or else '
+            "num_steps."
+        )
 
     def wide(self, column: int) -> str:
         """Why the variance of a coordinate is too large, and what to do."""

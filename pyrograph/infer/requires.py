@@ -10,10 +10,10 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import Independent
 
-from pyrograph.diagnostics.support import DRAW_THE_PLANE, PERIODIC
+from pyrograph.diagnostics.support import DRAW_THE_PLANE
 from pyrograph.errors import UnsupportedSite, ZeroMass
 from pyrograph.trace.plain_run import retried
-from pyrograph.trace.sites import draw, enumeration, is_latent, name_of
+from pyrograph.trace.sites import draw, enumeration, is_latent, name_of, periodic_part
 
 
 class Requirement(Protocol):
@@ -30,11 +30,9 @@ def refuse_periodic(msg: dict, engine: str) -> None:
     Raises:
         UnsupportedSite: it is periodic.
     """
-    fn = msg["fn"]
-    while type(fn).__name__ not in PERIODIC:
-        fn = getattr(fn, "base_dist", None) or getattr(fn, "component_distribution", None)
-        if fn is None:
-            return
+    fn = periodic_part(msg["fn"])
+    if fn is None:
+        return
     raise UnsupportedSite(
         f'site "{msg["name"]}" ({type(fn).__name__}): its density is periodic, and {engine} needs '
         f"one with an integral over the reals. {DRAW_THE_PLANE}"

@@ -204,7 +204,7 @@ class GraphicalSVGD(ParticleEngine):
         if self.noise:
             step = length * self.noise
             x = x + step * score + (2 * step) ** 0.5 * self.normal(x.shape)
-        elif self.num_done == 0 and self.init is not None and not isinstance(self.init, str):
+        elif self.num_done == 0:  # whatever made the start: a saved one does not tell
             x = initial.apart(x, self.x, self.normal)
         return x
 

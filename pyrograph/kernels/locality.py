@@ -74,10 +74,10 @@ class RandomNeighbors:
     redraws = True
 
     def __init__(self, num_neighbors: int):
-        whole_number = isinstance(num_neighbors, int) and not isinstance(num_neighbors, bool)
-        if not whole_number or num_neighbors < 1:
+        is_bool = isinstance(num_neighbors, bool)
+        if is_bool or not isinstance(num_neighbors, numbers.Integral) or num_neighbors < 1:
             raise OptionError(f"RandomNeighbors({num_neighbors!r}): give a whole number >= 1")
-        self.num_neighbors = num_neighbors
+        self.num_neighbors = int(num_neighbors)
 
     def __repr__(self) -> str:
         return f"RandomNeighbors({self.num_neighbors})"

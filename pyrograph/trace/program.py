@@ -33,6 +33,7 @@ from pyrograph.trace.sites import (
     enumeration,
     is_latent,
     name_of,
+    periodic_part,
     support_of,
     transform_of,
 )
@@ -175,6 +176,7 @@ class ProgramReader(Messenger):
                         (f.name, f.dim, f.size) for f in msg["cond_indep_stack"] if f.vectorized
                     ),
                     distribution=name_of(fn),
+                    is_periodic=periodic_part(fn) is not None,
                 )
             )
         finally:

@@ -17,6 +17,10 @@ from torch.distributions import biject_to, constraints
 
 from pyrograph.errors import UnsupportedSite
 
+#: Distributions of angles that Pyro takes to live on the real line. Their density there repeats for
+#: ever and has no integral, so neither Stein's identity nor a normal approximation makes sense.
+PERIODIC = frozenset({"VonMises", "SineBivariateVonMises", "SineSkewed"})
+
 
 @dataclass(frozen=True, eq=False)
 class Site:
@@ -30,6 +34,8 @@ class Site:
         support: the site's constraint; None when its bounds depend on latents.
         enumeration: ``[c, *event]``, all values of a finite discrete site, else None.
         plates: ``(name, dim, size)`` of the vectorised plates around the site.
+        distribution: the name of the user's distribution.
+        is_periodic: whether it is one of angles, see :func:`periodic_part`.
     """
 
     name: str
@@ -43,6 +49,7 @@ class Site:
     device: torch.device
     plates: tuple[tuple[str, int, int], ...]
     distribution: str
+    is_periodic: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -82,6 +89,15 @@ def name_of(fn: object) -> str:
     ):
         fn = fn.base_dist
     return type(fn).__name__
+
+
+def periodic_part(fn: object) -> object | None:
+    """The distribution of angles that a site's is, derives from, wraps or mixes; else None."""
+    while PERIODIC.isdisjoint(family.__name__ for family in type(fn).__mro__):
+        fn = getattr(fn, "base_dist", None) or getattr(fn, "component_distribution", None)
+        if fn is None:
+            return None
+    return fn
 
 
 def is_delta(fn: object) -> bool:

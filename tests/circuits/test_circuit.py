@@ -1,3 +1,4 @@
+import copy
 import math
 
 import numpy as np
@@ -290,6 +291,49 @@ def test_children_thousands_of_nats_apart_do_not_underflow():
 
 
 # ---------------------------------------------------------------------- form
+def two_coins():
+    """p(a) p(b | a), with p(a = 1) = 0.4 and p(b = 1 | a) = 0.3, 0.9."""
+    nodes = [indicator(0, 0), indicator(0, 1), bernoulli(1, 0.3), bernoulli(1, 0.9)]
+    nodes += [product(0, 2), product(1, 3), add([4, 5], [0.6, 0.4])]
+    return Circuit.from_nodes(nodes)
+
+
+A_GIVEN_B = torch.tensor([0.6 * 0.3, 0.4 * 0.9], dtype=torch.float64) / (0.6 * 0.3 + 0.4 * 0.9)
+
+
+def cut_off_in_place(circuit):
+    return circuit.requires_grad_(False)
+
+
+@pytest.mark.parametrize("cut_off", [copy.deepcopy, cut_off_in_place])
+@pytest.mark.parametrize("asked", [lambda c: c.condition({1: 1}), Circuit.normalized])
+def test_computed_numbers_are_cut_off_with_their_values(cut_off, asked):
+    circuit = two_coins().requires_grad_()
+    derived = asked(circuit)
+    given = derived.log_prob(torch.tensor([[0, 1], [1, 1]])).detach()
+    own = cut_off(derived)
+    values = own.log_prob(torch.tensor([[0, 1], [1, 1]]))
+    assert not values.requires_grad
+    assert torch.equal(values, given)
+    assert_close((values - values.logsumexp(0)).exp(), A_GIVEN_B)
+    assert {name for name, _ in own.named_parameters()} == set(own.numbers)
+    apart = [own.get_parameter(name).data_ptr() for name in own.numbers]
+    assert not {value.data_ptr() for value in circuit.numbers.values()} & set(apart)
+    own.requires_grad_().log_mass().backward()  # a circuit like any other, with its own gradients
+    assert own.log_weights.grad is not None and circuit.log_weights.grad is None
+
+
+def test_a_copy_of_a_conditioned_circuit_leaves_it_attached_and_unchanged():
+    circuit = two_coins().requires_grad_()
+    derived = circuit.condition({1: 1})
+    copied = copy.deepcopy(derived)
+    copied.log_weights.data.zero_()
+    values = derived.log_prob(torch.tensor([[0, 1], [1, 1]]))
+    assert_close(values.exp(), A_GIVEN_B)
+    values.sum().backward()
+    assert bool(circuit.log_weights.grad.any())
+
+
 def test_impossible_units_are_left_out_of_conditioned_circuits():
     nodes = [indicator(0, 0), indicator(0, 1), bernoulli(1, 0.3), bernoulli(1, 0.9)]
     nodes += [product(0, 2), product(1, 3), add([4, 5], [0.5, 0.5])]

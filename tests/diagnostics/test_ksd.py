@@ -285,6 +285,28 @@ def test_a_periodic_density_is_refused_by_name(unconstrained):
         graphical_ksd(graph, torch.zeros(3, 1))
 
 
+class Bearing(dist.VonMises):
+    """A user's own name for an angle."""
+
+
+ANGLES = {
+    "derived": lambda: Bearing(0.0, 2.0),
+    "mixed": lambda: dist.MixtureSameFamily(
+        dist.Categorical(torch.ones(2)), dist.VonMises(torch.tensor([0.0, 3.0]), 2.0)
+    ),
+    "moved": lambda: dist.TransformedDistribution(
+        dist.VonMises(3.0, 2.0), dist.transforms.AffineTransform(1.0, 2.0)
+    ),
+}
+
+
+@pytest.mark.parametrize("angle", ANGLES.values(), ids=ANGLES)
+def test_a_periodic_density_is_refused_whatever_wraps_it(angle):
+    graph = pg.trace_graph(lambda: pyro.sample("t", angle()), unconstrained=True)
+    with pytest.raises(UnsupportedSite, match=r'site "t" .*is periodic.*atan2'):
+        graphical_ksd(graph, torch.zeros(3, 1))
+
+
 def test_inference_mode_changes_nothing(graph):
     x = torch.randn(5, 4)
     truth, gram = graphical_ksd(graph, x), stein_gram(graph, x)

@@ -8,7 +8,9 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from pyro import poutine
 from pyro.infer import SVI, Trace_ELBO
+from pyro.nn import PyroModule
 from scipy.special import iv
 from torch.testing import assert_close
 
@@ -190,6 +192,39 @@ def test_arguments_by_keyword_are_those_by_position(keyword_first):
     second(y.clone())
     with pytest.raises(InferenceError, match="other model arguments"):
         second(y + 1)
+
+
+def chain_with_options(y, flag=True, *, scale=1.0):
+    x = pyro.sample("x", dist.Normal(0.0, scale if flag else 2.0))
+    with pyro.plate("p", len(y)):
+        pyro.sample("y", dist.Normal(x, 1.0), obs=y)
+
+
+class ChainModule(PyroModule):
+    def forward(self, y, flag=True, *, scale=1.0):
+        chain_with_options(y, flag, scale=scale)
+
+
+SIGNATURES = {
+    "function": lambda: chain_with_options,
+    "handled": lambda: poutine.scale(scale=2.0)(chain_with_options),
+    "handled twice": lambda: poutine.mask(mask=True)(poutine.scale(scale=2.0)(chain_with_options)),
+    "module": ChainModule,
+    "handled module": lambda: poutine.scale(scale=2.0)(ChainModule()),
+}
+
+
+@pytest.mark.parametrize("make", SIGNATURES.values(), ids=SIGNATURES)
+def test_one_call_written_in_several_ways_is_one_set_of_arguments(make):
+    y = torch.tensor([0.5, 1.0])
+    engine = GraphicalSVGD(make(), num_particles=5, progress=False).setup(y)
+    engine.step(y=y)
+    engine.step(y, True)
+    engine.step(flag=True, y=y.clone(), scale=1.0)
+    assert engine.num_done == 3
+    for other in ({"flag": False}, {"scale": 2.0}):
+        with pytest.raises(InferenceError, match="other model arguments"):
+            engine.step(y, **other)
 
 
 def test_arguments_that_changed_in_place_need_a_new_setup():
@@ -420,6 +455,7 @@ PERIODIC = {
     "mixture": lambda: dist.MixtureSameFamily(
         dist.Categorical(torch.ones(2)), dist.VonMises(torch.tensor([0.0, 3.0]), 2.0)
     ),
+    "derived": lambda: type("ShiftedVonMises", (dist.VonMises,), {})(3.0, 2.0),
     "pair": lambda: dist.SineBivariateVonMises(0.0, 0.0, 1.0, 1.0, 0.1),
 }
 

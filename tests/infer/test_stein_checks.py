@@ -1,6 +1,8 @@
 """What the status says of particles that are far off, too wide or too narrow, and when a run
 counts as converged. Truth is the target's own mean and spread."""
 
+import re
+
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -91,6 +93,44 @@ def test_a_mean_that_is_far_off_is_told_of_with_the_remedy(model, site, truth, n
     remedied = run(GraphicalSVGD, model, num_particles=n, num_steps=300, init="laplace")
     assert float(remedied.marginal(site).mean) == pytest.approx(truth, rel=0.01)
     assert "target's mean" not in remedied.status
+
+
+def eight_schools():
+    y = torch.tensor([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
+    error = torch.tensor([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
+    mu = pyro.sample("mu", dist.Normal(0.0, 5.0))
+    tau = pyro.sample("tau", dist.HalfCauchy(5.0))
+    with pyro.plate("schools", 8):
+        th = pyro.sample("th", dist.Normal(0.0, 1.0))
+        pyro.sample("y", dist.Normal(mu + tau * th, error), obs=y)
+
+
+def test_a_mean_score_that_is_off_where_the_mean_is_right_is_not_called_a_wrong_mean():
+    pyro.set_rng_seed(0)
+    posterior = run(GraphicalSVGD, eight_schools)
+    status = posterior.status
+    named = int(re.search(r'fails: the mean score of site "th"\[(\d)\]', status).group(1))
+    # E[th] = E[tau (y - mu) / (tau^2 + s^2)] under p(mu, tau | y), by a grid over (mu, log tau)
+    assert float(posterior.marginal("th").mean[named]) == pytest.approx(
+        float(eight_schools_effects()[named]), abs=0.1
+    )
+    assert "where that is right, not into the shape" in status
+    assert 'site "tau" is too wide: the variance there is 1.' in status
+    places = [status.index(word) for word in ('init="laplace"', "num_particles", "else num_steps")]
+    assert places == sorted(places)
+    assert "Stein" not in run(GraphicalSVGD, eight_schools, init="laplace").status
+
+
+def eight_schools_effects():
+    y = torch.tensor([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0], dtype=torch.float64)
+    error = torch.tensor([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0], dtype=torch.float64)
+    mu = torch.linspace(-25.0, 30.0, 400, dtype=torch.float64)[:, None, None]
+    tau = torch.linspace(-9.0, 7.0, 800, dtype=torch.float64).exp()[None, :, None]
+    total = tau**2 + error**2
+    log_p = -(mu**2) / 50 + (tau / (1 + tau**2 / 25)).log()  # of log tau
+    log_p = log_p.squeeze(-1) - (total.log() / 2 + (y - mu) ** 2 / (2 * total)).sum(-1)
+    weight = log_p.flatten().softmax(0)
+    return weight @ (tau * (y - mu) / total).flatten(0, 1)
 
 
 def test_the_site_that_is_off_is_named():

@@ -67,3 +67,15 @@ def test_a_step_after_a_decay_over_no_steps_moves_nothing():
     start = engine.x.clone()
     engine.step()
     assert torch.equal(engine.x, start)
+
+
+def test_a_start_of_equal_particles_goes_on_from_its_state_in_an_engine_without_init():
+    model, y = gaussian_chain()
+    start = GraphicalSVGD(model, init=torch.zeros(6, 5), progress=False).setup(y)
+    state = start.state_dict()
+    resumed = GraphicalSVGD(model, num_particles=6, progress=False).setup(y)
+    resumed.load_state_dict(state)
+    for engine in (start, resumed):
+        engine.step()
+    assert torch.equal(start.x, resumed.x)
+    assert len(resumed.x[:, 0].unique()) == 6  # equal ones would stay equal

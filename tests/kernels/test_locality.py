@@ -1,5 +1,6 @@
 """Which columns a locality shows to each node."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -84,6 +85,15 @@ def test_names_resolve_and_others_are_refused():
         RandomNeighbors(0)
     with pytest.raises(OptionError, match="weight"):
         Mixed("blanket", "global", weight=1.5)
+
+
+def test_a_number_of_neighbours_may_be_one_of_numpy():
+    assert repr(RandomNeighbors(np.int64(2))) == "RandomNeighbors(2)"
+    kept = RandomNeighbors(np.int64(2)).draw(torch.tensor([3, 1]), None)
+    assert (kept >= 0).sum(1).tolist() == [2, 1]
+    for wrong in (np.int64(0), np.float64(2.0), True):
+        with pytest.raises(OptionError, match="RandomNeighbors"):
+            RandomNeighbors(wrong)
 
 
 def test_a_mixture_redraws_if_a_part_does():

@@ -12,6 +12,7 @@ Source: Li, Zeng, Vergari & Van den Broeck (2021), section 5.2, proposition 5.5,
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -78,9 +79,10 @@ class CollapsedBBIS(BBIS):
         **options: Any,
     ):
         super().__init__(model, kernel=kernel, **options)
-        if isinstance(collapse, (int, float)):
+        if isinstance(collapse, numbers.Real) and not isinstance(collapse, bool):
             if not 0 <= collapse <= 1:
                 raise OptionError(f"collapse={collapse!r}: a share of the nodes is between 0 and 1")
+            collapse = float(collapse)
         elif collapse != "treewidth" and (
             isinstance(collapse, str) or not isinstance(collapse, Iterable)
         ):
@@ -96,7 +98,7 @@ class CollapsedBBIS(BBIS):
     def check_density(self) -> None:
         """Compiles the program, and refuses zeros that stay in sight."""
         self._has_zeros = False
-        if isinstance(self.collapse, (int, float)):
+        if isinstance(self.collapse, float):
             self.circuit: Circuit | HeldCircuit = self._compile()
             refuse_zeros(self.graph, self.zeros)
             return
@@ -112,7 +114,7 @@ class CollapsedBBIS(BBIS):
     def _compile(self) -> Circuit | HeldCircuit:
         """Of all nodes; or of those that no sample holds, where Stein kernels then cost less."""
         budget = MAX_EDGES if self.max_edges is None else self.max_edges
-        if isinstance(self.collapse, (int, float)):
+        if isinstance(self.collapse, float):
             return compile_graph(self.graph, max_edges=budget)
         tables = self._tables()
         summed = set(self._summed.tolist())
@@ -166,7 +168,7 @@ class CollapsedBBIS(BBIS):
             x = self._draws()
         else:
             x = self.points_of(self._filled(self.proposal)).clone()
-        if isinstance(self.collapse, (int, float)):
+        if isinstance(self.collapse, float):
             share = round(self.collapse * len(x))
             noise = torch.rand(x.shape, generator=self.generator, dtype=torch.float64)
             x[noise.argsort(0).argsort(0).to(x.device) < share] = MISSING
@@ -198,7 +200,7 @@ class CollapsedBBIS(BBIS):
 
     def _filled(self, proposal: Proposal | None) -> Proposal | None:
         """Values with any state in the columns that are ignored."""
-        if not isinstance(proposal, Mapping) or isinstance(self.collapse, (int, float)):
+        if not isinstance(proposal, Mapping) or isinstance(self.collapse, float):
             return proposal
         found, start = dict(proposal), 0
         for name, site in self.graph.sites.items():

@@ -4,6 +4,7 @@ import io
 import itertools
 
 import networkx as nx
+import numpy as np
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -54,6 +55,16 @@ def error(posterior, x, p):
 
 def values(codes):
     return {f"z{i}": codes[:, i] for i in range(5)}
+
+
+@pytest.mark.parametrize("collapse", [np.float32(0.5), np.int64(1)])
+def test_a_share_may_be_a_number_of_numpy(collapse):
+    model, x, _ = chain()
+    options = {"samples": values(x[:10]), "num_steps": 0, "progress": False}
+    with pytest.warns(pg.errors.ConvergenceWarning):
+        posterior = pg.CollapsedBBIS(model, collapse=collapse, **options).run()
+    summed = (posterior.points == -1).sum(1)
+    assert summed.tolist() == [round(5 * float(collapse))] * 10
 
 
 def test_all_variables_collapsed_is_exact():
@@ -241,7 +252,7 @@ class TestZeros:
             pg.CollapsedBBIS(asia, collapse=[("xray", ())], samples=samples, progress=False).setup()
 
 
-@pytest.mark.parametrize("collapse", [-0.1, 1.5, [("nobody", ())]])
+@pytest.mark.parametrize("collapse", [-0.1, 1.5, True, np.float64(2.0), [("nobody", ())]])
 def test_sets_that_make_no_sense_are_refused(collapse):
     model, _, _ = chain()
     with pytest.raises(OptionError, match="collapse="):
@@ -515,6 +526,26 @@ def test_particles_keep_what_their_samples_hold():
     posterior = engine.run()
     found = torch.stack([posterior.particles[f"z{i}"] for i in range(5)], 1)
     assert bool(((found == posterior.points) | (posterior.points == -1)).all())
+
+
+@pytest.mark.parametrize("first", [lambda q: q.particles, lambda q: q.sample(3)])
+def test_what_is_first_read_in_inference_mode_serves_autograd_later(first):
+    model, x, _ = chain()
+    samples = values(x[torch.randint(len(x), (12,))])
+    posterior = pg.CollapsedBBIS(model, collapse=0.4, samples=samples, progress=False).run()
+    with torch.inference_mode():
+        first(posterior)
+        posterior.marginal("z0")
+        guide = posterior.guide()
+    a = torch.ones(12, dtype=torch.float64, requires_grad=True)
+    z = posterior.particles["z1"].double()
+    (a * z).sum().backward()
+    assert_close(a.grad, z)  # d (a . z) / d a
+    w = torch.ones((), dtype=torch.float64, requires_grad=True)
+    node = trace(guide).get_trace().nodes[f"_{guide._pyro_name}_state"]
+    log_q = node["fn"].log_prob(node["value"])
+    (w * log_q).backward()
+    assert_close(w.grad, log_q)  # d (w log q) / d w
 
 
 def bound_pair():
