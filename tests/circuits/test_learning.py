@@ -5,7 +5,6 @@ import math
 
 import networkx as nx
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -388,6 +387,7 @@ def test_parameters_that_carry_derivatives_are_fitted_all_the_same():
 
 # ---------------------------------------------------------------------- containers and options
 def test_tables_of_pandas_are_rows_everywhere():
+    pd = pytest.importorskip("pandas")
     x = dependent_rows(60, (2, 3, 2))
     frame = pd.DataFrame(x.numpy())
     circuit = learn_chow_liu(x, smoothing=0.0)
