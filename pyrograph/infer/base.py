@@ -289,8 +289,10 @@ class Engine(ABC):
         if self._graph is None:
             self.setup(*args, **kwargs)
             return
+        if not args and not kwargs:  # steps may take less time than looking at a signature
+            return
         alike = _same(_bound(self.model, args, kwargs), self._given)
-        if (args or kwargs) and not (alike and _versions(self._arguments) == self._versions):
+        if not (alike and _versions(self._arguments) == self._versions):
             raise InferenceError(
                 f"this {type(self).__name__} is set up for other model arguments (or for these "
                 "before they were changed in place), and its graph holds them as constants. Call "
