@@ -124,6 +124,7 @@ class ConditionalMoments(TiltedMoments):
         self._inner, self._outer = (
             torch.tensor(n, device=local.like.device) for n in (inner, outer)
         )
+        self._order = torch.cat([self._inner, self._outer]).argsort()
         eye = torch.eye(local.dim, dtype=local.like.dtype, device=local.like.device)
         self._place = eye[:, self._inner]  # [r, |s|]
         self._stencil = _stencil(len(inner)).to(local.like)
@@ -203,8 +204,7 @@ class ConditionalMoments(TiltedMoments):
 
     def _joined(self, s: Tensor, t: Tensor) -> Tensor:
         """u ``[..., r]``."""
-        order = torch.cat([self._inner, self._outer]).argsort()
-        return torch.cat([s.expand(*t.shape[:-1], -1), t], -1)[..., order]
+        return torch.cat([s.expand(*t.shape[:-1], -1), t], -1)[..., self._order]
 
     def _refuse_improper(self, inner: Gaussian) -> None:
         bad = ~inner.is_proper

@@ -126,13 +126,13 @@ def test_moments_are_those_of_a_dense_sum(model, count, alpha):
     origin = (0.2 * torch.randn(1, 1, d, generator=generator)).double()
     g = Gaussian.from_moments(mean - origin, covariance)
     moments = ConditionalMoments(
-        local, torch.tensor([alpha]).double(), quadratic_coordinates(local), num_points=40
+        local, torch.tensor([alpha]).double(), quadratic_coordinates(local), num_points=80
     )
     found = moments(g, origin, None, Grid(mean, torch.linalg.cholesky(covariance)))
     truth = dense(local, alpha, g, origin, 8.0, count)
-    assert_close(found.log_mass[0, 0], truth[0], atol=1e-4, rtol=0)
-    assert_close(found.mean[0, 0], truth[1], atol=1e-4, rtol=0)
-    assert_close(found.covariance[0, 0], truth[2], atol=1e-4, rtol=0)
+    assert_close(found.log_mass[0, 0], truth[0], atol=1e-5, rtol=0)
+    assert_close(found.mean[0, 0], truth[1], atol=1e-5, rtol=0)
+    assert_close(found.covariance[0, 0], truth[2], atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
