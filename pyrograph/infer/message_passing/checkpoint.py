@@ -78,7 +78,7 @@ def loaded_messages(
                 messages.append(take(f"{b}.{p}", m))
         out.append(messages)
         if isinstance(block, QuadratureFactors):
-            block.grid, block.tilted.is_rough = None, False
+            block.forget_grid()
             if f"{b}.grid.mean" in saved:
                 mean, root = (saved[f"{b}.grid.{part}"] for part in ("mean", "root"))
                 if mean.shape[-1] != block.tilted.dim:

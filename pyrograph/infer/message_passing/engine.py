@@ -49,6 +49,7 @@ from pyrograph.infer.message_passing.messages import (
     largest,
     movement,
 )
+from pyrograph.infer.message_passing.mode_start import messages_at_mode
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 from pyrograph.infer.message_passing.results import beliefs_of_graph
 from pyrograph.infer.message_passing.tree import applies, exact_messages
@@ -66,6 +67,10 @@ RECORD = 10
 #: Largest number of halvings of a step that would make a belief improper.
 HALVINGS = 40
 FEWEST_POINTS = 3
+NO_COVARIANCE = (
+    "messages grew until a covariance has no Cholesky factor in this precision. Use damping=0.5, a "
+    "smaller alpha (pg.PowerEP), double precision, or a tighter prior."
+)
 NO_EVIDENCE = "The evidence is not known while a cavity is improper."
 
 
@@ -79,10 +84,11 @@ class MessagePassing(Engine):
         alpha: Minka's; a number for every factor, ``{statement: alpha}`` (others 1), or a
             function of the statement's name. Factors of one node that its family represents
             exactly are absorbed exactly, whatever it is.
-        damping: share of the old message kept, 0 for none; ``"auto"`` starts at 0 and raises it
-            when the iteration does not settle; where no damping helps, discrete models with
-            alpha > 0 go over to a convergent double loop (:mod:`.double_loop`), whose last steps
-            Newton's method takes (:mod:`.newton`).
+        damping: share of the old message kept, 0 for none; ``"auto"`` starts at 0. Where the
+            iteration does not settle, Gaussian beliefs start once more, from the mode
+            (:mod:`.mode_start`); then, and otherwise, damping is raised; where none helps,
+            discrete models with alpha > 0 go over to a convergent double loop
+            (:mod:`.double_loop`), whose last steps Newton's method takes (:mod:`.newton`).
         schedule: ``"parallel"`` sends all messages at once (on a forest of discrete pairs with
             alpha = 1 the exact ones, by contraction, see :mod:`.tree`), ``"sequential"`` those
             into the nodes of one colour of the Markov graph after the other, ``"residual"`` those
@@ -178,6 +184,7 @@ class MessagePassing(Engine):
             self.beliefs = self.beliefs_of(self.messages)
         self._log_evidence: Tensor | None = None
         self._double_loop: DoubleLoop | None = None
+        self._was_at_mode = False
 
     def build(self) -> Network:
         return build(self.graph, self.alpha_of, self.num_points, self.family)
@@ -206,6 +213,13 @@ class MessagePassing(Engine):
         before = self.messages, self.beliefs
         try:
             return self._advance()
+        except (InferenceError, torch.linalg.LinAlgError) as error:
+            self.messages, self.beliefs = before
+            if self._starts_at_mode():
+                return self.advance()
+            if isinstance(error, torch.linalg.LinAlgError):
+                raise InferenceError(NO_COVARIANCE) from error
+            raise
         except Exception:
             self.messages, self.beliefs = before
             raise
@@ -238,6 +252,8 @@ class MessagePassing(Engine):
                 residual, skipped = self._send(eta, None)
             if self._automatic and self._double_loop is None:
                 self._automatic.observe(float(residual))
+                if self._automatic.level and self._starts_at_mode():
+                    self._automatic = AutomaticDamping()
             met = self.tol is not None and float(residual) <= self.tol
             if met or self.num_done % RECORD == 0 or self._log_evidence is None:
                 self._log_evidence = self.log_evidence
@@ -247,6 +263,18 @@ class MessagePassing(Engine):
         """Whether no damping settles the plain iteration, and the convergent one applies."""
         exhausted = self._automatic is not None and self._automatic.is_exhausted
         return exhausted and self._double_loop is None and is_discrete(self.network)
+
+    @torch.no_grad()
+    def _starts_at_mode(self) -> bool:
+        """Go to the messages of Laplace's approximation, once, where sweeps from flat ones ran
+        away."""
+        if self._automatic is None or self.init is not None or self._was_at_mode:
+            return False
+        self._was_at_mode = True
+        messages = messages_at_mode(self.graph, self.network)
+        if messages is not None:
+            self._settle(messages, self.beliefs_of(messages))
+        return messages is not None
 
     def _gap(self) -> Tensor:
         """How far a plain step would move the messages."""
@@ -420,6 +448,7 @@ class MessagePassing(Engine):
         kept: dict[str, Any] = {
             "messages": saved_messages(self.network, self.messages),
             "automatic": {},
+            "was_at_mode": self._was_at_mode,
         }
         if self._automatic:
             kept["automatic"] = self._automatic.carried()
@@ -434,6 +463,7 @@ class MessagePassing(Engine):
             self._automatic.restore(state["automatic"])
         evidence = state["evidence"].to(self.graph.constant)
         self._log_evidence = None if bool(evidence.isnan()) else evidence
+        self._was_at_mode = bool(state.get("was_at_mode", False))
         self._double_loop = None
         if state["double_loop"]:
             self._double_loop = DoubleLoop(self.network, self._node_colours())

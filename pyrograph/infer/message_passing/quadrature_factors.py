@@ -107,6 +107,10 @@ class QuadratureFactors:
             messages[k] = Gaussian(site.precision + vague[:, None, None] * eye, site.shift)
         return messages
 
+    def forget_grid(self) -> None:
+        """The next update finds out afresh where to look."""
+        self.grid, self.tilted.is_rough = None, False
+
     # ------------------------------------------------------------------ what surrounds a factor
     def _continuous(
         self, messages: list, beliefs: list

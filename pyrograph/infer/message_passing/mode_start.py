@@ -1,0 +1,95 @@
+"""Messages at the mode: where sweeps start again when the first ones run away.
+
+Flat messages see a factor under the prior alone. Where the prior is far wider than the posterior
+and many factors are about one node, their first answers together overshoot, and sweeps may run
+away although a fixed point is near the mode x*. The messages of Laplace's approximation,
+
+    tau_i = -d2 log f / dv_i dv_i,      nu_i = d log f / dv_i + tau_i v_i,      at v = v(x*)
+
+those of mean field with beliefs of no width, are in its neighbourhood: beliefs N(x*_i, 1 / H_ii).
+
+Source: Smola, Vishwanathan & Eskin (2003), whose messages, at every step, these are.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pyrograph.beliefs import Gaussian
+from pyrograph.beliefs.gaussian import apply
+from pyrograph.errors import InferenceError
+from pyrograph.graph import FactorGraph
+from pyrograph.infer.laplace import find_mode
+from pyrograph.infer.message_passing.build import Network
+from pyrograph.infer.message_passing.families import Continuous, add_sites
+from pyrograph.infer.message_passing.quadratic import QuadraticFactors
+from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
+
+#: Most steps to the mode.
+MAX_STEPS = 500
+#: How far, in standard deviations, the beliefs may be from the mode: at a kink there is no slope
+#: that would hold them.
+FARTHEST = 1.0
+
+
+def messages_at_mode(graph: FactorGraph, network: Network) -> list[list[Gaussian]] | None:
+    """Messages per block and slot; None for discrete nodes, other beliefs than Gaussian ones,
+    alpha = 0, or without a mode that beliefs could stand at. Grids are to be laid afresh."""
+    families, blocks = network.families, network.blocks
+    normal = all(isinstance(f, Continuous) and isinstance(f.base, Gaussian) for f in families)
+    if not normal or any(block.is_mean_field for block in blocks):
+        return None
+    try:
+        mode, _ = find_mode(graph, MAX_STEPS)
+    except InferenceError:
+        return None
+    mode = mode.to(graph.constant)
+    points = [
+        mode[graph.columns[f.nodes].unsqueeze(1) + torch.arange(f.size, device=mode.device)]
+        for f in families
+    ]
+    messages, beliefs = [], [f.base for f in families]
+    for block in blocks:
+        parts = [
+            points[f][rows] if basis is None else apply(basis, points[f][rows])
+            for f, rows, basis in zip(block.families, block.rows, block.bases, strict=True)
+        ]
+        precision, slope = _expanded(block, torch.cat(parts, 1))
+        sent = []
+        for k, (part, v) in enumerate(zip(block.parts, parts, strict=True)):
+            tau = precision[:, part, part]
+            sent.append(Gaussian(tau, slope[:, part] + apply(tau, v)))
+            f = block.families[k]
+            beliefs[f] = add_sites(beliefs[f], block.rows[k], sent[k], block.bases[k])
+        messages.append(sent)
+    if not all(_is_at(q, point) for q, point in zip(beliefs, points, strict=True)):
+        return None
+    for block in blocks:
+        if isinstance(block, QuadratureFactors):
+            block.forget_grid()
+    return messages
+
+
+def _expanded(block: QuadraticFactors | QuadratureFactors, v: Tensor) -> tuple[Tensor, Tensor]:
+    """-Hessian ``[E, R, R]`` and gradient ``[E, R]`` of log f at ``v [E, R]``."""
+    if isinstance(block, QuadraticFactors):
+        return block.precision, block.shift - apply(block.precision, v)
+    with torch.enable_grad():
+        v = v.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(block.local.at_scope(v).sum(), v, create_graph=True)
+        if not slope.requires_grad:  # linear
+            return v.new_zeros(*v.shape, v.shape[1]), slope
+        rows = [
+            torch.autograd.grad(slope[:, i].sum(), v, retain_graph=True, materialize_grads=True)[0]
+            for i in range(v.shape[1])
+        ]
+    return -torch.stack(rows, 1), slope.detach()
+
+
+def _is_at(belief: Gaussian, point: Tensor) -> bool:
+    """Whether beliefs ``[V]`` are proper and stand at the points ``[V, d]``."""
+    if not bool(belief.is_proper.all()):
+        return False
+    width = belief.covariance.diagonal(dim1=-2, dim2=-1).sqrt()
+    return bool(((belief.mean - point).abs() <= FARTHEST * width).all())

@@ -1,0 +1,165 @@
+"""Sweeps that run away from flat messages start again at the mode."""
+
+import math
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+
+import pyrograph as pg
+from pyrograph.infer.message_passing.build import build
+from pyrograph.infer.message_passing.mode_start import messages_at_mode
+
+
+def logistic(rows, labels):
+    weights = pyro.sample("weights", dist.Normal(rows.new_zeros(rows.shape[1]), 10.0).to_event(1))
+    with pyro.plate("rows", len(rows)):
+        pyro.sample("labels", dist.Bernoulli(logits=rows @ weights), obs=labels)
+
+
+def unknown_noise(rows, y):
+    weights = pyro.sample("weights", dist.Normal(rows.new_zeros(rows.shape[1]), 10.0).to_event(1))
+    noise = pyro.sample("noise", dist.LogNormal(rows.new_zeros(()), 1.0))
+    with pyro.plate("rows", len(rows)):
+        pyro.sample("y", dist.Normal(rows @ weights, noise), obs=y)
+
+
+def labelled_rows(count, seed):
+    draw = torch.Generator().manual_seed(seed)
+    rows = torch.randn(count, 2, generator=draw, dtype=torch.float64)
+    logits = rows @ torch.tensor([4.0, -3.0], dtype=torch.float64)
+    return rows, (
+        torch.rand(count, generator=draw, dtype=torch.float64) < logits.sigmoid()
+    ).double()
+
+
+def regression_rows(count, seed):
+    draw = torch.Generator().manual_seed(seed)
+    rows = torch.randn(count, 3, generator=draw, dtype=torch.float64)
+    truth = 3 * torch.randn(3, generator=draw, dtype=torch.float64)
+    return rows, rows @ truth + 0.05 * torch.randn(count, generator=draw, dtype=torch.float64)
+
+
+def logistic_truth(rows, labels):
+    """Log evidence, mean and standard deviation on a dense grid about the mode."""
+    x, t = rows.numpy(), labels.numpy()
+    mode = np.zeros(2)
+    for _ in range(100):  # Newton's method
+        p = 1 / (1 + np.exp(-x @ mode))
+        hessian = (x * (p * (1 - p))[:, None]).T @ x + np.eye(2) / 100
+        mode = mode + np.linalg.solve(hessian, x.T @ (t - p) - mode / 100)
+    root = np.linalg.cholesky(np.linalg.inv(hessian))
+    z = np.linspace(-7, 7, 71)
+    offsets = np.stack(np.meshgrid(z, z, indexing="ij"), -1).reshape(-1, 2)
+    w = mode + offsets @ root.T
+    logits = w @ x.T
+    log_p = (t * logits - np.logaddexp(0, logits)).sum(1)
+    log_p = log_p - (w**2).sum(1) / 200 - 2 * math.log(10) - math.log(2 * math.pi)
+    weight = np.exp(log_p - log_p.max())
+    evidence = log_p.max() + np.log(weight.sum() * (z[1] - z[0]) ** 2 * np.linalg.det(root))
+    mean = (weight[:, None] * w).sum(0) / weight.sum()
+    return evidence, mean, np.sqrt((weight[:, None] * (w - mean) ** 2).sum(0) / weight.sum())
+
+
+def noise_truth(rows, y):
+    """Log evidence, mean and standard deviation of the log noise: the weights are integrated in
+    closed form, the noise on a dense grid."""
+    x, t = rows.numpy(), y.numpy()
+    count = len(t)
+    fit, _, _, _ = np.linalg.lstsq(x, t, rcond=None)
+    rest = ((t - x @ fit) ** 2).sum()
+    centre = 0.5 * math.log(rest / count)
+    grid = centre + np.linspace(-8, 8, 2001) / math.sqrt(2 * count)
+    log_p = []
+    for log_noise in grid:
+        s2 = math.exp(2 * log_noise)
+        inner = x.T @ x / s2 + np.eye(3) / 100
+        shift = x.T @ t / s2
+        value = -count / 2 * math.log(2 * math.pi * s2) - (t @ t) / (2 * s2)
+        value += shift @ np.linalg.solve(inner, shift) / 2
+        value -= np.linalg.slogdet(inner)[1] / 2 + 3 * math.log(10)
+        log_p.append(value - log_noise**2 / 2 - math.log(2 * math.pi) / 2)
+    log_p = np.array(log_p)
+    weight = np.exp(log_p - log_p.max())
+    mean = (weight * grid).sum() / weight.sum()
+    sd = math.sqrt((weight * (grid - mean) ** 2).sum() / weight.sum())
+    return log_p.max() + math.log(weight.sum() * (grid[1] - grid[0])), mean, sd
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_logistic_regression_under_a_wide_prior_settles(seed):
+    rows, labels = labelled_rows(2000, seed)
+    evidence, mean, sd = logistic_truth(rows, labels)
+    posterior = pg.EP(logistic, num_steps=60).run(rows, labels)
+    assert posterior.converged
+    found = posterior.marginal("weights")
+    assert np.abs((found.mean.numpy() - mean) / sd).max() < 0.01
+    assert np.abs(found.variance.sqrt().numpy() / sd - 1).max() < 0.005
+    assert float(posterior.log_evidence) == pytest.approx(evidence, abs=0.005)
+
+
+def test_a_regression_of_unknown_noise_under_a_wide_prior_settles():
+    rows, y = regression_rows(2000, 0)
+    evidence, mean, sd = noise_truth(rows, y)
+    engine = pg.EP(unknown_noise, num_steps=60)
+    posterior = engine.run(rows, y)
+    assert posterior.converged
+    draws = posterior.sample(20_000)["noise"].log()
+    assert float(draws.mean()) == pytest.approx(mean, abs=0.05 * sd)
+    assert float(draws.std()) == pytest.approx(sd, rel=0.03)
+    assert float(posterior.log_evidence) == pytest.approx(evidence, abs=0.02)
+
+
+def test_the_start_is_the_laplace_approximation():
+    """Beliefs stand at the mode, their precisions are the diagonal blocks of -Hessian."""
+    counts = torch.tensor([3.0, 8.0, 1.0, 4.0], dtype=torch.float64)
+
+    def model():
+        level = pyro.sample("level", dist.Normal(counts.new_zeros(()), 2.0))
+        with pyro.plate("places", 4):
+            local = pyro.sample("local", dist.Normal(level, 0.7))
+            pyro.sample("counts", dist.Poisson(local.exp()), obs=counts)
+
+    def log_p(v):
+        level, local = v[0], v[1:]
+        prior = -(level**2) / 8 - ((local - level) ** 2).sum() / (2 * 0.49)
+        return prior + (counts * local - local.exp()).sum()
+
+    v = torch.zeros(5, dtype=torch.float64)
+    for _ in range(50):
+        slope = torch.autograd.functional.jacobian(log_p, v)
+        v = v - torch.linalg.solve(torch.autograd.functional.hessian(log_p, v), slope)
+    precision = -torch.autograd.functional.hessian(log_p, v).diagonal()
+
+    graph = pg.trace_graph(model, unconstrained=True)
+    network = build(graph, lambda group: torch.ones(group.num_factors, dtype=torch.float64))
+    engine = pg.EP(model).setup()
+    beliefs = engine.beliefs_of(messages_at_mode(graph, network))[0]
+    torch.testing.assert_close(beliefs.precision.flatten(), precision, rtol=1e-4, atol=0)
+    torch.testing.assert_close(beliefs.mean.flatten(), v, rtol=0, atol=1e-4)
+
+
+def test_discrete_nodes_have_no_mode_to_start_from():
+    def model():
+        x = pyro.sample("x", dist.Bernoulli(0.3))
+        pyro.sample("y", dist.Normal(3 * x, 1.0))
+
+    engine = pg.EP(model).setup()
+    assert messages_at_mode(engine.graph, engine.network) is None
+
+
+def test_a_run_resumed_after_the_start_ends_where_the_whole_run_does():
+    rows, labels = labelled_rows(2000, 0)
+    whole = pg.EP(logistic, num_steps=60)
+    whole.run(rows, labels)
+    first = pg.EP(logistic, num_steps=60).setup(rows, labels)
+    while not first.state_dict()["was_at_mode"]:
+        first.step()
+    again = pg.EP(logistic, num_steps=60).setup(rows, labels)
+    again.load_state_dict(first.state_dict())
+    posterior = again.run()
+    expected = whole.posterior().marginal("weights")
+    torch.testing.assert_close(posterior.marginal("weights").mean, expected.mean)
+    assert again.num_done == whole.num_done
