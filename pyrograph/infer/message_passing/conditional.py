@@ -28,11 +28,11 @@ from torch import Tensor
 from pyrograph.beliefs import Gaussian
 from pyrograph.beliefs.gaussian import apply
 from pyrograph.errors import InferenceError
+from pyrograph.infer.message_passing.grids import Grid, reached
 from pyrograph.infer.message_passing.reduction import LocalDensity
 from pyrograph.infer.message_passing.tilted import (
     NOTHING,
     POINTS,
-    Grid,
     Sums,
     Tilted,
     TiltedMoments,
@@ -150,7 +150,9 @@ class ConditionalMoments(TiltedMoments):
     def _on_grid(self, mean: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
         return mean[..., self._outer], covariance[..., self._outer, :][..., self._outer]
 
-    def _sums(self, g: Gaussian, origin: Tensor, grid: Grid, z: Tensor, volume: Tensor) -> Sums:
+    def _sums(
+        self, g: Gaussian, origin: Tensor, grid: Grid, z: Tensor, volume: Tensor, even: bool
+    ) -> Sums:
         t = grid.mean + apply(grid.root, z[:, None, None, :])  # [N, D, E, |t|]
         base = origin[..., self._inner]
         around = g.precision[..., self._inner, :]  # [D, E, |s|, r]
@@ -181,7 +183,8 @@ class ConditionalMoments(TiltedMoments):
         within = self._place @ (within * unit[..., :, None] * unit[..., None, :]) @ self._place.T
         covariance = torch.einsum("nde,nder,ndes->ders", share, off, off) + within
         nothing = (value <= NOTHING).flatten(0, 1).all(0)
-        return Sums(log_mass, mean, covariance, mean, share.square().sum(0), nothing)
+        reach = reached(share, z) if even else None
+        return Sums(log_mass, mean, covariance, mean, share.square().sum(0), nothing, reach)
 
     def _coefficients(self, t: Tensor, base: Tensor, unit: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """alpha A ``[N, D, E, |s|, |s|]`` and alpha b of y at t, and ``[N, D, E]`` where f is 0."""

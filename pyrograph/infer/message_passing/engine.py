@@ -30,6 +30,7 @@ from pyrograph.graph import FactorGroup
 from pyrograph.graph.colouring import colour
 from pyrograph.graph.forest import is_forest
 from pyrograph.infer.base import Engine
+from pyrograph.infer.message_passing.acceleration import Acceleration, applies_to
 from pyrograph.infer.message_passing.alphas import Alpha, alpha_of_factors, check_alpha
 from pyrograph.infer.message_passing.build import Block, Network, build
 from pyrograph.infer.message_passing.checkpoint import loaded_messages, saved_messages
@@ -175,7 +176,8 @@ class MessagePassing(Engine):
         settles = self._forest and plain_bp and not self.network.has_quadrature
         automatic = self.damping == "auto" and not settles
         self._automatic = AutomaticDamping() if automatic else None
-        self._colours = self._node_colours() if self.schedule == "sequential" else []
+        sequential = self.schedule == "sequential"
+        self._colours: list = self._node_colours() if sequential else [None]
         with torch.no_grad():
             self.messages = [block.start(self.network.families) for block in self.network.blocks]
         if self.init is not None:
@@ -185,6 +187,8 @@ class MessagePassing(Engine):
         self._log_evidence: Tensor | None = None
         self._double_loop: DoubleLoop | None = None
         self._was_at_mode = False
+        accelerates = self.tol and self.schedule != "residual" and applies_to(self.network)
+        self._acceleration = Acceleration(self.tol) if accelerates else None
 
     def build(self) -> Network:
         return build(self.graph, self.alpha_of, self.num_points, self.family)
@@ -244,14 +248,17 @@ class MessagePassing(Engine):
                 messages = self._double_loop.step(self.tol or self._default_tol)
                 self._settle(messages, self.beliefs_of(messages))
                 residual, skipped = self._gap(), self.graph.constant.new_zeros(())
-            elif self.schedule == "sequential":
+            else:
+                before = self.messages
                 parts = [self._send(eta, nodes) for nodes in self._colours]
                 residual = torch.stack([r for r, _ in parts]).amax()
                 skipped = torch.stack([s for _, s in parts]).sum()
-            else:
-                residual, skipped = self._send(eta, None)
+                if self._acceleration:
+                    self._accelerate(before, float(residual))
             if self._automatic and self._double_loop is None:
                 self._automatic.observe(float(residual))
+                if self._automatic.value != 1 - eta and self._acceleration:
+                    self._acceleration.forget()
                 if self._automatic.level and self._starts_at_mode():
                     self._automatic = AutomaticDamping()
             met = self.tol is not None and float(residual) <= self.tol
@@ -264,6 +271,22 @@ class MessagePassing(Engine):
         exhausted = self._automatic is not None and self._automatic.is_exhausted
         return exhausted and self._double_loop is None and is_discrete(self.network)
 
+    def _accelerate(self, before: list[list[Message]], residual: float) -> None:
+        """Go on from where the last sweeps lead, if they are slow and beliefs stay proper."""
+        self._acceleration.observe(residual)
+        if not self._acceleration.is_on:
+            return
+        messages = self._acceleration.extrapolated(
+            self.network.blocks, before, self.messages, self.beliefs
+        )
+        if messages is None:
+            return
+        beliefs = self.beliefs_of(messages)
+        if self._lost(beliefs) or self._overflow(beliefs):
+            self._acceleration.forget()
+        else:
+            self._settle(messages, beliefs)
+
     @torch.no_grad()
     def _starts_at_mode(self) -> bool:
         """Go to the messages of Laplace's approximation, once, where sweeps from flat ones ran
@@ -272,9 +295,12 @@ class MessagePassing(Engine):
             return False
         self._was_at_mode = True
         messages = messages_at_mode(self.graph, self.network)
-        if messages is not None:
-            self._settle(messages, self.beliefs_of(messages))
-        return messages is not None
+        if messages is None:
+            return False
+        if self._acceleration:
+            self._acceleration.forget()
+        self._settle(messages, self.beliefs_of(messages))
+        return True
 
     def _gap(self) -> Tensor:
         """How far a plain step would move the messages."""
@@ -452,6 +478,8 @@ class MessagePassing(Engine):
         }
         if self._automatic:
             kept["automatic"] = self._automatic.carried()
+        if self._acceleration:
+            kept["acceleration"] = self._acceleration.carried()
         kept["double_loop"] = {} if self._double_loop is None else self._double_loop.carried()
         unknown = self.graph.constant.detach().new_full((), torch.nan)
         kept["evidence"] = unknown if self._log_evidence is None else self._log_evidence.clone()
@@ -464,6 +492,8 @@ class MessagePassing(Engine):
         evidence = state["evidence"].to(self.graph.constant)
         self._log_evidence = None if bool(evidence.isnan()) else evidence
         self._was_at_mode = bool(state.get("was_at_mode", False))
+        if self._acceleration and "acceleration" in state:
+            self._acceleration.restore(state["acceleration"], self.graph.constant)
         self._double_loop = None
         if state["double_loop"]:
             self._double_loop = DoubleLoop(self.network, self._node_colours())

@@ -77,8 +77,11 @@ def _expanded(block: QuadraticFactors | QuadratureFactors, v: Tensor) -> tuple[T
         return block.precision, block.shift - apply(block.precision, v)
     with torch.enable_grad():
         v = v.detach().requires_grad_()
-        (slope,) = torch.autograd.grad(block.local.at_scope(v).sum(), v, create_graph=True)
-        if not slope.requires_grad:  # linear
+        value = block.local.at_scope(v).sum()
+        slope = torch.zeros_like(v)
+        if value.requires_grad:  # else constant, piece by piece
+            (slope,) = torch.autograd.grad(value, v, create_graph=True, materialize_grads=True)
+        if not slope.requires_grad:  # at most linear
             return v.new_zeros(*v.shape, v.shape[1]), slope
         rows = [
             torch.autograd.grad(slope[:, i].sum(), v, retain_graph=True, materialize_grads=True)[0]

@@ -30,13 +30,13 @@ from pyrograph.beliefs.natural import where
 from pyrograph.errors import OptionError
 from pyrograph.infer.message_passing.conditional import ConditionalMoments
 from pyrograph.infer.message_passing.families import ZERO, finite_peak, without
+from pyrograph.infer.message_passing.grids import Grid
 from pyrograph.infer.message_passing.mean_field import Expectations, expectations
 from pyrograph.infer.message_passing.quadratic import seen, stacked
 from pyrograph.infer.message_passing.reduction import LocalDensity
 from pyrograph.infer.message_passing.tilted import (
     NOTHING,
     POINTS,
-    Grid,
     Product,
     Surroundings,
     Tilted,

@@ -6,15 +6,15 @@ g is Gaussian, but for numbers with gamma or beta beliefs. Gauss-Hermite points 
 tilted distribution was found before, so that near a fixed point the integrand is almost constant
 and few points are enough. In one dimension the first grid comes of a fine scan, since a peak much
 narrower than g may fall between the points; where the scan and the few points disagree (several
-modes, edges), evenly spaced points stay in use.
+modes, edges), evenly spaced points stay in use, over all that counts for mass or variance: a small
+mode far away may be most of a variance.
 
 Source: Liu & Pierce (1994) for adaptive Gauss-Hermite quadrature.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -23,6 +23,13 @@ from pyrograph.beliefs import Conjugate, Gaussian, Natural
 from pyrograph.beliefs.gaussian import LOG_2PI, apply
 from pyrograph.errors import NonFiniteDensity, ZeroMass
 from pyrograph.infer.message_passing.families import zeros_refused
+from pyrograph.infer.message_passing.grids import (
+    Grid,
+    evenly_spaced,
+    laid_over,
+    reached,
+    reached_together,
+)
 from pyrograph.infer.message_passing.reduction import LocalDensity
 from pyrograph.quadrature import gauss_hermite
 
@@ -40,18 +47,16 @@ BISECTIONS = 60
 #: Numbers evaluated at once, and numbers of the points that are weighed at once: arrays of more
 #: than 32 MiB, which go back to the system as soon as they are freed.
 CHUNK, PIECE = 2**20, 3 * 2**21
-#: Reach of evenly spaced points in standard deviations.
-REACH = 8.0
 #: Most and fewest evenly spaced points, and the numbers that the first scan may evaluate, and
 #: later ones.
 MOST, FEWEST, FIRST_NUMBERS, NUMBERS = 4097, 65, 2**25, 2**22
 #: Squared distance, in a grid's standard deviations, from which it may miss what is there.
 APART = 4.0
-#: A rough grid stays where it is while mean and variance move by less: the integrand's edges
-#: would jump over its points for ever.
-DRIFT = 0.25
-#: Difference of log masses from which a grid of few points is not trusted.
-DISAGREE = 1e-4
+#: Difference of log masses from which a grid of few points is not trusted, and of means (in
+#: standard deviations) and variances (relative).
+DISAGREE, DIFFER = 1e-4, 0.01
+#: Difference of log masses that steps between evenly spaced points may make.
+STEPS = 0.05
 
 
 @dataclass(frozen=True)
@@ -81,35 +86,25 @@ Surroundings = Gaussian | Product
 
 
 @dataclass(frozen=True)
-class Grid:
-    """Where points are laid: u = mean + root z.
-
-    Shapes:
-        mean: ``[D, E, r]``; root: ``[D, E, r, r]``, lower triangular.
-    """
-
-    mean: Tensor
-    root: Tensor
-
-
-@dataclass(frozen=True)
 class Tilted:
     """Log mass ``[D, E]`` of f^alpha g (g not normalised), mean ``[D, E, r]``, covariance
-    ``[D, E, r, r]``, expectations of g's statistics ``[D, E, k]``, the grid for the next time, and
-    whether too few points carried the weight."""
+    ``[D, E, r, r]``, expectations of g's statistics ``[D, E, k]``, the grid for the next time, the
+    one laid over the moments, and whether too few points carried the weight."""
 
     log_mass: Tensor
     mean: Tensor
     covariance: Tensor
     expected: Tensor
     grid: Grid
+    peak: Grid
     has_few: bool
 
 
 @dataclass(frozen=True)
 class Sums:
-    """Of :class:`Tilted`, over some points; and sums of squared weights ``[D, E]``, and ``[E]``
-    whether a factor is zero at all of these points."""
+    """Of :class:`Tilted`, over some points; and sums of squared weights ``[D, E]``, ``[E]``
+    whether a factor is zero at all of these points, and of evenly spaced ones the first and the
+    last z that count, ``[2, D, E]``."""
 
     log_mass: Tensor
     mean: Tensor
@@ -117,6 +112,7 @@ class Sums:
     expected: Tensor
     squares: Tensor
     is_nothing: Tensor
+    reach: Tensor | None
 
 
 class TiltedMoments:
@@ -186,11 +182,22 @@ class TiltedMoments:
             return self._moved(g, origin, first)
         with torch.no_grad():
             scan = self._on(g, origin, first, self._even(FIRST_NUMBERS))
-        found = self._moved(g, origin, scan.grid)
-        if bool(((found.log_mass - scan.log_mass).abs() > DISAGREE).any()):
+            if scan.has_few:
+                scan = self._moved_over(g, origin, scan.grid, self._even(NUMBERS))
+        found = self._moved(g, origin, scan.peak)
+        if self._differ(found, scan):
             self.is_rough = True
             found = self._moved(g, origin, scan.grid)
         return found
+
+    def _differ(self, found: Tilted, scan: Tilted) -> bool:
+        """Whether moments on few points are not those of the scan."""
+        mean, covariance = self._on_grid(found.mean, found.covariance)
+        expected, width = self._on_grid(scan.mean, scan.covariance)
+        spread = (covariance / width - 1).abs()[..., 0, 0] > DIFFER
+        shift = (mean - expected).square()[..., 0] > DIFFER**2 * width[..., 0, 0]
+        mass = (found.log_mass - scan.log_mass).abs() > DISAGREE
+        return bool((mass | shift | spread).any())
 
     def _nearer(self, g: Surroundings, origin: Tensor, start: Grid, first: Grid) -> Grid:
         """The grid of the last time, or the one laid over g for factors for which g lies off the
@@ -202,32 +209,41 @@ class TiltedMoments:
             return start
         try:
             with torch.no_grad():
-                here, there = (self._weighed(g, origin, grid, self._few) for grid in (start, first))
+                points = self._points
+                here, there = (self._weighed(g, origin, grid, points) for grid in (start, first))
         except NonFiniteDensity:  # g may reach where f is no number
             return start
-        has_more = there.log_mass > here.log_mass + DISAGREE
+        has_more = there.log_mass > here.log_mass + (STEPS if self.is_rough else DISAGREE)
         moved = (apart & has_more & (1 / there.squares > FEW_POINTS))[..., None]
         return Grid(
             torch.where(moved, first.mean, start.mean),
             torch.where(moved[..., None], first.root, start.root),
         )
 
+    @property
+    def _points(self) -> tuple[Tensor, Tensor]:
+        """Points in use, and their log volumes."""
+        return self._even(NUMBERS) if self.is_rough else self._few
+
     def _even(self, numbers: int) -> tuple[Tensor, Tensor]:
         """Evenly spaced points, as many as may be evaluated for all factors."""
         evaluations = self.local.num_states * len(self.alpha) * self._evaluations
         per_point = evaluations * sum(self.local.read_widths)
         count = min(MOST, max(FEWEST, numbers // max(1, per_point)))
-        return _evenly_spaced(count, self.local.like)
+        return evenly_spaced(count, self.local.like)
 
     def _moved(self, g: Surroundings, origin: Tensor, grid: Grid) -> Tilted:
         """Moments on a grid that is moved until enough points carry the weight."""
+        return self._moved_over(g, origin, grid, self._points)
+
+    def _moved_over(
+        self, g: Surroundings, origin: Tensor, grid: Grid, points: tuple[Tensor, Tensor]
+    ) -> Tilted:
         for _ in range(MAX_MOVES):
-            found = self._on(g, origin, grid, self._even(NUMBERS) if self.is_rough else self._few)
+            found = self._on(g, origin, grid, points)
             if not found.has_few:
                 break
             grid = found.grid
-        if self.is_rough and _is_near(found.grid, grid):
-            return replace(found, grid=grid)
         return found
 
     def _on(
@@ -241,12 +257,15 @@ class TiltedMoments:
             mean, covariance = self._on_grid(sums.mean, sums.covariance)
             root, info = torch.linalg.cholesky_ex(covariance + floor * few[..., None, None])
             keep = (info != 0)[..., None]
-            there = Grid(
+            peak = Grid(
                 torch.where(keep, grid.mean, mean).detach(),
                 torch.where(keep[..., None], grid.root, root).detach(),
             )
+            there = peak
+            if sums.reach is not None:
+                there = laid_over(sums.reach, grid, peak, few, len(points[0]))
         moments = sums.log_mass, sums.mean, sums.covariance, sums.expected
-        return Tilted(*moments, there, bool(few.any()))
+        return Tilted(*moments, there, peak, bool(few.any()))
 
     def _weighed(
         self, g: Surroundings, origin: Tensor, grid: Grid, points: tuple[Tensor, Tensor]
@@ -255,7 +274,8 @@ class TiltedMoments:
         numbers = grid.mean[..., 0].numel() * self.local.dim * self._evaluations
         size = max(1, PIECE // max(1, numbers))
         pieces = zip(*(part.split(size) for part in points), strict=True)
-        return _together([self._sums(g, origin, grid, z, volume) for z, volume in pieces])
+        even = points is not self._few
+        return _together([self._sums(g, origin, grid, z, volume, even) for z, volume in pieces])
 
     #: How often f is evaluated for a point.
     _evaluations = 1
@@ -264,8 +284,16 @@ class TiltedMoments:
         """Moments of u's numbers that the grid is laid over."""
         return mean, covariance
 
-    def _sums(self, g: Surroundings, origin: Tensor, grid: Grid, z: Tensor, volume: Tensor) -> Sums:
-        """Over some points ``[N, r]``, of log volumes ``[N]``."""
+    def _sums(
+        self,
+        g: Surroundings,
+        origin: Tensor,
+        grid: Grid,
+        z: Tensor,
+        volume: Tensor,
+        even: bool,
+    ) -> Sums:
+        """Over some points ``[N, r]``, of log volumes ``[N]``, evenly spaced ones or not."""
         u = grid.mean + apply(grid.root, z[:, None, None, :])
         value = self.evaluate(u)
         if self._has_negative:
@@ -283,7 +311,8 @@ class TiltedMoments:
             covariance = torch.einsum("nde,nder,ndes->ders", share, off, off)
         expected = (share[..., None] * g.statistics(u)).sum(0) if isinstance(g, Product) else mean
         nothing = (value <= NOTHING).flatten(0, 1).all(0)
-        return Sums(log_mass, mean, covariance, expected, share.square().sum(0), nothing)
+        reach = reached(share, z) if even else None
+        return Sums(log_mass, mean, covariance, expected, share.square().sum(0), nothing, reach)
 
     def refuse_zeros(self, value: Tensor, u: Tensor) -> None:
         """Refuse values ``[N, D, E]`` at ``u`` of factors with alpha <= 0 that are zeros.
@@ -340,6 +369,9 @@ def _together(pieces: list[Sums]) -> Sums:
     both = list(zip(share, pieces, strict=True))
     mean = sum(s * p.mean for s, p in both)
     off = [p.mean - mean for p in pieces]
+    reach = None
+    if pieces[0].reach is not None:
+        reach = reached_together([s[..., 0] for s in share], [p.reach for p in pieces])
     return Sums(
         log_mass,
         mean,
@@ -350,19 +382,5 @@ def _together(pieces: list[Sums]) -> Sums:
         sum(s * p.expected for s, p in both),
         sum(s[..., 0].square() * p.squares for s, p in both),
         torch.stack([p.is_nothing for p in pieces]).all(0),
+        reach,
     )
-
-
-def _is_near(new: Grid, old: Grid) -> bool:
-    """Whether a one-dimensional grid would move by little."""
-    shift = (new.mean - old.mean).abs() / old.root[..., 0]
-    stretch = (new.root / old.root).log().abs()
-    return float(shift.max()) < DRIFT and float(stretch.max()) < DRIFT
-
-
-def _evenly_spaced(count: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Points ``[count, 1]`` over :data:`REACH`, and the log of the length each stands for."""
-    z = torch.linspace(-REACH, REACH, count, dtype=like.dtype, device=like.device)
-    volume = torch.full_like(z, math.log(2 * REACH / (count - 1)))
-    volume[[0, -1]] -= math.log(2)
-    return z.unsqueeze(1), volume

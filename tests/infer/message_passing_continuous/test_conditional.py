@@ -16,8 +16,9 @@ import pyrograph as pg
 from pyrograph.beliefs import Gaussian
 from pyrograph.infer.message_passing import conditional
 from pyrograph.infer.message_passing.conditional import ConditionalMoments, quadratic_coordinates
+from pyrograph.infer.message_passing.grids import Grid
 from pyrograph.infer.message_passing.reduction import LocalDensity
-from pyrograph.infer.message_passing.tilted import Grid, TiltedMoments
+from pyrograph.infer.message_passing.tilted import TiltedMoments
 
 
 def scale(_=None):

@@ -88,3 +88,57 @@ def test_points_are_weighed_in_pieces_and_the_moments_are_those_of_all(monkeypat
     assert abs(float(pieces.marginal("x").mean) - mean[0]) < 1e-5
     assert abs(float(pieces.marginal("x").variance) - covariance[0, 0]) < 1e-5
     assert abs(float(pieces.log_evidence) - evidence) < 1e-4
+
+
+def square_truth(noise, sd):
+    """log p(o = 1), mean and variance of x ~ N(1, sd), o ~ N(x^2, noise), by a dense sum: most of
+    the variance may come of a mode of little weight about -1."""
+    x = np.linspace(1 - 12 * sd, 1 + 12 * sd, 400_001)
+    value = stats.norm.logpdf(x, 1, sd) + stats.norm.logpdf(1.0, x**2, noise)
+    evidence = logsumexp(value)
+    weight = np.exp(value - evidence)
+    mean = weight @ x
+    return evidence + np.log(x[1] - x[0]), mean, weight @ (x - mean) ** 2
+
+
+@pytest.mark.parametrize("noise, sd", [(0.1, 0.45), (0.1, 0.6), (0.05, 0.6), (0.02, 0.6)])
+def test_a_small_mode_far_away_counts_for_the_variance(noise, sd):
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.tensor(1.0, dtype=torch.float64), sd))
+        pyro.sample("o", dist.Normal(x**2, noise), obs=torch.tensor(1.0, dtype=torch.float64))
+
+    evidence, mean, variance = square_truth(noise, sd)
+    posterior = pg.fit(model, infer=pg.EP, progress=False)
+    found = posterior.marginal("x")
+    assert posterior.converged
+    assert float(found.mean) == pytest.approx(mean, rel=1e-5)
+    assert float(found.variance) == pytest.approx(variance, rel=1e-4)
+    assert float(posterior.log_evidence) == pytest.approx(evidence, abs=1e-6)
+
+
+def test_a_small_mode_counts_in_pieces_and_in_single_precision(monkeypatch):
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.tensor(1.0), 0.6))
+        pyro.sample("o", dist.Normal(x**2, 0.1), obs=torch.tensor(1.0))
+
+    monkeypatch.setattr(tilted, "PIECE", 500)
+    _, _, variance = square_truth(0.1, 0.6)
+    found = pg.fit(model, infer=pg.EP, progress=False).marginal("x")
+    assert float(found.variance) == pytest.approx(variance, rel=1e-3)
+
+
+def test_a_small_mode_counts_where_the_other_numbers_are_integrated_in_closed_form():
+    """o ~ N(t^2 s, 0.1), quadratic in s given t. Truth: s in closed form, t densely."""
+
+    def model():
+        t = pyro.sample("t", dist.Normal(torch.tensor(1.0, dtype=torch.float64), 0.65))
+        s = pyro.sample("s", dist.Normal(torch.tensor(1.0, dtype=torch.float64), 0.01))
+        pyro.sample("o", dist.Normal(t**2 * s, 0.1), obs=torch.tensor(1.0, dtype=torch.float64))
+
+    t = np.linspace(-7, 9, 400_001)
+    spread = np.sqrt(0.01 + t**4 * 1e-4)
+    value = stats.norm.logpdf(t, 1, 0.65) + stats.norm.logpdf(1.0, t**2, spread)
+    weight = np.exp(value - logsumexp(value))
+    variance = weight @ (t - weight @ t) ** 2
+    found = pg.fit(model, infer=pg.EP, progress=False).marginal("t")
+    assert float(found.variance) == pytest.approx(variance, rel=1e-3)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import pyrograph as pg
+from pyrograph.errors import ConvergenceWarning
 from pyrograph.infer.message_passing.build import build
 from pyrograph.infer.message_passing.mode_start import messages_at_mode
 
@@ -163,3 +164,17 @@ def test_a_run_resumed_after_the_start_ends_where_the_whole_run_does():
     expected = whole.posterior().marginal("weights")
     torch.testing.assert_close(posterior.marginal("weights").mean, expected.mean)
     assert again.num_done == whole.num_done
+
+
+def test_steps_have_no_slope_and_run_on():
+    """Piecewise constant factors: what cannot start at a mode says that it did not settle."""
+
+    def steps():
+        x = pyro.sample("x", dist.Normal(torch.tensor(0.0, dtype=torch.float64), 1.0))
+        y = pyro.sample("y", dist.Normal(torch.tensor(0.0, dtype=torch.float64), 1.0))
+        fall = torch.where(x > 0.3, 0.0, -3.0)
+        pyro.factor("steps", fall * torch.where(y > 0, 1.0, 2.0))
+
+    with pytest.warns(ConvergenceWarning):
+        posterior = pg.EP(steps, num_steps=200).run()
+    assert not posterior.converged

@@ -1,0 +1,164 @@
+"""Anderson acceleration of sweeps that settle, but slowly.
+
+Where a sweep m -> T(m) is a contraction by little (long loops, near-singular fields, a level that
+only the sum of many messages knows), the residuals f = T(m) - m of the last sweeps say where it
+leads. With their differences dF and those dG of the images T(m),
+
+    m_next = T(m) - dG w,      w = argmin | f - dF w |
+
+on a linear T what GMRES finds from as many sweeps. Messages count in units of the beliefs' widths.
+
+It begins only where the residual has fallen steadily and would take many more sweeps, so that it
+speeds up where the plain iteration goes anyway; when the residual grows it starts anew. It is for
+continuous nodes: logs of discrete messages may be on their way to minus infinity, and no linear
+map takes them there.
+
+Source: Anderson (1965); Walker & Ni (2011), eq (2.2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrograph.beliefs import Gaussian, Natural
+from pyrograph.infer.message_passing.build import Block, Network
+from pyrograph.infer.message_passing.families import Continuous
+from pyrograph.infer.message_passing.quadratic import seen
+
+#: Sweeps that are looked back on, and sweeps still ahead at their rate from which it pays.
+LOOK, AHEAD = 10, 30
+#: Differences that are kept, as many as these numbers allow.
+DEPTH, NUMBERS = 20, 2**24
+#: Growth of the residual over its lowest at which the past says nothing any more.
+GROWTH = 4.0
+#: Directions that are rounding, in units of the dtype's precision.
+RANK = 100.0
+
+Messages = list[list[Natural]]
+
+
+def applies_to(network: Network) -> bool:
+    """Whether all nodes are continuous and no factor has alpha = 0: sweeps of mean field climb a
+    bound, which leaps need not."""
+    continuous = all(isinstance(family, Continuous) for family in network.families)
+    return continuous and not any(block.is_mean_field for block in network.blocks)
+
+
+class Acceleration:
+    """The last residuals of a run, and what follows from them.
+
+    Args:
+        tol: residual at which the run ends.
+    """
+
+    def __init__(self, tol: float):
+        self.tol = tol
+        self.is_on = False
+        self._heights: list[float] = []
+        self._residuals: list[Tensor] = []
+        self._images: list[Tensor] = []
+
+    def forget(self) -> None:
+        """Begin anew: what follows is another iteration."""
+        self.is_on = False
+        self._heights, self._residuals, self._images = [], [], []
+
+    def observe(self, height: float) -> None:
+        """Take note of a sweep's largest change."""
+        if self.is_on and not height <= GROWTH * min(self._heights):
+            self.forget()
+        self._heights = [*self._heights[-LOOK:], height]
+        self.is_on = self.is_on or self._pays()
+
+    def _pays(self) -> bool:
+        """Whether the residual falls steadily, and too slowly."""
+        first, *rest = self._heights
+        if len(rest) < LOOK or not 0 < self.tol < rest[-1] < first or max(rest) > first:
+            return False
+        rate = math.log(rest[-1] / first) / LOOK
+        return math.log(self.tol / rest[-1]) / rate > AHEAD
+
+    def extrapolated(
+        self, blocks: list[Block], before: Messages, after: Messages, beliefs: list
+    ) -> Messages | None:
+        """Messages to go on from; None if the past does not say any.
+
+        Args:
+            before, after: messages, and what a sweep made of them.
+            beliefs: of the families' nodes.
+        """
+        unit = _units(blocks, after, beliefs)
+        image = _numbers(after)
+        change = image - _numbers(before)
+        depth = min(DEPTH, max(2, NUMBERS // len(image)))
+        self._residuals = [*self._residuals[-depth:], change]
+        self._images = [*self._images[-depth:], image]
+        if len(self._residuals) < 2:
+            return None
+        slopes = torch.stack(self._residuals).diff(dim=0) * unit  # [k, N]
+        size = slopes.norm(dim=1, keepdim=True)
+        if not bool((size > 0).all() & size.isfinite().all()):
+            self.forget()
+            return None
+        # not by the Gram matrix: slow sweeps differ by almost the same, again and again
+        q, r = torch.linalg.qr((slopes / size).T)
+        rank = RANK * torch.finfo(r.dtype).eps
+        weight = torch.linalg.pinv(r, rtol=rank) @ (q.T @ (change * unit))
+        moves = torch.stack(self._images).diff(dim=0)
+        return _in_form_of(after, image - (weight / size.squeeze(1)) @ moves)
+
+    # ------------------------------------------------------------------ checkpoints
+    def carried(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        kept = {"on": self.is_on, "heights": list(self._heights)}
+        for name, values in (("residuals", self._residuals), ("images", self._images)):
+            kept[name] = [value.clone() for value in values]
+        return kept
+
+    def restore(self, state: Mapping[str, Any], like: Tensor) -> None:
+        self.is_on = bool(state["on"])
+        self._heights = [float(height) for height in state["heights"]]
+        self._residuals = [value.to(like) for value in state["residuals"]]
+        self._images = [value.to(like) for value in state["images"]]
+
+
+def _numbers(messages: Messages) -> Tensor:
+    """``[N]``: all natural parameters."""
+    every = [m.parameters().values() for sent in messages for m in sent]
+    return torch.cat([p.flatten() for parameters in every for p in parameters])
+
+
+def _in_form_of(messages: Messages, numbers: Tensor) -> Messages:
+    """Inverse of :func:`_numbers`."""
+    start, out = 0, []
+    for sent in messages:
+        out.append([])
+        for message in sent:
+            parts = []
+            for p in message.parameters().values():
+                parts.append(numbers[start : start + p.numel()].view_as(p))
+                start += p.numel()
+            out[-1].append(type(message)(*parts))
+    return out
+
+
+def _units(blocks: list[Block], messages: Messages, beliefs: list[Natural]) -> Tensor:
+    """What the numbers count, ``[N]``: of Gaussian messages in standard deviations of what they
+    are about, of gamma and beta ones beside the belief's parameters."""
+    units = []
+    for block, sent in zip(blocks, messages, strict=True):
+        for k, message in enumerate(sent):
+            belief, rows = beliefs[block.families[k]], block.rows[k]
+            if isinstance(message, Gaussian):
+                held = seen(belief, rows, block.bases[k])
+                sd = held.covariance.diagonal(dim1=-2, dim2=-1).clamp_min(0).sqrt()
+                units += [sd.unsqueeze(-1) * sd.unsqueeze(-2), sd]
+            else:
+                parameters = belief[rows].parameters().values()
+                units += [p.abs().clamp_min(1).reciprocal() for p in parameters]
+    return torch.cat([unit.flatten() for unit in units])

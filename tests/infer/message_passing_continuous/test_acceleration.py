@@ -1,0 +1,109 @@
+"""Sweeps that settle slowly are accelerated, towards where they go anyway."""
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+
+import pyrograph as pg
+from pyrograph.infer.message_passing.acceleration import Acceleration
+
+SIDE, RING = 8, 16
+DATA = np.random.default_rng(0).normal(size=(SIDE, SIDE))
+HOLD = 0.03  # precision of what holds every node: the level is known by all of them together
+
+
+def field():
+    """A Gaussian field on a grid, held by little: message passing settles, slowly."""
+    x = {}
+    for i in range(SIDE):
+        for j in range(SIDE):
+            prior = dist.Normal(torch.tensor(DATA[i, j]), HOLD**-0.5)
+            x[i, j] = pyro.sample(f"x_{i}_{j}", prior)
+    for i in range(SIDE):
+        for j in range(SIDE):
+            if i + 1 < SIDE:
+                pyro.factor(f"down_{i}_{j}", -0.5 * (x[i, j] - x[i + 1, j]) ** 2)
+            if j + 1 < SIDE:
+                pyro.factor(f"right_{i}_{j}", -0.5 * (x[i, j] - x[i, j + 1]) ** 2)
+
+
+def counts_ring():
+    """A stiff ring with counts at some of its nodes, which are no Gaussian factors."""
+    counts = torch.tensor(np.random.default_rng(1).poisson(2.0, RING), dtype=torch.float64)
+    x = [pyro.sample(f"x_{i}", dist.Normal(counts.new_zeros(()), 30.0)) for i in range(RING)]
+    for i in range(RING):
+        pyro.factor(f"ring_{i}", -20 * (x[i] - x[(i + 1) % RING]) ** 2)
+        if i % 4 == 0:
+            pyro.sample(f"y_{i}", dist.Poisson(x[i].exp()), obs=counts[i])
+
+
+def exact_means():
+    """By a dense solution."""
+    precision = np.eye(SIDE * SIDE) * HOLD
+    for i in range(SIDE):
+        for j in range(SIDE):
+            for di, dj in ((1, 0), (0, 1)):
+                if i + di < SIDE and j + dj < SIDE:
+                    a, b = i * SIDE + j, (i + di) * SIDE + j + dj
+                    precision[[a, b], [a, b]] += 1
+                    precision[[a, b], [b, a]] -= 1
+    return np.linalg.solve(precision, HOLD * DATA.ravel())
+
+
+def means(posterior):
+    names = [f"x_{i}_{j}" for i in range(SIDE) for j in range(SIDE)]
+    return np.array([float(posterior.marginal(name).mean) for name in names])
+
+
+@pytest.mark.parametrize("schedule", ["parallel", "sequential"])
+def test_a_slow_field_settles_at_the_exact_means(schedule, monkeypatch):
+    engine = pg.EP(field, schedule=schedule)
+    posterior = engine.run()
+    assert posterior.converged
+    np.testing.assert_allclose(means(posterior), exact_means(), rtol=0, atol=1e-6)
+    monkeypatch.setattr(Acceleration, "observe", lambda self, height: None)
+    plain = pg.EP(field, schedule=schedule)
+    plain.run()
+    assert engine.num_done < 0.5 * plain.num_done
+
+
+def test_factors_that_are_not_gaussian_settle_where_plain_sweeps_do(monkeypatch):
+    engine = pg.EP(counts_ring)
+    posterior = engine.run()
+    monkeypatch.setattr(Acceleration, "observe", lambda self, height: None)
+    plain = pg.EP(counts_ring, num_steps=5000)
+    expected = plain.run()
+    assert posterior.converged and expected.converged
+    assert engine.num_done < 0.6 * plain.num_done
+    for name in posterior.graph.sites:
+        torch.testing.assert_close(
+            posterior.marginal(name).mean, expected.marginal(name).mean, rtol=0, atol=1e-5
+        )
+    assert float(posterior.log_evidence) == pytest.approx(float(expected.log_evidence), abs=1e-6)
+
+
+def test_a_run_resumed_amid_leaps_ends_where_the_whole_run_does():
+    whole = pg.EP(field)
+    expected = whole.run()
+    first = pg.EP(field).setup()
+    while not first.state_dict()["acceleration"]["on"]:
+        first.step()
+    for _ in range(3):
+        first.step()
+    again = pg.EP(field).setup()
+    again.load_state_dict(first.state_dict())
+    found = again.run()
+    assert again.num_done == whole.num_done
+    assert np.array_equal(means(found), means(expected))
+
+
+def test_mean_field_and_discrete_nodes_take_plain_sweeps():
+    def pair():
+        x = pyro.sample("x", dist.Bernoulli(0.3))
+        pyro.sample("y", dist.Bernoulli(0.2 + 0.6 * x))
+
+    assert "acceleration" not in pg.VMP(counts_ring).setup().state_dict()
+    assert "acceleration" not in pg.BP(pair).setup().state_dict()
+    assert "acceleration" in pg.EP(counts_ring).setup().state_dict()
