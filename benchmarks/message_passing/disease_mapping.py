@@ -18,10 +18,8 @@ errors that NUTS itself makes in means are about 0.02 sd.
 
 Second table: latent scales, for which NUTS has a reference of its own. The factors of field, log
 risk and both scales depend on four numbers, of which EP integrates the two that they are quadratic
-in, given the scales, in closed form. Power EP runs with damping 0.8 there: with the automatic one,
-which starts from none, all 56 factors speak to the two scales at once and the first sweeps
-overshoot. Other settings are the presets' defaults; runs end after 1000 sweeps, with latent scales
-after 400.
+in, given the scales, in closed form. Settings are the presets' defaults; runs end after 1000
+sweeps, with latent scales after 400.
 
 Source: Clayton & Kaldor (1987); Besag, York & Mollie (1991); Minka (2001, 2004).
 """
@@ -48,8 +46,8 @@ METHODS: dict[str, Callable] = {
     "counts alone": lambda model, **options: pg.PowerEP(model, alpha={"observed": 0.5}, **options),
     "VMP": pg.VMP,
 }
-#: Damping of the methods with latent scales.
-LATENT: dict[str, float | str] = {"EP": "auto", "power EP 1/2": 0.8, "VMP": "auto"}
+#: Methods with latent scales.
+LATENT = ("EP", "power EP 1/2", "VMP")
 PROGRAMS = {"one field": one_field, "node per district": node_per_district}
 MEAN_MEDIAN, MEAN_MOST, SD_MEDIAN = 0.1, 0.3, 0.1
 
@@ -79,10 +77,9 @@ def fit(
     data: LipCancer,
     scales: tuple[float, float] | None,
     num_steps: int,
-    damping: float | str = "auto",
 ) -> Fit:
     begin = time.perf_counter()
-    engine = METHODS[method](program, num_steps=num_steps, damping=damping, progress=False)
+    engine = METHODS[method](program, num_steps=num_steps, progress=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         posterior = engine.run(data, scales)
@@ -171,8 +168,8 @@ def main(argv: Sequence[str] | None = None) -> bool:
 
     print("latent scales, one field")
     latent = {
-        f"{method}, latent scales": fit(method, one_field, data, None, num_latent, damping)
-        for method, damping in LATENT.items()
+        f"{method}, latent scales": fit(method, one_field, data, None, num_latent)
+        for method in LATENT
     }
     found |= table(latent, stored("latent"))
     for name, result in latent.items():

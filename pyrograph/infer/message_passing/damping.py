@@ -28,24 +28,29 @@ class AutomaticDamping:
     def value(self) -> float:
         return LEVELS[self.level]
 
-    def observe(self, residual: float) -> None:
-        """Take note of a step's residual."""
+    def observe(self, residual: float) -> bool:
+        """Take note of a step's residual; whether damping was raised because it runs away, by more
+        than the beliefs' own widths."""
         self._residuals.append(residual)
         grows = residual > GROWTH * min(self._residuals)
-        if grows and len(self._residuals) > PATIENCE and self.level + 1 < len(LEVELS):
-            self._residuals.clear()
-            self.level += 1
-            return
+        if grows and len(self._residuals) > PATIENCE and self.is_raised():
+            return residual > 1
         if len(self._residuals) < 2 * WINDOW:
-            return
+            return False
         before = min(self._residuals[-2 * WINDOW : -WINDOW])
         if min(self._residuals[-WINDOW:]) < PROGRESS * before:
-            return
+            return False
         self._residuals.clear()
-        if self.level + 1 < len(LEVELS):
-            self.level += 1
-        else:
-            self.is_exhausted = True
+        self.is_exhausted = not self.is_raised()
+        return False
+
+    def is_raised(self) -> bool:
+        """Go to the next level; False if there is none."""
+        if self.level + 1 == len(LEVELS):
+            return False
+        self._residuals.clear()
+        self.level += 1
+        return True
 
     def carried(self) -> dict:
         """For a checkpoint."""

@@ -219,7 +219,7 @@ class MessagePassing(Engine):
             return self._advance()
         except (InferenceError, torch.linalg.LinAlgError) as error:
             self.messages, self.beliefs = before
-            if self._starts_at_mode():
+            if self._starts_at_mode() or self._starts_damped():
                 return self.advance()
             if isinstance(error, torch.linalg.LinAlgError):
                 raise InferenceError(NO_COVARIANCE) from error
@@ -256,11 +256,13 @@ class MessagePassing(Engine):
                 if self._acceleration:
                     self._accelerate(before, float(residual))
             if self._automatic and self._double_loop is None:
-                self._automatic.observe(float(residual))
+                runs_away = self._automatic.observe(float(residual))
                 if self._automatic.value != 1 - eta and self._acceleration:
                     self._acceleration.forget()
                 if self._automatic.level and self._starts_at_mode():
                     self._automatic = AutomaticDamping()
+                elif runs_away and self.network.has_quadrature and self.init is None:
+                    self._start_again()
             met = self.tol is not None and float(residual) <= self.tol
             if met or self.num_done % RECORD == 0 or self._log_evidence is None:
                 self._log_evidence = self.log_evidence
@@ -301,6 +303,26 @@ class MessagePassing(Engine):
             self._acceleration.forget()
         self._settle(messages, self.beliefs_of(messages))
         return True
+
+    def _starts_damped(self) -> bool:
+        """Go back to the first messages with more damping, where sweeps by quadrature led to what
+        is no density, as long as there is more."""
+        led = self.num_done > 0 and self.network.has_quadrature and self.init is None
+        if not (led and self._automatic and self._automatic.is_raised()):
+            return False
+        self._start_again()
+        return True
+
+    @torch.no_grad()
+    def _start_again(self) -> None:
+        """From the first messages: those that ran away say nothing."""
+        for block in self.network.blocks:
+            if isinstance(block, QuadratureFactors):
+                block.forget_grid()
+        if self._acceleration:
+            self._acceleration.forget()
+        messages = [block.start(self.network.families) for block in self.network.blocks]
+        self._settle(messages, self.beliefs_of(messages))
 
     def _gap(self) -> Tensor:
         """How far a plain step would move the messages."""

@@ -7,6 +7,8 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from scipy import stats
+from scipy.special import logsumexp
 
 import pyrograph as pg
 from pyrograph.errors import ConvergenceWarning
@@ -178,3 +180,70 @@ def test_steps_have_no_slope_and_run_on():
     with pytest.warns(ConvergenceWarning):
         posterior = pg.EP(steps, num_steps=200).run()
     assert not posterior.converged
+
+
+def counts(seed):
+    draw = np.random.default_rng(seed)
+    return torch.tensor(draw.poisson(20 * np.exp(0.5 + 0.6 * draw.normal(size=40)))).double()
+
+
+def hierarchy(y):
+    """Counts of 40 groups, whose rates have a latent mean and a latent log scale."""
+    mean = pyro.sample("mean", dist.Normal(y.new_zeros(()), 5.0))
+    log_scale = pyro.sample("log_scale", dist.Normal(y.new_zeros(()), 2.0))
+    with pyro.plate("groups", len(y)):
+        log_rate = pyro.sample("log_rate", dist.Normal(mean, log_scale.exp()))
+        pyro.sample("y", dist.Poisson(20 * log_rate.exp()), obs=y)
+
+
+def hierarchy_truth(y):
+    """Log evidence, mean and standard deviation of the log scale: rates on Gauss-Hermite points
+    about their own modes, mean and scale on a dense grid."""
+    mean, log_scale = np.meshgrid(
+        np.linspace(-0.3, 1.5, 121), np.linspace(-1.2, 0.3, 121), indexing="ij"
+    )
+    z, w = np.polynomial.hermite_e.hermegauss(40)
+    log_p = stats.norm.logpdf(mean, 0, 5) + stats.norm.logpdf(log_scale, 0, 2)
+    for count in y.numpy():
+        x = np.full_like(mean, math.log((count + 0.5) / 20))
+        curve = np.exp(-2 * log_scale)
+        for _ in range(30):  # Newton's method
+            slope = count - 20 * np.exp(x) - (x - mean) * curve
+            x = x + np.clip(slope / (20 * np.exp(x) + curve), -1, 1)
+        width = (20 * np.exp(x) + curve) ** -0.5
+        t = x[..., None] + width[..., None] * z
+        inner = stats.poisson.logpmf(count, 20 * np.exp(t)) + z**2 / 2 + np.log(w)
+        inner = inner + stats.norm.logpdf(t, mean[..., None], np.exp(log_scale)[..., None])
+        log_p = log_p + logsumexp(inner, axis=-1) + np.log(width)
+    cell = (mean[1, 0] - mean[0, 0]) * (log_scale[0, 1] - log_scale[0, 0])
+    weight = np.exp(log_p - logsumexp(log_p))
+    centre = (weight * log_scale).sum()
+    sd = math.sqrt((weight * (log_scale - centre) ** 2).sum())
+    return logsumexp(log_p) + math.log(cell), centre, sd
+
+
+@pytest.mark.parametrize(
+    "options, evidence_within, moments_within",
+    [({}, 0.02, 0.02), ({"alpha": 0.5}, 0.25, 0.05), ({"alpha": 0.25}, 0.35, 0.05)],
+)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_hierarchy_settles_at_any_power(seed, options, evidence_within, moments_within):
+    y = counts(seed)
+    evidence, centre, sd = hierarchy_truth(y)
+    preset = pg.PowerEP if options else pg.EP
+    posterior = preset(hierarchy, num_steps=300, **options).run(y)
+    assert posterior.converged
+    found = posterior.marginal("log_scale")
+    assert float(posterior.log_evidence) == pytest.approx(evidence, abs=evidence_within)
+    assert float(found.mean) == pytest.approx(centre, abs=moments_within * sd)
+
+
+def test_a_run_that_fails_starts_again_with_more_damping(monkeypatch):
+    """Without a mode to start from: a centred hierarchy of a scale that may be 0 has none."""
+    where = "pyrograph.infer.message_passing.engine.messages_at_mode"
+    monkeypatch.setattr(where, lambda graph, network: None)
+    y = counts(0)
+    evidence, _, _ = hierarchy_truth(y)
+    posterior = pg.PowerEP(hierarchy, num_steps=500).run(y)
+    assert posterior.converged
+    assert float(posterior.log_evidence) == pytest.approx(evidence, abs=0.25)
