@@ -7,11 +7,14 @@ The error of the rule of K points for a smooth f is K! f^(2K)(xi) / (2K)!; Guo, 
 """
 
 from functools import lru_cache
+from numbers import Integral
 
 import numpy as np
 import torch
 from scipy.special import roots_hermitenorm
 from torch import Tensor
+
+from pyrograph.errors import OptionError
 
 
 @lru_cache(maxsize=64)
@@ -31,12 +34,18 @@ def gauss_hermite(
     """The tensor grid of a rule.
 
     Args:
-        num_points: K, per variable.
-        dim: variables; the grid has K^dim points.
+        num_points: K, per variable, 1 or more.
+        dim: variables, 1 or more; the grid has K^dim points.
 
     Shapes:
         output: nodes ``[K^dim, dim]`` and weights ``[K^dim]``, which sum to 1.
+
+    Raises:
+        OptionError: ``num_points`` or ``dim`` is no whole number, at least 1.
     """
+    for name, value in (("num_points", num_points), ("dim", dim)):
+        if not isinstance(value, Integral) or value < 1:
+            raise OptionError(f"{name}={value!r} must be a whole number, at least 1")
     nodes, weights = (torch.from_numpy(a) for a in _rule(num_points))
     grid = torch.cartesian_prod(*[nodes] * dim).reshape(-1, dim)
     weight = torch.cartesian_prod(*[weights] * dim).reshape(-1, dim).prod(1)

@@ -9,6 +9,7 @@ from scipy.integrate import quad
 from scipy.stats import norm
 from torch.testing import assert_close
 
+from pyrograph.errors import OptionError
 from pyrograph.quadrature import gauss_hermite
 
 
@@ -65,3 +66,19 @@ def test_rules_of_many_points_hold(k):
     assert_close(w.sum(), torch.tensor(1.0, dtype=w.dtype))
     for n in (2, 4, 6, 20):
         assert abs(float((w * z[:, 0] ** n).sum()) / normal_moment(n) - 1) < 1e-9
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        ((0,), "num_points=0 must be a whole number, at least 1"),
+        ((-2,), "num_points=-2"),
+        ((1.5,), r"num_points=1\.5"),
+        (("3",), "num_points='3'"),
+        ((3, 0), "dim=0 must be a whole number, at least 1"),
+        ((3, 1.5), r"dim=1\.5"),
+    ],
+)
+def test_sizes_that_are_none_are_refused(arguments, text):
+    with pytest.raises(OptionError, match=text):
+        gauss_hermite(*arguments)

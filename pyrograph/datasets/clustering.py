@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from pyrograph.datasets.root import data_file, text_of
+from pyrograph.datasets.root import arrays_of, data_file, text_of
 from pyrograph.errors import DataFormatError, OptionError
 
 SPIKES = ("difficult2_noise005", "difficult2_noise015", "hc1_d1122101_ch1")
@@ -39,15 +39,14 @@ def spikes(name: str = "difficult2_noise005") -> Spikes:
     Raises:
         OptionError: there is no such set.
         DataNotFound: ``$PYROGRAPH_DATA`` is not set or lacks ``spikes``.
-        DataFormatError: the file's arrays do not fit together.
+        DataFormatError: the file's arrays are damaged or missing, or do not fit together.
 
     Source: Quian Quiroga, Nadasdy & Ben-Shaul (2004), features by the first components; hc1: Henze
     et al., CRCNS hc-1, doi 10.6080/K02Z13FP.
     """
     if name not in SPIKES:
         raise OptionError(f"there are no spikes {name!r}; there are {', '.join(SPIKES)}.")
-    with np.load(data_file("spikes", f"{name}.npz")) as file:
-        arrays = {key: file[key] for key in file.files}
+    arrays = arrays_of(data_file("spikes", f"{name}.npz"), ("spikes", "pca10"))
     dtype = torch.get_default_dtype()
     waveforms, features = (torch.as_tensor(arrays[k]).to(dtype) for k in ("spikes", "pca10"))
     labels = arrays.get("labels")
@@ -77,13 +76,13 @@ def animals() -> Animals:
 
     Raises:
         DataNotFound: ``$PYROGRAPH_DATA`` is not set or lacks ``animals``.
-        DataFormatError: the file's arrays do not fit together.
+        DataFormatError: the file's arrays are damaged or missing, or do not fit together.
 
     Source: Osherson et al. (1991), as in Kemp et al. (2006) and Lampert et al. (2009).
     """
-    with np.load(data_file("animals", "animals.npz")) as file:
-        relation = torch.as_tensor(file["R"]).to(torch.get_default_dtype())
-        names, features = (tuple(str(v) for v in file[k]) for k in ("animals", "features"))
+    arrays = arrays_of(data_file("animals", "animals.npz"), ("R", "animals", "features"))
+    relation = torch.as_tensor(arrays["R"]).to(torch.get_default_dtype())
+    names, features = (tuple(str(v) for v in arrays[k]) for k in ("animals", "features"))
     if relation.shape != (len(names), len(features)):
         raise DataFormatError(
             f"animals.npz: {tuple(relation.shape)} values of {len(names)} animals and "
@@ -112,11 +111,11 @@ def alice(length: int | None = None) -> Text:
         length: symbols from the beginning; default all.
 
     Raises:
-        OptionError: ``length`` is not positive.
+        OptionError: ``length`` is not a whole number, at least 1.
         DataNotFound: ``$PYROGRAPH_DATA`` is not set or lacks ``alice``.
     """
-    if length is not None and length < 1:
-        raise OptionError(f"length={length} must be at least 1")
+    if length is not None and not (isinstance(length, Integral) and length >= 1):
+        raise OptionError(f"length={length!r} must be a whole number, at least 1")
     text = " ".join(text_of(data_file("alice", "alice.txt")).lower().split())
     symbols = "".join(sorted(set(text[:5000])))
     place = {symbol: k for k, symbol in enumerate(symbols)}

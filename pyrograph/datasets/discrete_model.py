@@ -7,9 +7,10 @@ one site ``x_<c>``; tables of like shape are one ``pyro.factor`` in a plate, so 
 tables are a few statements. Observed variables are constants: they cut slices out of the tables.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import compress
 from numbers import Integral
 from typing import Any
 
@@ -26,16 +27,35 @@ Label = tuple[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class _LikeTables:
-    """Tables of one shape, over unobserved variables alone.
+class _CutAlike:
+    """Tables of one shape, observed on the same axes. Numbers, not values: those are read at every
+    call of the program, which so has what the tables hold by then, and their gradients.
 
-    Shapes:
-        tables: ``[F, c_1, ..., c_k]`` log values.
-        slots: per axis the site and, ``[F]``, the element of it that each table reads.
+    Attributes:
+        numbers: of the F tables.
+        cut: of their stack, the entries at the observed states; None where nothing is observed.
     """
 
-    name: str
-    tables: Tensor
+    numbers: tuple[int, ...]
+    cut: tuple[Tensor | slice, ...] | None
+
+    def read(self, tables: Sequence[Tensor]) -> Tensor:
+        """``[F, c_1, ..., c_k]`` over the axes that are left."""
+        stack = torch.stack([tables[k] for k in self.numbers])
+        return stack if self.cut is None else stack[self.cut]
+
+
+@dataclass(frozen=True)
+class _LikeTables:
+    """Tables that have one shape ``c_1, ..., c_k`` over their unobserved variables.
+
+    Shapes:
+        slots: per axis the site and, ``[F]``, the element of it that each table reads; none for
+            constants.
+    """
+
+    shape: tuple[int, ...]
+    parts: tuple[_CutAlike, ...]
     slots: tuple[tuple[str, Tensor], ...]
 
 
@@ -55,8 +75,8 @@ class DiscreteModel:
 
     Raises:
         ShapeMismatch: a table does not fit its scope.
-        OptionError: a scope or the evidence names a variable or a state that is not there, or a
-            table is no array of numbers.
+        OptionError: a cardinality is no whole number above 0, a scope or the evidence names a
+            variable or a state that is not there, or a table is no array of numbers.
     """
 
     cardinalities: tuple[int, ...]
@@ -65,26 +85,59 @@ class DiscreteModel:
     evidence: Mapping[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        settle = partial(object.__setattr__, self)  # the class is frozen
+        settle("cardinalities", self._whole_cardinalities())
+        settle("scopes", self._whole_scopes())
+        tables = _listed("log_tables", self.log_tables)
+        settle("log_tables", tuple(_tensor(k, table) for k, table in enumerate(tables)))
+        self._check_shapes()
+        settle("evidence", self._whole_evidence())
+
+    def _whole_cardinalities(self) -> tuple[int, ...]:
+        counts = []
+        for v, count in enumerate(_listed("cardinalities", self.cardinalities)):
+            number = whole_number(count)
+            if number is None or number < 1:
+                raise OptionError(
+                    f"variable {v} has cardinality {count!r}; the number of its states is a whole "
+                    f"number, at least 1."
+                )
+            counts.append(number)
+        return tuple(counts)
+
+    def _whole_scopes(self) -> tuple[tuple[int, ...], ...]:
+        scopes, variables = [], range(self.num_variables)
+        for k, scope in enumerate(_listed("scopes", self.scopes)):
+            given = _listed(f"the scope of table {k}", scope)
+            numbers = tuple(map(whole_number, given))
+            known = all(v in variables for v in numbers)
+            if not known or len(set(numbers)) != len(numbers):
+                raise OptionError(
+                    f"table {k} has scope {given}; a scope lists different variables out of "
+                    f"0 .. {self.num_variables - 1}."
+                )
+            scopes.append(numbers)
+        return tuple(scopes)
+
+    def _check_shapes(self) -> None:
         if len(self.scopes) != len(self.log_tables):
             raise ShapeMismatch(
                 f"there are {len(self.scopes)} scopes and {len(self.log_tables)} tables; a table "
                 f"has one scope."
             )
-        tables = tuple(_tensor(k, table) for k, table in enumerate(self.log_tables))
-        object.__setattr__(self, "log_tables", tables)
-        for k, (scope, table) in enumerate(zip(self.scopes, tables)):
-            unknown = [v for v in scope if not 0 <= v < self.num_variables]
-            if unknown or len(set(scope)) != len(scope):
-                raise OptionError(
-                    f"table {k} has scope {scope}; a scope lists different variables out of "
-                    f"0 .. {self.num_variables - 1}."
-                )
+        for k, (scope, table) in enumerate(zip(self.scopes, self.log_tables)):
             shape = tuple(self.cardinalities[v] for v in scope)
             if table.shape != shape:
                 raise ShapeMismatch(
                     f"table {k} has shape {tuple(table.shape)}; its variables {scope} have {shape} "
                     f"states."
                 )
+
+    def _whole_evidence(self) -> dict[int, int]:
+        if not isinstance(self.evidence, Mapping):
+            raise OptionError(
+                f"evidence is {type(self.evidence).__name__}; give {{variable: state}}."
+            )
         numbers = {}
         for variable, state in self.evidence.items():
             v, number = whole_number(variable), whole_number(state)
@@ -99,7 +152,7 @@ class DiscreteModel:
                     f"{self.cardinalities[v] - 1}."
                 )
             numbers[v] = number
-        object.__setattr__(self, "evidence", numbers)
+        return numbers
 
     def __call__(self) -> None:
         """The Pyro program: sites ``x_<c>``, statements ``f_<c>_<c>...``, and ``constant``."""
@@ -110,12 +163,14 @@ class DiscreteModel:
                 uniform = dist.Categorical(logits=torch.zeros(count, dtype=self._dtype))
                 states[site] = pyro.sample(site, uniform.mask(False))
         for like in self._statements:
-            number = torch.arange(len(like.tables))
-            with pyro.plate(f"tables_{like.name}", len(number)):
+            tables = torch.cat([part.read(self.log_tables) for part in like.parts])
+            if not like.shape:
+                pyro.factor("constant", tables.sum())
+                continue
+            name, number = "f_" + "_".join(map(str, like.shape)), torch.arange(len(tables))
+            with pyro.plate(f"tables_{name}", len(number)):
                 at = tuple(states[site][..., element] for site, element in like.slots)
-                pyro.factor(like.name, Vindex(like.tables)[(number, *at)])
-        if self._constants:
-            pyro.factor("constant", torch.stack(self._constants).sum())
+                pyro.factor(name, Vindex(tables)[(number, *at)])
 
     # ------------------------------------------------------------------ numbers and sites
     @property
@@ -206,35 +261,39 @@ class DiscreteModel:
         return self.log_tables[0].dtype if self.log_tables else torch.get_default_dtype()
 
     @cached_property
-    def _by_shape(self) -> dict[tuple[int, ...], list[tuple[tuple[int, ...], Tensor]]]:
-        """Tables at the observed states with the unobserved part of their scopes, by shape."""
-        by_shape: dict[tuple[int, ...], list[tuple[tuple[int, ...], Tensor]]] = {}
-        for scope, table in zip(self.scopes, self.log_tables):
-            free = tuple(v for v in scope if v not in self.evidence)
-            if len(free) != len(scope):
-                table = table[tuple(self.evidence.get(v, slice(None)) for v in scope)]
-            by_shape.setdefault(tuple(table.shape), []).append((free, table))
-        return by_shape
-
-    @cached_property
     def _statements(self) -> tuple[_LikeTables, ...]:
+        """Tables of like shape, in the order of their first; constants come last."""
+        alike: dict[tuple[int, ...], dict[tuple, list[int]]] = {}
+        for k, (scope, table) in enumerate(zip(self.scopes, self.log_tables)):
+            free = tuple([v not in self.evidence for v in scope])
+            shape = tuple(compress(table.shape, free))
+            alike.setdefault(shape, {}).setdefault((table.shape, free), []).append(k)
         statements = []
-        for shape, found in self._by_shape.items():
-            if not shape:
-                continue
-            scopes, tables = zip(*found)
+        for shape in sorted(alike, key=lambda shape: not shape):
+            parts, scopes = [], []
+            for (_, free), numbers in alike[shape].items():
+                parts.append(_CutAlike(tuple(numbers), self._cut(numbers, free)))
+                scopes += [compress(self.scopes[k], free) for k in numbers]
             slots = []
             for count, variables in zip(shape, zip(*scopes)):
                 elements = [self._labels[v][1][0] for v in variables]
                 slots.append((f"x_{count}", torch.tensor(elements)))
-            name = "f_" + "_".join(map(str, shape))
-            statements.append(_LikeTables(name, torch.stack(tables), tuple(slots)))
+            statements.append(_LikeTables(shape, tuple(parts), tuple(slots)))
         return tuple(statements)
 
-    @property
-    def _constants(self) -> list[Tensor]:
-        """Values of the tables all of whose variables are observed."""
-        return [table for _, table in self._by_shape.get((), [])]
+    def _cut(
+        self, numbers: Sequence[int], free: Sequence[bool]
+    ) -> tuple[Tensor | slice, ...] | None:
+        """Index into a stack of tables: the axes that are not free at their observed states."""
+        if all(free):
+            return None
+        axes = [
+            slice(None)
+            if is_free
+            else torch.tensor([self.evidence[self.scopes[k][axis]] for k in numbers])
+            for axis, is_free in enumerate(free)
+        ]
+        return torch.arange(len(numbers)), *axes
 
 
 def whole_number(value: Any) -> int | None:
@@ -242,9 +301,19 @@ def whole_number(value: Any) -> int | None:
 
     Truth values are none: as a number True is 1, which where the states are (yes, no) is "no".
     """
+    if type(value) is int:  # of the many in a large model nearly all
+        return value
     if isinstance(value, Tensor | np.ndarray | np.generic):
         value = value.item() if value.ndim == 0 else None
     return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
+
+
+def _listed(name: str, values: Any) -> tuple:
+    """The members of a sequence, or of an array or a tensor of one dimension or more."""
+    try:
+        return tuple(values)
+    except TypeError as error:
+        raise OptionError(f"{name}={values!r} is no sequence; write a tuple.") from error
 
 
 def _tensor(k: int, table: Any) -> Tensor:

@@ -91,8 +91,7 @@ def optical_flow(name: str = "Hydrangea") -> OpticalFlow:
 def _read_flow(path: Path) -> Tensor:
     """Float32 ``[H, W, 2]`` as in the file; NaN counts as unknown, being below no number."""
     content = path.read_bytes()
-    tag = np.frombuffer(content[:4], "<f4")
-    if len(content) < 12 or tag[0] != np.float32(TAG):
+    if len(content) < 12 or np.frombuffer(content[:4], "<f4")[0] != np.float32(TAG):
         raise DataFormatError(f"{path.name}: it does not start with the number {TAG}.")
     width, height = (int(n) for n in np.frombuffer(content[4:12], "<i4"))
     if width < 1 or height < 1 or len(content) != 12 + 8 * width * height:

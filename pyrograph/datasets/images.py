@@ -10,6 +10,7 @@ can explain: the drawing errs by less than the noise can show.
 
 import math
 from dataclasses import dataclass
+from numbers import Integral, Real
 from pathlib import Path
 
 import matplotlib.image
@@ -73,32 +74,47 @@ def denoise(name: str = "square", *, noise: float | None = None, seed: int = 0) 
         seed: of the noise of a photograph.
 
     Raises:
-        OptionError: there is no such image, or ``noise`` is given for "square" or is not above 0.
+        OptionError: there is no such image, ``noise`` is given for "square" or is not finite and
+            above 0, or ``seed`` is no whole number.
         DataNotFound: ``$PYROGRAPH_DATA`` is not set or lacks ``denoise``.
-        DataFormatError: the square is not 50 lines of 50 finite numbers.
+        DataFormatError: the square is not 50 lines of 50 finite numbers, or a photograph is no
+            grey picture.
     """
     if name == "square":
         if noise is not None:
             raise OptionError('the noise of "square" is part of the file; leave noise away.')
         return NoisyImage(_square(), _redrawn(), 0.1)
-    if name not in CAMERA:
+    if not isinstance(name, str) or name not in CAMERA:
         raise OptionError(f"there is no image {name!r}; there are square, {', '.join(CAMERA)}.")
-    scale = 0.1 if noise is None else noise
-    if not scale > 0:
-        raise OptionError(f"noise={noise} must be above 0.")
+    scale = 0.1 if noise is None else _standard_deviation(noise)
+    if isinstance(seed, bool) or not isinstance(seed, Integral):
+        raise OptionError(f"seed={seed!r} must be a whole number.")
     clean = grey_levels(data_file("denoise", CAMERA[name])) / 255
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(int(seed))
     draw = torch.randn(clean.shape, generator=generator, dtype=torch.float64).to(clean)
     return NoisyImage(clean + scale * draw, clean, scale)
+
+
+def _standard_deviation(noise: float | Tensor) -> float:
+    """A finite number above 0, alone in a tensor too."""
+    value = noise.item() if isinstance(noise, Tensor) and noise.numel() == 1 else noise
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise OptionError(f"noise={noise!r} is not a number.")
+    if not (math.isfinite(value) and value > 0):
+        raise OptionError(f"noise={value} must be finite and above 0.")
+    return float(value)
 
 
 def grey_levels(path: Path) -> Tensor:
     """An 8-bit grey picture as numbers 0 to 255, ``[H, W]`` of the default dtype.
 
     Raises:
-        DataFormatError: the picture is not grey.
+        DataFormatError: the file is no picture, or not a grey one.
     """
-    picture = torch.from_numpy(matplotlib.image.imread(path))
+    try:
+        picture = torch.from_numpy(matplotlib.image.imread(path))
+    except (SyntaxError, ValueError, OSError) as error:  # a broken PNG is a SyntaxError to Pillow
+        raise DataFormatError(f"{path.name}: it cannot be read as a picture: {error}.") from error
     if picture.dim() != 2:
         raise DataFormatError(
             f"{path.name}: shape {tuple(picture.shape)}; expected a grey picture."

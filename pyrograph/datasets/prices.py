@@ -5,13 +5,14 @@ because guesses of a price err by factors. Shops' prices are there to check the 
 or to give away for a few control items.
 """
 
-import csv
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from pyrograph.datasets.root import data_file, text_of
+from pyrograph.datasets.rows import finite_number, named_rows
 from pyrograph.errors import DataFormatError
 
 
@@ -53,36 +54,36 @@ def crowd_prices() -> CrowdPrices:
 
     Raises:
         DataNotFound: ``$PYROGRAPH_DATA`` is not set or lacks ``crowd_prices``.
-        DataFormatError: a price is not above zero, or an answer is about an unknown item.
+        DataFormatError: a column is missing, a price is not above zero, or an answer is about an
+            unknown item.
     """
-    items = _rows("items.csv")
-    answers = _rows("estimates.csv")
-    item_id = {row["item"]: i for i, row in enumerate(items)}
-    unknown = sorted({row["item"] for row in answers} - set(item_id))
+    items = _rows("items.csv", ("item", "name", "price_geomean"))
+    answers = _rows("estimates.csv", ("worker", "item", "estimate"))
+    item_id = {row["item"]: i for i, (_, row) in enumerate(items)}
+    unknown = sorted({row["item"] for _, row in answers} - set(item_id))
     if unknown:
         raise DataFormatError(f"estimates.csv: item {unknown[0]} is not in items.csv.")
-    worker_names = tuple(sorted({row["worker"] for row in answers}))
+    worker_names = tuple(sorted({row["worker"] for _, row in answers}))
     worker_id = {name: j for j, name in enumerate(worker_names)}
     return CrowdPrices(
-        worker=torch.tensor([worker_id[row["worker"]] for row in answers]),
-        item=torch.tensor([item_id[row["item"]] for row in answers]),
-        answer=_log_prices("estimates.csv", "estimate", answers),
-        truth=_log_prices("items.csv", "price_geomean", items),
-        names=tuple(row["name"] for row in items),
+        worker=torch.tensor([worker_id[row["worker"]] for _, row in answers]),
+        item=torch.tensor([item_id[row["item"]] for _, row in answers]),
+        answer=_log_prices("estimate", answers),
+        truth=_log_prices("price_geomean", items),
+        names=tuple(row["name"] for _, row in items),
         worker_names=worker_names,
     )
 
 
-def _rows(filename: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(text_of(data_file("crowd_prices", filename)).splitlines()))
+def _rows(filename: str, columns: Sequence[str]) -> list[tuple[str, dict[str, str]]]:
+    return list(named_rows(filename, text_of(data_file("crowd_prices", filename)), columns))
 
 
-def _log_prices(filename: str, column: str, rows: list[dict[str, str]]) -> Tensor:
-    prices = torch.tensor([float(row[column]) for row in rows])
-    wrong = (~(prices.isfinite() & (prices > 0))).nonzero().flatten().tolist()
-    if wrong:
-        # the first line is the header
-        raise DataFormatError(
-            f"{filename}:{wrong[0] + 2}: the {column} {rows[wrong[0]][column]} is no price above 0."
-        )
-    return prices.log()
+def _log_prices(column: str, rows: Sequence[tuple[str, dict[str, str]]]) -> Tensor:
+    prices = []
+    for line, row in rows:
+        price = finite_number(line, column, row[column])
+        if price <= 0:
+            raise DataFormatError(f"{line}: the {column} {row[column]} is no price above 0.")
+        prices.append(price)
+    return torch.tensor(prices).log()

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrograph.datasets.root import data_file
+from pyrograph.datasets.root import arrays_of, data_file
 from pyrograph.errors import DataFormatError, OptionError
 
 NAMES = ("abalone", "insurance")
@@ -73,13 +73,14 @@ def binary_regression(name: str) -> BinaryRegression:
     Raises:
         OptionError: there is no such data set.
         DataNotFound: ``$PYROGRAPH_DATA`` is not set or lacks ``regression_<name>``.
-        DataFormatError: an array is missing, or shapes or values are not as above.
+        DataFormatError: a file is damaged, an array is missing, or shapes or values are not as
+            above.
     """
     if name not in NAMES:
         raise OptionError(f"there is no data set {name!r}; there are {', '.join(NAMES)}.")
     folder = f"regression_{name}"
     path = data_file(folder, f"{name}.npz")
-    arrays = _read(path, [f"{axis}_{split}" for axis in "xy" for split in SPLITS])
+    arrays = arrays_of(path, [f"{axis}_{split}" for axis in "xy" for split in SPLITS])
     x = {split: torch.from_numpy(arrays[f"x_{split}"].astype(np.int64)) for split in SPLITS}
     y = {split: torch.from_numpy(arrays[f"y_{split}"].astype(np.float64)) for split in SPLITS}
     width = x["train"].shape[-1]
@@ -92,7 +93,7 @@ def binary_regression(name: str) -> BinaryRegression:
         if not bool(((x[split] == 0) | (x[split] == 1)).all()):
             raise DataFormatError(f"{path.name}: x_{split} has values other than 0 and 1.")
     path = data_file(folder, "svr_rbf.npz")
-    found = _read(path, ("support_vectors", "coef", "intercept", "gamma"))
+    found = arrays_of(path, ("support_vectors", "coef", "intercept", "gamma"))
     support = torch.from_numpy(found["support_vectors"].astype(np.float64))
     coef = torch.from_numpy(found["coef"].astype(np.float64)).flatten()
     if support.shape != (len(coef), width):
@@ -109,14 +110,3 @@ def binary_regression(name: str) -> BinaryRegression:
         data_file(folder, f"{name}.psdd"),
         data_file(folder, f"{name}.vtree"),
     )
-
-
-def _read(path: Path, names) -> dict[str, np.ndarray]:
-    with np.load(path) as archive:
-        missing = [n for n in names if n not in archive]
-        if missing:
-            raise DataFormatError(
-                f"{path.name}: there is no array {missing[0]!r}; there are "
-                f"{', '.join(archive.files)}."
-            )
-        return {n: archive[n] for n in names}

@@ -1,7 +1,12 @@
 """Where the real data sets are: one folder, named by ``$PYROGRAPH_DATA``, one subfolder each."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
+from zipfile import BadZipFile
+from zlib import error as BadDeflate
+
+import numpy as np
 
 from pyrograph.errors import DataFormatError, DataNotFound
 
@@ -58,3 +63,22 @@ def text_of(path: Path) -> str:
         raise DataFormatError(
             f"{path.name}: byte {error.start} is not UTF-8; save the file in that encoding."
         ) from error
+
+
+def arrays_of(path: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
+    """All arrays of an ``.npz`` file, among them those of these names.
+
+    Raises:
+        DataFormatError: the file is no such archive, or an array is missing.
+    """
+    try:
+        with path.open("rb") as file, np.load(file) as archive:
+            arrays = {key: archive[key] for key in archive.files}
+    except (BadZipFile, BadDeflate, OSError, EOFError, ValueError, TypeError) as error:
+        raise DataFormatError(f"{path.name}: it is no archive of numpy arrays: {error}.") from error
+    missing = [name for name in names if name not in arrays]
+    if missing:
+        raise DataFormatError(
+            f"{path.name}: there is no array {missing[0]!r}; there are {', '.join(arrays)}."
+        )
+    return arrays

@@ -8,8 +8,8 @@ to the anchors and to each other,
 where sigma is a standard deviation (Wang, Zeng & Liu 2018, section 5, print it as a variance).
 """
 
-import csv
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 
 from pyrograph.datasets.root import data_file, text_of
+from pyrograph.datasets.rows import finite_number, named_rows
+from pyrograph.errors import DataFormatError
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +97,8 @@ def uwb_network() -> RangingNetwork:
 
     Raises:
         DataNotFound: ``$PYROGRAPH_DATA`` is not set or lacks ``uwb_network``.
+        DataFormatError: a column, a number or the position of an anchor is missing, or a range is
+            not between two nodes.
     """
     return _network(
         "ultra-wideband radios",
@@ -119,16 +123,17 @@ def _network(
 ) -> RangingNetwork:
     """Network from the text of two tables: one row per node, one row per measured pair."""
     x, y, distance = columns
-    place = {
-        row["node"]: [float(row[x] or "nan"), float(row[y] or "nan")]
-        for row in csv.DictReader(nodes.splitlines())
-    }
+    place = _places(nodes, (x, y), anchors)
     names = tuple(name for name in place if name not in anchors)
     sensor_id = {name: i for i, name in enumerate(names)}
     anchor_id = {name: i for i, name in enumerate(anchors)}
     links, anchor_links = [], []
-    for row in csv.DictReader(ranges.splitlines()):
-        a, b, r = row["a"], row["b"], float(row[distance])
+    for line, row in named_rows("ranges.csv", ranges, ("a", "b", distance)):
+        a, b, r = row["a"], row["b"], finite_number(line, distance, row[distance])
+        if a == b or a not in place or b not in place:
+            raise DataFormatError(
+                f"{line}: a range from {a!r} to {b!r}; it lies between two nodes of nodes.csv."
+            )
         if a in sensor_id and b in sensor_id:
             links.append((*sorted((sensor_id[a], sensor_id[b])), r))
         elif a in sensor_id or b in sensor_id:
@@ -141,7 +146,7 @@ def _network(
         unit=unit,
         sigma=sigma,
         names=names,
-        positions=torch.tensor([place[name] for name in names]),
+        positions=torch.tensor([place[name] for name in names]).reshape(-1, 2),
         anchor_names=tuple(anchors),
         anchors=torch.tensor([place[name] for name in anchors]),
         src=src,
@@ -153,6 +158,26 @@ def _network(
     )
 
 
-def _columns(rows: Iterable[tuple[int, int, float]]) -> tuple[Tensor, Tensor, Tensor]:
-    src, dst, length = zip(*rows)
-    return torch.tensor(src), torch.tensor(dst), torch.tensor(length)
+def _places(
+    nodes: str, columns: tuple[str, str], anchors: Sequence[str]
+) -> dict[str, tuple[float, ...]]:
+    """Where every node is; NaN where that was not recorded, which anchors may not have."""
+    place: dict[str, tuple[float, ...]] = {}
+    for line, row in named_rows("nodes.csv", nodes, ("node", *columns)):
+        name = row["node"]
+        if name in place:
+            raise DataFormatError(f"{line}: node {name!r} is listed twice.")
+        place[name] = tuple(
+            finite_number(line, column, row[column]) if row[column] else math.nan
+            for column in columns
+        )
+    for name in anchors:
+        if name not in place or any(map(math.isnan, place[name])):
+            raise DataFormatError(f"nodes.csv: there is no position of the anchor {name!r}.")
+    return place
+
+
+def _columns(rows: Sequence[tuple[int, int, float]]) -> tuple[Tensor, Tensor, Tensor]:
+    src, dst, length = ([row[k] for row in rows] for k in range(3))
+    ends = (torch.tensor(ids, dtype=torch.int64) for ids in (src, dst))
+    return *ends, torch.tensor(length)

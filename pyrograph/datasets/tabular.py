@@ -57,10 +57,13 @@ def tabular(name: str, *, standardise: bool = True) -> Tensor:
         DataFormatError: a column is missing, or a line holds something else than as many finite
             numbers as there are columns.
     """
-    if name not in NOT_VARIABLES:
+    if not isinstance(name, str) or name not in NOT_VARIABLES:
         raise OptionError(f"there is no table {name!r}; there are {', '.join(NOT_VARIABLES)}.")
     filename = f"{name}.csv"
-    header, *lines = csv.reader(text_of(data_file(f"uci_{name}", filename)).splitlines())
+    lines = list(csv.reader(text_of(data_file(f"uci_{name}", filename)).splitlines()))
+    if len(lines) < 2:
+        raise DataFormatError(f"{filename}: there are no rows below a header.")
+    header, *lines = lines
     missing = [column for column in NOT_VARIABLES[name] if column not in header]
     if missing:
         raise DataFormatError(f"{filename}: there is no column {missing[0]!r}.")

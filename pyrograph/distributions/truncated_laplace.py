@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from pyrograph.distributions.checks import floats, require_positive
-from pyrograph.errors import OptionError
+from pyrograph.errors import OptionError, ShapeMismatch
 
 
 class TruncatedLaplace(TorchDistribution):
@@ -35,10 +35,12 @@ class TruncatedLaplace(TorchDistribution):
         loc: peak, ``[...]``; it need not lie in the interval.
         scale: above 0, ``[...]``.
         cut: distance from which the function is flat, above 0, ``[...]``; inf for none.
-        low, high: ends of the interval, ``[...]``, both or neither.
+        low, high: ends of the interval, finite, ``[...]``, both or neither.
 
     Raises:
-        OptionError: scale or cut is not above 0, one end is missing, or low >= high.
+        OptionError: a parameter is no number, loc or an end is not finite, scale or cut is not
+            above 0, one end is missing, or low >= high.
+        ShapeMismatch: the parameters' shapes do not broadcast.
     """
 
     arg_constraints = {"loc": constraints.real, "scale": constraints.positive}  # noqa: RUF012
@@ -59,19 +61,33 @@ class TruncatedLaplace(TorchDistribution):
             )
         self.is_proper = low is not None
         ends = (low, high) if self.is_proper else ()
-        values = torch.broadcast_tensors(*floats(loc, scale, cut, *ends))
+        values = _broadcast(loc, scale, cut, *ends)
         self.loc, self.scale, self.cut = values[:3]
         self.low, self.high = values[3:] if self.is_proper else (None, None)
-        require_positive("TruncatedLaplace", scale=self.scale)
         if Distribution._validate_args:
-            if not bool((self.cut > 0).all()):
-                raise OptionError("TruncatedLaplace: cut must be above 0 (inf for no cut)")
-            if self.is_proper and not bool((self.low < self.high).all()):
-                raise OptionError("TruncatedLaplace: low must lie below high")
+            self._check_values()
         super().__init__(self.loc.shape, validate_args=False)
         self._validate_args = bool(
             Distribution._validate_args if validate_args is None else validate_args
         )
+
+    def _check_values(self) -> None:
+        require_positive("TruncatedLaplace", scale=self.scale)
+        if not bool(self.loc.isfinite().all()):
+            raise OptionError("TruncatedLaplace: loc must be finite")
+        if not bool((self.cut > 0).all()):
+            raise OptionError("TruncatedLaplace: cut must be above 0 (inf for no cut)")
+        if not self.is_proper:
+            return
+        if not bool((self.low < self.high).all()):
+            raise OptionError("TruncatedLaplace: low must lie below high")
+        for name, end in (("low", self.low), ("high", self.high)):
+            if not bool(end.isfinite().all()):
+                raise OptionError(
+                    f"TruncatedLaplace: {name} must be finite: the floor beyond the cut has "
+                    f"infinite mass on an endless side. Without a cut, write dist.Laplace, or an "
+                    f"end some hundred scales from loc."
+                )
 
     @constraints.dependent_property(is_discrete=False, event_dim=0)
     def support(self):
@@ -122,6 +138,23 @@ class TruncatedLaplace(TorchDistribution):
         u, v, w = torch.rand((3,) + shape, dtype=self.loc.dtype, device=self.loc.device)
         x = torch.where(u < go_right, self.loc + right.draw(v, w), self.loc - left.draw(v, w))
         return torch.minimum(torch.maximum(x, self.low), self.high)
+
+
+def _broadcast(*parameters: float | Tensor) -> tuple[Tensor, ...]:
+    """The parameters as tensors of one shape, in the order of the constructor."""
+    try:
+        tensors = floats(*parameters)
+    except (TypeError, ValueError, RuntimeError) as error:
+        given = ", ".join(type(value).__name__ for value in parameters)
+        raise OptionError(
+            f"TruncatedLaplace: the parameters are {given}; give numbers or tensors"
+        ) from error
+    try:
+        return torch.broadcast_tensors(*tensors)
+    except RuntimeError as error:
+        names = ("loc", "scale", "cut", "low", "high")
+        shapes = ", ".join(f"{name} {tuple(t.shape)}" for name, t in zip(names, tensors))
+        raise ShapeMismatch(f"TruncatedLaplace: shapes do not broadcast: {shapes}") from error
 
 
 class Side:

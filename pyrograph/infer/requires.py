@@ -1,5 +1,6 @@
 """What an engine asks of a program, checked on one plain run before anything is traced."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -8,12 +9,19 @@ import torch
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
-from torch.distributions import Independent
+from torch.distributions import Independent, biject_to
 
 from pyrograph.diagnostics.support import DRAW_THE_PLANE
-from pyrograph.errors import UnsupportedSite, ZeroMass
+from pyrograph.errors import InvalidProgram, UnsupportedSite, ZeroMass
 from pyrograph.trace.plain_run import retried
-from pyrograph.trace.sites import draw, enumeration, is_latent, name_of, periodic_part
+from pyrograph.trace.sites import (
+    draw,
+    enumeration,
+    is_latent,
+    name_of,
+    periodic_part,
+    support_of,
+)
 
 
 class Requirement(Protocol):
@@ -39,14 +47,63 @@ def refuse_periodic(msg: dict, engine: str) -> None:
     )
 
 
+def refuse_constant(msg: dict, engine: str) -> None:
+    """Raise for a site whose values have no numbers to vary, such as a simplex of one corner.
+
+    Raises:
+        UnsupportedSite: its unconstrained event has no numbers.
+    """
+    name, fn = msg["name"], msg["fn"]
+    if not fn.event_shape:
+        return
+    try:
+        free = biject_to(support_of(fn)).inverse_shape(fn.event_shape)
+    except NotImplementedError:
+        return  # no map from the reals, which is for engines to say that need one
+    if math.prod(free) == 0:
+        raise UnsupportedSite(
+            f'site "{name}" ({name_of(fn)}, event shape {tuple(fn.event_shape)}) has one value '
+            f"only, so {engine} has nothing to infer about it. Write the constant in its place, or "
+            f"observe it: pyro.sample(..., obs=value)."
+        )
+
+
+def check_continuous(msg: dict, engine: str) -> None:
+    """Raise for a continuous site that no engine can handle.
+
+    Raises:
+        UnsupportedSite: it is periodic, or constant.
+    """
+    refuse_periodic(msg, engine)
+    refuse_constant(msg, engine)
+
+
+def refuse_empty_plate(msg: dict) -> None:
+    """Raise for a plate of no elements, which Pyro divides by.
+
+    Args:
+        msg: of the statement by which a plate picks its elements.
+
+    Raises:
+        InvalidProgram: it has none.
+    """
+    if msg["fn"].size == 0:
+        name = msg["name"]
+        raise InvalidProgram(
+            f'plate "{name}" has size 0, for which Pyro has no scale. Leave the plate and what is '
+            f"in it out where there are no elements: if size > 0, then with pyro.plate("
+            f'"{name}", size).'
+        )
+
+
 @dataclass(frozen=True)
 class Continuous:
-    """Every latent site is continuous, and none an angle."""
+    """Every latent site is continuous, and none an angle or constant."""
 
     def check(self, msg: dict, engine: str) -> None:
         name, fn = msg["name"], msg["fn"]
         if not fn.support.is_discrete:
-            return refuse_periodic(msg, engine)
+            return check_continuous(msg, engine)
         values = enumeration(fn)
         states = "" if values is None else f", {len(values)} states"
         raise UnsupportedSite(
@@ -58,12 +115,13 @@ class Continuous:
 
 @dataclass(frozen=True)
 class FiniteOrContinuous:
-    """Every latent site is continuous and no angle, or discrete with finitely many states."""
+    """Every latent site is continuous, no angle and not constant, or discrete with finitely many
+    states."""
 
     def check(self, msg: dict, engine: str) -> None:
         name, fn = msg["name"], msg["fn"]
         if not fn.support.is_discrete:
-            return refuse_periodic(msg, engine)
+            return check_continuous(msg, engine)
         if enumeration(fn) is not None:
             return
         if isinstance(fn, Independent) and fn.base_dist.has_enumerate_support:
@@ -123,7 +181,9 @@ class _Inspector(Messenger):
         self.last = msg["name"]
 
     def _pyro_sample(self, msg: dict) -> None:
-        if site_is_subsample(msg) or not is_latent(msg):
+        if site_is_subsample(msg):
+            return refuse_empty_plate(msg)
+        if not is_latent(msg):
             return
         self.requirement.check(msg, self.engine)
         msg["value"], msg["done"] = draw(msg["fn"], msg["name"]), True
@@ -136,7 +196,7 @@ def check_program(
 
     Raises:
         UnsupportedSite: a site does not fit the engine.
-        InvalidProgram: the program fails at every draw.
+        InvalidProgram: the program fails at every draw, or has an empty plate.
     """
     inspector = _Inspector(requirement, engine)
 

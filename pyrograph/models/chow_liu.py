@@ -15,7 +15,9 @@ O(N D^2) with Gaussian mutual information. Cost of an evaluation: O(M D).
 
 from dataclasses import dataclass
 from itertools import combinations
+from numbers import Integral
 
+import numpy as np
 import pyro
 import pyro.distributions as dist
 import torch
@@ -70,7 +72,7 @@ class ChowLiuTree:
     @classmethod
     def fit(
         cls,
-        data: Tensor,
+        data: Tensor | np.ndarray,
         *,
         bandwidth: str | float | Tensor = "silverman",
         mutual_information: str = "kde",
@@ -81,7 +83,7 @@ class ChowLiuTree:
         """Structure and densities from rows of data.
 
         Args:
-            data: ``[N, D]``, floating; the tree has its dtype and device.
+            data: ``[N, D]``, floating, a tensor or an array; the tree has its dtype and device.
             bandwidth: standard deviation of the kernels: ``"silverman"`` (see
                 :func:`~pyrograph.models.silverman_bandwidth`), a number for all variables, or
                 ``[D]``.
@@ -97,11 +99,12 @@ class ChowLiuTree:
             ShapeMismatch: ``data`` or ``bandwidth`` has another shape.
             OptionError: ``data`` is not floating and finite, or an option is not one of the above.
         """
-        _check_data(data)
-        if max_centres is not None and max_centres < 2:
-            raise OptionError(f"max_centres={max_centres} must be at least 2, or None")
+        data = _checked_data(data)
+        root, seed = _whole_number("root", root), _whole_number("seed", seed)
         if not 0 <= root < data.shape[1]:
             raise OptionError(f"root={root} is no variable; they are 0 .. {data.shape[1] - 1}")
+        if max_centres is not None and _whole_number("max_centres", max_centres) < 2:
+            raise OptionError(f"max_centres={max_centres} must be at least 2, or None")
         if max_centres is not None and max_centres < len(data):
             generator = torch.Generator().manual_seed(seed)
             rows = torch.randperm(len(data), generator=generator)[:max_centres]
@@ -207,8 +210,16 @@ class ChowLiuTree:
         return self.unary.distribution()
 
     def sample(self, n: int) -> Tensor:
-        """Exact draws ``[n, D]``, parents before children."""
+        """Exact draws ``[n, D]``, parents before children.
+
+        Raises:
+            OptionError: ``n`` is no whole number, at least 0.
+        """
+        if _whole_number("n", n) < 0:
+            raise OptionError(f"n={n} must be at least 0")
         x = self._like.new_empty(n, self.num_variables)
+        if n == 0:
+            return x
         x[:, [self.root]] = self.unary[[self.root]].draw(x.new_empty(n, 1, 0))
         for e, (parent, child) in enumerate(self.edges.tolist()):
             x[:, [child]] = self.pair[[e]].draw(x[:, [parent]].unsqueeze(-1))
@@ -283,7 +294,19 @@ def maximum_spanning_tree(weight: Tensor, root: int) -> Tensor:
 
 
 # ---------------------------------------------------------------------- checks
-def _check_data(data: Tensor) -> None:
+def _whole_number(name: str, value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise OptionError(f"{name}={value!r} must be a whole number")
+    return int(value)
+
+
+def _checked_data(data: Tensor | np.ndarray) -> Tensor:
+    if not isinstance(data, Tensor | np.ndarray):
+        raise OptionError(f"data are {type(data).__name__}; hand in a tensor or an array [N, D]")
+    try:
+        data = torch.as_tensor(data)
+    except TypeError as error:
+        raise OptionError(f"data are an array of {data.dtype}; hand in one of floats") from error
     if data.dim() != 2 or data.shape[0] < 2 or data.shape[1] < 1:
         raise ShapeMismatch(
             f"data have shape {tuple(data.shape)}; expected [N, D] with two rows or more"
@@ -293,6 +316,7 @@ def _check_data(data: Tensor) -> None:
     if not bool(data.isfinite().all()):
         row = int((~data.isfinite()).any(1).nonzero()[0])
         raise OptionError(f"row {row} of the data is not finite; leave out or fill such rows")
+    return data
 
 
 def _bandwidth(data: Tensor, bandwidth: str | float | Tensor) -> Tensor:
@@ -302,7 +326,12 @@ def _bandwidth(data: Tensor, bandwidth: str | float | Tensor) -> Tensor:
                 f'bandwidth={bandwidth!r} must be "silverman", a number, or a tensor [D]'
             )
         return silverman_bandwidth(data)
-    width = torch.as_tensor(bandwidth, dtype=data.dtype, device=data.device)
+    try:
+        width = torch.as_tensor(bandwidth, dtype=data.dtype, device=data.device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise OptionError(
+            f'bandwidth={bandwidth!r} must be "silverman", a number, or a tensor [D]'
+        ) from error
     if width.dim() and width.shape != data.shape[1:]:
         raise ShapeMismatch(
             f"bandwidth has shape {tuple(width.shape)}; the data have {data.shape[1]} columns"

@@ -7,7 +7,7 @@ how to take a marginal, draw samples and make a guide.
 import copy
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -90,7 +90,7 @@ class Posterior(ABC):
         Raises:
             OptionError: there is none.
         """
-        if name not in self.graph.sites:
+        if not isinstance(name, str) or name not in self.graph.sites:
             known = ", ".join(self.graph.sites)
             raise OptionError(f'no latent site "{name}"; the latent sites are: {known}')
         return self.graph.sites[name]
@@ -104,14 +104,16 @@ class Posterior(ABC):
         """The sites that a guide is to draw, each once, default all.
 
         Raises:
-            OptionError: no such site, or none at all.
+            OptionError: no such site, none at all, or no list of names.
         """
         if isinstance(sites, str):
             sites = [sites]
-        names = list(dict.fromkeys(self.graph.sites if sites is None else sites))
-        if not names:
+        if sites is not None and not isinstance(sites, Iterable):
+            raise OptionError(f"guide(sites={sites!r}) needs a list of names of sites")
+        chosen = [self._site(name) for name in (self.graph.sites if sites is None else sites)]
+        if not chosen:
             raise OptionError("guide(sites=[]) has no site to draw")
-        return [self._site(name) for name in names]
+        return list({site.name: site for site in chosen}.values())
 
     def __reduce_ex__(self, protocol: int):
         raise InferenceError(

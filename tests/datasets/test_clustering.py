@@ -58,6 +58,8 @@ def test_bad_requests_and_files_are_told(tmp_path, monkeypatch):
         spikes("easy")
     with pytest.raises(OptionError, match="length"):
         alice(0)
+    with pytest.raises(OptionError, match=r"length=1\.5"):
+        alice(1.5)
     monkeypatch.setenv("PYROGRAPH_DATA", str(tmp_path))
     for load in (spikes, animals, alice):
         with pytest.raises(DataNotFound):
@@ -72,6 +74,27 @@ def test_bad_requests_and_files_are_told(tmp_path, monkeypatch):
     np.savez(tmp_path / "spikes" / "difficult2_noise005.npz", **arrays)
     with pytest.raises(DataFormatError, match="fit"):
         spikes()
+
+
+@pytest.mark.parametrize(
+    "folder, filename, load",
+    [("animals", "animals.npz", animals), ("spikes", "difficult2_noise005.npz", spikes)],
+)
+def test_damaged_archives_are_named(tmp_path, monkeypatch, folder, filename, load):
+    monkeypatch.setenv("PYROGRAPH_DATA", str(tmp_path))
+    (tmp_path / folder).mkdir()
+    path = tmp_path / folder / filename
+    for content in (b"", b"no archive"):
+        path.write_bytes(content)
+        with pytest.raises(DataFormatError, match=f"{filename}: it is no archive"):
+            load()
+    np.savez(path, other=np.ones(3))
+    with pytest.raises(DataFormatError, match=f"{filename}: there is no array.*there are other"):
+        load()
+    with path.open("wb") as file:
+        np.save(file, np.ones(3))  # an array alone
+    with pytest.raises(DataFormatError, match=f"{filename}: it is no archive"):
+        load()
 
 
 def test_values_have_the_default_dtype(data_root):

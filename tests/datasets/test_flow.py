@@ -74,6 +74,8 @@ def test_a_motion_that_is_no_number_is_unknown(read, value):
         (packed(order=">"), "202021.25"),
         (b"PIEH", "202021.25"),
         (b"", "202021.25"),
+        (b"ab", "202021.25"),
+        (packed()[:7], "202021.25"),
         (packed()[:-4], "56 bytes"),
         (packed() + b"\0" * 8, "3 x 2"),
         (packed(width=-3, height=-2), "-3 x -2"),

@@ -42,12 +42,28 @@ def test_a_picture_with_colours_is_refused(monkeypatch, tmp_path):
         denoise("camera_50")
 
 
+@pytest.mark.parametrize("content", [b"", b"not a picture", b"\x89PNG\r\n\x1a\n\0\0"])
+def test_a_file_that_is_no_picture_is_refused(monkeypatch, tmp_path, content):
+    (tmp_path / "denoise").mkdir()
+    monkeypatch.setenv("PYROGRAPH_DATA", str(tmp_path))
+    (tmp_path / "denoise" / "camera_50x50.png").write_bytes(content)
+    with pytest.raises(DataFormatError, match=r"camera_50x50\.png: it cannot be read"):
+        denoise("camera_50")
+
+
 @pytest.mark.parametrize(
     "arguments, text",
     [
         (("lena", {}), "camera_128"),
         (("square", {"noise": 0.2}), "part of the file"),
         (("camera_50", {"noise": 0.0}), "above 0"),
+        (("camera_50", {"noise": float("inf")}), "noise=inf must be finite"),
+        (("camera_50", {"noise": float("nan")}), "noise=nan must be finite"),
+        (("camera_50", {"noise": "a"}), "noise='a' is not a number"),
+        (("camera_50", {"noise": True}), "noise=True is not a number"),
+        (("camera_50", {"seed": None}), "seed=None must be a whole number"),
+        (("camera_50", {"seed": 1.5}), r"seed=1\.5 must be a whole number"),
+        ((["square"], {}), r"no image \['square'\]"),
     ],
 )
 def test_what_there_is_not_is_refused(arguments, text):

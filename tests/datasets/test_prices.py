@@ -60,6 +60,24 @@ def test_a_price_without_a_logarithm_is_refused_with_its_line(read, price):
         read(items=ITEMS.replace("2,20", f"2,{price}"))
 
 
+@pytest.mark.parametrize(
+    "tables, text",
+    [
+        ({"items": ITEMS.replace("price_geomean", "price")}, r"items\.csv.*'price_geomean'"),
+        ({"estimates": ESTIMATES.replace("worker", "who")}, r"estimates\.csv.*'worker'"),
+        ({"estimates": ""}, r"estimates\.csv: there is no column 'worker'"),
+        ({"items": ITEMS.splitlines()[0]}, r"items\.csv: there are no rows"),
+        ({"estimates": ESTIMATES + "w00,3\n"}, r"estimates\.csv:5: .*4 fields"),
+        ({"estimates": ESTIMATES + "w00,3,0,9,9\n"}, r"estimates\.csv:5: .*4 fields"),
+        ({"estimates": ESTIMATES.replace("60", "x")}, r"estimates\.csv:4: the estimate x"),
+        ({"items": ITEMS.replace("75.5", "")}, r"items\.csv:3: the price_geomean \(blank\)"),
+    ],
+)
+def test_a_damaged_table_is_refused_with_the_place(read, tables, text):
+    with pytest.raises(DataFormatError, match=text):
+        read(**tables)
+
+
 def test_an_answer_about_an_unknown_item_is_refused(read):
     with pytest.raises(DataFormatError, match=r"item 7 is not in items\.csv"):
         read(estimates=ESTIMATES.replace("w00,3", "w00,7"))

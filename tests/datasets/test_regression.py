@@ -71,6 +71,15 @@ def test_arrays_that_do_not_fit_are_refused(folder, changes, message):
         binary_regression("abalone")
 
 
+def test_a_damaged_file_is_refused(folder):
+    path = folder / "svr_rbf.npz"
+    whole = path.read_bytes()
+    for content in (b"", b"no archive", whole[:-30], whole[:60] + b"!" * 20 + whole[80:]):
+        path.write_bytes(content)
+        with pytest.raises(DataFormatError, match=r"svr_rbf\.npz: it is no archive"):
+            binary_regression("abalone")
+
+
 def test_an_unknown_name_is_answered_with_the_known_ones():
     with pytest.raises(OptionError, match=r"'elevators'.*abalone, insurance"):
         binary_regression("elevators")

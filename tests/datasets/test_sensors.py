@@ -4,6 +4,78 @@ import torch
 from torch.testing import assert_close
 
 from pyrograph.datasets import simulated_sensors, uwb_network
+from pyrograph.errors import DataFormatError
+
+NODES = """node,x_m,y_m
+8,0,0
+14,1,0
+54,0,1
+3,0.5,0.5
+4,,
+"""
+RANGES = """a,b,range_m
+4,3,0.5
+8,3,0.75
+8,14,1
+54,4,0.25
+"""
+
+
+@pytest.fixture
+def read(monkeypatch, tmp_path):
+    """The radio network with these two tables in its place."""
+    (tmp_path / "uwb_network").mkdir()
+    monkeypatch.setenv("PYROGRAPH_DATA", str(tmp_path))
+
+    def read(nodes=NODES, ranges=RANGES):
+        (tmp_path / "uwb_network" / "nodes.csv").write_text(nodes)
+        (tmp_path / "uwb_network" / "ranges.csv").write_text(ranges)
+        return uwb_network()
+
+    return read
+
+
+def test_rows_become_sensors_anchors_and_links(read):
+    network = read()
+    assert (network.names, network.anchor_names) == (("3", "4"), ("8", "14", "54"))
+    assert network.positions[0].tolist() == [0.5, 0.5] and network.positions[1].isnan().all()
+    assert network.anchors.tolist() == [[0, 0], [1, 0], [0, 1]]
+    assert (network.src.tolist(), network.dst.tolist()) == ([0], [1])
+    assert (network.anchor_src.tolist(), network.anchor_dst.tolist()) == ([0, 1], [0, 2])
+    assert (network.range.tolist(), network.anchor_range.tolist()) == ([0.5], [0.75, 0.25])
+
+
+def test_a_network_may_have_no_links_between_sensors(read):
+    network = read(ranges=RANGES.replace("4,3,0.5\n", ""))
+    assert network.src.shape == network.range.shape == (0,) and network.src.dtype == torch.long
+    assert network.anchor_range.tolist() == [0.75, 0.25]
+
+
+@pytest.mark.parametrize(
+    "tables, text",
+    [
+        (
+            {"ranges": RANGES.replace("range_m", "rng")},
+            r"ranges\.csv: there is no column 'range_m'",
+        ),
+        ({"nodes": NODES.replace("node", "name")}, r"nodes\.csv: there is no column 'node'"),
+        ({"ranges": RANGES.splitlines()[0]}, r"ranges\.csv: there are no rows"),
+        ({"nodes": ""}, r"nodes\.csv: there is no column"),
+        ({"ranges": RANGES + "8,4,abc\n"}, r"ranges\.csv:6: the range_m abc"),
+        ({"ranges": RANGES + "8,4,inf\n"}, r"ranges\.csv:6: the range_m inf"),
+        ({"ranges": RANGES + "8,4,\n"}, r"ranges\.csv:6: the range_m \(blank\)"),
+        ({"ranges": RANGES + "8,4\n"}, r"ranges\.csv:6: .*3 fields"),
+        ({"ranges": RANGES + "3,zz,1\n"}, r"ranges\.csv:6: a range from '3' to 'zz'"),
+        ({"ranges": RANGES + "3,3,1\n"}, r"ranges\.csv:6: a range from '3' to '3'"),
+        ({"nodes": NODES.replace("14,1,0\n", "")}, "no position of the anchor '14'"),
+        ({"nodes": NODES.replace("14,1,0", "14,1,")}, "no position of the anchor '14'"),
+        ({"nodes": NODES.replace("0.5,0.5", "x,0.5")}, r"nodes\.csv:5: the x_m x"),
+        ({"nodes": NODES + "3,1,1\n"}, r"nodes\.csv:7: node '3' is listed twice"),
+    ],
+)
+def test_a_damaged_table_is_refused_with_the_place(read, tables, text):
+    with pytest.raises(DataFormatError, match=text):
+        read(**tables)
 
 
 def test_the_embedded_network_is_the_documented_draw():

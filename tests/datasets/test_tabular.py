@@ -77,6 +77,17 @@ def test_a_table_without_its_label_column_is_refused(read):
         read(IRIS.replace("species", "kind"))
 
 
+@pytest.mark.parametrize("text", ["", "sepal,petal,species\n"])
+def test_a_table_without_rows_is_refused(read, text):
+    with pytest.raises(DataFormatError, match=r"iris\.csv: there are no rows"):
+        read(text)
+
+
+def test_a_name_is_a_string():
+    with pytest.raises(OptionError, match=r"no table \['iris'\]"):
+        tabular(["iris"])
+
+
 def test_an_unknown_name_is_answered_with_the_known_ones():
     with pytest.raises(OptionError, match=r"'mnist'.*iris.*climate"):
         tabular("mnist")

@@ -305,6 +305,86 @@ def test_tables_and_evidence_handed_in_are_checked():
 
 
 @pytest.mark.parametrize(
+    "cardinalities, scopes, tables, evidence, message",
+    [
+        ((0,), (), (), {}, "variable 0 has cardinality 0;"),
+        ((2, -1), (), (), {}, "variable 1 has cardinality -1;"),
+        (("2",), (), (), {}, "variable 0 has cardinality '2';"),
+        ((2.0,), (), (), {}, r"variable 0 has cardinality 2\.0;"),
+        ((True,), (), (), {}, "variable 0 has cardinality True;"),
+        (3, (), (), {}, "cardinalities=3 is no sequence"),
+        ((2, 2), ((0.5, 1),), (torch.zeros(2, 2),), {}, r"table 0 has scope \(0\.5, 1\)"),
+        ((2, 2), (("0", 1),), (torch.zeros(2, 2),), {}, r"table 0 has scope \('0', 1\)"),
+        ((2, 2), ((False, 1),), (torch.zeros(2, 2),), {}, r"table 0 has scope \(False, 1\)"),
+        ((2, 2), (0,), (torch.zeros(2),), {}, "the scope of table 0=0 is no sequence"),
+        ((2, 2), 0, (torch.zeros(2),), {}, "scopes=0 is no sequence"),
+        ((2, 2), ((0,),), 1.5, {}, r"log_tables=1\.5 is no sequence"),
+        ((2, 2), ((0,),), (torch.zeros(2),), [0], "evidence is list"),
+    ],
+)
+def test_numbers_of_variables_and_states_are_checked(
+    cardinalities, scopes, tables, evidence, message
+):
+    with pytest.raises(OptionError, match=message):
+        DiscreteModel(cardinalities, scopes, tables, evidence)
+
+
+def test_cardinalities_and_scopes_come_as_tensors_and_arrays_too():
+    table = torch.tensor([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]])
+    model = DiscreteModel(torch.tensor([2, 3]), (np.array([0, 1]),), (table,))
+    assert model.cardinalities == (2, 3) and model.scopes == ((0, 1),)
+    assert_close(
+        float(pg.fit(model, infer=pg.BP, progress=False).log_evidence),
+        math.log(sum(map(math.exp, table.flatten().tolist()))),
+        rtol=0,
+        atol=1e-6,
+    )
+
+
+# A tree with unary, pairwise and empty scopes; evidence cuts some tables, and one down to a number.
+TREE_CARDS, TREE_SCOPES = (2, 3, 2), ((0,), (1, 0), (1, 2), (2,), ())
+TREE_EVIDENCE = [{}, {1: 2}, {2: 0}, {0: 1, 1: 0}]
+
+
+def enumerated_log_z(tables, evidence):
+    """log sum over the states that agree with the evidence, as a function torch can derive."""
+    terms = []
+    for x in itertools.product(*map(range, TREE_CARDS)):
+        if all(x[v] == state for v, state in evidence.items()):
+            cells = [t[tuple(x[v] for v in s)] for s, t in zip(TREE_SCOPES, tables)]
+            terms.append(torch.stack(cells).sum())
+    return torch.stack(terms).logsumexp(0)
+
+
+def tree_tables(requires_grad=False):
+    torch.manual_seed(5)
+    shapes = [[TREE_CARDS[v] for v in scope] for scope in TREE_SCOPES]
+    return tuple(torch.randn(s, dtype=torch.float64, requires_grad=requires_grad) for s in shapes)
+
+
+@pytest.mark.parametrize("evidence", TREE_EVIDENCE)
+def test_tables_that_are_changed_in_place_change_the_model(evidence):
+    tables = tree_tables()
+    model = DiscreteModel(TREE_CARDS, TREE_SCOPES, tables, evidence)
+    for shift in (0.0, 1.0, torch.tensor([[0.5, -1.0], [2.0, 0.0], [-0.3, 1.7]])):
+        tables[2].add_(shift)
+        found = pg.fit(model, infer=pg.BP, progress=False).log_evidence
+        assert_close(found, enumerated_log_z(tables, evidence), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("evidence", TREE_EVIDENCE)
+def test_the_log_evidence_has_gradients_in_the_tables(evidence):
+    tables = tree_tables(requires_grad=True)
+    model = DiscreteModel(TREE_CARDS, TREE_SCOPES, tables, evidence)
+    found = pg.fit(model, infer=pg.BP, progress=False).log_evidence
+    for got, truth in zip(
+        torch.autograd.grad(found, tables),
+        torch.autograd.grad(enumerated_log_z(tables, evidence), tables),
+    ):
+        assert_close(got, truth, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize(
     "evidence, message",
     [
         ({0: True}, r"variable 0 into state True; its states are 0 \.\. 1"),

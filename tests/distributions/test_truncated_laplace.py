@@ -10,7 +10,7 @@ from scipy import integrate, stats
 from torch.testing import assert_close
 
 from pyrograph.distributions import TruncatedLaplace
-from pyrograph.errors import OptionError
+from pyrograph.errors import OptionError, ShapeMismatch
 
 CASES = {
     "inside": (0.2, 0.3, 0.5, -1.0, 2.0),
@@ -93,8 +93,22 @@ def test_batches_equal_their_elements():
         ((0.0, 1.0, 0.0), "cut"),
         ((0.0, 1.0, 1.0, 0.0), "both low and high"),
         ((0.0, 1.0, 1.0, 2.0, 1.0), "below high"),
+        ((math.nan, 1.0, 1.0), "loc must be finite"),
+        ((math.inf, 1.0, 1.0, 0.0, 1.0), "loc must be finite"),
+        ((0.0, 1.0, math.nan), "cut must be above 0"),
+        ((0.0, 1.0, 1.0, -math.inf, math.inf), "low must be finite"),
+        ((0.0, 1.0, math.inf, 0.0, math.inf), "high must be finite"),
+        ((0.0, 1.0, 1.0, torch.tensor([-1.0, -math.inf]), 1.0), "low must be finite"),
+        ((0.0, 1.0, 1.0, math.nan, 1.0), "below high"),
+        (("a", 1.0, 1.0), "the parameters are str, float, float"),
+        ((0.0, None, 1.0), "the parameters are float, NoneType, float"),
     ],
 )
 def test_bad_arguments_are_named(arguments, text):
     with pytest.raises(OptionError, match=text):
         TruncatedLaplace(*arguments)
+
+
+def test_shapes_that_do_not_broadcast_are_said():
+    with pytest.raises(ShapeMismatch, match=r"loc \(2,\), scale \(3,\), cut \(\)"):
+        TruncatedLaplace(torch.zeros(2), torch.ones(3), 1.0)

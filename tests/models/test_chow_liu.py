@@ -379,3 +379,52 @@ def test_the_index_in_liras_hangs_on_the_index_in_dollars(data_root):
 
 def test_integers_share_centres(data_root):
     assert ChowLiuTree.fit(tabular("poker")).pair.num_centres <= 13 * 13
+
+
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        ({"root": 1.5}, r"root=1\.5 must be a whole number"),
+        ({"root": "a"}, "root='a' must be a whole number"),
+        ({"root": None}, "root=None must be a whole number"),
+        ({"root": True}, "root=True must be a whole number"),
+        ({"max_centres": 2.5}, r"max_centres=2\.5 must be a whole number"),
+        ({"max_centres": "a"}, "max_centres='a' must be a whole number"),
+        ({"bandwidth": None}, "bandwidth=None must be"),
+        ({"bandwidth": ["a"]}, r"bandwidth=\['a'\] must be"),
+        ({"seed": None}, "seed=None must be a whole number"),
+        ({"seed": 1.5, "max_centres": 10}, r"seed=1\.5 must be a whole number"),
+    ],
+)
+def test_options_of_another_kind_are_refused(options, text):
+    with pytest.raises(OptionError, match=text):
+        ChowLiuTree.fit(bimodal_rows(), **options)
+
+
+@pytest.mark.parametrize(
+    "data, text",
+    [
+        ([[0.0, 1.0], [1.0, 3.0]], "data are list"),
+        (np.array([["a", "b"], ["c", "d"]]), "array of <U1"),
+    ],
+)
+def test_data_that_are_no_array_of_numbers_are_refused(data, text):
+    with pytest.raises(OptionError, match=text):
+        ChowLiuTree.fit(data)
+
+
+def test_rows_may_come_as_an_array():
+    rows = bimodal_rows()
+    one, other = ChowLiuTree.fit(rows.numpy(), root=np.int64(2)), ChowLiuTree.fit(rows, root=2)
+    assert torch.equal(one.edges, other.edges)
+    assert_close(one.log_prob(rows), other.log_prob(rows), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("n", [-1, 1.5, None, True])
+def test_numbers_of_draws_that_are_none_are_refused(n):
+    with pytest.raises(OptionError, match=f"n={n} must be"):
+        ChowLiuTree.fit(bimodal_rows()).sample(n)
+
+
+def test_no_draws_are_none():
+    assert ChowLiuTree.fit(bimodal_rows()).sample(0).shape == (0, 5)

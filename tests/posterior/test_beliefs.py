@@ -124,6 +124,12 @@ def test_questions_about_what_is_not_there_are_answered_in_words(posterior):
         posterior.factor_marginal("z")
     with pytest.raises(OptionError, match="no site to draw"):
         posterior.guide(sites=[])
+    with pytest.raises(OptionError, match=r"guide\(sites=3\) needs a list of names"):
+        posterior.guide(sites=3)
+    with pytest.raises(OptionError, match=r"no latent site .*\['c'\]"):
+        posterior.guide(sites=[["c"]])
+    with pytest.raises(OptionError, match=r"no latent site .*\['c'\]"):
+        posterior.marginal(["c"])
     with pytest.raises(OptionError, match='no latent site "y"'):
         posterior.guide(sites=["y"])
 

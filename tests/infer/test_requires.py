@@ -1,0 +1,65 @@
+"""Sites and plates without anything to infer: refused by name, and the advice followed works."""
+
+import math
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+
+import pyrograph as pg
+from pyrograph.errors import InvalidProgram, UnsupportedSite
+
+CONTINUOUS = [pg.GraphicalSVGD, pg.Langevin, pg.EP, pg.VMP, pg.BP, pg.QBethe, pg.BBIS]
+CONSTANT = {
+    "Dirichlet": lambda: dist.Dirichlet(torch.ones(1)),
+    "batch": lambda: dist.Dirichlet(torch.ones(3, 1)),
+    "Normal": lambda: dist.Normal(torch.zeros(0), 1.0).to_event(1),
+    "mixture": lambda: dist.MixtureSameFamily(
+        dist.Categorical(torch.ones(2)), dist.Dirichlet(torch.ones(2, 1))
+    ),
+}
+
+
+def line(w):
+    """x ~ N(0, 1) and y ~ N(w x, 1) at y = 1."""
+    x = pyro.sample("x", dist.Normal(0.0, 1.0))
+    pyro.sample("y", dist.Normal(x * w, 1.0), obs=torch.tensor(1.0))
+
+
+@pytest.mark.parametrize("infer", CONTINUOUS)
+@pytest.mark.parametrize("name", CONSTANT)
+def test_a_site_of_one_value_is_refused_by_name(infer, name):
+    def model():
+        line(pyro.sample("w", CONSTANT[name]()).sum())
+
+    text = rf'site "w" .*event shape.*one value only, so {infer.__name__} .*obs=value'
+    with pytest.raises(UnsupportedSite, match=text):
+        pg.fit(model, infer=infer, progress=False)
+
+
+def test_a_site_of_one_value_may_be_observed():
+    def model():
+        line(pyro.sample("w", dist.Dirichlet(torch.ones(1)), obs=torch.ones(1)).sum())
+
+    found = pg.fit(model, infer=pg.EP, progress=False).log_evidence
+    truth = -0.5 * math.log(2 * math.pi * 2) - 1 / 4  # y ~ N(0, 2)
+    assert float(found) == pytest.approx(truth, abs=1e-6)
+
+
+@pytest.mark.parametrize("infer", [*CONTINUOUS, pg.CollapsedBBIS])
+@pytest.mark.parametrize("place", ["with", "for", "observed"])
+def test_a_plate_without_elements_is_refused_by_name(infer, place):
+    def model():
+        z = pyro.sample("z", dist.Bernoulli(0.3), obs=torch.tensor(1.0))
+        plate = pyro.plate("rows", 0)
+        if place == "for":
+            for i in plate:
+                pyro.sample(f"y{i}", dist.Normal(z, 1.0))
+            return
+        with plate:
+            data = torch.zeros(0) if place == "observed" else None
+            pyro.sample("y", dist.Normal(z, 1.0), obs=data)
+
+    with pytest.raises(InvalidProgram, match=r'plate "rows" has size 0.*if size > 0'):
+        pg.fit(model, infer=infer, progress=False)
