@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.distributions import Independent, biject_to
 
 from pyrograph.diagnostics.support import DRAW_THE_PLANE
-from pyrograph.errors import InvalidProgram, UnsupportedSite, ZeroMass
-from pyrograph.trace.plain_run import retried
+from pyrograph.errors import UnsupportedSite, ZeroMass
+from pyrograph.trace.plain_run import refuse_empty_plate, retried
 from pyrograph.trace.sites import (
     draw,
     enumeration,
@@ -76,24 +76,6 @@ def check_continuous(msg: dict, engine: str) -> None:
     """
     refuse_periodic(msg, engine)
     refuse_constant(msg, engine)
-
-
-def refuse_empty_plate(msg: dict) -> None:
-    """Raise for a plate of no elements, which Pyro divides by.
-
-    Args:
-        msg: of the statement by which a plate picks its elements.
-
-    Raises:
-        InvalidProgram: it has none.
-    """
-    if msg["fn"].size == 0:
-        name = msg["name"]
-        raise InvalidProgram(
-            f'plate "{name}" has size 0, for which Pyro has no scale. Leave the plate and what is '
-            f"in it out where there are no elements: if size > 0, then with pyro.plate("
-            f'"{name}", size).'
-        )
 
 
 @dataclass(frozen=True)

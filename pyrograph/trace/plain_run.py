@@ -68,6 +68,24 @@ def refuse_unscored(msg: dict) -> None:
             )
 
 
+def refuse_empty_plate(msg: dict) -> None:
+    """Raise for a plate of no elements, which Pyro divides by.
+
+    Args:
+        msg: of the statement by which a plate picks its elements.
+
+    Raises:
+        InvalidProgram: it has none.
+    """
+    if msg["fn"].size == 0:
+        name = msg["name"]
+        raise InvalidProgram(
+            f'plate "{name}" has size 0, for which Pyro has no scale. Leave the plate and what is '
+            f"in it out where there are no elements: if size > 0, then with pyro.plate("
+            f'"{name}", size).'
+        )
+
+
 class _Draw(Messenger):
     """Draws the latent sites, holds the fixed ones, and remembers what it did.
 
@@ -87,7 +105,7 @@ class _Draw(Messenger):
 
     def _pyro_sample(self, msg: dict) -> None:
         if site_is_subsample(msg):
-            return
+            return refuse_empty_plate(msg)
         refuse_unscored(msg)
         if not is_latent(msg):
             return

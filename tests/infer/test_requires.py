@@ -63,3 +63,13 @@ def test_a_plate_without_elements_is_refused_by_name(infer, place):
 
     with pytest.raises(InvalidProgram, match=r'plate "rows" has size 0.*if size > 0'):
         pg.fit(model, infer=infer, progress=False)
+
+
+def test_the_structure_of_an_empty_plate_is_refused_by_name_too():
+    def model():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        with pyro.plate("rows", 0):
+            pyro.sample("y", dist.Normal(x, 1.0), obs=torch.zeros(0))
+
+    with pytest.raises(InvalidProgram, match=r'plate "rows" has size 0'):
+        pg.trace_graph(model)

@@ -38,7 +38,6 @@ from pyrograph.infer.message_passing.contradictions import (
     raise_empty,
     refuse_contradictions,
 )
-from pyrograph.infer.message_passing.damping import AutomaticDamping
 from pyrograph.infer.message_passing.double_loop import DoubleLoop, is_discrete
 from pyrograph.infer.message_passing.evidence import kind_of, log_evidence
 from pyrograph.infer.message_passing.families import Continuous
@@ -50,9 +49,9 @@ from pyrograph.infer.message_passing.messages import (
     largest,
     movement,
 )
-from pyrograph.infer.message_passing.mode_start import messages_at_mode
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 from pyrograph.infer.message_passing.results import beliefs_of_graph
+from pyrograph.infer.message_passing.settling import Settling
 from pyrograph.infer.message_passing.tree import applies, exact_messages
 from pyrograph.infer.message_passing.unheld import refuse_improper, refuse_masked_out
 from pyrograph.infer.options import count, fraction
@@ -174,8 +173,15 @@ class MessagePassing(Engine):
         self._is_tree = self._is_tree and applies(self.network)
         plain_bp = all(bool((block.alpha == 1).all()) for block in self.network.blocks)
         settles = self._forest and plain_bp and not self.network.has_quadrature
-        automatic = self.damping == "auto" and not settles
-        self._automatic = AutomaticDamping() if automatic else None
+        damping = None if self.damping == "auto" else self.damping
+        leaps = self.tol and self.schedule != "residual" and applies_to(self.network)
+        self._settling = Settling(
+            self.graph,
+            self.network,
+            0.0 if settles and damping is None else damping,
+            Acceleration(self.tol) if leaps else None,
+            self.init is None,
+        )
         sequential = self.schedule == "sequential"
         self._colours: list = self._node_colours() if sequential else [None]
         with torch.no_grad():
@@ -186,9 +192,6 @@ class MessagePassing(Engine):
             self.beliefs = self.beliefs_of(self.messages)
         self._log_evidence: Tensor | None = None
         self._double_loop: DoubleLoop | None = None
-        self._was_at_mode = False
-        accelerates = self.tol and self.schedule != "residual" and applies_to(self.network)
-        self._acceleration = Acceleration(self.tol) if accelerates else None
 
     def build(self) -> Network:
         return build(self.graph, self.alpha_of, self.num_points, self.family)
@@ -219,7 +222,9 @@ class MessagePassing(Engine):
             return self._advance()
         except (InferenceError, torch.linalg.LinAlgError) as error:
             self.messages, self.beliefs = before
-            if self._starts_at_mode() or self._starts_damped():
+            start = self._settling.start_after_error() if self.num_done else None
+            if start is not None:
+                self._settle(start, self.beliefs_of(start))
                 return self.advance()
             if isinstance(error, torch.linalg.LinAlgError):
                 raise InferenceError(NO_COVARIANCE) from error
@@ -233,7 +238,7 @@ class MessagePassing(Engine):
             if self._must_fall_back():
                 self._double_loop = DoubleLoop(self.network, self._node_colours())
                 self._double_loop.start_from(self.messages, self.beliefs)
-            eta = 1 - (self._automatic.value if self._automatic else self._fixed_damping())
+            eta = 1 - self._settling.damping
             if self._is_tree and self.num_done == 0:
                 messages = exact_messages(self.network)
                 beliefs = self.beliefs_of(messages)
@@ -253,16 +258,7 @@ class MessagePassing(Engine):
                 parts = [self._send(eta, nodes) for nodes in self._colours]
                 residual = torch.stack([r for r, _ in parts]).amax()
                 skipped = torch.stack([s for _, s in parts]).sum()
-                if self._acceleration:
-                    self._accelerate(before, float(residual))
-            if self._automatic and self._double_loop is None:
-                runs_away = self._automatic.observe(float(residual))
-                if self._automatic.value != 1 - eta and self._acceleration:
-                    self._acceleration.forget()
-                if self._automatic.level and self._starts_at_mode():
-                    self._automatic = AutomaticDamping()
-                elif runs_away and self.network.has_quadrature and self.init is None:
-                    self._start_again()
+                self._help(before, residual)
             met = self.tol is not None and float(residual) <= self.tol
             if met or self.num_done % RECORD == 0 or self._log_evidence is None:
                 self._log_evidence = self.log_evidence
@@ -270,59 +266,24 @@ class MessagePassing(Engine):
 
     def _must_fall_back(self) -> bool:
         """Whether no damping settles the plain iteration, and the convergent one applies."""
-        exhausted = self._automatic is not None and self._automatic.is_exhausted
-        return exhausted and self._double_loop is None and is_discrete(self.network)
+        falls = self._settling.is_exhausted and self._double_loop is None
+        return falls and is_discrete(self.network)
 
-    def _accelerate(self, before: list[list[Message]], residual: float) -> None:
-        """Go on from where the last sweeps lead, if they are slow and beliefs stay proper."""
-        self._acceleration.observe(residual)
-        if not self._acceleration.is_on:
+    def _help(self, before: list[list[Message]], residual: Tensor) -> None:
+        """Go on from elsewhere, where the last sweep was slow or ran away."""
+        if self._settling.automatic is None and self._settling.leaps is None:
             return
-        messages = self._acceleration.extrapolated(
-            self.network.blocks, before, self.messages, self.beliefs
-        )
-        if messages is None:
-            return
-        beliefs = self.beliefs_of(messages)
-        if self._lost(beliefs) or self._overflow(beliefs):
-            self._acceleration.forget()
-        else:
-            self._settle(messages, beliefs)
-
-    @torch.no_grad()
-    def _starts_at_mode(self) -> bool:
-        """Go to the messages of Laplace's approximation, once, where sweeps from flat ones ran
-        away."""
-        if self._automatic is None or self.init is not None or self._was_at_mode:
-            return False
-        self._was_at_mode = True
-        messages = messages_at_mode(self.graph, self.network)
-        if messages is None:
-            return False
-        if self._acceleration:
-            self._acceleration.forget()
-        self._settle(messages, self.beliefs_of(messages))
-        return True
-
-    def _starts_damped(self) -> bool:
-        """Go back to the first messages with more damping, where sweeps by quadrature led to what
-        is no density, as long as there is more."""
-        led = self.num_done > 0 and self.network.has_quadrature and self.init is None
-        if not (led and self._automatic and self._automatic.is_raised()):
-            return False
-        self._start_again()
-        return True
-
-    @torch.no_grad()
-    def _start_again(self) -> None:
-        """From the first messages: those that ran away say nothing."""
-        for block in self.network.blocks:
-            if isinstance(block, QuadratureFactors):
-                block.forget_grid()
-        if self._acceleration:
-            self._acceleration.forget()
-        messages = [block.start(self.network.families) for block in self.network.blocks]
-        self._settle(messages, self.beliefs_of(messages))
+        height = float(residual)
+        leap = self._settling.leap(before, self.messages, self.beliefs, height)
+        if leap is not None:
+            beliefs = self.beliefs_of(leap)
+            if self._lost(beliefs) or self._overflow(beliefs):
+                self._settling.forget_leaps()
+            else:
+                self._settle(leap, beliefs)
+        start = self._settling.new_start(height)
+        if start is not None:
+            self._settle(start, self.beliefs_of(start))
 
     def _gap(self) -> Tensor:
         """How far a plain step would move the messages."""
@@ -332,9 +293,6 @@ class MessagePassing(Engine):
             for gap in changes(block, old, block.update(old, self.beliefs)[0], self.beliefs)
         ]
         return torch.stack(gaps).amax()
-
-    def _fixed_damping(self) -> float:
-        return 0.0 if self.damping == "auto" else float(self.damping)
 
     def _send(self, eta: float, nodes: Tensor | None) -> tuple[Tensor, Tensor]:
         """New messages, into the chosen nodes or all, damped; what changed and was skipped."""
@@ -495,13 +453,8 @@ class MessagePassing(Engine):
     def carried(self) -> dict[str, Any]:
         kept: dict[str, Any] = {
             "messages": saved_messages(self.network, self.messages),
-            "automatic": {},
-            "was_at_mode": self._was_at_mode,
+            **self._settling.carried(),
         }
-        if self._automatic:
-            kept["automatic"] = self._automatic.carried()
-        if self._acceleration:
-            kept["acceleration"] = self._acceleration.carried()
         kept["double_loop"] = {} if self._double_loop is None else self._double_loop.carried()
         unknown = self.graph.constant.detach().new_full((), torch.nan)
         kept["evidence"] = unknown if self._log_evidence is None else self._log_evidence.clone()
@@ -509,13 +462,9 @@ class MessagePassing(Engine):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.messages = loaded_messages(self.network, self.messages, state["messages"])
-        if self._automatic and state["automatic"]:
-            self._automatic.restore(state["automatic"])
+        self._settling.restore(state)
         evidence = state["evidence"].to(self.graph.constant)
         self._log_evidence = None if bool(evidence.isnan()) else evidence
-        self._was_at_mode = bool(state.get("was_at_mode", False))
-        if self._acceleration and "acceleration" in state:
-            self._acceleration.restore(state["acceleration"], self.graph.constant)
         self._double_loop = None
         if state["double_loop"]:
             self._double_loop = DoubleLoop(self.network, self._node_colours())

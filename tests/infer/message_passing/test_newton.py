@@ -53,7 +53,7 @@ def in_states(model, alpha=1.0):
 def forced(engine):
     """The engine, over to its fallback from the first step on."""
     engine.setup()
-    engine._automatic.is_exhausted = True
+    engine._settling.automatic.is_exhausted = True
     return engine
 
 

@@ -240,7 +240,7 @@ def test_a_hierarchy_settles_at_any_power(seed, options, evidence_within, moment
 
 def test_a_run_that_fails_starts_again_with_more_damping(monkeypatch):
     """Without a mode to start from: a centred hierarchy of a scale that may be 0 has none."""
-    where = "pyrograph.infer.message_passing.engine.messages_at_mode"
+    where = "pyrograph.infer.message_passing.settling.messages_at_mode"
     monkeypatch.setattr(where, lambda graph, network: None)
     y = counts(0)
     evidence, _, _ = hierarchy_truth(y)

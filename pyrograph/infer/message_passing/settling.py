@@ -1,0 +1,129 @@
+"""What helps sweeps to settle that do not by themselves.
+
+Slow sweeps are accelerated (:mod:`.acceleration`). Where sweeps run away, or end where there is no
+density, they start again: Gaussian beliefs once from the mode (:mod:`.mode_start`), then from the
+first messages with more damping (:mod:`.damping`): messages that ran away say nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from pyrograph.graph import FactorGraph
+from pyrograph.infer.message_passing.acceleration import Acceleration
+from pyrograph.infer.message_passing.build import Network
+from pyrograph.infer.message_passing.damping import AutomaticDamping
+from pyrograph.infer.message_passing.messages import Message
+from pyrograph.infer.message_passing.mode_start import messages_at_mode
+from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
+
+Messages = list[list[Message]]
+
+
+class Settling:
+    """Damping, leaps and new starts of one run.
+
+    Args:
+        damping: share of the old message kept; None for automatic damping.
+        leaps: how sweeps are accelerated, if they are.
+        may_start_again: whether the run began with the first messages, not the user's.
+    """
+
+    def __init__(
+        self,
+        graph: FactorGraph,
+        network: Network,
+        damping: float | None,
+        leaps: Acceleration | None,
+        may_start_again: bool,
+    ):
+        self.graph, self.network = graph, network
+        self.fixed = damping
+        self.automatic = AutomaticDamping() if damping is None else None
+        self.leaps = leaps
+        self.may_start_again = may_start_again and self.automatic is not None
+        self._was_at_mode = False
+
+    @property
+    def damping(self) -> float:
+        """In force."""
+        return self.automatic.value if self.automatic else self.fixed
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether no damping helps."""
+        return self.automatic is not None and self.automatic.is_exhausted
+
+    def leap(
+        self, before: Messages, after: Messages, beliefs: list, residual: float
+    ) -> Messages | None:
+        """Where the last sweeps lead, if they are slow."""
+        if self.leaps is None:
+            return None
+        self.leaps.observe(residual)
+        if not self.leaps.is_on:
+            return None
+        return self.leaps.extrapolated(self.network.blocks, before, after, beliefs)
+
+    def forget_leaps(self) -> None:
+        """What follows is another iteration."""
+        if self.leaps:
+            self.leaps.forget()
+
+    def new_start(self, residual: float) -> Messages | None:
+        """Take note of a sweep's residual: messages to start again from if sweeps run away."""
+        if self.automatic is None:
+            return None
+        before = self.automatic.value
+        runs_away = self.automatic.observe(residual)
+        if self.automatic.value != before:
+            self.forget_leaps()
+        return self._mode() or self._first() if runs_away and self.may_start_again else None
+
+    def start_after_error(self) -> Messages | None:
+        """Messages to start again from where a sweep came upon what is no density."""
+        if not self.may_start_again:
+            return None
+        return self._mode() or (self._first() if self.automatic.is_raised() else None)
+
+    @torch.no_grad()
+    def _mode(self) -> Messages | None:
+        """Messages at the mode, the first time; damping starts afresh."""
+        if self._was_at_mode:
+            return None
+        self._was_at_mode = True
+        messages = messages_at_mode(self.graph, self.network)
+        if messages is not None:
+            self.forget_leaps()
+            self.automatic = AutomaticDamping()
+        return messages
+
+    @torch.no_grad()
+    def _first(self) -> Messages | None:
+        """The first messages, where factors are integrated by quadrature."""
+        if not self.network.has_quadrature:
+            return None
+        self.forget_leaps()
+        for block in self.network.blocks:
+            if isinstance(block, QuadratureFactors):
+                block.forget_grid()
+        return [block.start(self.network.families) for block in self.network.blocks]
+
+    # ------------------------------------------------------------------ checkpoints
+    def carried(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {
+            "automatic": self.automatic.carried() if self.automatic else {},
+            "acceleration": self.leaps.carried() if self.leaps else {},
+            "was_at_mode": self._was_at_mode,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        if self.automatic and state["automatic"]:
+            self.automatic.restore(state["automatic"])
+        if self.leaps and state.get("acceleration"):
+            self.leaps.restore(state["acceleration"], self.graph.constant)
+        self._was_at_mode = bool(state.get("was_at_mode", False))
