@@ -13,6 +13,7 @@ component, pushed through the map to the site's support.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -26,6 +27,7 @@ from torch.distributions import (
     Normal,
     biject_to,
 )
+from torch.distributions.constraints import Constraint
 
 from pyrograph.beliefs import Categoricals, JointMixture, Normals
 from pyrograph.errors import InferenceError, OptionError, ShapeMismatch, UnsupportedSite
@@ -73,14 +75,21 @@ class MixturePosterior(ScopedPosterior):
         lead = (*batch, self.mixture.num_components)
         base = _normal(nodes, lead, event)
         if not is_real(described.support):
-            base = Pushforward(base, biject_to(support_on(described.support, nodes.mean.device)))
+            support = support_on(described.support, nodes.mean.device)
+            beside = _beside_components(support, len(described.constrained_event_shape))
+            base = Pushforward(base, biject_to(beside))
         weights = self.mixture.log_weights.expand(lead)
         return MixtureSameFamily(
             Categorical(logits=weights, validate_args=False), base, validate_args=False
         )
 
     def sample(self, num_samples: int) -> dict[str, Tensor]:
-        """Draws from the joint mixture: one component for all nodes of a draw."""
+        """Draws from the joint mixture: one component for all nodes of a draw.
+
+        Nodes are independent within a component, also where ``covariance="full"`` correlated
+        them in the beliefs of factors (:meth:`factor_marginal`). Draws that keep such dependence
+        are those of ``covariance="diagonal"`` with more components.
+        """
         num_samples = number_of_draws(num_samples)
         sites = self.graph.sites
         if not num_samples:
@@ -108,7 +117,7 @@ class MixturePosterior(ScopedPosterior):
 
         Raises:
             OptionError: no such site, a node given before, a value outside the support, or what
-                is no tensor by site.
+                is no tensor by site; a value so far out that no component reaches it.
             ShapeMismatch: a value or mask has another shape than the site.
             UnsupportedSite: a site's support depends on latents.
             InferenceError: nodes are correlated within a component (``covariance="full"``).
@@ -130,9 +139,12 @@ class MixturePosterior(ScopedPosterior):
                 raise OptionError(f'nodes of site "{name}" are given already')
             known[name] = which, self._states_or_numbers(site, values[name], which)
             given[name] = which | given.get(name, torch.zeros_like(which))
+        mixture = self.mixture.condition(known)
+        if not bool(mixture.log_weights.exp().isfinite().all()):
+            raise OptionError(self._out_of_reach(known))
         result = MixturePosterior(
             self.graph,
-            self.mixture.condition(known),
+            mixture,
             [],
             is_joint=True,
             converged=self.converged,
@@ -141,6 +153,21 @@ class MixturePosterior(ScopedPosterior):
         )
         result.given = given
         return result
+
+    def _out_of_reach(self, known: Mapping[str, tuple[Tensor, Tensor]]) -> str:
+        """What to say of values that leave no component any weight."""
+        for name, (mask, value) in known.items():
+            log_p = self.mixture.sites[name].log_prob(value)[:, mask].sum(1)  # [L]
+            if not bool(log_p.isfinite().any()):
+                break
+        else:
+            name = '", "'.join(known)
+        return (
+            f'the value of site "{name}" is so far out that the log density of every component '
+            "overflows, and their weights given it are 0 / 0. Give a value nearer to the "
+            "posterior, or fit the program with the value held: "
+            "pyro.poutine.condition(model, data={...})"
+        )
 
     def _states_or_numbers(self, site: Site, value: Tensor, mask: Tensor) -> Tensor:
         """``[n]`` or ``[n, d]``: state numbers or unconstrained numbers of the given nodes."""
@@ -166,11 +193,10 @@ class MixturePosterior(ScopedPosterior):
             )
         value = value.to(nodes.mean)
         support = support_on(site.support, value.device)
-        flat = value.reshape(site.num_nodes, *site.constrained_event_shape)
-        inside = support.check(flat)
+        inside = support.check(value)  # in the site's shape: bounds may vary over its plates
         if not bool(inside.reshape(site.num_nodes, -1).all(1)[mask].all()):
             raise OptionError(f'a value of site "{site.name}" is outside its support')
-        free = biject_to(support).inv(flat).reshape(site.num_nodes, -1)
+        free = biject_to(support).inv(value).reshape(site.num_nodes, -1)
         if not bool(free.isfinite().all(1)[mask].all()):
             raise OptionError(f'a value of site "{site.name}" is infinite or on its boundary')
         return torch.where(mask.unsqueeze(1), free, 0.0)
@@ -178,7 +204,7 @@ class MixturePosterior(ScopedPosterior):
     @torch.inference_mode(False)  # its parameters are to be trained
     def guide(self, sites: Sequence[str] | None = None) -> MixtureGuide:
         """The joint mixture as a Pyro guide with its exact density; sites left out are integrated
-        out.
+        out. Nodes are independent within a component, as in :meth:`sample`.
 
         Raises:
             OptionError: no such site, or an empty list.
@@ -193,6 +219,18 @@ class MixturePosterior(ScopedPosterior):
                 "guide(sites=[...])"
             )
         return MixtureGuide.from_mixture(chosen, self.mixture).drawing(self.graph)
+
+
+def _beside_components(support: Constraint, event_dim: int) -> Constraint:
+    """The support of ``[*batch, L, *event]``: bounds that vary over the batch, or have its
+    dimensions, take one more between batch and event."""
+    beside = copy.copy(support)
+    for name, value in vars(support).items():
+        if isinstance(value, Constraint):
+            object.__setattr__(beside, name, _beside_components(value, event_dim))
+        elif isinstance(value, Tensor) and value.dim() > event_dim:
+            object.__setattr__(beside, name, value.unsqueeze(-1 - event_dim))
+    return beside
 
 
 def _normal(nodes: Normals, lead: tuple[int, ...], event: tuple[int, ...]) -> Distribution:
@@ -218,13 +256,18 @@ def _by_site(what: str, given: object) -> Mapping:
 
 def _as_tensor(what: str, site: Site, given: object) -> Tensor:
     try:
-        return torch.as_tensor(given)
+        value = torch.as_tensor(given)
     except (TypeError, ValueError, RuntimeError) as error:
         shape = list(site.shape if what == "value" else site.batch_shape)
         raise OptionError(
             f'the {what} of site "{site.name}" has to be a tensor of shape {shape}; it was given '
             f"as {given!r}"
         ) from error
+    if value.is_complex():
+        raise OptionError(
+            f'the {what} of site "{site.name}" is complex, the site is real; give its real part'
+        )
+    return value
 
 
 def _checked_mask(site: Site, mask: Tensor | None) -> Tensor:

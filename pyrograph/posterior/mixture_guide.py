@@ -26,7 +26,7 @@ from pyro.nn import PyroParam
 from torch import Tensor
 
 from pyrograph.beliefs import Categoricals, JointMixture, Normals
-from pyrograph.errors import InferenceError
+from pyrograph.errors import InferenceError, OptionError
 from pyrograph.posterior.belief_guide import describe
 from pyrograph.posterior.guide import image
 from pyrograph.posterior.joint_density import Baseline, JointDensity
@@ -171,20 +171,40 @@ class MixtureGuide(SiteGuide):
 
         Of discrete sites the least value that is reached with the probability asked for; states
         that are vectors have no order, and their sites are left out.
+
+        Raises:
+            OptionError: they are no sequence of numbers from 0 to 1.
         """
         mixture = self.mixture()
         points: dict[str, list[Tensor]] = {}
-        for q in quantiles:
+        for q in levels(quantiles):
             packed = {
-                name: _state_quantile(_probabilities(mixture, nodes), self.sites[name], float(q))
+                name: _state_quantile(_probabilities(mixture, nodes), self.sites[name], q)
                 if isinstance(nodes, Categoricals)
-                else _quantile(mixture, nodes, float(q))
+                else _quantile(mixture, nodes, q)
                 for name, nodes in mixture.sites.items()
             }
             for name, site, part in self._parts(packed, torch.Size()):
                 if site["values"] is None or site["values"].dim() == 1:
                     points.setdefault(name, []).append(_point(site, part).v)
         return {name: torch.stack(values) for name, values in points.items()}
+
+
+def levels(quantiles: Sequence[float]) -> list[float]:
+    """The probabilities of quantiles.
+
+    Raises:
+        OptionError: they are no sequence of numbers from 0 to 1.
+    """
+    try:
+        found = [float(q) for q in quantiles]
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise OptionError(
+            f"quantiles={quantiles!r} have to be a sequence of numbers, as in [0.05, 0.5, 0.95]"
+        ) from error
+    if not all(0 <= q <= 1 for q in found):
+        raise OptionError(f"quantiles={quantiles!r} have to be numbers from 0 to 1")
+    return found
 
 
 def _point(site: Mapping[str, Any], part: Tensor) -> Delta:

@@ -1,6 +1,7 @@
 """Marginals, draws and conditionals of a joint mixture: scipy, closed forms and quadrature."""
 
 import io
+from contextlib import ExitStack
 
 import numpy as np
 import pyro
@@ -197,6 +198,84 @@ def test_a_given_bound_holds_for_the_draws():
         q.condition({"y": torch.tensor(0.3)})
 
 
+# ---------------------------------------------------------------------- bounds in plates
+# lower bounds and widths; the shape of the plates; the dimensions of an event
+SEVERAL = {
+    "a plate": ([0.0, 10.0], [1.0, 10.0], (2,), 0),
+    "two plates": ([[0.0, 10.0], [20.0, 30.0], [40.0, 50.0]], [[5.0]], (3, 2), 0),
+    "the inner of two plates": ([0.0, 10.0, 20.0], [5.0, 1.0, 5.0], (3, 3), 0),
+    "the outer of two plates": ([[0.0], [0.0], [0.0]], [[5.0], [15.0], [25.0]], (3, 1), 0),
+    "an event": ([0.0, 10.0], [1.0, 10.0], (2,), 1),
+    "an event in a plate": ([[0.0, 10.0], [20.0, 30.0]], [[1.0, 10.0]], (2, 2), 1),
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+@pytest.mark.parametrize("components", [1, 2, 3])
+def test_bounds_may_vary_over_plates_and_events(name, components):
+    low, width, shape, event_dim = SEVERAL[name]
+    low, width = torch.tensor(low).double(), torch.tensor(width).double()
+
+    def model():
+        fn = dist.Uniform(low, low + width).expand(shape)
+        with ExitStack() as stack:
+            for k, size in enumerate(shape[: len(shape) - event_dim]):
+                dim = k - len(shape) + event_dim
+                stack.enter_context(pyro.plate(f"plate_{k}", size, dim=dim))
+            x = pyro.sample("x", fn.to_event(event_dim))
+            pyro.sample("y", dist.Normal(x.sum(-1) if event_dim else x, 1.0))
+
+    g = torch.Generator().manual_seed(components)
+    weights = torch.arange(1.0, components + 1).double() / sum(range(components + 1))
+    nodes = int(np.prod(shape[: len(shape) - event_dim]))
+
+    def some(size):
+        size = (components, nodes, size)
+        mean = torch.randn(size, generator=g, dtype=torch.float64)
+        return Normals(mean, 0.3 + torch.rand(size, generator=g, dtype=torch.float64))
+
+    sites = {"x": some(int(np.prod(shape)) // nodes), "y": some(1)}
+    graph = pg.trace_graph(model, unconstrained=True)
+    run = {"converged": True, "status": "converged", "history": {}}
+    q = MixturePosterior(graph, JointMixture(weights.log(), sites), [], is_joint=True, **run)
+
+    # moments by trapezoids, the density by hand
+    z = np.linspace(-8, 8, 2001)
+    at_z = stats.norm.pdf(z) / stats.norm.pdf(z).sum()
+    w = weights.numpy().reshape(-1, *(1,) * len(shape))
+    m, s = (t.reshape(components, *shape).numpy() for t in (sites["x"].mean, sites["x"].factor))
+    a, b = (np.broadcast_to(t.numpy(), shape) for t in (low, width))
+    image = a[..., None] + b[..., None] * special.expit(m[..., None] + s[..., None] * z)
+    mean = (w * (image @ at_z)).sum(0)
+    variance = (w * (image**2 @ at_z)).sum(0) - mean**2
+    marginal = q.marginal("x")
+    np.testing.assert_allclose(marginal.mean, mean, rtol=1e-6)
+    np.testing.assert_allclose(marginal.variance, variance, rtol=1e-5)
+    x = a + b * np.random.default_rng(0).uniform(0.1, 0.9, (4, *shape))
+    u = special.logit((x - a) / b)
+    parts = (
+        stats.norm.logpdf(u[:, None], m, s) - np.log(b * (x - a) / b * (1 - (x - a) / b))[:, None]
+    )
+    if event_dim:
+        parts = parts.sum(-1)
+    log_w = np.log(weights.numpy()).reshape(-1, *(1,) * (parts.ndim - 2))
+    expected = special.logsumexp(parts + log_w, axis=1)
+    np.testing.assert_allclose(marginal.log_prob(torch.from_numpy(x)), expected, rtol=1e-9)
+
+    # given all of x, by Bayes' rule
+    c = q.condition({"x": torch.from_numpy(x[0])})
+    own = np.log(weights.numpy()) + stats.norm.logpdf(u[0], m, s).reshape(components, -1).sum(1)
+    own = special.softmax(own)
+    np.testing.assert_allclose(c.mixture.log_weights.exp(), own, rtol=1e-9)
+    y = np.einsum("l,ln->n", own, sites["y"].mean[..., 0].numpy())
+    np.testing.assert_allclose(c.marginal("y").mean.flatten(), y, rtol=1e-9)
+    np.testing.assert_allclose(c.sample(2)["x"][0], x[0], rtol=1e-9)
+    outside = x[0].copy()
+    outside[(-1,) * len(shape)] = (a + 1.01 * b)[(-1,) * len(shape)]
+    with pytest.raises(OptionError, match='value of site "x" is outside'):
+        q.condition({"x": torch.from_numpy(outside)})
+
+
 # ---------------------------------------------------------------------- guides
 def wide():
     """200 numbers whose sum is seen."""
@@ -251,9 +330,25 @@ def test_a_diagonal_guide_has_scipys_density_trains_and_comes_back():
         ({"x": None}, None, 'value of site "x".*None'),
         ({"x": [[1.0], [1.0, 2.0]]}, None, 'value of site "x"'),
         ({"x": torch.tensor(0.5)}, {"x": "all"}, """mask of site "x".*'all'"""),
+        ({"x": torch.tensor(0.5 + 2j)}, None, 'value of site "x" is complex'),
     ],
 )
 def test_what_is_no_tensor_by_site_is_refused_in_words(values, mask, words):
     q = fit(bounded, num_steps=2, num_components=2)
     with pytest.raises(OptionError, match=words):
         q.condition(values, mask)
+
+
+def test_a_value_that_no_component_reaches_is_refused_by_the_name_of_its_site():
+    """Its squared distance overflows, and weights given it would be NaN."""
+
+    def model():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        y = pyro.sample("y", dist.Normal(0.0, 1.0))
+        pyro.factor("tie", -(x - y).abs())
+
+    q = fit(model, num_steps=2, num_components=2)
+    far = torch.tensor(1e200, dtype=torch.float64)
+    with pytest.raises(OptionError, match='value of site "y" is so far out'):
+        q.condition({"x": torch.tensor(0.1), "y": far})
+    assert bool(q.condition({"x": torch.tensor(1e3)}).marginal("y").mean.isfinite())

@@ -19,7 +19,7 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.beliefs import Categoricals, JointMixture, Normals
-from pyrograph.errors import InferenceError, UnsupportedSite
+from pyrograph.errors import InferenceError, OptionError, UnsupportedSite
 from pyrograph.posterior.mixture_guide import MixtureGuide
 
 PRIOR = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
@@ -317,6 +317,21 @@ def test_medians_and_quantiles_are_those_of_the_marginals():
     assert found["k"].tolist() == [int((k.cumsum() < q).sum()) for q in (0.1, 0.5, 0.9)]
     assert median["h"].shape == (3,) and "h" not in found
     assert median["b"].shape == (2,) and found["b"].shape == (3, 2)
+
+
+@pytest.mark.parametrize(
+    "quantiles, words",
+    [
+        ([0.5, 1.5], "from 0 to 1"),
+        ([-0.2], "from 0 to 1"),
+        ([float("nan")], "from 0 to 1"),
+        (["a"], "sequence of numbers"),
+        (0.5, "sequence of numbers"),
+    ],
+)
+def test_quantiles_are_of_probabilities(quantiles, words):
+    with pytest.raises(OptionError, match=words):
+        guide_of(hybrid, random_mixture()).quantiles(quantiles)
 
 
 def reload(guide):

@@ -26,6 +26,7 @@ from pyrograph.errors import InferenceError, OptionError, ShapeMismatch
 from pyrograph.infer.options import count, positive
 from pyrograph.posterior.joint_density import Baseline, JointDensity
 from pyrograph.posterior.mixture import NormalMixture
+from pyrograph.posterior.mixture_guide import levels
 
 
 class AutoQBethe(AutoContinuous):
@@ -149,11 +150,15 @@ class AutoQBethe(AutoContinuous):
 
     @torch.no_grad()
     def quantiles(self, quantiles: Sequence[float], *args, **kwargs) -> dict[str, Tensor]:
-        """``{site: [len(quantiles), *shape]}``, number by number in unconstrained space."""
+        """``{site: [len(quantiles), *shape]}``, number by number in unconstrained space.
+
+        Raises:
+            OptionError: they are no sequence of numbers from 0 to 1.
+        """
         mixture = NormalMixture(self.locs, self.scales, self.logits)
         out: dict[str, list[Tensor]] = {}
-        for q in quantiles:
-            for site, free in self._unpack_latent(mixture.quantile(float(q))):
+        for q in levels(quantiles):
+            for site, free in self._unpack_latent(mixture.quantile(q)):
                 value = biject_to(site["fn"].support)(free)
                 out.setdefault(site["name"], []).append(value)
         return {name: torch.stack(values) for name, values in out.items()}

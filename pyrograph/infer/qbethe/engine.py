@@ -30,7 +30,13 @@ from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch
 from pyrograph.infer.base import Engine
 from pyrograph.infer.options import count, positive
 from pyrograph.infer.qbethe.build import build
-from pyrograph.infer.qbethe.certificate import FreeEnergy, certify, without_mass
+from pyrograph.infer.qbethe.certificate import (
+    FreeEnergy,
+    certify,
+    integrated,
+    scattered_energies,
+    without_mass,
+)
 from pyrograph.infer.qbethe.components import Components, Parameters
 from pyrograph.infer.qbethe.entropy import component_entropies, node_entropies, overlaps
 from pyrograph.infer.qbethe.potentials import IntegratedPotential
@@ -60,6 +66,12 @@ DECAY = (0.9, 0.95)
 HELD = 0.4
 #: Steps per iteration of L-BFGS, and its memory.
 LBFGS_STEPS, LBFGS_MEMORY = 5, 20
+#: Said of every run with correlations within factors.
+INDEPENDENT_DRAWS = (
+    'With covariance="full" sample() and guide() draw the nodes of a component independently, '
+    "without the correlations within factors that factor_marginal() has: for joint draws take "
+    'covariance="diagonal" and more components.'
+)
 
 
 class QBethe(Engine):
@@ -78,7 +90,9 @@ class QBethe(Engine):
             whichever is more. With 12 the
             optimiser may gain some 0.2 nats from their errors at a node.
         covariance: ``"diagonal"``, nodes independent in a component, or ``"full"``, correlated
-            within the scope of a factor (and the numbers of a node with each other).
+            within the scope of a factor (and the numbers of a node with each other). The
+            evidence and ``factor_marginal`` know of these correlations; ``posterior.sample`` and
+            ``posterior.guide`` draw the nodes of a component independently.
         num_restarts: runs side by side from different starts, of which the best is kept.
         optimizer: ``"adam"`` or ``"lbfgs"``.
         lr: step of Adam in units of the starting widths, decaying along a cosine.
@@ -246,16 +260,19 @@ class QBethe(Engine):
         if self.optimizer == "adam":
             self._rule.step(evaluate)
         else:
-            self._search(evaluate)
+            self._search(evaluate, temperature)
         best = max(self._measured)
         last = self._history.get("objective", [-math.inf])[-1]
         return {"objective": best, "change": abs(best - last) / share}  # short steps change little
 
-    def _search(self, evaluate: Callable[[], Tensor]) -> None:
+    def _search(self, evaluate: Callable[[], Tensor], temperature: float) -> None:
         """A step of L-BFGS, which evaluates where it may not stay."""
         before = {name: value.detach().clone() for name, value in self.parameters.items()}
         try:
             self._rule.step(evaluate)
+            with torch.no_grad():
+                value = self.objective(self.parameters, self._rules, temperature)
+            self._measured = value.tolist()
             self._refuse_non_finite()
         except Exception:
             with torch.no_grad():
@@ -316,15 +333,16 @@ class QBethe(Engine):
                 by_rule = (self._parts(chosen, rules) for rules in (self._rules, other))
                 optimised, second = (FreeEnergy(*map(float, parts)) for parts in by_rule)
                 sums = FreeEnergy(float(energy[best]), float(entropy[best]))
-                value = energy[best] + entropy[best]
-                found = certify(value, optimised, sums, second, self._is_bound)
+                size = integrated(self.network, mixture, self._rules)
+                seen = scattered_energies(self.network, mixture, like)
+                found = certify(like, optimised, (sums, second), seen, size, self._is_bound)
         return mixture_of_graph(
             graph,
             self.network,
             mixture,
             is_joint=self.covariance == "diagonal",
             converged=self.converged,
-            status=_sentences(self.status, found.notes),
+            status=_sentences(self.status, [*found.notes, *self._apart()]),
             history=self.history,
             log_evidence=found.evidence,
             evidence_kind=found.kind,
@@ -338,6 +356,10 @@ class QBethe(Engine):
                 if e is not None:
                     return potential.local.name(e)
         return None
+
+    def _apart(self) -> list[str]:
+        """What is to be said where beliefs of factors know of more dependence than the mixture."""
+        return [INDEPENDENT_DRAWS] if self.network.num_ties else []
 
     @property
     def _is_bound(self) -> bool:

@@ -131,13 +131,15 @@ class ScopeEntropies:
             n = correlation_root(taken(mixture.parameters[name], at), self.sizes)
             closed = closed + n.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         value = (mixture.weights * closed.sum(-1)).sum(1)
-        if overlap is None:
-            return value
+        return value if overlap is None else value + self.mixing(mixture, overlap, rules)
+
+    def mixing(self, mixture: Components, overlap: list[Overlap], rules: Rules) -> Tensor:
+        """What several components add to the entropies of single ones, ``[B]``."""
         if self.has_ties:
-            return value + self._mixing_of_correlated(mixture, rules)
+            return self._mixing_of_correlated(mixture, rules)
         if self._num_points(overlap) > (MAX_PAIR_POINTS if self._is_pair else MAX_POINTS):
-            return value + self._mixing_by_samples(mixture, rules)
-        return value + self._mixing_on_grid(mixture, overlap)
+            return self._mixing_by_samples(mixture, rules)
+        return self._mixing_on_grid(mixture, overlap)
 
     @property
     def _is_pair(self) -> bool:

@@ -197,6 +197,23 @@ class IntegratedPotential:
                 return int(found.nonzero()[0])
         return None
 
+    def deviation(self, mixture: Components, rules: Rules) -> Tensor:
+        """``[B, L]``: standard deviations of log f under a component, added up over the factors.
+
+        What constants add to log f is not in it: it is the size of what points have to integrate.
+        """
+        mean, root = self._moments(mixture)
+        rule = rules(self.dim, mean[..., 0].numel(), sum(self.local.read_widths))
+        size = max(1, CHUNK // max(1, mean.numel() * sum(self.local.read_widths)))
+        origin = self._at(mean, root, rule.points[:1])
+        first = second = torch.zeros_like(mean[..., 0])
+        for points, weights in zip(rule.points.split(size), rule.weights.split(size), strict=True):
+            value = self._at(mean, root, points) - origin  # less of it cancels in the difference
+            first = first + torch.einsum("n,blnde->blde", weights, value)
+            second = second + torch.einsum("n,blnde->blde", weights, value.square())
+        spread = (second - first.square()).clamp_min(0).sqrt()
+        return (self._share(mixture) * spread).sum((2, 3))
+
     def _moments(self, mixture: Components) -> tuple[Tensor, Tensor]:
         """Mean ``[B, L, D, E, r]`` of u and a root of its covariance: standard deviations of the
         same shape, or lower triangular ``[B, L, D, E, r, r]``."""

@@ -226,6 +226,23 @@ def test_medians_and_quantiles_are_those_of_the_marginals():
         assert_close(value, found[name][1])
 
 
+@pytest.mark.parametrize(
+    "quantiles, words",
+    [
+        ([0.5, 1.5], "from 0 to 1"),
+        ([-0.2], "from 0 to 1"),
+        ([float("nan")], "from 0 to 1"),
+        (["a"], "sequence of numbers"),
+        (0.5, "sequence of numbers"),
+    ],
+)
+def test_quantiles_are_of_probabilities(quantiles, words):
+    guide = AutoQBethe(two_modes, num_components=2)
+    guide()
+    with pytest.raises(OptionError, match=words):
+        guide.quantiles(quantiles)
+
+
 def test_components_start_apart_whatever_the_starting_point():
     same = init_to_value(values={"x": torch.tensor(1.0), "z": torch.ones(2)})
     for guide in (AutoQBethe(two_modes), AutoQBethe(two_modes, init_loc_fn=same)):
