@@ -89,11 +89,16 @@ class CollapsedMixture(TorchDistribution):
         """``[...]``: the log marginal likelihood of all clusters, batches broadcast."""
         component = self.component.fit_to(value, self.z.shape[-1])
         _require_shape("CollapsedMixture", value, self.z.shape[-1:] + component.observation_shape)
-        clusters, centre = Runs(self.z), component.centre(value)
-        count = clusters.sizes.to(component.dtype)
-        total = clusters.sums(component.statistics(value, centre))
-        terms = component.log_marginal(count, total, centre)
-        return torch.where(clusters.ends, terms, 0).sum(-1)
+        exact, clusters = component.in_double(), Runs(self.z)
+        rows = value if component.observation_shape else value.unsqueeze(-1)
+        x = clusters.ordered(rows.to(exact.dtype))
+        # each cluster counts from its own first observation: clusters may be far apart
+        centre = clusters.firsts(x).detach()
+        if not component.observation_shape:
+            x, centre = x.squeeze(-1), centre.squeeze(-1)
+        total = clusters.sums_in_order(exact.statistics(x, centre))
+        terms = exact.log_marginal(clusters.sizes.to(exact.dtype), total, centre)
+        return torch.where(clusters.ends, terms, 0).sum(-1).to(component.dtype)
 
     def incremental(self, labels: Tensor, value: Tensor) -> Clusters:
         """Scores of single reassignments of ``value`` from ``labels [P, t]``, in place of z.

@@ -79,6 +79,10 @@ class DirichletCategorical:
         """The same component, out of reach of gradients."""
         return DirichletCategorical(self.concentration.detach(), self.num_symbols)
 
+    def in_double(self) -> DirichletCategorical:
+        """The same component in double precision."""
+        return DirichletCategorical(self.concentration.double(), self.num_symbols)
+
     def centre(self, data: Tensor) -> Tensor:
         return torch.zeros((), dtype=self.dtype, device=data.device)
 
@@ -116,11 +120,13 @@ class DirichletCategoricalTerm(MixtureTerm):
         self.symbols = data.long().tolist()
 
     def scores(self, i: int, seating: Seating) -> Tensor:
-        return self.totals[self.symbols[i]].log() - self.by_size.take(seating.sizes)
+        score = self.totals[self.symbols[i]].log() - self.by_size.take(seating.sizes)
+        return score.to(self.dtype)
 
     def moves(self, elements: Tensor, own: Tensor, seating: Seating) -> tuple[Tensor, Tensor]:
         symbols = self.table[elements].argmax(1)
         held = self.totals[symbols]  # [B, limit]
         join = held.log().T - self.by_size[seating.sizes].unsqueeze(1)
         without = held.T[own, torch.arange(len(elements), device=own.device)] - 1
-        return join, without.log() - self.by_size[seating.sizes[own] - 1]
+        stay = without.log() - self.by_size[seating.sizes[own] - 1]
+        return join.to(self.dtype), stay.to(self.dtype)

@@ -36,13 +36,24 @@ class Runs:
         """``[..., n]``: elements of the run up to each place; at ``ends``, the cluster's size."""
         return self._place - self.start + 1
 
-    def sums(self, values: Tensor) -> Tensor:
-        """Sums of ``values [..., n, m]`` over each run up to each place, ``[..., n, m]``."""
+    def ordered(self, values: Tensor) -> Tensor:
+        """``values [..., n, m]`` of the element at each place, ``[..., n, m]``."""
         batch = torch.broadcast_shapes(self.order.shape[:-1], values.shape[:-2])
         shape = batch + values.shape[-2:]
-        total = values.expand(shape).gather(-2, self.order.unsqueeze(-1).expand(shape))
-        reach = 1
-        while reach < shape[-2]:
+        return values.expand(shape).gather(-2, self.order.unsqueeze(-1).expand(shape))
+
+    def firsts(self, ordered: Tensor) -> Tensor:
+        """At each place what ``ordered [..., n, m]`` has where the place's run starts."""
+        return ordered.gather(-2, self.start.unsqueeze(-1).expand(ordered.shape))
+
+    def sums(self, values: Tensor) -> Tensor:
+        """Sums of ``values [..., n, m]`` over each run up to each place, ``[..., n, m]``."""
+        return self.sums_in_order(self.ordered(values))
+
+    def sums_in_order(self, ordered: Tensor) -> Tensor:
+        """The same of values that are :meth:`ordered`."""
+        total, reach = ordered, 1
+        while reach < total.shape[-2]:
             before = torch.cat(
                 [torch.zeros_like(total[..., :reach, :]), total[..., :-reach, :]], dim=-2
             )

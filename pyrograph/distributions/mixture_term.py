@@ -1,8 +1,9 @@
 """The statistics of a collapsed mixture's clusters, kept up to date one element at a time.
 
-Row r of the pool holds the sum of t(x_i) over the elements of a cluster, plus the component's prior
-row where the prior is of the same form. Statistics come first in memory, ``[m, R]``, so that sums
-over few dimensions run over long rows.
+Row r of the pool holds what a component keeps of the elements of a cluster and of the prior: the
+sum of t(x_i), or where sums would cancel, location and spread. Statistics come first in memory,
+``[m, R]``, so that sums over few dimensions run over long rows. They are in double precision
+whatever the data's, and so is what is computed from them; scores are in the data's.
 """
 
 from __future__ import annotations
@@ -12,11 +13,18 @@ from torch import Tensor
 
 from pyrograph.distributions.seating import Seating, resized, twin
 
+#: An element that leaves takes so much of a cluster's spread at most, else what is left is counted
+#: anew from those who stay: a difference would have lost its digits.
+LOSS = 1e-6
+#: Deviations of elements from the locations of clusters looked at in one go.
+AT_ONCE = 2**22
+
 
 class MixtureTerm:
     """Base of the components' terms: they add ``prior`` and ``scores``.
 
     Attributes:
+        dtype: of the scores.
         table: ``[n, m]``, t(x_i).
         totals: ``[m, limit]``, of all rows of the pool.
         prior: ``[m]``, of an empty cluster.
@@ -25,8 +33,8 @@ class MixtureTerm:
     prior: Tensor
 
     def __init__(self, component, data: Tensor):
-        data = data.detach()
-        self.component = component = component.detached()
+        data, self.dtype = data.detach(), component.dtype
+        self.component = component = component.detached().in_double()
         self.centre = component.centre(data)
         self.table = component.statistics(data, self.centre)
         self.columns = self.table.unsqueeze(-1).unbind(0)
@@ -37,12 +45,20 @@ class MixtureTerm:
     def log_prob(self, seating: Seating) -> Tensor:
         sizes = seating.sizes
         terms = torch.where(sizes > 0, self.log_marginals(sizes), 0)
-        return terms.take(seating.rows).sum(1)
+        return terms.take(seating.rows).sum(1).to(self.dtype)
 
     def log_marginals(self, sizes: Tensor) -> Tensor:
         """``[limit]``, of the data of the clusters, which have these sizes."""
-        totals = self.totals.T - self.prior
-        return self.component.log_marginal(sizes.to(totals.dtype), totals, self.centre)
+        return self.log_marginals_of(sizes, self.totals)
+
+    def log_marginals_of(self, sizes: Tensor, totals: Tensor) -> Tensor:
+        """``[...]``, of clusters of these sizes ``[...]`` with statistics ``[m, ...]``."""
+        sums = totals.movedim(0, -1) - self.prior
+        return self.component.log_marginal(sizes.to(sums.dtype), sums, self.centre)
+
+    def totals_of(self, members: Tensor) -> Tensor:
+        """Statistics ``[m, U]`` of clusters with these elements, ``[U, n]`` bool."""
+        return (self.prior + members.to(self.table.dtype) @ self.table).T
 
     def append(self, i: int, source: Tensor, start: int, sign: int, seating: Seating) -> None:
         totals = self.totals.index_select(1, source).add_(self.columns[i], alpha=sign)
@@ -57,5 +73,4 @@ class MixtureTerm:
         return new
 
     def rebuild(self, seating: Seating) -> None:
-        sums = seating.members().to(self.table.dtype) @ self.table
-        self.totals = (self.prior + sums).T.contiguous()
+        self.totals = self.totals_of(seating.members()).contiguous()

@@ -1,18 +1,21 @@
 """Normal clusters with unknown means and variances, integrated out dimension by dimension.
 
 The log marginal likelihood of the n observations of a cluster depends on their count and sums. With
-y = x - c about a centre c near the data (the formulas are invariant; sums of squares then do not
-cancel), l = loc - c, S = sum y and Q = sum y^2, per dimension,
+y = x - c about a centre c in the cluster, such as its first observation (the formulas are
+invariant; sums of squares then do not cancel), l = loc - c, S = sum y and Q = sum y^2, per
+dimension,
 
     kappa_n = kappa + n,  m = (S + kappa l) / kappa_n,  a_n = a + n / 2,
-    b_n = b + (Q + kappa l^2 - kappa_n m^2) / 2,
+    b_n = b + (Q - S^2 / n + (S / n - l)^2 kappa n / kappa_n) / 2,
     log p = log Gamma(a_n) - log Gamma(a) + a log b - a_n log b_n
             + log(kappa / kappa_n) / 2 - n log(2 pi) / 2,
 
 and the next observation is Student's: 2 a_n degrees of freedom, location m, squared scale
-b_n (kappa_n + 1) / (a_n kappa_n).
+b_n (kappa_n + 1) / (a_n kappa_n). Element by element nothing cancels either: where y joins,
+r = kappa_n / (kappa_n + 1) and g = y - m, and m and b_n become y - r g and b_n + r g^2 / 2.
 
-Source: Murphy (2007), "Conjugate Bayesian analysis of the Gaussian distribution", section 3. The
+Source: Murphy (2007), "Conjugate Bayesian analysis of the Gaussian distribution", section 3;
+Welford (1962), "Note on a method for calculating corrected sums of squares and products". The
 inverse gamma has *scale* b, density ~ v^(-a - 1) exp(-b / v).
 """
 
@@ -25,7 +28,7 @@ from torch import Tensor
 from torch.distributions import Gamma
 
 from pyrograph.distributions.checks import floats, require_count, require_positive, unbatched
-from pyrograph.distributions.mixture_term import MixtureTerm
+from pyrograph.distributions.mixture_term import AT_ONCE, LOSS, MixtureTerm
 from pyrograph.distributions.seating import Seating
 from pyrograph.errors import ShapeMismatch
 
@@ -117,21 +120,28 @@ class NormalInverseGamma:
         """The same component, out of reach of gradients."""
         return NormalInverseGamma(*(p.detach() for p in self.parameters), dim=self.dim)
 
+    def in_double(self) -> NormalInverseGamma:
+        """The same component in double precision."""
+        return NormalInverseGamma(*(p.double() for p in self.parameters), dim=self.dim)
+
     def centre(self, data: Tensor) -> Tensor:
-        """A point near all observations, from which sums are counted."""
-        if not self.dim:
-            return data.detach().mean()
-        return data.detach().reshape(-1, self.dim).mean(0)
+        """A point amid all observations, like one of them."""
+        data = data.detach().to(self.dtype)
+        return data.reshape(-1, self.dim).mean(0) if self.dim else data.mean()
 
     def log_marginal(self, count: Tensor, total: Tensor, centre: Tensor) -> Tensor:
-        """``[..., C]`` from counts ``[..., C]`` and summed statistics ``[..., C, 2 d]``."""
+        """``[..., C]`` from counts ``[..., C]`` and summed statistics ``[..., C, 2 d]``.
+
+        ``centre``, from which sums are counted, is one observation for all or one per cluster.
+        """
         kappa, a, b, loc = self._over_slots()
         s, q = total.chunk(2, dim=-1)
         n = count.unsqueeze(-1)
-        shift = loc - centre
+        shift = loc - (centre if self.dim else centre.unsqueeze(-1))
         kappa_n = kappa + n
-        m = (s + kappa * shift) / kappa_n
-        b_n = b + (q + kappa * shift.square() - kappa_n * m.square()) / 2
+        mean = s / n.clamp_min(1)
+        spread = (q - s * mean).clamp_min(0)
+        b_n = b + (spread + (mean - shift).square() * kappa * n / kappa_n) / 2
         a_n = a + n / 2
         return (
             torch.lgamma(a_n)
@@ -167,9 +177,13 @@ class NormalInverseGamma:
 class NormalInverseGammaTerm(MixtureTerm):
     """Student predictive scores as differences of log marginal likelihoods, O(d) per cluster.
 
-    The prior counts among the sums: a row holds kappa l + S, 2 b + kappa l^2 + Q, and the log
-    marginal likelihood. Scoring element i makes the rows that hold i too; those that are then
-    chosen are copied.
+    A row holds -m, 2 b_n and the log marginal likelihood. Scoring element i makes the rows that
+    hold i too; those that are then chosen are copied. With g = y - m before,
+
+        join:   -m <- r g - y,    2 b <- 2 b + r g^2,
+        leave:  -m <- g / r - y,  2 b <- 2 b - g^2 / r,
+
+    r that of the smaller size. Only the last line can cancel, where an outlier leaves.
     """
 
     def __init__(self, component: NormalInverseGamma, data: Tensor):
@@ -180,68 +194,136 @@ class NormalInverseGammaTerm(MixtureTerm):
         )
         d = max(component.dim, 1)
         shift = (loc - self.centre).expand(d)
-        nothing = self.table.new_zeros(len(self.table), 1)
-        self.table = torch.cat([self.table, nothing], dim=1)
+        #: What turns -m into g, and leaves the rest of a row as it is.
+        self.table = torch.nn.functional.pad(self.table[:, :d], (0, d + 1))
         self.columns = self.table.unsqueeze(-1).unbind(0)
-        self.prior = torch.cat([kappa * shift, 2 * b + kappa * shift.square(), nothing[0]])
+        self.points = self.table[:, :d].unsqueeze(-1).unbind(0)
+        self.prior = torch.cat([-shift, (2 * b).expand(d), shift.new_zeros(1)])
+        self.kappa = kappa
         sizes = self.sizes.unsqueeze(-1)
         kappa_n, a_n = kappa + sizes, a + sizes / 2
         constant = torch.lgamma(a_n) - torch.lgamma(a) + a * (2 * b).log()
         constant = constant + (kappa / kappa_n).log() / 2 - sizes / 2 * math.log(math.pi)
-        inverse, power = torch.broadcast_tensors(1 / kappa_n, a_n)
-        #: By size, ``[2 w + 1, n + 2]`` for w = 1 or d: 1 / kappa_n, a_n, and what depends on
-        #: nothing else.
+        ratio, power = torch.broadcast_tensors(kappa_n / (kappa_n + 1), a_n)
         constant = constant.expand(-1, d).sum(1, keepdim=True)
-        self.by_size = torch.cat([inverse, power, constant], dim=1).T.contiguous()
-        #: By size, of clusters with one element more.
-        self.ahead = self.by_size.roll(-1, dims=1)
+        #: By size, ``[2 w + 1, n + 2]`` for w = 1 or d: r, a_n, and what depends on nothing else.
+        self.by_size = torch.cat([ratio, power, constant], dim=1).T.contiguous()
         #: w and d.
-        self.widths = inverse.shape[1], d
+        self.widths = width, _ = ratio.shape[1], d
+        #: By size, what a cluster has with one element more, and r to get there.
+        self.ahead = torch.cat([self.by_size[:width], self.by_size[width:].roll(-1, dims=1)])
 
     def _lay_out(self) -> None:
         """Room for the pool's rows with an element more, and views of its parts."""
         width, d = self.widths
-        self._new = torch.empty_like(self.totals)
+        #: r g, and the rows.
+        self._ahead = self.totals.new_empty(d + len(self.totals), self.totals.shape[1])
+        self._pull, self._new = self._ahead[:d], self._ahead[d:]
         self._looked_up = self.ahead.new_empty(2 * width + 1, self.totals.shape[1])
-        self._parts = parts(self._new, d) + parts(self._looked_up, width)
-        self._log_marginals, self._new_log_marginals = self.totals[-1], self._new[-1]
+        self._new_parts, self._new_sizes = parts(self._new, d), parts(self._looked_up, width)
+        self._log_marginals = self.totals[-1]
         self._scored: tuple[int, int] | None = None
 
     def scores(self, i: int, seating: Seating) -> Tensor:
         torch.add(self.totals, self.columns[i], out=self._new)
         torch.index_select(self.ahead, 1, seating.sizes, out=self._looked_up)
-        _log_marginal(*self._parts)
+        (gap, twice_b, new), (ratio, power, constant) = self._new_parts, self._new_sizes
+        torch.mul(gap, ratio, out=self._pull)
+        twice_b.addcmul_(self._pull, gap)
+        torch.sub(constant, twice_b.log().mul_(power).sum(0), out=new)
         self._scored = i, seating.num_rows
-        return self._new_log_marginals - self._log_marginals
+        return (new - self._log_marginals).to(self.dtype)
 
     def moves(self, elements: Tensor, own: Tensor, seating: Seating) -> tuple[Tensor, Tensor]:
-        column = self.table[elements].T  # [m, B]
-        sizes = seating.sizes
-        joined = self.totals.unsqueeze(2) + column.unsqueeze(1)
-        self._settle(joined, (sizes + 1).unsqueeze(1).expand(joined.shape[1:]))
-        left = self.totals[:, own] - column.unsqueeze(1)
-        self._settle(left, sizes[own] - 1)
-        now = self._log_marginals
-        return joined[-1] - now.unsqueeze(1), now[own] - left[-1]
+        width, d = self.widths
+        sizes, now = seating.sizes, self._log_marginals
+        y = self.table[elements, :d].T.unsqueeze(1)  # [d, 1, B]
+        minus_m, twice_b, _ = parts(self.totals, d)
+        ratio = self.by_size[:width]
+        gap = minus_m.unsqueeze(2) + y
+        joined = twice_b.unsqueeze(2) + ratio[:, sizes].unsqueeze(2) * gap.square()
+        join = self._log_marginals_of((sizes + 1).unsqueeze(1), joined) - now.unsqueeze(1)
+        before, size = twice_b[:, own], sizes[own] - 1
+        left = before - (minus_m[:, own] + y).square() / ratio[:, size]
+        is_known = (left > LOSS * before).all(0)
+        rest = self._log_marginals_of(size, torch.where(is_known, left, before))
+        stay = torch.where(is_known, now[own] - rest, -torch.inf)
+        stay = torch.where(size == 0, now[own], stay)
+        return join.to(self.dtype), stay.to(self.dtype)
 
     def append(self, i: int, source: Tensor, start: int, sign: int, seating: Seating) -> None:
-        rows = self.totals.narrow(1, start, source.size(0))
+        count, d = source.size(0), self.widths[1]
+        rows, y = self.totals.narrow(1, start, count), self.points[i]
         if sign > 0 and self._scored == (i, start):
-            rows.copy_(self._new.index_select(1, source))
+            pull, new = self._ahead.index_select(1, source).split((d, 2 * d + 1))
+            torch.sub(pull, y, out=new[:d])
+            rows.copy_(new)
         else:
-            new = self.totals.index_select(1, source).add_(self.columns[i], alpha=sign)
-            sizes = seating.sizes.narrow(0, start, source.size(0))
-            self._settle(new, sizes)
+            new = self.totals.index_select(1, source)
+            sizes = seating.sizes.narrow(0, start, count)
+            if sign > 0:
+                self._join(new, y, sizes)
+            else:
+                self._leave(new, y, sizes, start, seating)
             rows.copy_(new)
         self._scored = None
 
-    def _settle(self, totals: Tensor, sizes: Tensor) -> None:
-        """Fill in the log marginal likelihoods of clusters from their sums."""
+    def _join(self, new: Tensor, y: Tensor, sizes: Tensor) -> None:
+        """Rows ``new [2 d + 1, U]`` with y ``[d, 1]``, their sizes by then ``[U]``."""
         width, d = self.widths
-        _log_marginal(*parts(totals, d), *parts(self.by_size[:, sizes], width))
+        (gap, twice_b, log_p), looked_up = parts(new, d), self.ahead.index_select(1, sizes - 1)
+        ratio, power, constant = parts(looked_up, width)
+        gap.add_(y)
+        pull = gap * ratio
+        twice_b.addcmul_(pull, gap)
+        torch.sub(pull, y, out=gap)
+        torch.sub(constant, twice_b.log().mul_(power).sum(0), out=log_p)
+
+    def _leave(self, new: Tensor, y: Tensor, sizes: Tensor, start: int, seating: Seating) -> None:
+        """Rows ``new [2 d + 1, U]`` without y ``[d, 1]``, their sizes by then ``[U]``."""
+        width, d = self.widths
+        (gap, twice_b, log_p), looked_up = parts(new, d), self.by_size.index_select(1, sizes)
+        ratio, power, constant = parts(looked_up, width)
+        gap.add_(y)
+        pull = gap / ratio
+        taken = gap * pull
+        twice_b.sub_(taken)
+        torch.sub(pull, y, out=gap)
+        if float(torch.sub(twice_b, taken, alpha=LOSS).min()) <= 0:
+            is_lost = (twice_b <= LOSS * taken).any(0) & (sizes > 0)
+            lost = is_lost.nonzero().squeeze(1)
+            if len(lost):
+                new[:-1, lost] = self.totals_of(seating.members_of(start + lost))
+        torch.sub(constant, twice_b.log().mul_(power).sum(0), out=log_p)
+
+    def totals_of(self, members: Tensor) -> Tensor:
+        """``[2 d, U]``: -m and 2 b_n of clusters with these elements, ``[U, n]`` bool."""
+        d = self.widths[1]
+        y, minus_l, twice_b = self.table[:, :d], self.prior[:d], self.prior[d:-1]
+        is_in = members.to(y.dtype)
+        size = is_in.sum(1, keepdim=True)
+        mean = is_in @ y / size.clamp_min(1)
+        spread = torch.empty_like(mean)
+        step = max(1, AT_ONCE // max(1, y.numel()))
+        for k in range(0, len(mean), step):
+            gap = y - mean[k : k + step].unsqueeze(1)  # [U, n, d]
+            spread[k : k + step] = torch.einsum("un,und->ud", is_in[k : k + step], gap.square())
+        kappa_n = self.kappa + size
+        minus_m = (self.kappa * minus_l - size * mean) / kappa_n
+        spread = spread + (mean + minus_l).square() * self.kappa * size / kappa_n
+        return torch.cat([minus_m, twice_b + spread], dim=1).T
 
     def log_marginals(self, sizes: Tensor) -> Tensor:
         return self._log_marginals
+
+    def log_marginals_of(self, sizes: Tensor, totals: Tensor) -> Tensor:
+        d = self.widths[1]
+        return self._log_marginals_of(sizes, totals[d : 2 * d])
+
+    def _log_marginals_of(self, sizes: Tensor, twice_b: Tensor) -> Tensor:
+        """``[...]``, of clusters of sizes that broadcast with 2 b_n ``[d, ...]``."""
+        _, power, constant = parts(self.by_size[:, sizes], self.widths[0])
+        return constant - twice_b.log().mul_(power).sum(0)
 
     def tidy(self, kept: Tensor, length: int) -> None:
         super().tidy(kept, length)
@@ -253,19 +335,11 @@ class NormalInverseGammaTerm(MixtureTerm):
         return new
 
     def rebuild(self, seating: Seating) -> None:
-        super().rebuild(seating)
-        self._settle(self.totals, seating.sizes)
+        self.totals = torch.nn.functional.pad(self.totals_of(seating.members()), (0, 0, 0, 1))
+        self.totals[-1] = self.log_marginals_of(seating.sizes, self.totals)
         self._lay_out()
 
 
 def parts(table: Tensor, width: int) -> tuple[Tensor, ...]:
     """Views of ``[2 w + 1, R]`` as w, w rows and one."""
     return table[:width], table[width:-1], table[-1]
-
-
-def _log_marginal(
-    s: Tensor, q: Tensor, out: Tensor, inverse: Tensor, power: Tensor, constant: Tensor
-) -> None:
-    """Into ``out [R]``, from sums ``[d, R]`` and what depends on sizes."""
-    twice_b_n = torch.addcmul(q, s * inverse, s, value=-1)
-    torch.sub(constant, twice_b_n.log_().mul_(power).sum(0), out=out)

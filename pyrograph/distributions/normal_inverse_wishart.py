@@ -1,10 +1,10 @@
 """Normal clusters with unknown means and full covariances, integrated out.
 
-With y = x - c about a centre c near the data, l = loc - c, S = sum y and T = sum y y' over the n
-observations of a cluster in d dimensions,
+With y = x - c about a centre c in the cluster, such as its first observation, l = loc - c,
+S = sum y and T = sum y y' over the n observations of a cluster in d dimensions,
 
-    kappa_n = kappa + n,  nu_n = nu + n,  m = (S + kappa l) / kappa_n,
-    Psi_n = Psi + T + kappa l l' - kappa_n m m',
+    kappa_n = kappa + n,  nu_n = nu + n,  m = (S + kappa l) / kappa_n,  h = S / n - l,
+    Psi_n = Psi + T - S S' / n + h h' kappa n / kappa_n,
     log p = log Gamma_d(nu_n / 2) - log Gamma_d(nu / 2) + nu log|Psi| / 2 - nu_n log|Psi_n| / 2
             + d log(kappa / kappa_n) / 2 - n d log(pi) / 2,
 
@@ -23,9 +23,12 @@ from torch import Tensor
 from torch.distributions import Chi2, Distribution
 
 from pyrograph.distributions.checks import floats, require_positive, unbatched
-from pyrograph.distributions.mixture_term import MixtureTerm
-from pyrograph.distributions.seating import Seating, resized
-from pyrograph.errors import OptionError, ShapeMismatch
+from pyrograph.distributions.mixture_term import AT_ONCE, LOSS, MixtureTerm
+from pyrograph.distributions.seating import Seating, resized, twin
+from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch
+
+#: Asymmetry of a scale matrix that passes for rounding, in single precision or of sums.
+ROUNDING = 1e-4
 
 
 class NormalInverseWishart:
@@ -40,7 +43,8 @@ class NormalInverseWishart:
         loc: ``[..., d]`` or a number.
 
     Raises:
-        OptionError: kappa or nu is out of range, or scale_matrix is not positive definite.
+        OptionError: kappa or nu is out of range, or scale_matrix is not symmetric or not positive
+            definite.
         ShapeMismatch: scale_matrix is not square.
     """
 
@@ -61,6 +65,7 @@ class NormalInverseWishart:
         require_positive(
             "NormalInverseWishart", kappa=self.kappa, **{"nu - d + 1": self.nu - self.dim + 1}
         )
+        _require_symmetric(self.scale_matrix)
         self.factor, failed = torch.linalg.cholesky_ex(self.scale_matrix)
         if Distribution._validate_args and bool(failed.any()):
             raise OptionError("NormalInverseWishart: scale_matrix is not positive definite")
@@ -88,8 +93,13 @@ class NormalInverseWishart:
         """The same component, out of reach of gradients."""
         return NormalInverseWishart(*(p.detach() for p in self.parameters))
 
+    def in_double(self) -> NormalInverseWishart:
+        """The same component in double precision."""
+        return NormalInverseWishart(*(p.double() for p in self.parameters))
+
     def centre(self, data: Tensor) -> Tensor:
-        return data.detach().reshape(-1, self.dim).mean(0)
+        """A point amid all observations."""
+        return data.detach().to(self.dtype).reshape(-1, self.dim).mean(0)
 
     def statistics(self, data: Tensor, centre: Tensor) -> Tensor:
         """``[..., n, d + d^2]``: y and y y' of every observation."""
@@ -102,28 +112,31 @@ class NormalInverseWishart:
         d = self.dim
         s, outer = total[..., :d], total[..., d:].unflatten(-1, (d, d))
         kappa = self.kappa.unsqueeze(-1)
-        shift = (self.loc - centre).expand(self.loc.shape[:-1] + (d,)).unsqueeze(-2)
+        shift = (self.loc.unsqueeze(-2) if self.loc.ndim else self.loc) - centre
         kappa_n = kappa + count
         m = (s + kappa.unsqueeze(-1) * shift) / kappa_n.unsqueeze(-1)
-        psi = (
-            self.scale_matrix.unsqueeze(-3)
-            + outer
-            + kappa[..., None, None] * shift.unsqueeze(-1) * shift.unsqueeze(-2)
-            - kappa_n[..., None, None] * m.unsqueeze(-1) * m.unsqueeze(-2)
-        )
-        return m, kappa_n, self.nu.unsqueeze(-1) + count, torch.linalg.cholesky(psi)
+        mean = s / count.clamp_min(1).unsqueeze(-1)
+        pull = (mean - shift) * (kappa * count / kappa_n).sqrt().unsqueeze(-1)
+        spread = outer - s.unsqueeze(-1) * mean.unsqueeze(-2)
+        psi = self.scale_matrix.unsqueeze(-3) + spread + _outer(pull)
+        return m, kappa_n, self.nu.unsqueeze(-1) + count, _root(psi)
 
     def log_marginal(self, count: Tensor, total: Tensor, centre: Tensor) -> Tensor:
-        """``[..., C]`` from counts ``[..., C]`` and summed statistics ``[..., C, d + d^2]``."""
-        d = self.dim
-        _, kappa_n, nu_n, factor = self.updated(count, total, centre)
-        nu, kappa = self.nu.unsqueeze(-1), self.kappa.unsqueeze(-1)
+        """``[..., C]`` from counts ``[..., C]`` and summed statistics ``[..., C, d + d^2]``.
+
+        ``centre``, from which sums are counted, is one observation for all or one per cluster.
+        """
+        _, _, nu_n, factor = self.updated(count, total, centre)
+        return self.log_constant(count) - nu_n * half_log_det(factor)
+
+    def log_constant(self, count: Tensor) -> Tensor:
+        """``[..., C]``: what the log marginal likelihood has of counts alone."""
+        d, nu, kappa = self.dim, self.nu.unsqueeze(-1), self.kappa.unsqueeze(-1)
         return (
-            torch.mvlgamma(nu_n / 2, d)
+            torch.mvlgamma((nu + count) / 2, d)
             - torch.mvlgamma(nu / 2, d)
             + nu * half_log_det(self.factor).unsqueeze(-1)
-            - nu_n * half_log_det(factor)
-            + d / 2 * (kappa / kappa_n).log()
+            + d / 2 * (kappa / (kappa + count)).log()
             - count * (d / 2 * math.log(math.pi))
         )
 
@@ -151,6 +164,44 @@ class NormalInverseWishart:
         return mean.gather(-2, at) + (own @ noise[..., 1:]).squeeze(-1)
 
 
+def _require_symmetric(matrix: Tensor) -> None:
+    """Raise unless it is, but for the rounding of sums that make it.
+
+    Raises:
+        OptionError: it is not.
+    """
+    if not Distribution._validate_args:
+        return
+    gap = (matrix - matrix.transpose(-1, -2)).abs().amax((-1, -2))
+    most = matrix.abs().amax((-1, -2))
+    if bool((gap > ROUNDING * most).any()):
+        raise OptionError(
+            "NormalInverseWishart: scale_matrix is not symmetric; give a covariance's scale, such "
+            "as (A + A.T) / 2"
+        )
+
+
+def _outer(v: Tensor) -> Tensor:
+    """v v' ``[..., d, d]``."""
+    return v.unsqueeze(-1) * v.unsqueeze(-2)
+
+
+def _root(psi: Tensor) -> Tensor:
+    """Cholesky factors of Psi_n ``[..., d, d]``.
+
+    Raises:
+        NonFiniteDensity: the observations of a cluster are so far apart that it is singular.
+    """
+    factor, failed = torch.linalg.cholesky_ex(psi)
+    if Distribution._validate_args and bool(failed.any()):
+        raise NonFiniteDensity(
+            "NormalInverseWishart: the scatter of a cluster is singular in double precision. Its "
+            "observations are too far apart (or not numbers) for this scale_matrix: rescale the "
+            "data, leave outliers out, or take a NormalInverseGamma per dimension."
+        )
+    return factor
+
+
 def half_log_det(factor: Tensor) -> Tensor:
     """log|L|, half the log determinant of L L'."""
     return factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
@@ -159,14 +210,17 @@ def half_log_det(factor: Tensor) -> Tensor:
 class NormalInverseWishartTerm(MixtureTerm):
     """Student predictive scores, O(d^2) per cluster.
 
-    An element that joins changes the inverse of Psi_n by rank one and its determinant by a factor,
+    A row holds m and Psi_n. An element that joins changes the inverse of Psi_n by rank one and its
+    determinant by a factor,
 
-        Psi_n+1 = Psi_n + k g g',   k = kappa_n / (kappa_n + 1),  g = y - m,
+        Psi_n+1 = Psi_n + k g g',   k = kappa_n / (kappa_n + 1),  g = y - m,  m <- y - k g,
         Psi_n+1^-1 = Psi_n^-1 - k v v' / (1 + k g'v),  |Psi_n+1| = |Psi_n| (1 + k g'v),
 
     v = Psi_n^-1 g, O(d^2) too; positive definite matrices that grow lose little by it. When an
-    element leaves, the opposite could cancel: both are computed anew from the sums, O(d^3). What
-    has been scored, v and g'v, is used again where the element then joins.
+    element leaves, with g = y - m of then, Psi_n-1 = Psi_n - g g' / k, and |Psi_n-1| = |Psi_n| q
+    for q = 1 - g'v / k: inverse and determinant are computed anew, O(d^3), and all that is left is
+    counted anew where q is small. What has been scored, v and g'v, is used again where the element
+    then joins.
     """
 
     def __init__(self, component: NormalInverseWishart, data: Tensor):
@@ -174,28 +228,31 @@ class NormalInverseWishartTerm(MixtureTerm):
         for parameter, event_dim in zip(component.parameters, (0, 0, 2, 1), strict=True):
             unbatched("NormalInverseWishart", parameter, event_dim)
         d, nu = self.component.dim, self.component.nu
-        self.prior = torch.zeros_like(self.table[0])
+        self.table = self.table[:, :d]
+        self.shift = (self.component.loc - self.centre).expand(d)
         kappa_n = self.component.kappa + self.sizes
         shrunk, power = kappa_n / (kappa_n + 1), (nu + self.sizes + 1) / 2
         constant = torch.lgamma(power) - torch.lgamma(power - d / 2)
         constant = constant + d / 2 * (shrunk / math.pi).log()
         #: By cluster size: k, (nu_n + 1) / 2, and the constant of the density.
         self.by_size = torch.stack([shrunk, power, constant])
+        #: By cluster size, of the log marginal likelihood.
+        self.log_constant = self.component.log_constant(self.sizes)
         self._scored: tuple[int, int, Tensor, Tensor, Tensor] | None = None
 
     def scores(self, i: int, seating: Seating) -> Tensor:
         num = seating.num_rows
         shrunk, power, constant = self.by_size.index_select(1, seating.sizes[:num])
-        gap = self.table[i, : self.component.dim] - self.mean[:num]
+        gap = self.table[i] - self.mean[:num]
         v = (self.inverse[:num] @ gap.unsqueeze(-1)).squeeze(-1)
         log_ratio = (v * gap).sum(-1).mul_(shrunk).log1p_()
         self._scored = i, num, gap, v, log_ratio
         score = constant - self.half_log_det[:num] - power * log_ratio
-        return torch.nn.functional.pad(score, (0, seating.limit - num))
+        return torch.nn.functional.pad(score.to(self.dtype), (0, seating.limit - num))
 
     def moves(self, elements: Tensor, own: Tensor, seating: Seating) -> tuple[Tensor, Tensor]:
         num, sizes = seating.num_rows, seating.sizes
-        gap = self.table[elements, : self.component.dim] - self.mean[:num].unsqueeze(1)
+        gap = self.table[elements] - self.mean[:num].unsqueeze(1)
         ratio = ((gap @ self.inverse[:num]) * gap).sum(-1)  # [R, B]
         shrunk, power, constant = self.by_size[:, sizes[:num]].unsqueeze(2)
         base = constant - self.half_log_det[:num].unsqueeze(1)
@@ -203,55 +260,102 @@ class NormalInverseWishartTerm(MixtureTerm):
         # without i: |Psi_n-1| = |Psi_n| q, q = 1 - g'v / k for the k of n - 1
         shrunk, power, constant = self.by_size[:, sizes[own] - 1]
         q = 1 - ratio.gather(0, own) / shrunk
-        least = torch.finfo(q.dtype).eps ** 0.5  # what is left is not known well below
-        log_q = q.clamp_min(least).log()
+        log_q = q.clamp_min(LOSS).log()
         stay = constant - self.half_log_det[own] + (power - 0.5) * log_q
-        stay = torch.where(q > least, stay, -torch.inf)
-        return torch.nn.functional.pad(join, (0, 0, 0, seating.limit - num)), stay
+        stay = torch.where(q > LOSS, stay, -torch.inf)
+        join = torch.nn.functional.pad(join, (0, 0, 0, seating.limit - num))
+        return join.to(self.dtype), stay.to(self.dtype)
 
     def append(self, i: int, source: Tensor, start: int, sign: int, seating: Seating) -> None:
-        super().append(i, source, start, sign, seating)
-        new = slice(start, start + source.size(0))
-        if sign < 0 or self._scored is None or self._scored[:2] != (i, start):
-            self._fill(new, seating)
-            return
-        gap, v, log_ratio = (part.index_select(0, source) for part in self._scored[2:])
-        shrunk = self.by_size[0].take(seating.sizes[new] - 1)
-        scaled = v * (shrunk * (-log_ratio).exp()).unsqueeze(-1)
-        inverse = self.inverse.index_select(0, source)
-        self.inverse[new] = inverse.baddbmm_(scaled.unsqueeze(2), v.unsqueeze(1), alpha=-1)
-        self.mean[new] = self.mean.index_select(0, source) + (1 - shrunk).unsqueeze(-1) * gap
-        self.half_log_det[new] = self.half_log_det.index_select(0, source) + log_ratio / 2
+        rows = slice(start, start + source.size(0))
+        if sign < 0:
+            self._leave(i, source, rows, seating)
+        elif self._scored is None or self._scored[:2] != (i, start):
+            self._join(i, source, rows, seating)
+            self._factorise(rows)
+        else:
+            self._join(i, source, rows, seating)
+            shrunk = self.by_size[0].take(seating.sizes[rows] - 1)
+            v, log_ratio = (part.index_select(0, source) for part in self._scored[3:])
+            scaled = v * (shrunk * (-log_ratio).exp()).unsqueeze(-1)
+            inverse = self.inverse.index_select(0, source)
+            self.inverse[rows] = inverse.baddbmm_(scaled.unsqueeze(2), v.unsqueeze(1), alpha=-1)
+            self.half_log_det[rows] = self.half_log_det.index_select(0, source) + log_ratio / 2
         self._scored = None
 
-    def _fill(self, rows: slice, seating: Seating) -> None:
-        """Location, inverse and determinant of rows from their sums."""
-        totals = self.totals[:, rows].T
-        sizes = seating.sizes[rows].to(totals.dtype)
-        self.mean[rows], _, _, factor = self.component.updated(sizes, totals, self.centre)
+    def _join(self, i: int, source: Tensor, rows: slice, seating: Seating) -> None:
+        """Locations and Psi_n of rows with element i."""
+        shrunk = self.by_size[0].take(seating.sizes[rows] - 1).unsqueeze(-1)
+        gap = self.table[i] - self.mean.index_select(0, source)
+        self.mean[rows] = self.table[i] - shrunk * gap
+        psi = self.psi.index_select(0, source)
+        self.psi[rows] = psi.baddbmm_((shrunk * gap).unsqueeze(2), gap.unsqueeze(1))
+
+    def _leave(self, i: int, source: Tensor, rows: slice, seating: Seating) -> None:
+        """All of rows without element i."""
+        sizes = seating.sizes[rows]
+        shrunk = self.by_size[0].take(sizes).unsqueeze(-1)
+        gap = self.table[i] - self.mean.index_select(0, source)
+        v = (self.inverse.index_select(0, source) @ gap.unsqueeze(-1)).squeeze(-1)
+        q = 1 - (v * gap).sum(-1) / shrunk.squeeze(-1)
+        self.mean[rows] = self.table[i] - gap / shrunk
+        psi = self.psi.index_select(0, source)
+        least = LOSS * psi.diagonal(dim1=1, dim2=2)
+        psi.sub_((gap / shrunk).unsqueeze(2) * gap.unsqueeze(1))
+        self.psi[rows] = psi
+        # along an axis, or along g, where the inverse still tells
+        is_lost = ~(q > LOSS) | (psi.diagonal(dim1=1, dim2=2) <= least).any(1)
+        if bool(is_lost.any()):
+            # of clusters that are empty now nobody asks, but they have a factor below
+            lost = rows.start + is_lost.nonzero().squeeze(1)
+            members = seating.members_of(lost) & (seating.sizes[lost] > 0).unsqueeze(1)
+            self.mean[lost], self.psi[lost] = self._of_members(members)
+        self._factorise(rows)
+
+    def _factorise(self, rows: slice) -> None:
+        """Inverses and determinants of rows from their Psi_n."""
+        factor = _root(self.psi[rows])
         self.inverse[rows] = torch.cholesky_inverse(factor)
         self.half_log_det[rows] = half_log_det(factor)
-        self._scored = None
+
+    def _of_members(self, members: Tensor) -> tuple[Tensor, Tensor]:
+        """m ``[U, d]`` and Psi_n ``[U, d, d]`` of clusters with these elements, ``[U, n]`` bool."""
+        y, prior = self.table, self.component
+        is_in = members.to(y.dtype)
+        size = is_in.sum(1, keepdim=True)
+        mean = is_in @ y / size.clamp_min(1)
+        kappa_n = prior.kappa + size
+        psi = prior.scale_matrix + _outer(
+            (mean - self.shift) * (prior.kappa * size / kappa_n).sqrt()
+        )
+        step = max(1, AT_ONCE // max(1, y.numel()))
+        for k in range(0, len(mean), step):
+            gap = y - mean[k : k + step].unsqueeze(1)  # [U, n, d]
+            held = gap * is_in[k : k + step].unsqueeze(2)
+            psi[k : k + step] += gap.transpose(1, 2) @ held
+        return (size * mean + prior.kappa * self.shift) / kappa_n, psi
+
+    def log_marginals(self, sizes: Tensor) -> Tensor:
+        freedom = self.component.nu + sizes
+        return self.log_constant.take(sizes) - freedom * self.half_log_det
 
     def tidy(self, kept: Tensor, length: int) -> None:
-        super().tidy(kept, length)
-        self.mean, self.inverse, self.half_log_det = (
-            resized(part, kept, length, dim=0) for part in self._cached()
+        self.mean, self.psi, self.inverse, self.half_log_det = (
+            resized(part, kept, length, dim=0) for part in self._pools()
         )
         self._scored = None
 
-    def _cached(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.mean, self.inverse, self.half_log_det
+    def _pools(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self.mean, self.psi, self.inverse, self.half_log_det
 
     def copy(self) -> NormalInverseWishartTerm:
-        new = super().copy()
-        new.mean, new.inverse, new.half_log_det = (part.clone() for part in self._cached())
+        new = twin(self)
+        new.mean, new.psi, new.inverse, new.half_log_det = (p.clone() for p in self._pools())
         return new
 
     def rebuild(self, seating: Seating) -> None:
-        super().rebuild(seating)
-        num, d = self.totals.shape[1], self.component.dim
-        self.mean = self.totals.new_empty(num, d)
-        self.inverse = self.totals.new_empty(num, d, d)
-        self.half_log_det = self.totals.new_empty(num)
-        self._fill(slice(0, num), seating)
+        self.mean, self.psi = self._of_members(seating.members())
+        self.inverse = torch.empty_like(self.psi)
+        self.half_log_det = torch.empty_like(self.mean[:, 0])
+        self._factorise(slice(0, len(self.mean)))
+        self._scored = None

@@ -139,6 +139,13 @@ class Seating:
         found = self.labels[particle] == slot.unsqueeze(1)
         return torch.nn.functional.pad(found, (0, 0, 2, 0))
 
+    def members_of(self, rows: Tensor) -> Tensor:
+        """``[U, n]``: who is in the clusters of these rows ``[U]``, which some particle holds."""
+        at = (self.rows.view(-1) == rows.unsqueeze(1)).int().argmax(1)
+        particle = torch.div(at, self.capacity, rounding_mode="floor")
+        slot = at - particle * self.capacity
+        return self.labels[particle] == slot.unsqueeze(1)
+
     def _lay_out(self) -> None:
         """First slot of each particle among all."""
         count = torch.arange(self.num_particles, device=self._labels.device)

@@ -47,7 +47,7 @@ def test_a_site_of_one_value_may_be_observed():
     assert float(found) == pytest.approx(truth, abs=1e-6)
 
 
-@pytest.mark.parametrize("infer", [*CONTINUOUS, pg.CollapsedBBIS])
+@pytest.mark.parametrize("infer", [*CONTINUOUS, pg.CollapsedBBIS, pg.DPVI, pg.SequentialDPVI])
 @pytest.mark.parametrize("place", ["with", "for", "observed"])
 def test_a_plate_without_elements_is_refused_by_name(infer, place):
     def model():

@@ -2,10 +2,11 @@
 
 The pool of shared clusters (:mod:`pyrograph.distributions.seating`) pays in sweeps. In one pass
 with few particles its bookkeeping costs more than the sums it saves: here all clusters stand in one
-tensor ``[R, K, C]``, K particles with C slots each. With the sums s, q of a normal-inverse-gamma
-cluster of n elements, its prior among them, over its dimensions
+tensor ``[R, K, C]``, K particles with C slots each. A normal-inverse-gamma cluster of n elements
+has location m and spread 2 b_n; where y joins, in each dimension,
 
-    2 b_n = q - s^2 / kappa_n,   cost_n = sum a_n log 2 b_n,   log p_n = const_n - cost_n.
+    g = y - m,   m <- y - r_n g,   2 b_n+1 = 2 b_n + r_n g^2,   r_n = kappa_n / (kappa_n + 1),
+    cost_n = sum a_n log 2 b_n,   log p_n = const_n - cost_n.
 
 What the log joint gains by element i in a cluster, with the restaurant's weight w_n = n (w_0 =
 alpha) and counts n_v + concentration_v of the symbol v of element i, where data are symbols, is
@@ -67,15 +68,15 @@ class ForwardPass:
     def _fill(self, whole: Tensor) -> None:
         """The state from the labels."""
         sums, m = self.sums, len(self.sums.prior)
-        is_in = self._labels[0] >= 0
-        labels = self._labels[:, is_in]
-        for row, start, data in zip(whole[:m], sums.prior, sums.table, strict=True):
-            row.fill_(start).scatter_add_(1, labels, data[is_in].expand(labels.shape))
-        size = whole[m - 1].long()
+        slot = torch.arange(whole.shape[2], device=whole.device)
+        members = self._labels.unsqueeze(1) == slot.unsqueeze(1)  # [K, C, n]
+        for term, rows in sums.rows:
+            whole[rows] = term.totals_of(members.flatten(0, 1)).unflatten(1, members.shape[:2])
+        size = members.sum(2)
+        whole[m - 1] = size
         ahead = sums.ahead[:, size]
         whole[m] = ahead[-1] + sums.costs(whole[:m], size)
         whole[m + 1 :] = ahead[:-1]
-        slot = torch.arange(whole.shape[2], device=whole.device)
         whole[m].masked_fill_(slot > (size > 0).sum(1, keepdim=True), -torch.inf)
 
     # ------------------------------------------------------------------ steps
@@ -98,16 +99,20 @@ class ForwardPass:
                 into = Room(sums, kept, slots)
                 state = into.state
         parent, size, place = into.parent, into.size, into.place
-        torch.floor_divide(chosen, slots, out=parent)
+        torch.index_select(room.parent_and_slot, 1, chosen, out=into.chosen)
         torch.index_select(room.state.whole, 1, parent, out=state.whole)
-        torch.index_select(room.ahead, 1, chosen, out=into.joined_sums)
+        torch.index_select(room.ahead, 1, chosen, out=into.joined_ahead)
+        torch.sub(into.joined_pull, sums.points[i], out=into.joined_m)
         size.copy_(into.joined_size)
-        torch.index_select(sums.ahead, 1, size, out=into.looked_up)
-        into.joined_c.add_(into.constant)
-        torch.sub(into.start, parent, alpha=slots, out=place).add_(chosen)
+        torch.index_select(sums.joining, 1, size, out=into.looked_up)
+        if sums.by_product:
+            torch.addcmul(into.constant, into.joined_c, into.joined_power, out=into.joined_c)
+        else:
+            into.joined_c.add_(into.constant)
+        torch.add(into.slot, into.start, out=place)
         starts = int(size.min()) == 1
         if starts:  # the next slot is open; where no cluster started this is its own, filled below
-            behind = torch.sub(place, size.clamp(max=2)).add_(2)
+            behind = place + size.eq(1)
             state.c.index_fill_(0, behind, sums.first)
         state.flat.scatter_(1, into.places, into.joined_rows)
         if into is room:
@@ -130,15 +135,15 @@ class ForwardPass:
         torch.add(state.sums, sums.columns[i], out=room.ahead_sums)
         gain = state.c
         if sums.dims:
-            twice_b, cost = room.twice_b, room.ahead_cost
-            torch.mul(room.ahead_s, state.inverse, out=twice_b)
-            torch.addcmul(room.ahead_q, twice_b, room.ahead_s, value=-1, out=twice_b)
+            gap, twice_b, cost = room.gap, room.twice_b, room.ahead_cost
+            torch.mul(gap, state.ratio, out=room.pull)
+            twice_b.addcmul_(room.pull, gap)
             if sums.by_product:
-                torch.prod(twice_b, 0, out=cost)
-                cost.log_().mul_(state.power[0])
+                torch.prod(twice_b, 0, out=cost).log_()  # a_n is the same for all, and follows
+                gain = torch.addcmul(gain, cost, state.same_power, value=-1, out=room.gain)
             else:
-                torch.sum(twice_b.log_().mul_(state.power), 0, out=cost)
-            gain = torch.sub(gain, cost, out=room.gain)
+                torch.log(twice_b, out=room.log_b).mul_(state.power)
+                gain = torch.sub(gain, torch.sum(room.log_b, 0, out=cost), out=room.gain)
         for rows, (_, symbols) in zip(state.symbols, sums.symbols, strict=True):
             logs = torch.log(rows[symbols[i]], out=room.logs)
             gain = torch.add(gain, logs, out=room.gain)
@@ -176,9 +181,9 @@ class ForwardPass:
     def rescore(self, constant: Tensor) -> None:
         """Scores anew from the sums, and the log density of everything else."""
         sums = self.sums
-        held = self._room.state.whole[: len(sums.prior)] - sums.prior.view(-1, 1, 1)
-        size, held = held[-1], held.movedim(0, -1)
-        terms = sum(t.component.log_marginal(size, held[..., r], t.centre) for t, r in sums.rows)
+        held = self._room.state.whole[: len(sums.prior)]
+        size = held[-1].long()
+        terms = sums.log_marginals(held, size)
         inside = int(size[:1].sum())
         score = constant + log_partition(size.to(sums.alpha), sums.alpha, inside)
         self._score = (score + torch.where(size > 0, terms, 0).sum(1)).double() + self._offset

@@ -16,7 +16,7 @@ from torch import Tensor
 from pyrograph.distributions.incremental import Clusters, keep
 from pyrograph.distributions.labels import in_order
 from pyrograph.distributions.seating import CLOSED, Seating
-from pyrograph.errors import ShapeMismatch
+from pyrograph.errors import NonFiniteDensity, ShapeMismatch
 from pyrograph.infer.dpvi.forward import ForwardPass
 from pyrograph.infer.dpvi.forward_state import Sums, is_covered
 from pyrograph.infer.dpvi.labelled_program import LabelledProgram
@@ -99,10 +99,24 @@ class Labellings:
 
     @torch.inference_mode()
     def rescore(self) -> None:
-        """Scores and statistics from the labels, of labellings that are complete or empty."""
+        """Scores and statistics from the labels, of labellings that are complete or empty.
+
+        Raises:
+            NonFiniteDensity: a score is no number.
+        """
         if self._pass is not None:
             self._pass.rescore(self.program.constant)
-            return
+        else:
+            self._rescore_clusters()
+        if bool(self.score.isnan().any()):
+            sites = ", ".join(f'"{name}"' for name in self.program.sites)
+            data = ", ".join(f'"{n}"' for n in (*self.program.mixtures, *self.program.relations))
+            raise NonFiniteDensity(
+                f"labels of {sites} have log density NaN. Look at the data {data}: numbers so far "
+                "apart, or so large, that double precision cannot hold their squares; rescale them."
+            )
+
+    def _rescore_clusters(self) -> None:
         labels = {name: c.labels for name, c in self.clusters.items()}
         if all(bool((v >= 0).all()) for v in labels.values()):
             for clusters in self.clusters.values():
@@ -248,17 +262,17 @@ class Labellings:
 
     def within(self, program: LabelledProgram) -> Labellings:
         """The same labels of the first elements in a longer program, whose further elements are
-        out. Their score stays, so the statements about them must be the same."""
-        labels = self.labels(as_they_are=True)
-        found = Labellings(program, labels)
-        found.score = self.score - self.program.constant + program.constant
+        out; their scores are those that its statements give them."""
+        found = Labellings(program, self.labels(as_they_are=True))
+        found.score = program.score(found.clusters).to(torch.float64)
         return found
 
     def starting_from(self, values: Mapping[str, Tensor]) -> Labellings:
         """Labellings ``{site: [M, n]}`` of the same program.
 
         Raises:
-            ShapeMismatch: a site is missing or has another shape.
+            ShapeMismatch: a site is missing or has another shape, or not as many labellings as
+                another.
         """
         for name, site in self.program.sites.items():
             found = tuple(values[name].shape) if name in values else "none"
@@ -267,6 +281,10 @@ class Labellings:
                     f'labels of site "{name}" have shape {found}; expected [M, '
                     f"{site.event_shape[0]}]"
                 )
+        counts = {name: len(values[name]) for name in self.program.sites}
+        if len(set(counts.values())) > 1:
+            many = ", ".join(f'{count} of "{name}"' for name, count in counts.items())
+            raise ShapeMismatch(f"there are labellings {many}: M must be the same of every site")
         labels = {n: in_order(values[n].to(self.program.device)) for n in self.program.sites}
         return Labellings(self.program, labels)
 

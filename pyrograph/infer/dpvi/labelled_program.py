@@ -19,6 +19,7 @@ from typing import Any
 
 import pyro.poutine as poutine
 import torch
+from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
@@ -32,7 +33,14 @@ from pyrograph.distributions import (
 )
 from pyrograph.distributions.beta_bernoulli import LineTerm
 from pyrograph.distributions.labels import by_appearance
-from pyrograph.errors import NonFiniteDensity, OptionError, UnsupportedFactor, UnsupportedSite
+from pyrograph.errors import (
+    NonFiniteDensity,
+    OptionError,
+    ShapeMismatch,
+    UnsupportedFactor,
+    UnsupportedSite,
+)
+from pyrograph.trace.plain_run import refuse_empty_plate
 from pyrograph.trace.sites import Site
 
 Prior = ChineseRestaurant | ChineseRestaurantFranchise
@@ -125,6 +133,7 @@ def read_labelled(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Label
         UnsupportedSite: there are other latent sites beside labellings.
         UnsupportedFactor: a statement reads labels in another way than by collapsed data, or is
             scaled or masked.
+        ShapeMismatch: a statement of collapsed data is a batch of several.
         NonFiniteDensity: a statement that reads no labels has no density.
     """
     first = _run(model, args, kwargs)
@@ -157,6 +166,8 @@ def read_labelled(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Label
     _refuse_shared_relations(relations)
     for name in (*priors, *mixtures, *relations):
         _refuse_scaled(name, first.nodes[name])
+    for name in (*mixtures, *relations):
+        _refuse_batched(name, first.nodes[name])
     others = {
         name: torch.as_tensor(first.nodes[name]["log_prob_sum"])
         for name in _statements(first) - {*priors, *mixtures, *relations}
@@ -174,10 +185,18 @@ def read_labelled(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Label
 def _run(model: Callable, args: tuple, kwargs: dict[str, Any], labels: Mapping | None = None):
     if labels is not None:
         model = poutine.condition(model, data=labels)
-    with torch.no_grad():
+    with torch.no_grad(), _Plates():
         trace = poutine.trace(model).get_trace(*args, **kwargs)
         trace.compute_log_prob()
     return trace
+
+
+class _Plates(Messenger):
+    """Refuses empty ones."""
+
+    def _pyro_sample(self, msg: dict) -> None:
+        if site_is_subsample(msg):
+            refuse_empty_plate(msg)
 
 
 def _refuse_shared_relations(relations: Mapping[str, tuple]) -> None:
@@ -210,6 +229,17 @@ def _refuse_scaled(name: str, node: Mapping[str, Any]) -> None:
         )
 
 
+def _refuse_batched(name: str, node: Mapping[str, Any]) -> None:
+    """Statistics are of one data set and one set of parameters."""
+    shape = tuple(node["log_prob"].shape)
+    if shape:
+        raise ShapeMismatch(
+            f'"{name}" has batch shape {shape}, of its component\'s parameters or of its data. '
+            "Labels are scored by one data set under one set of parameters per statement: write "
+            "one pyro.sample for each."
+        )
+
+
 def refuse_other_readers(
     program: LabelledProgram,
     model: Callable,
@@ -221,9 +251,12 @@ def refuse_other_readers(
 
     Raises:
         UnsupportedFactor: one of them has another, or the program fails.
+        NonFiniteDensity: collapsed data have none.
     """
     try:
         run = _run(model, args, kwargs, labels)
+    except NonFiniteDensity:
+        raise
     except (IndexError, RuntimeError, ValueError) as error:
         raise UnsupportedFactor(
             f"the program fails at other labels than those it drew, so that it reads them in "

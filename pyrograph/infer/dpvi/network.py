@@ -25,8 +25,10 @@ from pyrograph.graph.grouping import row_numbers
 
 #: Largest table of a group of factors.
 MAX_ENTRIES = 2**28
-#: What a zero counts for. No sum of other terms comes near it, and its multiples stay exact.
+#: What a zero counts for, at least: a power of two, so that its multiples stay exact.
 EXCLUDED = -(2.0**40)
+#: Zeros count for so much more than all that other terms could add up to.
+APART = 4.0
 #: Tables whose every entry is below this are shifted to the constant, else they look like zeros.
 FAR = -(2.0**30)
 #: Entries looked up at once.
@@ -39,7 +41,7 @@ class Tables:
 
     Attributes:
         scope: ``[E, k]`` nodes.
-        values: ``[E, c_1, ..., c_k]`` log values, zeros as :data:`EXCLUDED`.
+        values: ``[E, c_1, ..., c_k]`` log values, zeros as the network's ``excluded``.
     """
 
     scope: Tensor
@@ -74,10 +76,18 @@ class Network:
         cards: ``[V]`` numbers of states.
         tables: of the factors.
         constant: what no node changes.
+        excluded: what a zero counts for in the tables; no sum of other terms comes near it.
     """
 
-    def __init__(self, cards: Tensor, tables: list[Tables], constant: Tensor):
+    def __init__(
+        self,
+        cards: Tensor,
+        tables: list[Tables],
+        constant: Tensor,
+        excluded: float = EXCLUDED,
+    ):
         self.cards, self.tables, self.constant = cards, tables, constant
+        self.excluded = excluded
 
     @property
     def num_nodes(self) -> int:
@@ -86,7 +96,7 @@ class Network:
     @cached_property
     def has_zeros(self) -> bool:
         """Whether a factor is zero in some state."""
-        return any(bool((group.values <= EXCLUDED / 2).any()) for group in self.tables)
+        return any(bool((group.values <= self.excluded / 2).any()) for group in self.tables)
 
     @property
     def log_num_states(self) -> float:
@@ -119,10 +129,10 @@ class Network:
                 )
             top = torch.where(top < FAR, top, 0.0)
             constant = constant + top.sum()
-            values = values - top.view(-1, *(1,) * len(group.slots))
-            values = torch.where(values == -torch.inf, EXCLUDED, values)
-            tables.append(Tables(group.scope, values))
-        return cls(torch.cat(cards).to(graph.device), tables, constant)
+            tables.append(Tables(group.scope, values - top.view(-1, *(1,) * len(group.slots))))
+        excluded = worth_of_zero(tables, constant)
+        tables = [Tables(g.scope, g.values.clamp_min(excluded)) for g in tables]
+        return cls(torch.cat(cards).to(graph.device), tables, constant, excluded)
 
     def score(self, x: Tensor) -> Tensor:
         """``[K]`` of states ``[V, K]``, the constant included."""
@@ -133,7 +143,7 @@ class Network:
 
     def has_mass(self, score: Tensor) -> Tensor:
         """Whether states of these scores are no zeros of any factor."""
-        return score - self.constant > EXCLUDED / 2
+        return score - self.constant > self.excluded / 2
 
     def clusters_by_cards(self, clusters: Tensor) -> Iterator[Tensor]:
         """Clusters ``[n, m]``, those of like numbers of states together."""
@@ -141,6 +151,18 @@ class Network:
         labels = row_numbers(cards)
         for k in range(int(labels.max()) + 1 if len(labels) else 0):
             yield clusters[labels == k]
+
+
+def worth_of_zero(tables: list[Tables], constant: Tensor) -> float:
+    """What zeros, -inf in these tables, count for: no sum of finite entries comes near it, nor does
+    its rounding beside the constant hide it."""
+    most, least = 0.0, 0.0
+    for group in tables:
+        values = group.values.flatten(1)
+        most += float(values.amax(1).clamp_min(0).sum())
+        least -= float(torch.where(values == -torch.inf, 0, values).amin(1).sum())
+    reach = APART * max(most, least, abs(float(constant)))
+    return EXCLUDED if reach <= -EXCLUDED else -(2.0 ** math.ceil(math.log2(reach)))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ Source: Saeedi, Kulkarni, Mansinghka & Gershman (2017), section 3.2.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -75,6 +76,8 @@ class SequentialDPVI(DPVI):
         )
         if num_steps is not None:
             count("num_steps", num_steps, least=0)
+        if not (order is None or isinstance(order, Collection)):
+            raise OptionError(f"order={order!r} is no list of nodes (site, index)")
         self._all_steps = num_steps is None
         self.smoothing, self.order = smoothing, order
         self._past: list = []
@@ -150,7 +153,7 @@ class SequentialDPVI(DPVI):
 
     def _ids_of(self, labels: Sequence[Label]) -> list[int]:
         for label in labels:
-            if not (isinstance(label, tuple) and len(label) == 2 and isinstance(label[1], tuple)):
+            if not _is_label(label):
                 raise OptionError(
                     f'order= names nodes as (site, index), such as ("z", (0,)); {label!r} is none'
                 )
@@ -345,11 +348,7 @@ class SequentialDPVI(DPVI):
     def restore(self, state: Mapping[str, Any]) -> None:
         self._position, self._is_all = int(state["position"]), bool(state["is_all"])
         if self._labelled is not None:
-            self.labellings = Labellings(self._labelled, state["labels"])
-            if self._position:
-                now = self._labelled.score(self.labellings.clusters)
-                refuse_other_scores(state["score"].to(now.device), now)
-            self.labellings.score = state["score"].clone()
+            self._restore_labels(state["labels"], state["score"])
             self._restore_stages(state)
             return
         super().restore(state)
@@ -357,3 +356,25 @@ class SequentialDPVI(DPVI):
         if self._position < self._num_elements:
             self._go_on(self.particles.x, self.particles.score, self._position)
         self._filtered = state["filtered"].clone()
+
+    def _restore_labels(self, labels: Mapping[str, Tensor], score: Tensor) -> None:
+        """Labellings ``{site: [K, n]}`` of a saved state, as many of the best as are kept."""
+        if len(score) > self.num_particles:
+            self._is_all = False
+            best = highest(score, self.num_particles)
+            labels, score = {name: z[best] for name, z in labels.items()}, score[best]
+        self.labellings = Labellings(self._labelled, labels)
+        if self._position:
+            now = self._labelled.score(self.labellings.clusters)
+            refuse_other_scores(score.to(now.device), now)
+        self.labellings.score = score.clone()
+
+
+def _is_label(label: Any) -> bool:
+    """Whether it is made like ``(site, index)``."""
+    if not (isinstance(label, tuple) and len(label) == 2):
+        return False
+    site, index = label
+    if not (isinstance(site, str) and isinstance(index, tuple)):
+        return False
+    return all(isinstance(i, Integral) for i in index)

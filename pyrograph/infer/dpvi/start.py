@@ -64,13 +64,18 @@ def codes_of(graph: FactorGraph, values: Mapping[str, Any]) -> Tensor:
 
     Raises:
         ShapeMismatch: a site is missing, has another shape, or not as many values as another.
-        OptionError: a value is none of the site's states.
+        OptionError: a value is none of the site's states, or no tensor can be made of them.
     """
     rows = []
     for name, site in graph.sites.items():
         if name not in values:
             raise ShapeMismatch(f'no values of site "{name}"; expected [M, *{site.shape}]')
-        value = torch.as_tensor(values[name], device=site.enumeration.device)
+        try:
+            value = torch.as_tensor(values[name], device=site.enumeration.device)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise OptionError(
+                f'values given for site "{name}" are no tensor [M, *{site.shape}]: {error}'
+            ) from error
         if tuple(value.shape[1:]) != site.shape or not value.dim():
             raise ShapeMismatch(
                 f'values of site "{name}" have shape {tuple(value.shape)}; expected '

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pyrograph.errors import OptionError
+from pyrograph.errors import OptionError, ZeroMass
 from pyrograph.graph import FactorGraph
 from pyrograph.graph.grouping import row_numbers
 from pyrograph.graph.markov import neighbors
 from pyrograph.infer.dpvi.blocks import node_blocks
-from pyrograph.infer.dpvi.network import EXCLUDED, Network, Tables
+from pyrograph.infer.dpvi.network import Network, Tables
 
 #: Largest table of a node and its blanket.
 MOST_STATES = 2**12
@@ -128,6 +128,9 @@ def without(network: Network, nodes: Tensor, pointer: Tensor, index: Tensor) -> 
 
     Args:
         pointer, index: CSR of the blankets.
+
+    Raises:
+        ZeroMass: a node that shares no factor with others has no state with mass.
     """
     is_out = torch.zeros(network.num_nodes, dtype=torch.bool, device=nodes.device)
     is_out[nodes] = True
@@ -152,11 +155,16 @@ def without(network: Network, nodes: Tensor, pointer: Tensor, index: Tensor) -> 
     for found in conditionals:
         summed = found.values.logsumexp(1)
         if found.blanket.shape[1] == 0:
+            if bool((summed <= network.excluded / 2).any()):
+                raise ZeroMass(
+                    "every state of a node that is summed out breaks a hard constraint: the "
+                    "evidence is zero."
+                )
             constant = constant + summed.sum()
         else:
             # a state without mass is worth no more than one zero, whatever else is said of it
-            kept.append(Tables(found.blanket, summed.clamp_min(EXCLUDED)))
-    reduced = Network(torch.where(is_out, 1, network.cards), kept, constant)
+            kept.append(Tables(found.blanket, summed.clamp_min(network.excluded)))
+    reduced = Network(torch.where(is_out, 1, network.cards), kept, constant, network.excluded)
     ends = neighbors([group.scope for group in kept], network.num_nodes, nodes.device)
     return Collapsed(reduced, *ends, conditionals)
 

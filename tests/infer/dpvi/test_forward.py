@@ -122,12 +122,13 @@ def test_with_room_for_all_partitions_all_are_kept(kind):
 
 
 @pytest.mark.parametrize("kind", ["points", "two", "both"])
-def test_single_precision_is_kept(kind):
+def test_data_in_single_precision_have_sums_in_double(kind):
     program = program_of(kind, 30, 3, dtype=torch.float32)
     assert_same_passes(program, range(30), 5, tolerance=2e-4)
     ours = Labellings(program)
     ours.begin_pass()
-    assert ours._sums.table.dtype == torch.float32 and ours.score.dtype == torch.float64
+    assert ours._sums.table.dtype == torch.float64 and ours.score.dtype == torch.float64
+    assert program.dtype == torch.float32
 
 
 @pytest.mark.parametrize("scale", [1e-120, 1.0, 1e120])

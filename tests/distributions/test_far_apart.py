@@ -1,0 +1,183 @@
+"""Clusters far apart compared with their width, against chained predictive densities.
+
+The predictive densities are those of Student's t, one observation after the other: nothing in them
+cancels, wherever the data are.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from pyrograph.distributions import CollapsedMixture, NormalInverseGamma, NormalInverseWishart
+from pyrograph.errors import OptionError
+
+KAPPA, A, B, NU = 1e-3, 1.0, 1e-4, 3.5
+PSI = np.array([[1e-4, 3e-5], [3e-5, 2e-4]])
+KINDS = ("numbers", "vectors", "full")
+
+
+def component(kind: str, dtype=torch.float64):
+    kappa = torch.tensor(KAPPA, dtype=dtype)
+    if kind == "full":
+        return NormalInverseWishart(kappa, NU, torch.tensor(PSI, dtype=dtype))
+    return NormalInverseGamma(kappa, A, B, dim=0 if kind == "numbers" else 2)
+
+
+def heaps(kind: str, apart: float, width: float = 0.01, dtype=torch.float64):
+    """20 observations, of two clusters in turn, so many widths apart."""
+    rng = np.random.default_rng(0)
+    x = width * (rng.standard_normal((20, 2)) + apart * (np.arange(20) % 2)[:, None])
+    x = torch.tensor(x, dtype=dtype)
+    return x[:, 0] if kind == "numbers" else x
+
+
+def log_student(gap: np.ndarray, scale: np.ndarray, freedom: float) -> float:
+    """Density of Student's t, ``gap [d]`` from its location."""
+    dim, square = len(gap), float(gap @ np.linalg.solve(scale, gap))
+    total = math.lgamma((freedom + dim) / 2) - math.lgamma(freedom / 2)
+    total -= (dim * math.log(freedom * math.pi) + np.linalg.slogdet(scale)[1]) / 2
+    return total - (freedom + dim) / 2 * math.log1p(square / freedom)
+
+
+def log_marginal(kind: str, x: torch.Tensor) -> float:
+    """Of one cluster's observations."""
+    rows, total = x.double().numpy(), 0.0
+    if kind == "full":
+        mean, psi, kappa, nu = np.zeros(2), PSI, KAPPA, NU
+        for y in rows:
+            total += log_student(y - mean, psi * (kappa + 1) / (kappa * (nu - 1)), nu - 1)
+            psi = psi + kappa / (kappa + 1) * np.outer(y - mean, y - mean)
+            mean, kappa, nu = (kappa * mean + y) / (kappa + 1), kappa + 1, nu + 1
+        return total
+    for column in np.atleast_2d(rows.T):
+        mean, kappa, a, b = 0.0, KAPPA, A, B
+        for y in column:
+            scale = np.array([[b * (kappa + 1) / (a * kappa)]])
+            total += log_student(np.array([y - mean]), scale, 2 * a)
+            b += kappa * (y - mean) ** 2 / (2 * (kappa + 1))
+            mean, kappa, a = (kappa * mean + y) / (kappa + 1), kappa + 1, a + 0.5
+    return total
+
+
+def log_density(kind: str, x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    """Of labellings ``[P, n]``; elements labelled -1 are out."""
+    rows = [[log_marginal(kind, x[row == c]) for c in row.unique() if c >= 0] for row in z]
+    return torch.tensor([math.fsum(row) for row in rows], dtype=torch.float64)
+
+
+PARTED = torch.arange(20).remainder(2)
+LABELS = torch.stack([PARTED, torch.arange(20).remainder(4), torch.arange(20) // 10])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("apart", [1e1, 1e4])
+def test_densities_in_double_precision_keep_nine_digits(kind, apart):
+    x, truth = heaps(kind, apart), log_density(kind, heaps(kind, apart), LABELS)
+    mixed = CollapsedMixture(LABELS, component(kind))
+    # a full matrix that holds both clusters is as long as it is narrow, here and in the truth
+    rtol = torch.tensor([1e-9, 1e-9, 1e-8 if kind == "full" else 1e-9])
+    for found in (mixed.log_prob(x), mixed.incremental(LABELS, x).log_prob()):
+        assert bool(((found - truth).abs() <= rtol * truth.abs()).all())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("apart", [1e1, 1e3, 1e5])
+def test_densities_in_single_precision_are_those_of_their_data(kind, apart):
+    x = heaps(kind, apart, dtype=torch.float32)
+    truth, mixed = log_density(kind, x, LABELS), CollapsedMixture(LABELS, component(kind, x.dtype))
+    for found in (mixed.log_prob(x), mixed.incremental(LABELS, x).log_prob()):
+        assert found.dtype == torch.float32
+        assert_close(found.double(), truth, rtol=3e-6, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_scores_after_many_moves_are_predictive_densities(kind, dtype):
+    """Elements are mixed and parted again before."""
+    x, rtol = heaps(kind, 1e4, dtype=dtype), 1e-5 if dtype == torch.float32 else 1e-7
+    state = CollapsedMixture(LABELS, component(kind, dtype)).incremental(LABELS, x)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(500):
+        i = int(torch.randint(20, (), generator=generator))
+        state.take_out(i)
+        state.put_in(i, torch.randint(3, (3,), generator=generator))
+    for i in range(20):
+        state.take_out(i)
+        state.put_in(i, LABELS[:, i])
+    for i in (0, 7, 19):
+        state.take_out(i)
+        scores, base = state.scores(i).double(), log_density(kind, x, state.labels)
+        for c in range(2):
+            z = state.labels
+            z[:, i] = c
+            gained = log_density(kind, x, z) - base
+            assert_close(scores[:, c], gained, rtol=rtol, atol=rtol)
+        state.put_in(i, LABELS[:, i])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_outlier_that_leaves_takes_no_digits_along(kind):
+    x = heaps(kind, 0.0)
+    x[3] = 1e6
+    labels = torch.zeros(2, 20, dtype=torch.long)
+    labels[1, 10:] = 1
+    state = CollapsedMixture(labels, component(kind)).incremental(labels, x)
+    state.take_out(3)
+    assert_close(state.log_prob(), log_density(kind, x, state.labels), rtol=1e-9, atol=0)
+    state.take_out(5)
+    rest = log_density(kind, x, state.labels)
+    z = state.labels
+    z[:, 5] = 0
+    gained = log_density(kind, x, z) - rest
+    assert_close(state.scores(5)[:, 0], gained, rtol=1e-8, atol=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gains_are_known_to_many_digits_or_not_at_all(kind):
+    x = heaps(kind, 1e4)
+    state = CollapsedMixture(LABELS, component(kind)).incremental(LABELS, x)
+    before, gains = log_density(kind, x, LABELS), state.gains(torch.arange(20))
+    num_known = 0
+    for i in range(20):
+        for c in range(2):
+            z = LABELS.clone()
+            z[:, i] = c
+            known = gains[:, c, i].isfinite()
+            num_known += int(known.sum())
+            gained = log_density(kind, x, z) - before
+            assert_close(gains[known, c, i], gained[known], rtol=1e-7, atol=1e-7)
+    assert num_known > 20
+
+
+def test_derivatives_of_data_far_apart_are_those_of_finite_differences():
+    x = heaps("vectors", 1e3).requires_grad_()
+    for kind in ("vectors", "full"):
+        CollapsedMixture(PARTED, component(kind)).log_prob(x).backward()
+        step = torch.zeros_like(x)
+        step[4, 1] = 1e-6
+        with torch.no_grad():
+            ends = [log_density(kind, x + s * step, PARTED[None]) for s in (1, -1)]
+        slope = float(ends[0] - ends[1]) / 2e-6
+        assert float(x.grad[4, 1]) == pytest.approx(slope, rel=1e-4)
+        x.grad = None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whole_numbers_are_data_like_others(kind):
+    x = torch.tensor([[1, 4], [2, 0], [3, 3], [-1, 7], [5, 5]])
+    x = x[:, 0] if kind == "numbers" else x
+    z = torch.tensor([[0, 0, 1, 1, 0]])
+    mixed = CollapsedMixture(z, component(kind))
+    truth = log_density(kind, x, z)
+    assert_close(mixed.log_prob(x), truth, rtol=1e-10, atol=0)
+    assert_close(mixed.incremental(z, x).log_prob(), truth, rtol=1e-10, atol=0)
+
+
+def test_a_scale_matrix_that_is_not_symmetric_is_refused():
+    with pytest.raises(OptionError, match="symmetric"):
+        NormalInverseWishart(0.3, 3.0, torch.tensor([[1.0, 0.9], [0.0, 1.0]]))
+    rounded = torch.tensor([[1.0, 0.9], [0.9 + 1e-6, 1.0]])
+    NormalInverseWishart(0.3, 3.0, rounded)

@@ -1,0 +1,80 @@
+"""Zeros apart from states that are very improbable, against enumeration."""
+
+from __future__ import annotations
+
+import math
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+
+import pyrograph as pg
+from pyrograph.errors import ZeroMass
+
+ENGINES = (pg.DPVI, pg.SequentialDPVI)
+#: Observations of two groups, each of which one state explains.
+Y = torch.tensor([0.0, 5.0]).repeat(500)
+
+
+def far_from_both(scale: float = 1e-4):
+    x = pyro.sample("x", dist.Bernoulli(torch.tensor(0.25)))
+    with pyro.plate("n", len(Y)):
+        pyro.sample("y", dist.Normal(5 * x, scale), obs=Y + 1e-9 * torch.arange(len(Y)))
+
+
+def log_joints(scale: float) -> list[float]:
+    data = (Y + 1e-9 * torch.arange(len(Y))).tolist()
+    constant = -len(Y) * (math.log(scale) + math.log(2 * math.pi) / 2)
+    return [
+        math.log(p) + constant - math.fsum(((y - mean) / scale) ** 2 / 2 for y in data)
+        for p, mean in ((0.75, 0.0), (0.25, 5.0))
+    ]
+
+
+@pytest.mark.parametrize("infer", ENGINES)
+@pytest.mark.parametrize("scale", [1e-4, 1e-6])
+def test_sums_of_improbable_data_are_no_zeros(infer, scale):
+    q = infer(far_from_both, progress=False).run(scale)
+    assert q.evidence_kind == "exact"
+    assert float(q.log_evidence) == pytest.approx(max(log_joints(scale)), rel=1e-12)
+
+
+@pytest.mark.parametrize("infer", ENGINES)
+def test_zeros_beside_improbable_data_are_still_zeros(infer):
+    """The state that explains the data better breaks a constraint."""
+    best = max(range(2), key=lambda k: log_joints(1e-4)[k])
+    allowed = torch.tensor([0.0, 0.0]).index_fill(0, torch.tensor([best]), -torch.inf)
+
+    def model():
+        far_from_both()
+        x = pyro.sample("w", dist.Bernoulli(0.5))
+        pyro.factor("never", torch.tensor([0.0, -torch.inf])[x.long()])
+
+    def other():
+        x = pyro.sample("x", dist.Bernoulli(torch.tensor(0.25)))
+        pyro.factor("constraint", allowed[x.long()])
+        with pyro.plate("n", len(Y)):
+            pyro.sample("y", dist.Normal(5 * x, 1e-4), obs=Y + 1e-9 * torch.arange(len(Y)))
+
+    q = infer(model, progress=False).run()
+    assert q.marginal("w").probs.tolist() == [1.0, 0.0]
+    truth = max(log_joints(1e-4)) + math.log(0.5)
+    assert float(q.log_evidence) == pytest.approx(truth, rel=1e-12)
+    q = infer(other, progress=False).run()
+    assert float(q.marginal("x").probs[best]) == 0
+    assert float(q.log_evidence) == pytest.approx(min(log_joints(1e-4)), rel=1e-12)
+
+
+@pytest.mark.parametrize("options", [{}, {"sum_out": "auto"}, {"sum_out": "x"}], ids=str)
+def test_a_node_that_no_state_allows_leaves_no_mass(options):
+    first, second = torch.tensor([-torch.inf, 0.0]), torch.tensor([0.0, -torch.inf])
+
+    def model():
+        x = pyro.sample("x", dist.Bernoulli(0.5))
+        pyro.sample("y", dist.Bernoulli(0.3))
+        pyro.factor("first", first[x.long()])
+        pyro.factor("second", second[x.long()])
+
+    with pytest.raises(ZeroMass):
+        pg.DPVI(model, progress=False, **options).run()
