@@ -27,8 +27,11 @@ from pyrograph.graph.grouping import row_numbers
 MAX_ENTRIES = 2**28
 #: What a zero counts for, at least: a power of two, so that its multiples stay exact.
 EXCLUDED = -(2.0**40)
-#: Zeros count for so much more than all that other terms could add up to.
-APART = 4.0
+#: Zeros count for so much more than all that other terms could add up to, but for no more than what
+#: can still be added up.
+APART, MOST = 4.0, 2.0**1000
+#: Entries from which on down a finite number stands for a zero, such as the least one of a dtype.
+AS_ZERO = -(2.0**100)
 #: Tables whose every entry is below this are shifted to the constant, else they look like zeros.
 FAR = -(2.0**30)
 #: Entries looked up at once.
@@ -160,8 +163,8 @@ def worth_of_zero(tables: list[Tables], constant: Tensor) -> float:
     for group in tables:
         values = group.values.flatten(1)
         most += float(values.amax(1).clamp_min(0).sum())
-        least -= float(torch.where(values == -torch.inf, 0, values).amin(1).sum())
-    reach = APART * max(most, least, abs(float(constant)))
+        least -= float(torch.where(values < AS_ZERO, 0, values).amin(1).sum())
+    reach = min(APART * max(most, least, abs(float(constant))), MOST)
     return EXCLUDED if reach <= -EXCLUDED else -(2.0 ** math.ceil(math.log2(reach)))
 
 

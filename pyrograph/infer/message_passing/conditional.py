@@ -28,7 +28,7 @@ from torch import Tensor
 from pyrograph.beliefs import Gaussian
 from pyrograph.beliefs.gaussian import apply
 from pyrograph.errors import InferenceError
-from pyrograph.infer.message_passing.grids import Grid, reached
+from pyrograph.infer.message_passing.grids import Grid, every_second, reached
 from pyrograph.infer.message_passing.reduction import LocalDensity
 from pyrograph.infer.message_passing.tilted import (
     NOTHING,
@@ -184,7 +184,9 @@ class ConditionalMoments(TiltedMoments):
         covariance = torch.einsum("nde,nder,ndes->ders", share, off, off) + within
         nothing = (value <= NOTHING).flatten(0, 1).all(0)
         reach = reached(share, z) if even else None
-        return Sums(log_mass, mean, covariance, mean, share.square().sum(0), nothing, reach)
+        half = every_second(share, z) if even else None
+        squares = share.square().sum(0)
+        return Sums(log_mass, mean, covariance, mean, squares, nothing, reach, half)
 
     def _coefficients(self, t: Tensor, base: Tensor, unit: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """alpha A ``[N, D, E, |s|, |s|]`` and alpha b of y at t, and ``[N, D, E]`` where f is 0."""

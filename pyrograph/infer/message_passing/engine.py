@@ -432,6 +432,15 @@ class MessagePassing(Engine):
                 "improper (a site of negative precision outweighs the rest): use damping=0.5 or a "
                 "smaller alpha (pg.PowerEP)."
             )
+        for block in self.network.blocks:
+            if isinstance(block, QuadratureFactors) and block.too_coarse is not None:
+                text += (
+                    f" The quadrature is too coarse for {block.too_coarse}: on every second point "
+                    "it finds another mass or variance, so that those of its nodes may be wrong. "
+                    "A spike beside a broad part is the usual cause: choose between them by a "
+                    "discrete site."
+                )
+                break
         return text
 
     def remedy(self) -> str:
@@ -453,7 +462,7 @@ class MessagePassing(Engine):
     def carried(self) -> dict[str, Any]:
         kept: dict[str, Any] = {
             "messages": saved_messages(self.network, self.messages),
-            **self._settling.carried(),
+            "automatic": self._settling.carried(),
         }
         kept["double_loop"] = {} if self._double_loop is None else self._double_loop.carried()
         unknown = self.graph.constant.detach().new_full((), torch.nan)
@@ -462,7 +471,7 @@ class MessagePassing(Engine):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.messages = loaded_messages(self.network, self.messages, state["messages"])
-        self._settling.restore(state)
+        self._settling.restore(state["automatic"])
         evidence = state["evidence"].to(self.graph.constant)
         self._log_evidence = None if bool(evidence.isnan()) else evidence
         self._double_loop = None

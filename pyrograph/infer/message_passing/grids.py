@@ -44,6 +44,14 @@ def reached(share: Tensor, z: Tensor) -> Tensor:
     return torch.stack([low, torch.where(counts, z, -torch.inf).amax(0)])
 
 
+@torch.no_grad()
+def every_second(share: Tensor, z: Tensor) -> Tensor:
+    """Mass and second moment on every second of the points ``z [N, 1]``, as shares of those on all:
+    ``[2, D, E]``, of weights ``[N, D, E]``. Near 1 where there are enough points."""
+    square = share * z.unsqueeze(-1).square()
+    return torch.stack([2 * share[::2].sum(0), 2 * square[::2].sum(0) / square.sum(0)])
+
+
 def reached_together(share: list[Tensor], reach: list[Tensor]) -> Tensor:
     """The same of all pieces, of these shares ``[D, E]`` of the mass: of those that have any."""
     both = list(zip(share, reach, strict=True))

@@ -109,7 +109,15 @@ class QuadratureFactors:
 
     def forget_grid(self) -> None:
         """The next update finds out afresh where to look."""
-        self.grid, self.tilted.is_rough = None, False
+        self.grid, self.tilted.is_rough, self.tilted.coarse = None, False, None
+
+    @property
+    def too_coarse(self) -> str | None:
+        """A factor that the points in use do not resolve."""
+        coarse = self.tilted.coarse
+        if coarse is None or not bool(coarse.any()):
+            return None
+        return self.local.name(int(coarse.any(0).nonzero()[0]))
 
     # ------------------------------------------------------------------ what surrounds a factor
     def _continuous(

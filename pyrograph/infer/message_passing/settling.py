@@ -115,15 +115,14 @@ class Settling:
     # ------------------------------------------------------------------ checkpoints
     def carried(self) -> dict[str, Any]:
         """For a checkpoint."""
-        return {
-            "automatic": self.automatic.carried() if self.automatic else {},
-            "acceleration": self.leaps.carried() if self.leaps else {},
-            "was_at_mode": self._was_at_mode,
-        }
+        damping = self.automatic.carried() if self.automatic else {}
+        leaps = self.leaps.carried() if self.leaps else {}
+        return {**damping, "acceleration": leaps, "was_at_mode": self._was_at_mode}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        if self.automatic and state["automatic"]:
-            self.automatic.restore(state["automatic"])
+        if self.automatic and "level" in state:
+            self.automatic.restore(state)
+        self.forget_leaps()
         if self.leaps and state.get("acceleration"):
             self.leaps.restore(state["acceleration"], self.graph.constant)
         self._was_at_mode = bool(state.get("was_at_mode", False))

@@ -26,6 +26,7 @@ from pyrograph.infer.message_passing.families import zeros_refused
 from pyrograph.infer.message_passing.grids import (
     Grid,
     evenly_spaced,
+    every_second,
     laid_over,
     reached,
     reached_together,
@@ -47,16 +48,17 @@ BISECTIONS = 60
 #: Numbers evaluated at once, and numbers of the points that are weighed at once: arrays of more
 #: than 32 MiB, which go back to the system as soon as they are freed.
 CHUNK, PIECE = 2**20, 3 * 2**21
-#: Most and fewest evenly spaced points, and the numbers that the first scan may evaluate, and
-#: later ones.
-MOST, FEWEST, FIRST_NUMBERS, NUMBERS = 4097, 65, 2**25, 2**22
+#: Most evenly spaced points, and where these are too few; fewest; and the numbers that the first
+#: scan may evaluate, and later ones.
+MOST, FINEST, FEWEST, FIRST_NUMBERS, NUMBERS = 4097, 2**16 + 1, 65, 2**25, 2**22
 #: Squared distance, in a grid's standard deviations, from which it may miss what is there.
 APART = 4.0
 #: Difference of log masses from which a grid of few points is not trusted, and of means (in
 #: standard deviations) and variances (relative).
 DISAGREE, DIFFER = 1e-4, 0.01
-#: Difference of log masses that steps between evenly spaced points may make.
-STEPS = 0.05
+#: Difference of log masses, or relative one of second moments, that steps between evenly spaced
+#: points may make; and of such points, how many compare two grids.
+STEPS, COMPARED = 0.05, 257
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,8 @@ class Tilted:
 class Sums:
     """Of :class:`Tilted`, over some points; and sums of squared weights ``[D, E]``, ``[E]``
     whether a factor is zero at all of these points, and of evenly spaced ones the first and the
-    last z that count, ``[2, D, E]``."""
+    last z that count, ``[2, D, E]``, and mass and second moment on every second one, as shares of
+    those on all, ``[2, D, E]``."""
 
     log_mass: Tensor
     mean: Tensor
@@ -113,6 +116,7 @@ class Sums:
     squares: Tensor
     is_nothing: Tensor
     reach: Tensor | None
+    half: Tensor | None
 
 
 class TiltedMoments:
@@ -139,6 +143,9 @@ class TiltedMoments:
         volume = w.log() + 0.5 * z.square().sum(1) + 0.5 * self.dim * LOG_2PI
         self._few = z, volume
         self.is_rough = False
+        #: ``[D, E]`` where evenly spaced points were too few the last time.
+        self.coarse: Tensor | None = None
+        self._most = MOST
         self._has_negative = bool((alpha < 0).any())
 
     def evaluate(self, u: Tensor) -> Tensor:
@@ -188,6 +195,8 @@ class TiltedMoments:
         if self._differ(found, scan):
             self.is_rough = True
             found = self._moved(g, origin, scan.grid)
+        if not self.is_rough:
+            self.coarse = None
         return found
 
     def _differ(self, found: Tilted, scan: Tilted) -> bool:
@@ -209,7 +218,7 @@ class TiltedMoments:
             return start
         try:
             with torch.no_grad():
-                points = self._points
+                points = evenly_spaced(COMPARED, self.local.like) if self.is_rough else self._few
                 here, there = (self._weighed(g, origin, grid, points) for grid in (start, first))
         except NonFiniteDensity:  # g may reach where f is no number
             return start
@@ -229,12 +238,22 @@ class TiltedMoments:
         """Evenly spaced points, as many as may be evaluated for all factors."""
         evaluations = self.local.num_states * len(self.alpha) * self._evaluations
         per_point = evaluations * sum(self.local.read_widths)
-        count = min(MOST, max(FEWEST, numbers // max(1, per_point)))
+        count = min(self._most, max(FEWEST, numbers // max(1, per_point)))
         return evenly_spaced(count, self.local.like)
 
     def _moved(self, g: Surroundings, origin: Tensor, grid: Grid) -> Tilted:
         """Moments on a grid that is moved until enough points carry the weight."""
-        return self._moved_over(g, origin, grid, self._points)
+        found = self._moved_over(g, origin, grid, self._points)
+        if self.is_rough and self._refines():
+            found = self._moved_over(g, origin, grid, self._points)
+        return found
+
+    def _refines(self) -> bool:
+        """Take more points where they were too few; whether there are any more."""
+        if not bool(self.coarse.any()) or self._most == FINEST:
+            return False
+        before, self._most = len(self._points[0]), FINEST
+        return len(self._points[0]) > before
 
     def _moved_over(
         self, g: Surroundings, origin: Tensor, grid: Grid, points: tuple[Tensor, Tensor]
@@ -263,6 +282,7 @@ class TiltedMoments:
             )
             there = peak
             if sums.reach is not None:
+                self.coarse = (sums.half - 1).abs().amax(0) > STEPS
                 there = laid_over(sums.reach, grid, peak, few, len(points[0]))
         moments = sums.log_mass, sums.mean, sums.covariance, sums.expected
         return Tilted(*moments, there, peak, bool(few.any()))
@@ -272,7 +292,7 @@ class TiltedMoments:
     ) -> Sums:
         """Sums over all points, some at a time."""
         numbers = grid.mean[..., 0].numel() * self.local.dim * self._evaluations
-        size = max(1, PIECE // max(1, numbers))
+        size = max(2, PIECE // max(1, numbers) // 2 * 2)  # pieces begin with the same half
         pieces = zip(*(part.split(size) for part in points), strict=True)
         even = points is not self._few
         return _together([self._sums(g, origin, grid, z, volume, even) for z, volume in pieces])
@@ -312,7 +332,9 @@ class TiltedMoments:
         expected = (share[..., None] * g.statistics(u)).sum(0) if isinstance(g, Product) else mean
         nothing = (value <= NOTHING).flatten(0, 1).all(0)
         reach = reached(share, z) if even else None
-        return Sums(log_mass, mean, covariance, expected, share.square().sum(0), nothing, reach)
+        half = every_second(share, z) if even else None
+        squares = share.square().sum(0)
+        return Sums(log_mass, mean, covariance, expected, squares, nothing, reach, half)
 
     def refuse_zeros(self, value: Tensor, u: Tensor) -> None:
         """Refuse values ``[N, D, E]`` at ``u`` of factors with alpha <= 0 that are zeros.
@@ -369,9 +391,10 @@ def _together(pieces: list[Sums]) -> Sums:
     both = list(zip(share, pieces, strict=True))
     mean = sum(s * p.mean for s, p in both)
     off = [p.mean - mean for p in pieces]
-    reach = None
+    reach = half = None
     if pieces[0].reach is not None:
         reach = reached_together([s[..., 0] for s in share], [p.reach for p in pieces])
+        half = sum(s[..., 0] * p.half for s, p in both)
     return Sums(
         log_mass,
         mean,
@@ -383,4 +406,5 @@ def _together(pieces: list[Sums]) -> Sums:
         sum(s[..., 0].square() * p.squares for s, p in both),
         torch.stack([p.is_nothing for p in pieces]).all(0),
         reach,
+        half,
     )

@@ -78,3 +78,22 @@ def test_a_node_that_no_state_allows_leaves_no_mass(options):
 
     with pytest.raises(ZeroMass):
         pg.DPVI(model, progress=False, **options).run()
+
+
+@pytest.mark.parametrize("infer", ENGINES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_least_number_stands_for_a_zero(infer, dtype):
+    """As masks are written: logits.masked_fill(mask, torch.finfo(dtype).min)."""
+    least = torch.finfo(dtype).min
+    pairs = torch.tensor([[0.0, least], [least, 0.5]], dtype=dtype)
+    prior = torch.tensor([0.3, 0.7], dtype=dtype)
+
+    def chain():
+        z = [pyro.sample(f"z{i}", dist.Categorical(prior)) for i in range(3)]
+        for i in range(2):
+            pyro.factor(f"pair{i}", pairs[z[i], z[i + 1]])
+
+    q = infer(chain, num_particles=8, progress=False).run()
+    truth = math.log(0.3**3 + 0.7**3 * math.e)  # all states alike
+    assert q.evidence_kind == "exact"
+    assert float(q.log_evidence) == pytest.approx(truth, abs=1e-6)

@@ -88,7 +88,7 @@ def test_a_run_resumed_amid_leaps_ends_where_the_whole_run_does():
     whole = pg.EP(field)
     expected = whole.run()
     first = pg.EP(field).setup()
-    while not first.state_dict()["acceleration"]["on"]:
+    while not first.state_dict()["automatic"]["acceleration"]["on"]:
         first.step()
     for _ in range(3):
         first.step()
@@ -104,6 +104,6 @@ def test_mean_field_and_discrete_nodes_take_plain_sweeps():
         x = pyro.sample("x", dist.Bernoulli(0.3))
         pyro.sample("y", dist.Bernoulli(0.2 + 0.6 * x))
 
-    assert not pg.VMP(counts_ring).setup().state_dict()["acceleration"]
-    assert not pg.BP(pair).setup().state_dict()["acceleration"]
-    assert pg.EP(counts_ring).setup().state_dict()["acceleration"]
+    assert not pg.VMP(counts_ring).setup().state_dict()["automatic"]["acceleration"]
+    assert not pg.BP(pair).setup().state_dict()["automatic"]["acceleration"]
+    assert pg.EP(counts_ring).setup().state_dict()["automatic"]["acceleration"]

@@ -142,3 +142,37 @@ def test_a_small_mode_counts_where_the_other_numbers_are_integrated_in_closed_fo
     variance = weight @ (t - weight @ t) ** 2
     found = pg.fit(model, infer=pg.EP, progress=False).marginal("t")
     assert float(found.variance) == pytest.approx(variance, rel=1e-3)
+
+
+def spike_and_slab(narrow, wide, centre):
+    """Half a spike and half a slab: their product with the prior N(0, 20) in closed form."""
+
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.tensor(0.0, dtype=torch.float64), 20.0))
+        spike, slab = dist.Normal(centre, narrow), dist.Normal(0.0, wide)
+        pyro.factor("f", torch.logaddexp(spike.log_prob(x), slab.log_prob(x)) - np.log(2))
+
+    parts = []
+    for c, s in ((centre, narrow), (0.0, wide)):
+        precision = 1 / s**2 + 1 / 400
+        mass = 0.5 * stats.norm.pdf(c, 0, np.hypot(s, 20))
+        parts.append((mass, c / s**2 / precision, 1 / precision))
+    mass, mean, variance = (np.array(part) for part in zip(*parts, strict=True))
+    share = mass / mass.sum()
+    return model, np.log(mass.sum()), share @ (variance + mean**2) - (share @ mean) ** 2
+
+
+@pytest.mark.parametrize("narrow, wide, centre", [(0.01, 10, 1.234), (0.01, 10, 0), (0.03, 3, 1.2)])
+def test_a_spike_beside_a_slab_takes_more_points(narrow, wide, centre):
+    model, evidence, variance = spike_and_slab(narrow, wide, centre)
+    posterior = pg.fit(model, infer=pg.EP, progress=False)
+    assert float(posterior.log_evidence) == pytest.approx(evidence, abs=1e-5)
+    assert float(posterior.marginal("x").variance) == pytest.approx(variance, rel=1e-4)
+    assert "too coarse" not in posterior.status
+
+
+def test_a_spike_that_no_points_resolve_is_said():
+    model, _, _ = spike_and_slab(1e-4, 10, 0.0)
+    posterior = pg.fit(model, infer=pg.EP, progress=False)
+    assert 'too coarse for factor "f"' in posterior.status
+    assert posterior.evidence_kind == "estimate"

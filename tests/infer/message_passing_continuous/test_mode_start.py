@@ -158,7 +158,7 @@ def test_a_run_resumed_after_the_start_ends_where_the_whole_run_does():
     whole = pg.EP(logistic, num_steps=60)
     whole.run(rows, labels)
     first = pg.EP(logistic, num_steps=60).setup(rows, labels)
-    while not first.state_dict()["was_at_mode"]:
+    while not first.state_dict()["automatic"]["was_at_mode"]:
         first.step()
     again = pg.EP(logistic, num_steps=60).setup(rows, labels)
     again.load_state_dict(first.state_dict())
