@@ -57,7 +57,7 @@ APART = 4.0
 #: standard deviations) and variances (relative).
 DISAGREE, DIFFER = 1e-4, 0.01
 #: Difference of log masses, or relative one of second moments, that steps between evenly spaced
-#: points may make; and of such points, how many compare two grids.
+#: points may make; and of such points, how many are enough to compare two grids.
 STEPS, COMPARED = 0.05, 257
 
 
@@ -91,7 +91,8 @@ Surroundings = Gaussian | Product
 class Tilted:
     """Log mass ``[D, E]`` of f^alpha g (g not normalised), mean ``[D, E, r]``, covariance
     ``[D, E, r, r]``, expectations of g's statistics ``[D, E, k]``, the grid for the next time, the
-    one laid over the moments, and whether too few points carried the weight."""
+    one laid over the moments, whether too few points carried the weight, and of evenly spaced ones
+    what every second one finds, ``[2, D, E]``."""
 
     log_mass: Tensor
     mean: Tensor
@@ -100,6 +101,7 @@ class Tilted:
     grid: Grid
     peak: Grid
     has_few: bool
+    half: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -195,8 +197,6 @@ class TiltedMoments:
         if self._differ(found, scan):
             self.is_rough = True
             found = self._moved(g, origin, scan.grid)
-        if not self.is_rough:
-            self.coarse = None
         return found
 
     def _differ(self, found: Tilted, scan: Tilted) -> bool:
@@ -206,7 +206,8 @@ class TiltedMoments:
         spread = (covariance / width - 1).abs()[..., 0, 0] > DIFFER
         shift = (mean - expected).square()[..., 0] > DIFFER**2 * width[..., 0, 0]
         mass = (found.log_mass - scan.log_mass).abs() > DISAGREE
-        return bool((mass | shift | spread).any())
+        is_sure = (scan.half - 1).abs().amax(0) < DIFFER
+        return bool((mass | (is_sure & (shift | spread))).any())
 
     def _nearer(self, g: Surroundings, origin: Tensor, start: Grid, first: Grid) -> Grid:
         """The grid of the last time, or the one laid over g for factors for which g lies off the
@@ -218,7 +219,9 @@ class TiltedMoments:
             return start
         try:
             with torch.no_grad():
-                points = evenly_spaced(COMPARED, self.local.like) if self.is_rough else self._few
+                points = self._points
+                if self.is_rough and len(points[0]) > COMPARED:
+                    points = evenly_spaced(COMPARED, self.local.like)
                 here, there = (self._weighed(g, origin, grid, points) for grid in (start, first))
         except NonFiniteDensity:  # g may reach where f is no number
             return start
@@ -244,13 +247,14 @@ class TiltedMoments:
     def _moved(self, g: Surroundings, origin: Tensor, grid: Grid) -> Tilted:
         """Moments on a grid that is moved until enough points carry the weight."""
         found = self._moved_over(g, origin, grid, self._points)
-        if self.is_rough and self._refines():
+        if self.is_rough and self._refines(found):
             found = self._moved_over(g, origin, grid, self._points)
+        self.coarse = _misses(found) if self.is_rough else None
         return found
 
-    def _refines(self) -> bool:
+    def _refines(self, found: Tilted) -> bool:
         """Take more points where they were too few; whether there are any more."""
-        if not bool(self.coarse.any()) or self._most == FINEST:
+        if self._most == FINEST or not bool(_misses(found).any()):
             return False
         before, self._most = len(self._points[0]), FINEST
         return len(self._points[0]) > before
@@ -282,10 +286,9 @@ class TiltedMoments:
             )
             there = peak
             if sums.reach is not None:
-                self.coarse = (sums.half - 1).abs().amax(0) > STEPS
                 there = laid_over(sums.reach, grid, peak, few, len(points[0]))
         moments = sums.log_mass, sums.mean, sums.covariance, sums.expected
-        return Tilted(*moments, there, peak, bool(few.any()))
+        return Tilted(*moments, there, peak, bool(few.any()), sums.half)
 
     def _weighed(
         self, g: Surroundings, origin: Tensor, grid: Grid, points: tuple[Tensor, Tensor]
@@ -380,6 +383,11 @@ class TiltedMoments:
                 "laid over its cavity: the program's total mass is zero, or what is left of it "
                 "lies too far out. Look at the constraint and at the priors of its nodes."
             )
+
+
+def _misses(found: Tilted) -> Tensor:
+    """``[D, E]``: where every second of evenly spaced points finds another mass or width."""
+    return (found.half - 1).abs().amax(0) > STEPS
 
 
 def _together(pieces: list[Sums]) -> Sums:
