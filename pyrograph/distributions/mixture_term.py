@@ -13,8 +13,8 @@ from torch import Tensor
 
 from pyrograph.distributions.seating import Seating, resized, twin
 
-#: An element that leaves takes so much of a cluster's spread at most, else what is left is counted
-#: anew from those who stay: a difference would have lost its digits.
+#: Elements that leave, one after the other, leave more than this share of a cluster's spread, else
+#: it is counted anew from those who stay: a difference would have lost its digits.
 LOSS = 1e-6
 #: Deviations of elements from the locations of clusters looked at in one go.
 AT_ONCE = 2**22

@@ -29,7 +29,7 @@ from torch.distributions import Gamma
 
 from pyrograph.distributions.checks import floats, require_count, require_positive, unbatched
 from pyrograph.distributions.mixture_term import AT_ONCE, LOSS, MixtureTerm
-from pyrograph.distributions.seating import Seating
+from pyrograph.distributions.seating import Seating, resized
 from pyrograph.errors import ShapeMismatch
 
 
@@ -183,7 +183,8 @@ class NormalInverseGammaTerm(MixtureTerm):
         join:   -m <- r g - y,    2 b <- 2 b + r g^2,
         leave:  -m <- g / r - y,  2 b <- 2 b - g^2 / r,
 
-    r that of the smaller size. Only the last line can cancel, where an outlier leaves.
+    r that of the smaller size. Only the last line can cancel, where outliers leave: what is left of
+    2 b is counted anew where its share, over the removals since the last count, comes to LOSS.
     """
 
     def __init__(self, component: NormalInverseGamma, data: Tensor):
@@ -245,7 +246,7 @@ class NormalInverseGammaTerm(MixtureTerm):
         join = self._log_marginals_of((sizes + 1).unsqueeze(1), joined) - now.unsqueeze(1)
         before, size = twice_b[:, own], sizes[own] - 1
         left = before - (minus_m[:, own] + y).square() / ratio[:, size]
-        is_known = (left > LOSS * before).all(0)
+        is_known = self._share[own] * (left / before).amin(0) > LOSS
         rest = self._log_marginals_of(size, torch.where(is_known, left, before))
         stay = torch.where(is_known, now[own] - rest, -torch.inf)
         stay = torch.where(size == 0, now[own], stay)
@@ -254,6 +255,7 @@ class NormalInverseGammaTerm(MixtureTerm):
     def append(self, i: int, source: Tensor, start: int, sign: int, seating: Seating) -> None:
         count, d = source.size(0), self.widths[1]
         rows, y = self.totals.narrow(1, start, count), self.points[i]
+        share = self._share.index_select(0, source)
         if sign > 0 and self._scored == (i, start):
             pull, new = self._ahead.index_select(1, source).split((d, 2 * d + 1))
             torch.sub(pull, y, out=new[:d])
@@ -264,8 +266,9 @@ class NormalInverseGammaTerm(MixtureTerm):
             if sign > 0:
                 self._join(new, y, sizes)
             else:
-                self._leave(new, y, sizes, start, seating)
+                self._leave(new, y, sizes, share, start, seating)
             rows.copy_(new)
+        self._share.narrow(0, start, count).copy_(share)
         self._scored = None
 
     def _join(self, new: Tensor, y: Tensor, sizes: Tensor) -> None:
@@ -279,21 +282,24 @@ class NormalInverseGammaTerm(MixtureTerm):
         torch.sub(pull, y, out=gap)
         torch.sub(constant, twice_b.log().mul_(power).sum(0), out=log_p)
 
-    def _leave(self, new: Tensor, y: Tensor, sizes: Tensor, start: int, seating: Seating) -> None:
-        """Rows ``new [2 d + 1, U]`` without y ``[d, 1]``, their sizes by then ``[U]``."""
+    def _leave(
+        self, new: Tensor, y: Tensor, sizes: Tensor, share: Tensor, start: int, seating: Seating
+    ) -> None:
+        """Rows ``new [2 d + 1, U]`` and their ``share [U]`` without y ``[d, 1]``, their sizes by
+        then ``[U]``."""
         width, d = self.widths
         (gap, twice_b, log_p), looked_up = parts(new, d), self.by_size.index_select(1, sizes)
         ratio, power, constant = parts(looked_up, width)
         gap.add_(y)
-        pull = gap / ratio
-        taken = gap * pull
-        twice_b.sub_(taken)
+        pull, before = gap / ratio, twice_b.clone()
+        twice_b.addcmul_(gap, pull, value=-1)
         torch.sub(pull, y, out=gap)
-        if float(torch.sub(twice_b, taken, alpha=LOSS).min()) <= 0:
-            is_lost = (twice_b <= LOSS * taken).any(0) & (sizes > 0)
-            lost = is_lost.nonzero().squeeze(1)
+        share.mul_(torch.div(twice_b, before, out=before).amin(0))
+        if not float(share.min()) > LOSS:
+            lost = (~(share > LOSS) & (sizes > 0)).nonzero().squeeze(1)
             if len(lost):
                 new[:-1, lost] = self.totals_of(seating.members_of(start + lost))
+                share[lost] = 1
         torch.sub(constant, twice_b.log().mul_(power).sum(0), out=log_p)
 
     def totals_of(self, members: Tensor) -> Tensor:
@@ -327,16 +333,20 @@ class NormalInverseGammaTerm(MixtureTerm):
 
     def tidy(self, kept: Tensor, length: int) -> None:
         super().tidy(kept, length)
+        self._share = resized(self._share, kept, length)
         self._lay_out()
 
     def copy(self) -> NormalInverseGammaTerm:
         new = super().copy()
+        new._share = self._share.clone()
         new._lay_out()
         return new
 
     def rebuild(self, seating: Seating) -> None:
         self.totals = torch.nn.functional.pad(self.totals_of(seating.members()), (0, 0, 0, 1))
         self.totals[-1] = self.log_marginals_of(seating.sizes, self.totals)
+        #: ``[limit]``, what removals left of 2 b since it was counted, of the dimension least so.
+        self._share = torch.ones_like(self.totals[0])
         self._lay_out()
 
 

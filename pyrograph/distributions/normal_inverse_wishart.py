@@ -29,6 +29,8 @@ from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch
 
 #: Asymmetry of a scale matrix that passes for rounding, in single precision or of sums.
 ROUNDING = 1e-4
+#: Of half log|Psi_n| by elements that join, before its inverse is computed anew.
+MOST_GROWTH = -math.log(LOSS) / 2
 
 
 class NormalInverseWishart:
@@ -216,11 +218,13 @@ class NormalInverseWishartTerm(MixtureTerm):
         Psi_n+1 = Psi_n + k g g',   k = kappa_n / (kappa_n + 1),  g = y - m,  m <- y - k g,
         Psi_n+1^-1 = Psi_n^-1 - k v v' / (1 + k g'v),  |Psi_n+1| = |Psi_n| (1 + k g'v),
 
-    v = Psi_n^-1 g, O(d^2) too; positive definite matrices that grow lose little by it. When an
-    element leaves, with g = y - m of then, Psi_n-1 = Psi_n - g g' / k, and |Psi_n-1| = |Psi_n| q
-    for q = 1 - g'v / k: inverse and determinant are computed anew, O(d^3), and all that is left is
-    counted anew where q is small. What has been scored, v and g'v, is used again where the element
-    then joins.
+    v = Psi_n^-1 g, O(d^2) too. Of an inverse that shrinks by a factor along g as many digits are
+    lost there: from Psi_n, which only grows, it is computed anew, O(d^3), where the factors since
+    it last was come to 1 / LOSS. When an element leaves, with g = y - m of then,
+    Psi_n-1 = Psi_n - g g' / k, and |Psi_n-1| = |Psi_n| q for q = 1 - g'v / k: inverse and
+    determinant are computed anew, and all that is left is counted anew where what the removals
+    since the last count left of Psi_n, in one direction, comes to LOSS. What has been scored, v and
+    g'v, is used again where the element then joins.
     """
 
     def __init__(self, component: NormalInverseWishart, data: Tensor):
@@ -262,7 +266,7 @@ class NormalInverseWishartTerm(MixtureTerm):
         q = 1 - ratio.gather(0, own) / shrunk
         log_q = q.clamp_min(LOSS).log()
         stay = constant - self.half_log_det[own] + (power - 0.5) * log_q
-        stay = torch.where(q > LOSS, stay, -torch.inf)
+        stay = torch.where(self.share[own] * q > LOSS, stay, -torch.inf)
         join = torch.nn.functional.pad(join, (0, 0, 0, seating.limit - num))
         return join.to(self.dtype), stay.to(self.dtype)
 
@@ -280,7 +284,10 @@ class NormalInverseWishartTerm(MixtureTerm):
             scaled = v * (shrunk * (-log_ratio).exp()).unsqueeze(-1)
             inverse = self.inverse.index_select(0, source)
             self.inverse[rows] = inverse.baddbmm_(scaled.unsqueeze(2), v.unsqueeze(1), alpha=-1)
-            self.half_log_det[rows] = self.half_log_det.index_select(0, source) + log_ratio / 2
+            growth = self.growth.index_select(1, source).add_(log_ratio / 2)
+            self.growth[:, rows] = growth
+            if not float(growth[1].max()) < MOST_GROWTH:
+                self._factorise(rows.start + (~(growth[1] < MOST_GROWTH)).nonzero().squeeze(1))
         self._scored = None
 
     def _join(self, i: int, source: Tensor, rows: slice, seating: Seating) -> None:
@@ -288,6 +295,7 @@ class NormalInverseWishartTerm(MixtureTerm):
         shrunk = self.by_size[0].take(seating.sizes[rows] - 1).unsqueeze(-1)
         gap = self.table[i] - self.mean.index_select(0, source)
         self.mean[rows] = self.table[i] - shrunk * gap
+        self.share[rows] = self.share.index_select(0, source)
         psi = self.psi.index_select(0, source)
         self.psi[rows] = psi.baddbmm_((shrunk * gap).unsqueeze(2), gap.unsqueeze(1))
 
@@ -300,23 +308,28 @@ class NormalInverseWishartTerm(MixtureTerm):
         q = 1 - (v * gap).sum(-1) / shrunk.squeeze(-1)
         self.mean[rows] = self.table[i] - gap / shrunk
         psi = self.psi.index_select(0, source)
-        least = LOSS * psi.diagonal(dim1=1, dim2=2)
+        before = psi.diagonal(dim1=1, dim2=2).clone()
         psi.sub_((gap / shrunk).unsqueeze(2) * gap.unsqueeze(1))
         self.psi[rows] = psi
         # along an axis, or along g, where the inverse still tells
-        is_lost = ~(q > LOSS) | (psi.diagonal(dim1=1, dim2=2) <= least).any(1)
+        left = (psi.diagonal(dim1=1, dim2=2) / before).amin(1).minimum(q)
+        share = self.share.index_select(0, source) * left
+        self.share[rows] = share
+        is_lost = ~(share > LOSS)
         if bool(is_lost.any()):
             # of clusters that are empty now nobody asks, but they have a factor below
             lost = rows.start + is_lost.nonzero().squeeze(1)
             members = seating.members_of(lost) & (seating.sizes[lost] > 0).unsqueeze(1)
             self.mean[lost], self.psi[lost] = self._of_members(members)
+            self.share[lost] = 1
         self._factorise(rows)
 
-    def _factorise(self, rows: slice) -> None:
+    def _factorise(self, rows: slice | Tensor) -> None:
         """Inverses and determinants of rows from their Psi_n."""
         factor = _root(self.psi[rows])
         self.inverse[rows] = torch.cholesky_inverse(factor)
-        self.half_log_det[rows] = half_log_det(factor)
+        self.growth[0, rows] = half_log_det(factor)
+        self.growth[1, rows] = 0
 
     def _of_members(self, members: Tensor) -> tuple[Tensor, Tensor]:
         """m ``[U, d]`` and Psi_n ``[U, d, d]`` of clusters with these elements, ``[U, n]`` bool."""
@@ -340,22 +353,30 @@ class NormalInverseWishartTerm(MixtureTerm):
         return self.log_constant.take(sizes) - freedom * self.half_log_det
 
     def tidy(self, kept: Tensor, length: int) -> None:
-        self.mean, self.psi, self.inverse, self.half_log_det = (
-            resized(part, kept, length, dim=0) for part in self._pools()
+        self.mean, self.psi, self.inverse = (
+            resized(part, kept, length, dim=0) for part in (self.mean, self.psi, self.inverse)
         )
+        self.growth = resized(self.growth, kept, length)
+        self.share = resized(self.share, kept, length)
         self._scored = None
 
-    def _pools(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return self.mean, self.psi, self.inverse, self.half_log_det
+    @property
+    def half_log_det(self) -> Tensor:
+        """``[limit]``, of Psi_n."""
+        return self.growth[0]
 
     def copy(self) -> NormalInverseWishartTerm:
         new = twin(self)
-        new.mean, new.psi, new.inverse, new.half_log_det = (p.clone() for p in self._pools())
+        new.mean, new.psi, new.inverse = self.mean.clone(), self.psi.clone(), self.inverse.clone()
+        new.growth, new.share = self.growth.clone(), self.share.clone()
         return new
 
     def rebuild(self, seating: Seating) -> None:
         self.mean, self.psi = self._of_members(seating.members())
         self.inverse = torch.empty_like(self.psi)
-        self.half_log_det = torch.empty_like(self.mean[:, 0])
+        #: Half log|Psi_n|, and what joined since the inverse was last computed anew added to it.
+        self.growth = self.mean.new_empty(2, len(self.mean))
+        #: ``[limit]``, what removals left of Psi_n since it was counted, in the direction least so.
+        self.share = torch.ones_like(self.growth[0])
         self._factorise(slice(0, len(self.mean)))
         self._scored = None

@@ -135,6 +135,43 @@ def test_an_outlier_that_leaves_takes_no_digits_along(kind):
     assert_close(state.scores(5)[:, 0], gained, rtol=1e-8, atol=0)
 
 
+def with_outliers(kind: str) -> torch.Tensor:
+    """One cluster and elements 0, 1, 2 that stand further off each, along one axis."""
+    x = heaps(kind, 0.0)
+    x.view(20, -1)[:3, 0] = torch.tensor([1e1, 3e3, 1e6])
+    return x
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_outliers_that_leave_in_turn_take_no_digits_along(kind):
+    x, labels = with_outliers(kind), torch.zeros(1, 20, dtype=torch.long)
+    state = CollapsedMixture(labels, component(kind)).incremental(labels, x)
+    for i in (2, 1, 0):
+        gains, z = state.gains(torch.tensor([i])), state.labels
+        z[:, i] = 1
+        if bool(gains[0, 1, 0].isfinite()):
+            gained = log_density(kind, x, z) - log_density(kind, x, state.labels)
+            assert_close(gains[:, 1, 0], gained, rtol=1e-6, atol=1e-6)
+        state.take_out(i)
+        assert_close(state.log_prob(), log_density(kind, x, state.labels), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_outliers_that_join_in_turn_leave_scores_what_they_were(kind):
+    x, labels = with_outliers(kind), torch.zeros(1, 20, dtype=torch.long)
+    labels[:, [0, 1, 2, 5, 9]] = -1
+    state = CollapsedMixture(labels, component(kind)).incremental(labels, x)
+    for i in (5, 2, 1, 0):
+        before = log_density(kind, x, state.labels)
+        score = state.scores(i)[:, 0]
+        state.put_in(i, torch.zeros(1, dtype=torch.long))
+        assert_close(score, log_density(kind, x, state.labels) - before, rtol=1e-6, atol=1e-6)
+        z = state.labels
+        z[:, 9] = 0
+        gained = log_density(kind, x, z) - log_density(kind, x, state.labels)
+        assert_close(state.scores(9)[:, 0], gained, rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_gains_are_known_to_many_digits_or_not_at_all(kind):
     x = heaps(kind, 1e4)

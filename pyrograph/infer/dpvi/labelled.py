@@ -109,12 +109,16 @@ class Labellings:
         else:
             self._rescore_clusters()
         if bool(self.score.isnan().any()):
-            sites = ", ".join(f'"{name}"' for name in self.program.sites)
-            data = ", ".join(f'"{n}"' for n in (*self.program.mixtures, *self.program.relations))
-            raise NonFiniteDensity(
-                f"labels of {sites} have log density NaN. Look at the data {data}: numbers so far "
-                "apart, or so large, that double precision cannot hold their squares; rescale them."
-            )
+            raise self._no_density("NaN")
+
+    def _no_density(self, value: str) -> NonFiniteDensity:
+        """What to raise where labels have a log density of this value."""
+        sites = ", ".join(f'"{name}"' for name in self.program.sites)
+        data = ", ".join(f'"{n}"' for n in (*self.program.mixtures, *self.program.relations))
+        return NonFiniteDensity(
+            f"labels of {sites} have log density {value}. Look at the data {data}: numbers so far "
+            "apart, or so large, that double precision cannot hold their squares; rescale them."
+        )
 
     def _rescore_clusters(self) -> None:
         labels = {name: c.labels for name, c in self.clusters.items()}
@@ -146,7 +150,11 @@ class Labellings:
     @torch.inference_mode()
     def take_in(self, name: str, i: int, most: int) -> bool:
         """Every labelling is extended by every cluster of element i, and the best are kept;
-        whether all were. Extensions of distinct labellings are distinct."""
+        whether all were. Extensions of distinct labellings are distinct.
+
+        Raises:
+            NonFiniteDensity: a score is no number, or no label is possible.
+        """
         if self._pass is None:
             self.begin_pass()
         elif self._pass.is_large:
@@ -164,6 +172,9 @@ class Labellings:
         too_many = count == most and seating.num_inside > 0
         best, chosen = score.view(-1).topk(min(most if too_many else most + 1, count * width))
         possible = best.size(0)
+        top = float(best[0])  # NaN if any is
+        if not top > -torch.inf:
+            raise self._no_density(f"{top} where element {i} comes in")
         if float(best[-1]) == -torch.inf:
             possible = int((best > -torch.inf).sum())
         kept = min(most, possible)
@@ -186,7 +197,11 @@ class Labellings:
     @torch.inference_mode()
     def move(self, name: str, i: int, most: int) -> bool:
         """The best distinct labellings among all that differ from the present ones in element i;
-        whether others than before."""
+        whether others than before.
+
+        Raises:
+            NonFiniteDensity: a score is no number, or no label is possible.
+        """
         clusters = self.clusters[name]
         seating = clusters.seating
         before = seating.slot_of(i)
@@ -198,6 +213,9 @@ class Labellings:
         rest = self.score - change.gather(1, stay.unsqueeze(1)).squeeze(1)
         bases = first_of_equal(self._key()).nonzero().squeeze(1)
         flat = (rest[bases].unsqueeze(1) + change[bases]).flatten()
+        top = float(flat.amax())  # NaN if any is
+        if not top > -torch.inf:
+            raise self._no_density(f"{top} where element {i} moves")
         chosen = highest(flat, most)
         score = flat[chosen]
         if float(score[-1]) == -torch.inf:
@@ -262,9 +280,11 @@ class Labellings:
 
     def within(self, program: LabelledProgram) -> Labellings:
         """The same labels of the first elements in a longer program, whose further elements are
-        out; their scores are those that its statements give them."""
+        out; their scores, in falling order, are those that its statements give them."""
         found = Labellings(program, self.labels(as_they_are=True))
-        found.score = program.score(found.clusters).to(torch.float64)
+        score, order = program.score(found.clusters).double().sort(descending=True, stable=True)
+        keep(found.clusters.values(), order)
+        found.score = score
         return found
 
     def starting_from(self, values: Mapping[str, Tensor]) -> Labellings:

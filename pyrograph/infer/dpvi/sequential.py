@@ -25,7 +25,7 @@ from pyrograph.graph.factor_graph import Label
 from pyrograph.infer.dpvi.engine import DPVI
 from pyrograph.infer.dpvi.labelled import Labellings
 from pyrograph.infer.dpvi.network import Network, Tables
-from pyrograph.infer.dpvi.particles import Hash, Particles, highest, refuse_other_scores
+from pyrograph.infer.dpvi.particles import Hash, Particles, highest
 from pyrograph.infer.dpvi.paths import Paths
 from pyrograph.infer.dpvi.sweeps import Sweeps
 from pyrograph.infer.options import count
@@ -33,6 +33,10 @@ from pyrograph.posterior import Posterior
 
 #: Sweeps of smoothing, at most.
 SWEEPS = 100
+#: Up to which gap, relative, a saved score of labels is as good as one counted anew; and beyond
+#: which gap, absolute and relative, it is that of other data. Scores that were summed up element by
+#: element, far from where data and prior stand, lie in between.
+IN_DOUBLE, IN_SINGLE = (1e-8, 1e-3, 1e-6), (1e-4, 1e-2, 1e-4)
 
 
 class SequentialDPVI(DPVI):
@@ -365,9 +369,28 @@ class SequentialDPVI(DPVI):
             labels, score = {name: z[best] for name, z in labels.items()}, score[best]
         self.labellings = Labellings(self._labelled, labels)
         if self._position:
-            now = self._labelled.score(self.labellings.clusters)
-            refuse_other_scores(score.to(now.device), now)
-        self.labellings.score = score.clone()
+            self.labellings.score = self._recounted(score)
+        else:
+            self.labellings.score = score.clone()
+
+    def _recounted(self, saved: Tensor) -> Tensor:
+        """Scores ``[K]`` as counted from the labels, which rounding alone may part from the saved.
+
+        Raises:
+            ShapeMismatch: more does: this program has other data or parameters.
+        """
+        now = self._labelled.score(self.labellings.clusters)
+        same, least, relative = IN_DOUBLE if now.dtype == torch.float64 else IN_SINGLE
+        now = now.double()
+        saved = saved.to(now)
+        gap, size = (saved - now).abs(), now.abs()
+        if not bool((gap <= least + relative * size).all()):
+            raise ShapeMismatch(
+                "the state belongs to other data or parameters: the log densities of its labels "
+                f"differ here by up to {float(gap.max()):.3g}. Set the engine up with the "
+                "arguments of the saved run, or start a new one from its labels by init=."
+            )
+        return torch.where(gap <= same * (1 + size), saved, now)
 
 
 def _is_label(label: Any) -> bool:

@@ -77,6 +77,20 @@ def test_labels_are_scored_by_the_program_they_are_handed_to(before, after, smoo
     assert float(q.log_evidence) == pytest.approx(evidence(*after), abs=1e-9)
 
 
+@pytest.mark.parametrize("num_particles", [7, 60])
+def test_labels_handed_over_stand_by_their_new_scores(num_particles):
+    engine = pg.SequentialDPVI(model, num_particles=num_particles, progress=False)
+    engine.run(DATA)
+    symbols = (DATA + 1) % 2
+    q = engine.extend(symbols)
+    scores = []
+    for z in q.particles["z"].tolist():
+        heaps = [symbols.numpy()[np.array(z) == c] for c in range(max(z) + 1)]
+        scores.append(log_crp(tuple(z), 1.0) + sum(map(log_symbols, heaps)))
+    assert scores == sorted(scores, reverse=True)
+    assert q.weights.tolist() == pytest.approx(np.exp(scores - logsumexp(scores)), abs=1e-9)
+
+
 def relation(cells):
     u = pyro.sample("u", D.ChineseRestaurant(1.0, cells.shape[0]))
     v = pyro.sample("v", D.ChineseRestaurant(1.0, cells.shape[1]))

@@ -123,6 +123,80 @@ def test_scores_that_are_no_numbers_name_labels_and_data():
         Labellings(broken).filtered([("z", i) for i in range(4)], 3)
 
 
+def test_one_cluster_of_ever_further_outliers_is_parted():
+    """Far points join a cluster of near ones on the way."""
+    near = [-0.1, 0.15, -0.3, 0.2, 0.1, -0.4, 0.3]
+    x = torch.tensor([1.5e3**3, 1.5e3**2, 1.5e3, *near], dtype=torch.float64)
+    x = torch.stack([x, torch.linspace(-1, 1, 10, dtype=torch.float64)], 1)
+    start = {"z": torch.zeros(1, 10, dtype=torch.int64)}
+    q = pg.DPVI(mixture, num_particles=3, init=start, progress=False).run(x, 1.0)
+    found = [tuple(z) for z in q.particles["z"].tolist()]
+    own = [log_joint(z, x, 1.0) for z in found]
+    assert max(own) > log_joint((0,) * 10, x, 1.0) + 10
+    assert float(q.log_evidence) == pytest.approx(logsumexp(own), abs=1e-4)
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+@pytest.mark.parametrize("most", [1, 3])
+def test_moves_without_a_density_name_labels_and_data(value, most):
+    x = torch.randn(4, 2)
+    program = read_labelled(mixture, (x, 1.0), {})
+    complete = Labellings(program, {"z": torch.zeros(1, 4, dtype=torch.int64)})
+    empty = Labellings(program)
+    for labellings, step in ((complete, complete.move), (empty, empty.take_in)):
+        labellings.score = torch.full((1,), value, dtype=torch.float64)
+        with pytest.raises(NonFiniteDensity, match=r'"z".*element 2.*"x"'):
+            step("z", 2, most)
+
+
+def test_one_labelling_of_many_without_a_density_is_not_dropped():
+    program = read_labelled(mixture, (torch.randn(4, 2), 1.0), {})
+    labels = torch.tensor([[0, 0, 0, 0], [0, 0, 1, 1]])
+    labellings = Labellings(program, {"z": labels})
+    labellings.score = torch.tensor([0.0, math.nan], dtype=torch.float64)
+    with pytest.raises(NonFiniteDensity, match=r'"z".*element 3.*"x"'):
+        labellings.move("z", 3, 2)
+
+
+def at_a_distance(offset: float) -> torch.Tensor:
+    rng = np.random.default_rng(3)
+    return torch.tensor(rng.standard_normal((8, 2)) + offset)
+
+
+@pytest.mark.parametrize("smoothing", [False, True])
+def test_a_filter_goes_on_from_its_own_state_far_from_the_prior(smoothing):
+    x = at_a_distance(3e6)
+    pyro.set_rng_seed(0)
+    ours, theirs = (
+        pg.SequentialDPVI(mixture, num_particles=10, smoothing=smoothing, progress=False)
+        for _ in range(2)
+    )
+    for infer in (ours, theirs):
+        infer.setup(x, 1.0)
+    for _ in range(6):
+        ours.step()
+    theirs.load_state_dict(ours.state_dict())
+    own, found = float(ours.run().log_evidence), float(theirs.run().log_evidence)
+    assert found == pytest.approx(own, abs=1e-4)
+
+
+def test_a_saved_score_that_drifted_is_counted_anew_and_one_of_other_data_refused():
+    x, infer = at_a_distance(0.0), pg.SequentialDPVI(mixture, num_particles=4, progress=False)
+    infer.run(x, 1.0)
+    state = infer.state_dict()
+    infer.load_state_dict({**state, "score": state["score"] + 1e-5})
+    labels = infer.labellings.labels()["z"].tolist()
+    truth = [log_joint(tuple(z), x, 1.0) for z in labels]
+    assert infer.labellings.score.tolist() == pytest.approx(truth, abs=1e-9)
+    other, moved = pg.SequentialDPVI(mixture, num_particles=4, progress=False), x.clone()
+    moved[0] += 0.1
+    other.setup(moved, 1.0)
+    now = [log_joint(tuple(z), moved, 1.0) for z in labels]
+    gap = max(abs(a - b) for a, b in zip(now, truth, strict=True))
+    with pytest.raises(ShapeMismatch, match=f"other data or parameters.*up to {gap:.3g}"):
+        other.load_state_dict(state)
+
+
 @pytest.mark.parametrize("infer", ENGINES)
 def test_statements_of_several_data_sets_are_refused_by_name(infer):
     def model(x):
