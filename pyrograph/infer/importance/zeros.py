@@ -25,7 +25,7 @@ from torch.distributions import utils
 
 from pyrograph.errors import StructureError, UnsupportedFactor
 from pyrograph.graph import FactorGraph
-from pyrograph.infer.dpvi.network import Network
+from pyrograph.infer.dpvi.network import EXCLUDED, Network
 
 #: Gain of a log value that is no rounding: log 2, also where a statement is scaled down.
 GAIN = 1e-3
@@ -67,7 +67,7 @@ def zero_entries(
     Raises:
         StructureError: the program has other factors when it is read again.
     """
-    zeros = [tables.values.flatten(1) <= network.excluded / 2 for tables in network.tables]
+    zeros = [tables.values.flatten(1) <= EXCLUDED / 2 for tables in network.tables]
     if doubled is None:
         return zeros
     again = Network.of_graph(doubled).tables
