@@ -73,3 +73,36 @@ def test_the_structure_of_an_empty_plate_is_refused_by_name_too():
 
     with pytest.raises(InvalidProgram, match=r'plate "rows" has size 0'):
         pg.trace_graph(model)
+
+
+class _Unmapped(torch.distributions.constraints.Constraint):
+    """A support that no map from the reals is known of."""
+
+    is_discrete, event_dim = False, 1
+
+    def check(self, value):
+        return torch.ones(value.shape[:-1], dtype=torch.bool)
+
+
+class _OnUnmapped(dist.TorchDistribution):
+    arg_constraints, support = {}, _Unmapped()
+
+    def __init__(self):
+        super().__init__((), (2,), validate_args=False)
+
+    def sample(self, sample_shape=()):
+        return torch.randn(*sample_shape, 2)
+
+    def log_prob(self, value):
+        return -value.square().sum(-1) / 2
+
+
+@pytest.mark.parametrize("infer", [pg.EP, pg.VMP, pg.QBethe, pg.GraphicalSVGD, pg.Langevin])
+def test_a_support_without_a_map_is_refused_by_name_later(infer):
+    """The check for constant sites cannot count its numbers, and leaves it to the tracer."""
+
+    def model():
+        pyro.sample("x", _OnUnmapped())
+
+    with pytest.raises(UnsupportedSite, match=r'site "x".*no map from the reals'):
+        pg.fit(model, infer=infer, progress=False)
