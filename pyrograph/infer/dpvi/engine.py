@@ -265,17 +265,14 @@ class DPVI(Engine):
         kinds = self.sweeps.kinds
         particles = self.sweeps(self.particles, kinds[self._stage], self.hashes)
         if self.proposals is not None:
-            extra = self._codes(self._proposed())
-            both = torch.cat([particles.x, extra], 1)
-            particles = Particles.best(self.network, self.hashes, both, self.num_particles)
+            particles = self._joined(particles, [self._codes(self._proposed())])
         if self.num_done % REFRESH == 0 or not self._is_sharp(particles):
             both = torch.cat([self.particles.x, particles.x], 1)
             particles = Particles.best(self.network, self.hashes, both, self.num_particles)
         is_stuck = float(particles.bound - before) <= (self.tol or 0.0)
         self._is_last = self._stage == len(kinds) - 1
         if is_stuck:
-            both = torch.cat([particles.x, *self.sweeps.far(particles.x, self._is_last)], 1)
-            particles = Particles.best(self.network, self.hashes, both, self.num_particles)
+            particles = self._joined(particles, self.sweeps.far(particles.x, self._is_last))
         self.particles = particles
         gain = self._gain(before)
         # the next kind of move has its turn when this one gains no more; all have it again after
@@ -285,6 +282,11 @@ class DPVI(Engine):
         elif is_stuck and self._is_last and float(gain) > (self.tol or 0.0):
             self._stage = 0
         return {"objective": particles.bound, "gain": gain}
+
+    def _joined(self, particles: Particles, extra: list[Tensor]) -> Particles:
+        """The best of these and states ``[V, M]`` each."""
+        most = self.num_particles
+        return particles.joined(self.network, self.hashes, torch.cat(extra, 1), most)
 
     def _is_sharp(self, found: Particles) -> bool:
         """Whether no score came from a state without mass, whose rounding is coarse, that of a

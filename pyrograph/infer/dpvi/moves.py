@@ -59,7 +59,7 @@ def block_move(
     flat = nodes.flatten()
     outside = particles.hash - hashes.of(flat, x[flat]).sum(1)
     bases = first_of_equal(outside).nonzero().squeeze(1)
-    local, present = local[:, bases], present[:, bases]
+    local, present = local.index_select(1, bases), present.index_select(1, bases)
     best, state = local.max(2)
     now = local.gather(2, present.unsqueeze(2)).squeeze(2)
     # among equals the present state stays: else particles in opposite modes drift together
@@ -71,8 +71,8 @@ def block_move(
     cost = cost.scatter(2, state.unsqueeze(2), torch.inf).permute(1, 0, 2).flatten(1)  # [R, n T]
     options = _Options(*cost.topk(min(most, cost.shape[1]), largest=False), clusters.num_states)
     chosen = _best_joint(top, options, most)
-    new = x[:, bases[chosen.base]]
-    states = state[:, chosen.base]
+    new = x.index_select(1, bases[chosen.base])
+    states = state.index_select(1, chosen.base)
     for rank in chosen.options.unbind(1):
         which = (rank >= 0).nonzero().squeeze(1)
         option = options.index[chosen.base[which], rank[which]]
@@ -178,7 +178,7 @@ def flip_move(particles: Particles, clusters: Clusters, hashes: Hash, most: int)
     changed = (chosen - count).clamp_min(0)
     is_new = chosen >= count
     origin = torch.where(is_new, parent[changed] if len(parent) else chosen, chosen)
-    new = x[:, origin]
+    new = x.index_select(1, origin)
     which = is_new.nonzero().squeeze(1)
     for p in range(clusters.nodes.shape[1]):
         new[clusters.nodes[cluster[changed[which]], p], which] = clusters.states[

@@ -68,8 +68,8 @@ class Tables:
         """Log values ``[E, K]`` at states ``[V, K]``."""
         place = torch.arange(len(self.scope), device=x.device).unsqueeze(1) * self.entries
         for slot, stride in zip(self.scope.unbind(1), self.strides, strict=True):
-            place = place + stride * x.index_select(0, slot)
-        return self.flat.index_select(0, place.view(-1)).view(place.shape)
+            place = place.add(x.index_select(0, slot), alpha=stride)
+        return self.flat.index_select(0, place.reshape(-1)).view(place.shape)
 
 
 class Network:
@@ -310,9 +310,9 @@ class Clusters:
             for part in torch.arange(len(factor), device=x.device).split(size):
                 place = (factor[part] * t.tables.entries).unsqueeze(1)
                 for nodes, stride in t.fixed:
-                    place = place + stride * x.index_select(0, nodes[rows][part])
+                    place = place.add(x.index_select(0, nodes[rows][part]), alpha=stride)
                 place = place.expand(-1, particles).unsqueeze(2) + t.offset
-                value = t.tables.flat.index_select(0, place.view(-1)).view(len(part), -1)
+                value = t.tables.flat.index_select(0, place.reshape(-1)).view(len(part), -1)
                 target = cluster[part] if only is None else torch.zeros_like(cluster[part])
                 out.index_add_(0, target, value)
         return out.view(count, particles, states)

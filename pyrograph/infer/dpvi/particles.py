@@ -36,7 +36,7 @@ class Hash:
     def of(self, nodes: Tensor, states: Tensor) -> Tensor:
         """``[2, n, K]`` terms of nodes ``[n]`` in states ``[n, K]``."""
         place = self.start[nodes].unsqueeze(1) + states
-        return self.bits.index_select(1, place.view(-1)).view(NUM_HASHES, *place.shape)
+        return self.bits.index_select(1, place.reshape(-1)).view(NUM_HASHES, *place.shape)
 
     def __call__(self, x: Tensor) -> Tensor:
         """``[2, K]`` of ``[V, K]``; sums wrap around."""
@@ -72,6 +72,15 @@ class Particles:
         score = network.score(x)
         order = score.argsort(descending=True, stable=True)[:most]
         return cls(x[:, order], score[order], hashes(x[:, order]))
+
+    def joined(self, network: Network, hashes: Hash, x: Tensor, most: int) -> Particles:
+        """The best distinct ones among these and states ``[V, M]``, which alone are scored."""
+        code = torch.cat([self.hash, hashes(x)], 1)
+        score = torch.cat([self.score, network.score(x)])
+        distinct = first_of_equal(code).nonzero().squeeze(1)
+        order = distinct[highest(score[distinct], most)]
+        every = torch.cat([self.x, x], 1)
+        return Particles(every.index_select(1, order), score[order], code[:, order])
 
 
 def first_of_equal(key: Tensor) -> Tensor:
