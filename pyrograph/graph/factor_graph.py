@@ -24,7 +24,13 @@ from pyrograph.graph.blame import first_non_finite
 from pyrograph.graph.factor_group import FactorGroup
 from pyrograph.graph.grouping import group_factors
 from pyrograph.graph.programs import local_program, shared_program
-from pyrograph.graph.spaces import as_tensors, constrain, unconstrain
+from pyrograph.graph.spaces import (
+    as_tensors,
+    constrain,
+    leaf_buffers,
+    refuse_moved,
+    unconstrain,
+)
 from pyrograph.trace.localize import LocalProgram
 from pyrograph.trace.program import Reading
 from pyrograph.trace.sites import Site
@@ -247,32 +253,9 @@ class FactorGraph:
                 f"values name {', '.join(unknown)}; the latent sites are "
                 f"{', '.join(self.sites) or 'none'}."
             )
-        buffers, lead = [], None
-        for site in self.free_sites:
-            value, shape = given[site.name], site.batch_shape + site.event_shape
-            extra = value.dim() - len(shape)
-            if extra not in (0, 1) or tuple(value.shape[extra:]) != shape:
-                raise ShapeMismatch(
-                    f'value of site "{site.name}" has shape {tuple(value.shape)}; expected '
-                    f"{list(shape)} or [S, *{list(shape)}]."
-                )
-            mine = value.shape[0] if extra else None
-            if buffers and mine != lead:
-                raise ShapeMismatch(
-                    f'value of site "{site.name}" has leading size {mine}, others have {lead}; '
-                    f"either every value has one more leading dimension than its site, or none."
-                )
-            lead = mine
-            flat = value.reshape(1 if mine is None else mine, site.num_nodes * site.width)
-            buffers.append(flat.t().contiguous() if mine != 1 else flat.t())
         again = [self.sites[name] for name in self.fixed if name in values]
-        for name, value in as_tensors(again, values, self.device).items():
-            if not bool((value == self.fixed[name].to(value)).all()):
-                raise ShapeMismatch(
-                    f'site "{name}" was fixed when the structure was read; its value cannot change.'
-                    f" Trace again with the other value."
-                )
-        return buffers, lead is not None
+        refuse_moved(self.fixed, as_tensors(again, values, self.device))
+        return leaf_buffers(self.free_sites, given)
 
     def _density_program(self) -> LocalProgram:
         if "density" not in self._programs:

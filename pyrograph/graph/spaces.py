@@ -48,6 +48,50 @@ def _as_tensor(site: Site, value: object, device: torch.device) -> Tensor:
         ) from error
 
 
+def leaf_buffers(sites: list[Site], values: Mapping[str, Tensor]) -> tuple[list[Tensor], bool]:
+    """Buffers ``[numel, S]`` of the sites' values, and whether they were batched.
+
+    Args:
+        values: by site, ``[*batch, *event]`` or all with one more leading dimension S.
+
+    Raises:
+        ShapeMismatch: a value has another shape, or another S than others.
+    """
+    buffers, lead = [], None
+    for site in sites:
+        value, shape = values[site.name], site.batch_shape + site.event_shape
+        extra = value.dim() - len(shape)
+        if extra not in (0, 1) or tuple(value.shape[extra:]) != shape:
+            raise ShapeMismatch(
+                f'value of site "{site.name}" has shape {tuple(value.shape)}; expected '
+                f"{list(shape)} or [S, *{list(shape)}]."
+            )
+        mine = value.shape[0] if extra else None
+        if buffers and mine != lead:
+            raise ShapeMismatch(
+                f'value of site "{site.name}" has leading size {mine}, others have {lead}; '
+                f"either every value has one more leading dimension than its site, or none."
+            )
+        lead = mine
+        flat = value.reshape(1 if mine is None else mine, site.num_nodes * site.width)
+        buffers.append(flat.t().contiguous() if mine != 1 else flat.t())
+    return buffers, lead is not None
+
+
+def refuse_moved(fixed: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+    """Whether sites that were fixed when the structure was read keep their values.
+
+    Raises:
+        ShapeMismatch: one does not.
+    """
+    for name, value in values.items():
+        if not bool((value == fixed[name].to(value)).all()):
+            raise ShapeMismatch(
+                f'site "{name}" was fixed when the structure was read; its value cannot change. '
+                f"Trace again with the other value."
+            )
+
+
 def constrain(
     sites: list[Site], values: Mapping[str, Tensor], device: torch.device
 ) -> dict[str, Tensor]:

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from pyrograph.errors import OptionError, UnsupportedFactor
-from pyrograph.infer.message_passing.build import Network
 from pyrograph.infer.message_passing.engine import MessagePassing
+from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 
 

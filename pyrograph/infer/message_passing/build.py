@@ -9,14 +9,13 @@ quadrature.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
-from pyrograph.beliefs import Conjugate, Gaussian, Natural
+from pyrograph.beliefs import Conjugate, Gaussian
 from pyrograph.errors import UnsupportedFactor, ZeroMass
 from pyrograph.graph import FactorGraph, FactorGroup
 from pyrograph.graph.checked import refuse_non_finite, table_of
@@ -31,6 +30,7 @@ from pyrograph.infer.message_passing.families import (
     is_zero,
     zeros_refused,
 )
+from pyrograph.infer.message_passing.network import Block, Family, Network
 from pyrograph.infer.message_passing.parity import ParityFactors, parity_values
 from pyrograph.infer.message_passing.quadratic import QuadraticFactors
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
@@ -38,61 +38,7 @@ from pyrograph.infer.message_passing.reduction import LocalDensity
 from pyrograph.infer.message_passing.tables import MAX_ENTRIES, TableFactors
 from pyrograph.infer.message_passing.tilted import POINTS
 
-Family = Categorical | Odds | Continuous
-Block = (
-    BinaryFactors
-    | ParityFactors
-    | TableFactors
-    | DifferenceFactors
-    | QuadraticFactors
-    | QuadratureFactors
-)
 Alpha = Callable[[FactorGroup], Tensor]
-
-
-@dataclass
-class Network:
-    """Families and blocks of a graph.
-
-    Attributes:
-        families: nodes by the family of their belief.
-        blocks: like factors.
-        members: of each block, its group and ``[E]`` the factors of the group.
-        absorbed: groups of factors of one node, and which of them, that are part of a base.
-        row: ``[num_nodes]`` of each node in its family; family: ``[num_nodes]`` its number.
-        constant: ``[]`` log of everything that depends on no latent.
-    """
-
-    families: list[Family]
-    blocks: list[Block]
-    members: list[tuple[FactorGroup, Tensor]]
-    absorbed: list[tuple[FactorGroup, Tensor]]
-    row: Tensor
-    family: Tensor
-    constant: Tensor
-
-    @property
-    def has_quadrature(self) -> bool:
-        """Whether some integral is approximated."""
-        return any(isinstance(block, QuadratureFactors) for block in self.blocks)
-
-    @cached_property
-    def has_zeros(self) -> bool:
-        """Whether some state of some scope is excluded."""
-        excluded = any(
-            bool(is_zero(f.base).any()) for f in self.families if isinstance(f, Categorical)
-        )
-        return excluded or any(block.has_zeros for block in self.blocks)
-
-    @property
-    def is_differentiable(self) -> bool:
-        """Whether something in it is attached to the program's tensors."""
-        parts = [self.constant]
-        for family in self.families:
-            is_natural = isinstance(family.base, Natural)
-            parts += family.base.parameters().values() if is_natural else [family.base]
-        attached = any(part.requires_grad for part in parts)
-        return attached or any(group.is_differentiable for group, _ in self.members)
 
 
 def build(

@@ -10,9 +10,9 @@ from torch import Tensor
 from pyrograph.beliefs import Natural
 from pyrograph.errors import ShapeMismatch
 from pyrograph.infer.message_passing.binary import BinaryFactors
-from pyrograph.infer.message_passing.build import Network
 from pyrograph.infer.message_passing.grids import Grid
 from pyrograph.infer.message_passing.messages import Message
+from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 from pyrograph.infer.message_passing.states import by_slot, in_form_of
 from pyrograph.infer.message_passing.tables import TableFactors

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from pyrograph.errors import ZeroMass
 from pyrograph.graph import FactorGraph
-from pyrograph.infer.message_passing.build import Network
 from pyrograph.infer.message_passing.families import Categorical, is_zero
 from pyrograph.infer.message_passing.messages import Message
+from pyrograph.infer.message_passing.network import Network
 
 #: Factors named in a message.
 NAMED = 4

@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 
 from pyrograph.infer.message_passing.binary import BinaryFactors
-from pyrograph.infer.message_passing.build import Network
 from pyrograph.infer.message_passing.families import without
+from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.newton import beliefs_of, fixed_point
 from pyrograph.infer.message_passing.slots import SlotFactors
 from pyrograph.infer.message_passing.states import (

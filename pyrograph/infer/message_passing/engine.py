@@ -24,34 +24,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrograph.beliefs import Natural
 from pyrograph.errors import InferenceError, OptionError
 from pyrograph.graph import FactorGroup
-from pyrograph.graph.colouring import colour
 from pyrograph.graph.forest import is_forest
 from pyrograph.infer.base import Engine
 from pyrograph.infer.message_passing.acceleration import Acceleration, applies_to
 from pyrograph.infer.message_passing.alphas import Alpha, alpha_of_factors, check_alpha
-from pyrograph.infer.message_passing.build import Block, Network, build
+from pyrograph.infer.message_passing.build import build
 from pyrograph.infer.message_passing.checkpoint import loaded_messages, saved_messages
-from pyrograph.infer.message_passing.contradictions import (
-    raise_empty,
-    refuse_contradictions,
-)
+from pyrograph.infer.message_passing.contradictions import refuse_contradictions
 from pyrograph.infer.message_passing.double_loop import DoubleLoop, is_discrete
 from pyrograph.infer.message_passing.evidence import kind_of, log_evidence
-from pyrograph.infer.message_passing.families import Continuous
 from pyrograph.infer.message_passing.implicit import attached, refuse_second_derivatives
-from pyrograph.infer.message_passing.messages import (
-    Message,
-    changes,
-    damped,
-    largest,
-    movement,
-)
+from pyrograph.infer.message_passing.messages import Message
+from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 from pyrograph.infer.message_passing.results import beliefs_of_graph
 from pyrograph.infer.message_passing.settling import Settling
+from pyrograph.infer.message_passing.sweep import SCHEDULES, Sweep, gap, is_lost, node_colours
 from pyrograph.infer.message_passing.tree import applies, exact_messages
 from pyrograph.infer.message_passing.unheld import refuse_improper, refuse_masked_out
 from pyrograph.infer.options import count, fraction
@@ -59,13 +49,8 @@ from pyrograph.infer.requires import FiniteOrContinuous
 from pyrograph.posterior.beliefs import BeliefPosterior
 from pyrograph.posterior.posterior import EvidenceKind
 
-SCHEDULES = ("parallel", "sequential", "residual")
-#: Residual schedule: messages that change by at least this share of the largest change are sent.
-URGENT = 0.3
 #: Steps between evaluations of the evidence, which cost about as much as a sweep.
 RECORD = 10
-#: Largest number of halvings of a step that would make a belief improper.
-HALVINGS = 40
 FEWEST_POINTS = 3
 NO_COVARIANCE = (
     "messages grew until a covariance has no Cholesky factor in this precision. Use damping=0.5, a "
@@ -182,38 +167,18 @@ class MessagePassing(Engine):
             Acceleration(self.tol) if leaps else None,
             self.init is None,
         )
-        sequential = self.schedule == "sequential"
-        self._colours: list = self._node_colours() if sequential else [None]
+        self._colours = node_colours(self.graph) if self.schedule == "sequential" else None
         with torch.no_grad():
             self.messages = [block.start(self.network.families) for block in self.network.blocks]
         if self.init is not None:
             self.messages = loaded_messages(self.network, self.messages, self.init)
         with torch.no_grad():
-            self.beliefs = self.beliefs_of(self.messages)
+            self.beliefs = self.network.beliefs_of(self.messages)
         self._log_evidence: Tensor | None = None
         self._double_loop: DoubleLoop | None = None
 
     def build(self) -> Network:
         return build(self.graph, self.alpha_of, self.num_points, self.family)
-
-    def _node_colours(self) -> list[Tensor]:
-        pointer, index = self.graph.neighbors
-        found = colour(pointer.cpu(), index.cpu()).to(self.graph.device)
-        return [found == k for k in range(int(found.max()) + 1)]
-
-    def beliefs_of(self, messages: list[list]) -> list:
-        """Beliefs of every family under these messages."""
-        incoming: list[list[tuple]] = [[] for _ in self.network.families]
-        for block, sent in zip(self.network.blocks, messages, strict=True):
-            for port, message in enumerate(sent):
-                part = (block.rows[port], message)
-                if isinstance(message, Natural):
-                    part = (*part, block.bases[port])
-                incoming[block.families[port]].append(part)
-        return [
-            family.beliefs(parts)
-            for family, parts in zip(self.network.families, incoming, strict=True)
-        ]
 
     # ------------------------------------------------------------------ a sweep
     def advance(self) -> dict[str, Tensor]:
@@ -224,7 +189,7 @@ class MessagePassing(Engine):
             self.messages, self.beliefs = before
             start = self._settling.start_after_error() if self.num_done else None
             if start is not None:
-                self._settle(start, self.beliefs_of(start))
+                self._settle(start, self.network.beliefs_of(start))
                 return self.advance()
             if isinstance(error, torch.linalg.LinAlgError):
                 raise InferenceError(NO_COVARIANCE) from error
@@ -236,28 +201,30 @@ class MessagePassing(Engine):
     def _advance(self) -> dict[str, Tensor]:
         with torch.no_grad():
             if self._must_fall_back():
-                self._double_loop = DoubleLoop(self.network, self._node_colours())
+                self._double_loop = DoubleLoop(self.network, node_colours(self.graph))
                 self._double_loop.start_from(self.messages, self.beliefs)
-            eta = 1 - self._settling.damping
+            skipped = self.graph.constant.new_zeros(())
             if self._is_tree and self.num_done == 0:
                 messages = exact_messages(self.network)
-                beliefs = self.beliefs_of(messages)
+                beliefs = self.network.beliefs_of(messages)
                 # once more by the plain rule: of states that other factors exclude it says more
                 messages = [
                     block.update(sent, beliefs)[0]
                     for block, sent in zip(self.network.blocks, messages, strict=True)
                 ]
-                self._settle(messages, self.beliefs_of(messages))
-                residual, skipped = self._gap(), self.graph.constant.new_zeros(())
+                self._settle(messages, self.network.beliefs_of(messages))
+                residual = gap(self.network, self.messages, self.beliefs)
             elif self._double_loop is not None:
                 messages = self._double_loop.step(self.tol or self._default_tol)
-                self._settle(messages, self.beliefs_of(messages))
-                residual, skipped = self._gap(), self.graph.constant.new_zeros(())
+                self._settle(messages, self.network.beliefs_of(messages))
+                residual = gap(self.network, self.messages, self.beliefs)
             else:
-                before = self.messages
-                parts = [self._send(eta, nodes) for nodes in self._colours]
-                residual = torch.stack([r for r, _ in parts]).amax()
-                skipped = torch.stack([s for _, s in parts]).sum()
+                before, eta = self.messages, 1 - self._settling.damping
+                is_residual = self.schedule == "residual"
+                sweep = Sweep(self.graph, self.network, eta, self._colours, is_residual)
+                found = sweep(before, self.beliefs)
+                self.messages, self.beliefs = found.messages, found.beliefs
+                residual, skipped = found.residual, found.skipped
                 self._help(before, residual)
             met = self.tol is not None and float(residual) <= self.tol
             if met or self.num_done % RECORD == 0 or self._log_evidence is None:
@@ -276,95 +243,14 @@ class MessagePassing(Engine):
         height = float(residual)
         leap = self._settling.leap(before, self.messages, self.beliefs, height)
         if leap is not None:
-            beliefs = self.beliefs_of(leap)
-            if self._lost(beliefs) or self._overflow(beliefs):
+            beliefs = self.network.beliefs_of(leap)
+            if is_lost(self.network, self.beliefs, beliefs):
                 self._settling.forget_leaps()
             else:
                 self._settle(leap, beliefs)
         start = self._settling.new_start(height)
         if start is not None:
-            self._settle(start, self.beliefs_of(start))
-
-    def _gap(self) -> Tensor:
-        """How far a plain step would move the messages."""
-        gaps = [
-            gap.amax()
-            for block, old in zip(self.network.blocks, self.messages, strict=True)
-            for gap in changes(block, old, block.update(old, self.beliefs)[0], self.beliefs)
-        ]
-        return torch.stack(gaps).amax()
-
-    def _send(self, eta: float, nodes: Tensor | None) -> tuple[Tensor, Tensor]:
-        """New messages, into the chosen nodes or all, damped; what changed and was skipped."""
-        skipped = self.graph.constant.new_zeros(())
-        found, chosen = [], []
-        for number, (block, old) in enumerate(zip(self.network.blocks, self.messages, strict=True)):
-            new, flagged = block.update(old, self.beliefs)
-            if flagged is not None and bool(flagged.any()):
-                if not any(isinstance(m, Natural) for m in old):
-                    raise_empty(self.graph, self.network, number, flagged)
-                skipped = skipped + flagged.sum()
-            found.append(new)
-            chosen.append([self._chosen(block, port, nodes) for port in range(len(block.rows))])
-        moves = [
-            changes(block, old, new, self.beliefs)
-            for block, old, new in zip(self.network.blocks, self.messages, found, strict=True)
-        ]
-        residual = largest(moves, chosen, like=skipped)
-        if self.schedule == "residual":  # changes of Gaussians are known by their nodes alone
-            chosen = [
-                [None if isinstance(m, Natural) else c >= URGENT * residual for m, c in pairs]
-                for pairs in (
-                    list(zip(*both, strict=True)) for both in zip(found, moves, strict=True)
-                )
-            ]
-        before = self.beliefs
-        length = self._step_to(found, chosen, eta)
-        for family, a, b in zip(self.network.families, before, self.beliefs, strict=True):
-            if isinstance(family, Continuous):
-                residual = torch.maximum(residual, movement(a, b).amax() / length)
-        return residual, skipped
-
-    def _step_to(self, found: list[list], chosen: list[list], eta: float) -> float:
-        """Move to the new messages, or as far as beliefs that were proper stay so and expectations
-        finite."""
-        length = eta
-        for _ in range(HALVINGS):
-            messages = [
-                [damped(a, b, length, c) for a, b, c in zip(old, new, only, strict=True)]
-                for old, new, only in zip(self.messages, found, chosen, strict=True)
-            ]
-            beliefs = self.beliefs_of(messages)
-            if not (self._lost(beliefs) or self._overflow(beliefs)):
-                self._settle(messages, beliefs)
-                return length
-            length /= 2
-        raise InferenceError(
-            "no step keeps all beliefs proper: messages pull the precision of a node below 0. Use "
-            "a smaller alpha (pg.PowerEP), or give the node a tighter prior."
-        )
-
-    def _lost(self, beliefs: list) -> bool:
-        """Whether a belief that was proper is not any more."""
-        return any(
-            bool((before.is_proper & ~after.is_proper).any())
-            for family, before, after in zip(
-                self.network.families, self.beliefs, beliefs, strict=True
-            )
-            if isinstance(family, Continuous)
-        )
-
-    def _overflow(self, beliefs: list) -> bool:
-        """Whether a factor's logarithm is too large a number for expectations under beliefs."""
-        blocks = self.network.blocks
-        return any(isinstance(b, QuadratureFactors) and b.overflow(beliefs) for b in blocks)
-
-    def _chosen(self, block: Block, port: int, nodes: Tensor | None) -> Tensor | None:
-        """Which of a port's messages go into the chosen nodes; None for all."""
-        if nodes is None:
-            return None
-        family = self.network.families[block.families[port]]
-        return nodes[family.nodes[block.rows[port]]]
+            self._settle(start, self.network.beliefs_of(start))
 
     def _settle(self, messages: list[list[Message]], beliefs: list) -> None:
         """Stand at these messages.
@@ -387,7 +273,7 @@ class MessagePassing(Engine):
         messages."""
         if not (self.network.is_differentiable and torch.is_grad_enabled()):
             return self.log_evidence.detach()
-        value = log_evidence(self.network, self.messages, self.beliefs_of(self.messages))
+        value = log_evidence(self.network, self.messages, self.network.beliefs_of(self.messages))
         if value.requires_grad:
             value.register_hook(refuse_second_derivatives)
         return self.log_evidence.detach() + (value - value.detach())
@@ -407,14 +293,14 @@ class MessagePassing(Engine):
         graph, messages = self.graph, self.messages
         refuse_improper(graph, self.network.families, self.beliefs)
         if self.network.is_differentiable and torch.is_grad_enabled() and self.network.blocks:
-            messages = attached(self.network, messages, self.beliefs_of)
+            messages = attached(self.network, messages)
         evidence = self._differentiable_evidence()
         is_known = not bool(evidence.isnan())
         return beliefs_of_graph(
             graph,
             self.network,
             messages,
-            self.beliefs_of(messages) if self.network.is_differentiable else self.beliefs,
+            self.network.beliefs_of(messages) if self.network.is_differentiable else self.beliefs,
             converged=self.converged,
             status=self.status if is_known else f"{self.status} {NO_EVIDENCE}",
             history=self.history,
@@ -476,7 +362,7 @@ class MessagePassing(Engine):
         self._log_evidence = None if bool(evidence.isnan()) else evidence
         self._double_loop = None
         if state["double_loop"]:
-            self._double_loop = DoubleLoop(self.network, self._node_colours())
+            self._double_loop = DoubleLoop(self.network, node_colours(self.graph))
             self._double_loop.restore(state["double_loop"])
         with torch.no_grad():
-            self.beliefs = self.beliefs_of(self.messages)
+            self.beliefs = self.network.beliefs_of(self.messages)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyrograph.infer.message_passing.build import Network
+from pyrograph.infer.message_passing.network import Network
 from pyrograph.posterior.posterior import EvidenceKind
 
 

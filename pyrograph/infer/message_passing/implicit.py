@@ -16,7 +16,6 @@ Source: the implicit function theorem; Bai, Kolter & Koltun (2019) for its use w
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -25,27 +24,21 @@ from torch import Tensor
 
 from pyrograph.beliefs import Natural
 from pyrograph.errors import ConvergenceWarning
-from pyrograph.infer.message_passing.build import Network
 from pyrograph.infer.message_passing.messages import Message
+from pyrograph.infer.message_passing.network import Network
 
 RELATIVE_TOLERANCE = 1e-10
 RESTART, MAX_RESTARTS = 50, 20
 
 
-def attached(
-    network: Network, messages: list[list[Message]], beliefs_of: Callable[[list], list]
-) -> list[list[Message]]:
-    """The same messages, differentiable with respect to the tensors that the factors came from.
-
-    Args:
-        messages: a fixed point.
-        beliefs_of: beliefs of messages.
-    """
+def attached(network: Network, messages: list[list[Message]]) -> list[list[Message]]:
+    """The same messages, of a fixed point, differentiable with respect to the tensors that the
+    factors came from."""
     start = [[m.detach() for m in block] for block in messages]
 
     def sweep(flat: Tensor) -> Tensor:
         current = _unflat(flat, start)
-        beliefs = beliefs_of(current)
+        beliefs = network.beliefs_of(current)
         return _flat(
             [
                 block.update(sent, beliefs)[0]

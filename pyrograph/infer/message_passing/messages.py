@@ -13,10 +13,12 @@ from torch import Tensor
 
 from pyrograph.beliefs import Conjugate, Natural
 from pyrograph.beliefs.natural import where
-from pyrograph.infer.message_passing.build import Block
 from pyrograph.infer.message_passing.families import finite_peak, is_zero
+from pyrograph.infer.message_passing.network import Block
 
 Message = Tensor | Natural
+#: By block and port.
+Messages = list[list[Message]]
 
 
 def damped(old: Message, new: Message, step: float, chosen: Tensor | None) -> Message:

@@ -21,8 +21,8 @@ from pyrograph.beliefs.gaussian import apply
 from pyrograph.errors import InferenceError
 from pyrograph.graph import FactorGraph
 from pyrograph.infer.laplace import find_mode
-from pyrograph.infer.message_passing.build import Network
 from pyrograph.infer.message_passing.families import Continuous, add_sites
+from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.quadratic import QuadraticFactors
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 

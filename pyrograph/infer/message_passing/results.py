@@ -12,9 +12,9 @@ from torch.nn.functional import pad
 from pyrograph.beliefs import Gaussian, Natural
 from pyrograph.beliefs.gaussian import apply
 from pyrograph.graph import FactorGraph, FactorGroup
-from pyrograph.infer.message_passing.build import Block, Family, Network
 from pyrograph.infer.message_passing.families import Categorical, Odds
 from pyrograph.infer.message_passing.messages import Message
+from pyrograph.infer.message_passing.network import Block, Family, Network
 from pyrograph.infer.message_passing.quadratic import QuadraticFactors, seen, stacked
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 from pyrograph.posterior.beliefs import BeliefPosterior

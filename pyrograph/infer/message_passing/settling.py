@@ -14,13 +14,11 @@ import torch
 
 from pyrograph.graph import FactorGraph
 from pyrograph.infer.message_passing.acceleration import Acceleration
-from pyrograph.infer.message_passing.build import Network
 from pyrograph.infer.message_passing.damping import AutomaticDamping
-from pyrograph.infer.message_passing.messages import Message
+from pyrograph.infer.message_passing.messages import Messages
 from pyrograph.infer.message_passing.mode_start import messages_at_mode
+from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
-
-Messages = list[list[Message]]
 
 
 class Settling:

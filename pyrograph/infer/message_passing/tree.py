@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from pyrograph.infer.message_passing.binary import BinaryFactors
-from pyrograph.infer.message_passing.build import Network
 from pyrograph.infer.message_passing.differences import DifferenceFactors
 from pyrograph.infer.message_passing.families import ZERO, Categorical, Odds, without
+from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.states import (
     as_slots,
     family_of_states,

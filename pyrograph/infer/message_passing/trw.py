@@ -30,8 +30,8 @@ from torch import Tensor
 from pyrograph.errors import OptionError, UnsupportedFactor
 from pyrograph.graph import FactorGroup
 from pyrograph.infer.message_passing.bp import BP, refuse_alpha
-from pyrograph.infer.message_passing.build import Network
 from pyrograph.infer.message_passing.engine import MessagePassing
+from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.quadratic import QuadraticFactors
 from pyrograph.infer.message_passing.spanning_trees import (
     crowded_nodes,
@@ -190,7 +190,7 @@ class TRW(BP):
             if kinds[0] != kinds[1]:  # large alphas: odds would overflow, states do not
                 start = self.network.families
                 self.messages = [block.start(start) for block in self.network.blocks]
-            self.beliefs = self.beliefs_of(self.messages)
+            self.beliefs = self.network.beliefs_of(self.messages)
             self._log_evidence = None
 
     # ------------------------------------------------------------------ evidence

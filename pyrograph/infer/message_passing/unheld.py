@@ -10,8 +10,8 @@ from torch import Tensor
 from pyrograph.beliefs import Natural
 from pyrograph.errors import InferenceError
 from pyrograph.graph import FactorGraph
-from pyrograph.infer.message_passing.build import Family
 from pyrograph.infer.message_passing.families import Continuous
+from pyrograph.infer.message_passing.network import Family
 
 #: How the statements of log Jacobians end, which hold no node in place by themselves.
 JACOBIAN = ":jacobian"

@@ -12,6 +12,7 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.infer.message_passing.double_loop import DoubleLoop
+from pyrograph.infer.message_passing.sweep import gap, node_colours
 
 from .builders import random_model
 
@@ -29,10 +30,10 @@ def test_the_double_loop_comes_to_the_fixed_point_of_the_plain_iteration(cards, 
     reference = plain.run()
     assert reference.converged
     engine = pg.FractionalBP(tables, alpha=alpha, progress=False).setup()
-    loop = DoubleLoop(engine.network, engine._node_colours())
+    loop = DoubleLoop(engine.network, node_colours(engine.graph))
     for _ in range(400):
         engine.messages = loop.step(1e-8)
-    engine.beliefs = engine.beliefs_of(engine.messages)
+    engine.beliefs = engine.network.beliefs_of(engine.messages)
     assert_close(engine.log_evidence, reference.log_evidence, rtol=0, atol=1e-8)
     ours, theirs = engine.posterior(), reference
     assert_close(ours.marginal("x").probs, theirs.marginal("x").probs, rtol=0, atol=1e-6)
@@ -43,12 +44,12 @@ def test_the_free_energy_never_falls_over_outer_steps(seed):
     """F of feasible beliefs rises; eq (66) of the messages comes to it, so the end is compared."""
     tables = grid_model(seed, strength=2.5)
     engine = pg.BP(tables, progress=False).setup()
-    loop = DoubleLoop(engine.network, engine._node_colours())
+    loop = DoubleLoop(engine.network, node_colours(engine.graph))
     gaps = []
     for _ in range(600):
         engine.messages = loop.step(1e-8)
-        engine.beliefs = engine.beliefs_of(engine.messages)
-        gaps.append(float(engine._gap()))
+        engine.beliefs = engine.network.beliefs_of(engine.messages)
+        gaps.append(float(gap(engine.network, engine.messages, engine.beliefs)))
     assert gaps[-1] < 1e-3 * max(gaps[:5])
 
 
@@ -76,7 +77,7 @@ def test_an_oscillating_run_falls_back_and_says_that_it_converged(seed):
     assert posterior.converged
     assert posterior.status == "converged"
     # a fixed point: one plain sweep changes nothing
-    assert float(engine._gap()) < 1e-7
+    assert float(gap(engine.network, engine.messages, engine.beliefs)) < 1e-7
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -18,6 +18,7 @@ from pyrograph.infer.message_passing.double_loop import DoubleLoop
 from pyrograph.infer.message_passing.families import bounded
 from pyrograph.infer.message_passing.newton import beliefs_of, fixed_point
 from pyrograph.infer.message_passing.states import by_slot
+from pyrograph.infer.message_passing.sweep import node_colours
 
 from .builders import INF, Tables, grid_edges, random_model, run, tree_with_zeros
 from .references import fractional_bp
@@ -29,7 +30,7 @@ AGREE = torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=torch.float64)
 def wired(model, alpha=1.0):
     """An engine that is set up, and its factors as slots."""
     engine = pg.FractionalBP(model, alpha=alpha, progress=False).setup()
-    return engine, DoubleLoop(engine.network, engine._node_colours())
+    return engine, DoubleLoop(engine.network, node_colours(engine.graph))
 
 
 def found_dead(model, candidates):
@@ -208,7 +209,7 @@ def test_on_trees_with_zeros_the_double_loop_is_exact(seed):
     engine, loop = wired(model)
     for _ in range(21):
         engine.messages = [list(sent) for sent in loop.step(1e-8)]
-    engine.beliefs = engine.beliefs_of(engine.messages)
+    engine.beliefs = engine.network.beliefs_of(engine.messages)
     assert_close(engine.log_evidence, model.log_z, rtol=0, atol=1e-8)
     for i, belief in enumerate(model.beliefs(engine.posterior())):
         assert_close(belief, model.marginal(i), rtol=0, atol=1e-8)

@@ -17,6 +17,7 @@ from pyrograph.errors import OptionError, UnsupportedFactor, ZeroMass
 from pyrograph.infer.message_passing import build, differences
 from pyrograph.infer.message_passing.differences import DifferenceFactors
 from pyrograph.infer.message_passing.double_loop import DoubleLoop
+from pyrograph.infer.message_passing.sweep import node_colours
 from pyrograph.infer.message_passing.tables import TableFactors
 
 from .builders import INF, Tables, grid_edges, run
@@ -197,7 +198,7 @@ def test_the_double_loop_takes_the_same_steps_as_with_tables(kind, through_table
 
     def steps():
         engine = pg.BP(model, progress=False).setup()
-        loop = DoubleLoop(engine.network, engine._node_colours())
+        loop = DoubleLoop(engine.network, node_colours(engine.graph))
         return [loop.step(1e-8) for _ in range(5)][-1][0]
 
     for a, b in zip(steps(), through_tables(steps)):

@@ -23,6 +23,7 @@ from pyrograph.infer.message_passing import double_loop, newton
 from pyrograph.infer.message_passing.double_loop import DoubleLoop
 from pyrograph.infer.message_passing.newton import Root, beliefs_of, fixed_point
 from pyrograph.infer.message_passing.states import by_slot
+from pyrograph.infer.message_passing.sweep import gap, node_colours
 
 from .builders import INF, Tables, cycle_with_zeros, grid_edges, mixed_cycle, potts, random_model
 from .references import fractional_bp, free_energy
@@ -46,7 +47,7 @@ def spin_glass(n, strength, seed, dtype=torch.float64):
 def in_states(model, alpha=1.0):
     """An engine that is set up, its factors as slots and its families, and flat messages."""
     engine = pg.FractionalBP(model, alpha=alpha, progress=False).setup()
-    loop = DoubleLoop(engine.network, engine._node_colours())
+    loop = DoubleLoop(engine.network, node_colours(engine.graph))
     return engine, loop, [by_slot(sent) for sent in engine.messages]
 
 
@@ -323,7 +324,7 @@ def test_a_step_after_newtons_method_has_found_the_end_stays_there():
     posterior = engine.run()
     assert posterior.converged
     engine.step()
-    assert float(engine._gap()) < 1e-7
+    assert float(gap(engine.network, engine.messages, engine.beliefs)) < 1e-7
     assert_close(
         engine.posterior().marginal("x").probs, posterior.marginal("x").probs, atol=1e-7, rtol=0
     )

@@ -223,7 +223,7 @@ def test_any_messages_give_an_upper_bound(seed, spread, cards):
         [spread * torch.randn(m.shape, generator=generator, dtype=m.dtype) for m in block]
         for block in engine.messages
     ]
-    engine.beliefs = engine.beliefs_of(engine.messages)
+    engine.beliefs = engine.network.beliefs_of(engine.messages)
     assert engine.evidence_kind() == "upper bound"
     assert float(engine.log_evidence) >= float(tables.log_z) - 1e-9
 

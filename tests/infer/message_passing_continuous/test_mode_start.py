@@ -139,7 +139,7 @@ def test_the_start_is_the_laplace_approximation():
     graph = pg.trace_graph(model, unconstrained=True)
     network = build(graph, lambda group: torch.ones(group.num_factors, dtype=torch.float64))
     engine = pg.EP(model).setup()
-    beliefs = engine.beliefs_of(messages_at_mode(graph, network))[0]
+    beliefs = engine.network.beliefs_of(messages_at_mode(graph, network))[0]
     torch.testing.assert_close(beliefs.precision.flatten(), precision, rtol=1e-4, atol=0)
     torch.testing.assert_close(beliefs.mean.flatten(), v, rtol=0, atol=1e-4)
 

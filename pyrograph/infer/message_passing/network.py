@@ -1,0 +1,86 @@
+"""Families of nodes and blocks of like factors: what sweeps of messages go over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from torch import Tensor
+
+from pyrograph.beliefs import Natural
+from pyrograph.graph import FactorGroup
+from pyrograph.infer.message_passing.binary import BinaryFactors
+from pyrograph.infer.message_passing.differences import DifferenceFactors
+from pyrograph.infer.message_passing.families import Categorical, Continuous, Odds, is_zero
+from pyrograph.infer.message_passing.parity import ParityFactors
+from pyrograph.infer.message_passing.quadratic import QuadraticFactors
+from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
+from pyrograph.infer.message_passing.tables import TableFactors
+
+Family = Categorical | Odds | Continuous
+Block = (
+    BinaryFactors
+    | ParityFactors
+    | TableFactors
+    | DifferenceFactors
+    | QuadraticFactors
+    | QuadratureFactors
+)
+
+
+@dataclass
+class Network:
+    """Families and blocks of a graph.
+
+    Attributes:
+        families: nodes by the family of their belief.
+        blocks: like factors.
+        members: of each block, its group and ``[E]`` the factors of the group.
+        absorbed: groups of factors of one node, and which of them, that are part of a base.
+        row: ``[num_nodes]`` of each node in its family; family: ``[num_nodes]`` its number.
+        constant: ``[]`` log of everything that depends on no latent.
+    """
+
+    families: list[Family]
+    blocks: list[Block]
+    members: list[tuple[FactorGroup, Tensor]]
+    absorbed: list[tuple[FactorGroup, Tensor]]
+    row: Tensor
+    family: Tensor
+    constant: Tensor
+
+    @property
+    def has_quadrature(self) -> bool:
+        """Whether some integral is approximated."""
+        return any(isinstance(block, QuadratureFactors) for block in self.blocks)
+
+    @cached_property
+    def has_zeros(self) -> bool:
+        """Whether some state of some scope is excluded."""
+        excluded = any(
+            bool(is_zero(f.base).any()) for f in self.families if isinstance(f, Categorical)
+        )
+        return excluded or any(block.has_zeros for block in self.blocks)
+
+    @property
+    def is_differentiable(self) -> bool:
+        """Whether something in it is attached to the program's tensors."""
+        parts = [self.constant]
+        for family in self.families:
+            is_natural = isinstance(family.base, Natural)
+            parts += family.base.parameters().values() if is_natural else [family.base]
+        attached = any(part.requires_grad for part in parts)
+        return attached or any(group.is_differentiable for group, _ in self.members)
+
+    def beliefs_of(self, messages: list[list]) -> list:
+        """Beliefs of every family under messages, by block and port."""
+        incoming: list[list[tuple]] = [[] for _ in self.families]
+        for block, sent in zip(self.blocks, messages, strict=True):
+            for port, message in enumerate(sent):
+                part = (block.rows[port], message)
+                if isinstance(message, Natural):
+                    part = (*part, block.bases[port])
+                incoming[block.families[port]].append(part)
+        return [
+            family.beliefs(parts) for family, parts in zip(self.families, incoming, strict=True)
+        ]
