@@ -47,6 +47,21 @@ def refuse_periodic(msg: dict, engine: str) -> None:
     )
 
 
+def refuse_empty(msg: dict) -> None:
+    """Raise for a site of no elements.
+
+    Raises:
+        UnsupportedSite: its batch shape has a 0.
+    """
+    name, fn = msg["name"], msg["fn"]
+    if math.prod(fn.batch_shape) == 0:
+        raise UnsupportedSite(
+            f'site "{name}" ({name_of(fn)}, batch shape {tuple(fn.batch_shape)}) has no elements, '
+            f"so there is nothing to infer about it. Leave it out where there are none: if its "
+            f"size > 0, then pyro.sample."
+        )
+
+
 def refuse_constant(msg: dict, engine: str) -> None:
     """Raise for a site whose values have no numbers to vary, such as a simplex of one corner.
 
@@ -167,6 +182,7 @@ class _Inspector(Messenger):
             return refuse_empty_plate(msg)
         if not is_latent(msg):
             return
+        refuse_empty(msg)
         self.requirement.check(msg, self.engine)
         msg["value"], msg["done"] = draw(msg["fn"], msg["name"]), True
 

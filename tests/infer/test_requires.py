@@ -1,6 +1,7 @@
 """Sites and plates without anything to infer: refused by name, and the advice followed works."""
 
 import math
+import re
 
 import pyro
 import pyro.distributions as dist
@@ -105,4 +106,17 @@ def test_a_support_without_a_map_is_refused_by_name_later(infer):
         pyro.sample("x", _OnUnmapped())
 
     with pytest.raises(UnsupportedSite, match=r'site "x".*no map from the reals'):
+        pg.fit(model, infer=infer, progress=False)
+
+
+@pytest.mark.parametrize("infer", [*CONTINUOUS, pg.DPVI])
+@pytest.mark.parametrize("shape", [(0,), (3, 0)])
+def test_a_site_without_elements_is_refused_by_name(infer, shape):
+    def model():
+        halves = torch.full(shape, 0.5)
+        fn = dist.Bernoulli(halves) if infer is pg.DPVI else dist.Normal(halves, 1.0)
+        line(pyro.sample("w", fn).sum())
+
+    text = rf'site "w" .*batch shape {re.escape(str(shape))}.* no elements.*Leave it out'
+    with pytest.raises(UnsupportedSite, match=text):
         pg.fit(model, infer=infer, progress=False)
