@@ -1,4 +1,9 @@
-"""Alpha of every factor, from what the user gave."""
+"""Alpha of every factor, from what the user gave.
+
+Messages and evidence are of the form log (1 + O(alpha)) / alpha, whose rounding grows as alpha
+falls, eps / alpha. The limit alpha = 0 has none of it, and is O(alpha) away: below the square root
+of eps it is nearer to the truth.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +28,7 @@ def check_alpha(alpha: Alpha, graph: FactorGraph) -> None:
     """
     if isinstance(alpha, bool) or not (isinstance(alpha, int | float | Mapping) or callable(alpha)):
         raise OptionError(f"alpha={alpha!r} is not a number, a dict or a function")
-    if isinstance(alpha, int | float) and not math.isfinite(alpha):
+    if isinstance(alpha, int | float) and not _is_finite(alpha):
         raise OptionError(f"alpha={alpha!r} must be finite")
     if isinstance(alpha, Mapping):
         known = {name for g in graph.factors for name in g.statements}
@@ -36,22 +41,38 @@ def check_alpha(alpha: Alpha, graph: FactorGraph) -> None:
 
 
 def alpha_of_factors(alpha: Alpha, graph: FactorGraph, group: FactorGroup) -> Tensor:
-    """Of a group, ``[E]``.
+    """Of a group, ``[E]``; 0 for those too near to 0 for the dtype.
 
     Raises:
         OptionError: a dict or function gives something else than a finite number.
     """
     like = torch.zeros((), dtype=graph.constant.dtype, device=graph.device)
     if isinstance(alpha, int | float):
-        return like.new_full((group.num_factors,), float(alpha))
-    names = graph.statements_of(group)
-    values = {name: _named(alpha, name) for name in set(names)}
-    return like.new_tensor([values[name] for name in names])
+        found = like.new_full((group.num_factors,), float(alpha))
+    else:
+        names = graph.statements_of(group)
+        values = {name: _named(alpha, name) for name in set(names)}
+        found = like.new_tensor([values[name] for name in names])
+    least = math.sqrt(torch.finfo(found.dtype).eps)
+    return torch.where(found.abs() < least, 0.0, found)
 
 
 def _named(alpha: Mapping[str, float] | Callable[[str], float], name: str) -> float:
-    value = alpha(name) if callable(alpha) else alpha.get(name, 1.0)
+    try:
+        value = alpha(name) if callable(alpha) else alpha.get(name, 1.0)
+    except TypeError as error:
+        raise OptionError(
+            f'alpha= as a function is given a statement\'s name, and failed for "{name}": {error}'
+        ) from error
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (is_number and math.isfinite(value)):
+    if not (is_number and _is_finite(value)):
         raise OptionError(f'alpha of statement "{name}" is {value!r}, not a finite number')
     return float(value)
+
+
+def _is_finite(value: float) -> bool:
+    """Also of whole numbers that are too large for a float."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False

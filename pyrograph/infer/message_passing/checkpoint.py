@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.beliefs import Natural
-from pyrograph.errors import ShapeMismatch
+from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.infer.message_passing.binary import BinaryFactors
 from pyrograph.infer.message_passing.grids import Grid
 from pyrograph.infer.message_passing.messages import Message
@@ -54,6 +54,7 @@ def loaded_messages(
 
     Raises:
         ShapeMismatch: they belong to another graph.
+        OptionError: they hold NaN.
     """
 
     def take(key: str, like: Tensor) -> Tensor:
@@ -63,6 +64,11 @@ def loaded_messages(
             raise ShapeMismatch(
                 f"the saved messages {key} have shape {there}, this graph needs "
                 f"{list(like.shape)}: they belong to another model or to other arguments"
+            )
+        if bool(value.isnan().any()):
+            raise OptionError(
+                f"the saved messages {key} are not all numbers (NaN): the run that they come from "
+                "had failed. Start from its checkpoint before that, or afresh."
             )
         return value.to(like)
 

@@ -68,7 +68,8 @@ class MessagePassing(Engine):
             unconstrained space.
         alpha: Minka's; a number for every factor, ``{statement: alpha}`` (others 1), or a
             function of the statement's name. Factors of one node that its family represents
-            exactly are absorbed exactly, whatever it is.
+            exactly are absorbed exactly, whatever it is. Nearer to 0 than the square root of the
+            dtype's rounding it is taken for 0 (:mod:`.alphas`).
         damping: share of the old message kept, 0 for none; ``"auto"`` starts at 0. Where the
             iteration does not settle, Gaussian beliefs start once more, from the mode
             (:mod:`.mode_start`); then, and otherwise, damping is raised; where none helps,

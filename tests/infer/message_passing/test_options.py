@@ -16,6 +16,7 @@ from pyrograph.errors import (
 )
 
 from .builders import INF, Tables, boltzmann, mixed_cycle, potts, random_model, run
+from .references import MeanField
 
 PAIR = random_model((2, 3), [(0, 1)], 0)
 
@@ -44,10 +45,33 @@ def test_an_option_that_does_not_fit_is_refused_in_words(engine, options, messag
         run(PAIR, engine, **options)
 
 
-@pytest.mark.parametrize("alpha", [float("nan"), INF, "0.5", None, True, {"f2": INF}])
+@pytest.mark.parametrize("alpha", [float("nan"), INF, "0.5", None, True, {"f2": INF}, 10**400])
 def test_an_alpha_that_is_no_finite_number_is_refused_in_words(alpha):
     with pytest.raises(OptionError, match="alpha"):
         run(PAIR, pg.FractionalBP, alpha=alpha)
+
+
+def test_an_alpha_function_that_takes_no_statement_is_refused_in_words():
+    with pytest.raises(OptionError, match="given a statement's name, and failed"):
+        run(PAIR, pg.FractionalBP, alpha=lambda: 0.5)
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+@pytest.mark.parametrize(
+    "size, dtype", [(1e-4, torch.float32), (1e-9, torch.float32), (1e-9, torch.float64)]
+)
+@pytest.mark.parametrize("model", [boltzmann(3, 0.3), mixed_cycle(1)], ids=["pairs", "tables"])
+def test_an_alpha_next_to_0_is_no_worse_than_mean_field(sign, size, dtype, model):
+    """Rounding would be divided by alpha: log Z 90 off in single precision at 1e-9."""
+    theirs = MeanField(model)
+    for _ in range(300):
+        for i in range(len(model.cards)):
+            theirs.update(i)
+    found = run(model, pg.PowerEP, alpha=sign * size, dtype=dtype)
+    tolerance = 1e-3 if dtype == torch.float32 else 1e-7
+    assert found.converged and found.evidence_kind == "lower bound"
+    assert float(found.log_evidence) == pytest.approx(theirs.bound, abs=tolerance)
+    assert float(found.log_evidence) <= float(model.log_z) + tolerance
 
 
 @pytest.mark.parametrize("value", [float("nan"), INF])
@@ -205,6 +229,13 @@ def test_the_state_of_another_model_is_refused(other):
     with pytest.raises(ShapeMismatch):
         fresh.load_state_dict(engine.state_dict())
     assert_close(fresh.run().log_evidence, PAIR.log_z, rtol=0, atol=1e-10)
+
+
+def test_messages_that_are_no_numbers_are_refused():
+    messages = pg.BP(PAIR, progress=False).setup().state_dict()["messages"]
+    spoilt = {key: value * float("nan") for key, value in messages.items()}
+    with pytest.raises(OptionError, match=r"saved messages .*NaN"):
+        pg.BP(PAIR, progress=False, init=spoilt).setup()
 
 
 def test_starting_at_the_fixed_point_takes_one_sweep():
