@@ -404,3 +404,8 @@ def _same(a: Any, b: Any) -> bool:
         return bool(a == b)
     except (RuntimeError, TypeError, ValueError):
         return False
+
+
+def with_notes(status: str, notes: list[str]) -> str:
+    """A status, and sentences after it."""
+    return f"{status.rstrip('.')}. {' '.join(notes)}" if notes else status

@@ -135,6 +135,11 @@ class ConditionalMoments(TiltedMoments):
         #: Where no distribution of s is left, a grid over all of u.
         self._whole = TiltedMoments(local, alpha) if local.dim in POINTS else None
 
+    def use_alpha(self, alpha: Tensor) -> None:
+        super().use_alpha(alpha)
+        if self._whole is not None:
+            self._whole.use_alpha(alpha)
+
     def __call__(self, g: Gaussian, origin: Tensor, start: Grid | None, first: Grid) -> Tilted:
         covariance = first.root @ first.root.mT
         mean, covariance = self._on_grid(first.mean, covariance)

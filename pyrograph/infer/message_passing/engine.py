@@ -27,7 +27,7 @@ from torch import Tensor
 from pyrograph.errors import InferenceError, OptionError
 from pyrograph.graph import FactorGroup
 from pyrograph.graph.forest import is_forest
-from pyrograph.infer.base import Engine
+from pyrograph.infer.base import Engine, with_notes
 from pyrograph.infer.message_passing.acceleration import Acceleration, applies_to
 from pyrograph.infer.message_passing.alphas import Alpha, alpha_of_factors, check_alpha
 from pyrograph.infer.message_passing.build import build
@@ -75,6 +75,8 @@ class MessagePassing(Engine):
             (:mod:`.mode_start`); then, and otherwise, damping is raised; where none helps,
             discrete models with alpha > 0 go over to a convergent double loop
             (:mod:`.double_loop`), whose last steps Newton's method takes (:mod:`.newton`).
+            Factors whose cavities stay improper get a smaller alpha (:mod:`.milder`), which the
+            status says.
         schedule: ``"parallel"`` sends all messages at once (on a forest of discrete pairs with
             alpha = 1 the exact ones, by contraction, see :mod:`.tree`), ``"sequential"`` those
             into the nodes of one colour of the Markov graph after the other, ``"residual"`` those
@@ -225,8 +227,9 @@ class MessagePassing(Engine):
                 sweep = Sweep(self.graph, self.network, eta, self._colours, is_residual)
                 found = sweep(before, self.beliefs)
                 self.messages, self.beliefs = found.messages, found.beliefs
-                residual, skipped = found.residual, found.skipped
-                self._help(before, residual)
+                residual, skipped = found.residual, found.num_skipped
+                if not self._settling.lowers_alphas(found.skipped):
+                    self._help(before, residual)
             met = self.tol is not None and float(residual) <= self.tol
             if met or self.num_done % RECORD == 0 or self._log_evidence is None:
                 self._log_evidence = self.log_evidence
@@ -303,7 +306,7 @@ class MessagePassing(Engine):
             messages,
             self.network.beliefs_of(messages) if self.network.is_differentiable else self.beliefs,
             converged=self.converged,
-            status=self.status if is_known else f"{self.status} {NO_EVIDENCE}",
+            status=self.status if is_known else with_notes(self.status, [NO_EVIDENCE]),
             history=self.history,
             log_evidence=evidence if is_known else None,
             evidence_kind=self.evidence_kind() if is_known else None,
@@ -311,24 +314,24 @@ class MessagePassing(Engine):
 
     @property
     def status(self) -> str:
-        text = super().status
+        notes = [self._settling.note] if self._settling.note else []
         skipped = self._history.get("skipped", [0.0])[-1]
         if skipped:
-            text += (
-                f" {skipped:.0f} updates of the last step were skipped because a cavity was "
-                "improper (a site of negative precision outweighs the rest): use damping=0.5 or a "
-                "smaller alpha (pg.PowerEP)."
+            notes.append(
+                f"{skipped:.0f} updates of the last step were skipped because a cavity was "
+                "improper (a site of negative precision outweighs the rest): use a smaller alpha "
+                "(pg.PowerEP), or damping=0.5."
             )
         for block in self.network.blocks:
             if isinstance(block, QuadratureFactors) and block.too_coarse is not None:
-                text += (
-                    f" The quadrature is too coarse for {block.too_coarse}: on every second point "
+                notes.append(
+                    f"The quadrature is too coarse for {block.too_coarse}: on every second point "
                     "it finds another mass or variance, so that those of its nodes may be wrong. "
                     "A spike beside a broad part is the usual cause: choose between them by a "
                     "discrete site."
                 )
                 break
-        return text
+        return with_notes(super().status, notes)
 
     def remedy(self) -> str:
         text = (

@@ -107,6 +107,11 @@ class QuadratureFactors:
             messages[k] = Gaussian(site.precision + vague[:, None, None] * eye, site.shift)
         return messages
 
+    def use_alpha(self, alpha: Tensor) -> None:
+        """Go on with other alphas ``[E]``, of the same signs."""
+        self.alpha = alpha
+        self.tilted.use_alpha(alpha)
+
     def forget_grid(self) -> None:
         """The next update finds out afresh where to look."""
         self.grid, self.tilted.is_rough, self.tilted.coarse = None, False, None

@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from pyrograph.graph import FactorGraph
 from pyrograph.infer.message_passing.acceleration import Acceleration
 from pyrograph.infer.message_passing.damping import AutomaticDamping
 from pyrograph.infer.message_passing.messages import Messages
+from pyrograph.infer.message_passing.milder import MilderAlphas
 from pyrograph.infer.message_passing.mode_start import messages_at_mode
 from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
@@ -25,7 +27,8 @@ class Settling:
     """Damping, leaps and new starts of one run.
 
     Args:
-        damping: share of the old message kept; None for automatic damping.
+        damping: share of the old message kept; None for automatic damping, which also lowers the
+            alphas of factors that have no proper cavity (:mod:`.milder`).
         leaps: how sweeps are accelerated, if they are.
         may_start_again: whether the run began with the first messages, not the user's.
     """
@@ -41,6 +44,7 @@ class Settling:
         self.graph, self.network = graph, network
         self.fixed = damping
         self.automatic = AutomaticDamping() if damping is None else None
+        self.milder = MilderAlphas(network) if damping is None else None
         self.leaps = leaps
         self.may_start_again = may_start_again and self.automatic is not None
         self._was_at_mode = False
@@ -66,6 +70,11 @@ class Settling:
             return None
         return self.leaps.extrapolated(self.network.blocks, before, after, beliefs)
 
+    @property
+    def note(self) -> str:
+        """What is to be said of it in the end; empty if nothing."""
+        return self.milder.note if self.milder else ""
+
     def forget_leaps(self) -> None:
         """What follows is another iteration."""
         if self.leaps:
@@ -80,6 +89,13 @@ class Settling:
         if self.automatic.value != before:
             self.forget_leaps()
         return self._mode() or self._first() if runs_away and self.may_start_again else None
+
+    def lowers_alphas(self, skipped: list[Tensor | None]) -> bool:
+        """Take note of the updates that a sweep passed over: whether another iteration follows."""
+        if self.milder is None or not self.milder.observe(skipped, 1 - self.damping):
+            return False
+        self.forget_leaps()
+        return True
 
     def start_after_error(self) -> Messages | None:
         """Messages to start again from where a sweep came upon what is no density."""
@@ -115,7 +131,9 @@ class Settling:
         """For a checkpoint."""
         damping = self.automatic.carried() if self.automatic else {}
         leaps = self.leaps.carried() if self.leaps else {}
-        return {**damping, "acceleration": leaps, "was_at_mode": self._was_at_mode}
+        milder = self.milder.carried() if self.milder else {}
+        rest = {"acceleration": leaps, "was_at_mode": self._was_at_mode, "milder": milder}
+        return {**damping, **rest}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         if self.automatic and "level" in state:
@@ -123,4 +141,6 @@ class Settling:
         self.forget_leaps()
         if self.leaps and state.get("acceleration"):
             self.leaps.restore(state["acceleration"], self.graph.constant)
+        if self.milder:
+            self.milder.restore(state.get("milder", {}))
         self._was_at_mode = bool(state.get("was_at_mode", False))

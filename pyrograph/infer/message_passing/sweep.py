@@ -41,14 +41,21 @@ class Swept:
 
     Attributes:
         messages: by block and port; beliefs: by family.
-        residual: ``[]`` largest change of a log message; skipped: ``[]`` number of updates that an
-            improper cavity forbade.
+        residual: ``[]`` largest change of a log message.
+        skipped: by block, ``[E]`` whether an improper cavity forbade the update; None where there
+            are none.
     """
 
     messages: Messages
     beliefs: list
     residual: Tensor
-    skipped: Tensor
+    skipped: list[Tensor | None]
+
+    @property
+    def num_skipped(self) -> Tensor:
+        """``[]``."""
+        found = [s.sum() for s in self.skipped if s is not None]
+        return sum(found, self.residual.new_zeros(()))
 
 
 def node_colours(graph: FactorGraph) -> list[Tensor]:
@@ -104,31 +111,34 @@ class Sweep:
             InferenceError: no step keeps all beliefs proper.
             ZeroMass: messages leave a node no state.
         """
-        residuals, skipped = [], self.graph.constant.new_zeros(())
+        parts = []
         for nodes in self.colours or [None]:
             part = self._send(messages, beliefs, nodes)
             messages, beliefs = part.messages, part.beliefs
-            residuals.append(part.residual)
-            skipped = skipped + part.skipped
-        return Swept(messages, beliefs, torch.stack(residuals).amax(), skipped)
+            parts.append(part)
+        residual = torch.stack([part.residual for part in parts]).amax()
+        skipped = [_any(flags) for flags in zip(*(part.skipped for part in parts), strict=True)]
+        return Swept(messages, beliefs, residual, skipped)
 
     def _send(self, messages: Messages, beliefs: list, nodes: Tensor | None) -> Swept:
         """New messages, into the chosen nodes or all."""
-        blocks, skipped = self.network.blocks, self.graph.constant.new_zeros(())
-        found, chosen = [], []
+        blocks = self.network.blocks
+        found, chosen, skipped = [], [], []
         for number, (block, old) in enumerate(zip(blocks, messages, strict=True)):
             new, flagged = block.update(old, beliefs)
-            if flagged is not None and bool(flagged.any()):
-                if not any(isinstance(m, Natural) for m in old):
-                    raise_empty(self.graph, self.network, number, flagged)
-                skipped = skipped + flagged.sum()
+            is_discrete = not any(isinstance(m, Natural) for m in old)
+            if is_discrete and flagged is not None and bool(flagged.any()):
+                raise_empty(self.graph, self.network, number, flagged)
+            skipped.append(flagged)
             found.append(new)
             chosen.append([self._chosen(block, port, nodes) for port in range(len(block.rows))])
         moves = [
             changes(block, old, new, beliefs)
             for block, old, new in zip(blocks, messages, found, strict=True)
         ]
-        residual = largest(moves, chosen, like=skipped)
+        # a factor that is passed over has not come to rest
+        count = sum(int(flags.sum()) for flags in skipped if flags is not None)
+        residual = largest(moves, chosen, like=self.graph.constant.new_tensor(float(count)))
         if self.is_residual:  # changes of Gaussians are known by their nodes alone
             chosen = [
                 [None if isinstance(m, Natural) else c >= URGENT * residual for m, c in pairs]
@@ -174,3 +184,8 @@ class Sweep:
             return None
         family = self.network.families[block.families[port]]
         return nodes[family.nodes[block.rows[port]]]
+
+
+def _any(flags: tuple[Tensor | None, ...]) -> Tensor | None:
+    """Of several ``[E]``."""
+    return None if flags[0] is None else torch.stack(flags).any(0)

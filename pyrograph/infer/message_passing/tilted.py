@@ -150,6 +150,10 @@ class TiltedMoments:
         self._most = MOST
         self._has_negative = bool((alpha < 0).any())
 
+    def use_alpha(self, alpha: Tensor) -> None:
+        """Go on with other alphas ``[E]``, of the same signs."""
+        self.alpha = alpha
+
     def evaluate(self, u: Tensor) -> Tensor:
         """log f at ``[N, D, E, r]``, zeros as :data:`NOTHING`.
 

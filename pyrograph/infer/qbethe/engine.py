@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch
-from pyrograph.infer.base import Engine
+from pyrograph.infer.base import Engine, with_notes
 from pyrograph.infer.options import count, positive
 from pyrograph.infer.qbethe.build import build
 from pyrograph.infer.qbethe.certificate import (
@@ -342,7 +342,7 @@ class QBethe(Engine):
             mixture,
             is_joint=self.covariance == "diagonal",
             converged=self.converged,
-            status=_sentences(self.status, [*found.notes, *self._apart()]),
+            status=with_notes(self.status, [*found.notes, *self._apart()]),
             history=self.history,
             log_evidence=found.evidence,
             evidence_kind=found.kind,
@@ -418,7 +418,3 @@ def _checked(value: Any, where: str) -> float:
     if isinstance(value, str | bool | np.bool_) or not 0 <= found < math.inf:
         raise OptionError(f"temperature={value!r}{where} must be a finite number, not below 0")
     return found
-
-
-def _sentences(status: str, notes: list[str]) -> str:
-    return f"{status.rstrip('.')}. {' '.join(notes)}" if notes else status
