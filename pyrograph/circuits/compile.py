@@ -27,6 +27,7 @@ import numpy as np
 from pyrograph.circuits.blocks import Blocks
 from pyrograph.circuits.circuit import Circuit
 from pyrograph.circuits.elimination import EliminationTree, balanced_tree, neighborhoods
+from pyrograph.circuits.options import number
 from pyrograph.circuits.tables import LogTables, read_evidence, read_tables
 from pyrograph.errors import OptionError, UnsupportedFactor, ZeroMass
 from pyrograph.graph import FactorGraph
@@ -67,12 +68,13 @@ def compile_graph(
             table of its inputs does, decided before it is laid out.
         NonFiniteDensity: a factor is NaN or plus infinity in some state.
         ZeroMass: no state is possible.
-        OptionError: ``evidence`` or ``order`` name what is not there.
+        OptionError: ``evidence`` or ``order`` name what is not there, or the budget is no number.
     """
     if not isinstance(graph, FactorGraph):
         raise OptionError(
             f"compile_graph takes a graph, pg.trace_graph(model, ...), not {type(graph).__name__}"
         )
+    number("max_edges", max_edges)
     states = read_evidence(graph, evidence)
     if not graph.nodes:
         raise OptionError("the program has no latent site: there is no variable for a circuit")

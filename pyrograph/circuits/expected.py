@@ -25,6 +25,7 @@ from torch import Tensor
 from pyrograph.circuits.circuit import Circuit
 from pyrograph.circuits.kernel_units import KernelUnits
 from pyrograph.circuits.kernels import Kernel, check_kernel
+from pyrograph.circuits.options import check_circuits
 from pyrograph.circuits.regions import Regions, arranged, regions_of
 from pyrograph.circuits.scaling import Leaf, Scaled
 from pyrograph.circuits.sides import CircuitSide, Side, sizes
@@ -89,7 +90,12 @@ def squared_mmd(p: Circuit, q: Circuit, kernel: Kernel) -> Tensor:
 
 
 def compatible(p: Circuit, q: Circuit) -> bool:
-    """Whether some vtree fits both circuits: expectations under both are then tractable."""
+    """Whether some vtree fits both circuits: expectations under both are then tractable.
+
+    Raises:
+        OptionError: one is no circuit.
+    """
+    check_circuits(p, q)
     try:
         common_regions(p, q)
     except (IncompatibleCircuits, ShapeMismatch):
@@ -101,8 +107,9 @@ def check_dtypes(p: Circuit, q: Circuit) -> None:
     """Raise for circuits whose numbers do not mix.
 
     Raises:
-        OptionError: the circuits have other dtypes.
+        OptionError: the circuits have other dtypes, or one is no circuit.
     """
+    check_circuits(p, q)
     if p.log_weights.dtype != q.log_weights.dtype:
         raise OptionError(
             f"the first circuit is {p.log_weights.dtype} and the second {q.log_weights.dtype}: "

@@ -102,9 +102,33 @@ class Ones(Univariate):
 
 @dataclass(frozen=True, eq=False)
 class Table(Univariate):
-    """Any values, ``[card, card]``."""
+    """Any symmetric, positive semidefinite values, ``[card, card]``.
+
+    Raises:
+        InvalidCircuit: they are not that, up to rounding.
+    """
 
     values: Tensor
+
+    def __post_init__(self) -> None:
+        values = self.values.detach()
+        if values.dim() != 2 or values.shape[0] != values.shape[1]:
+            raise InvalidCircuit(
+                f"a kernel table has shape {tuple(values.shape)}; it is a matrix [c, c]"
+            )
+        if not bool(values.isfinite().all()):
+            raise InvalidCircuit("a kernel table has a value that is NaN or infinite")
+        values, slack = values.to(torch.float64), _rounding(values)
+        if bool(((values - values.t()).abs() > slack).any()):
+            raise InvalidCircuit(
+                "a kernel table is not symmetric, k(x, y) = k(y, x): write (k + k.t()) / 2"
+            )
+        eigenvalues = torch.linalg.eigvalsh(values)
+        if bool((eigenvalues < -slack).any()):
+            raise InvalidCircuit(
+                f"a kernel table has the eigenvalue {float(eigenvalues.min()):.3g}: a kernel is "
+                "positive semidefinite"
+            )
 
     def matrix(self, card: int) -> Tensor:
         if self.values.shape != (card, card):
@@ -290,9 +314,9 @@ class KernelCircuit(Kernel):
 
     Args:
         nodes: in topological order, root last: ``{"type": "input", "var": i, "kernel": kernel}``
-            with :class:`Hamming`, :class:`RBF` or :class:`Delta` of one variable, or a matrix
-            ``[c, c]``; ``{"type": "product", "children": [...]}``; ``{"type": "sum", "children":
-            [...], "weights": [...]}``.
+            with :class:`Hamming`, :class:`RBF` or :class:`Delta` of one variable, or a positive
+            semidefinite matrix ``[c, c]``; ``{"type": "product", "children": [...]}``;
+            ``{"type": "sum", "children": [...], "weights": [...]}``.
 
     A circuit that splits the variables like the other circuits (any nesting of sums inside
     products) is evaluated as it stands; its expansion into ``terms`` is for points.
@@ -323,7 +347,7 @@ class KernelCircuit(Kernel):
         """The kernel of an input.
 
         Raises:
-            InvalidCircuit: it has none.
+            InvalidCircuit: it has none, or a matrix that is no kernel.
         """
         kernel = node.get("kernel")
         if isinstance(kernel, Univariate):
@@ -335,6 +359,8 @@ class KernelCircuit(Kernel):
             raise InvalidCircuit(f"node {n} has a weighted sum of kernels: write it as a sum node")
         try:
             return Table(torch.as_tensor(kernel))
+        except InvalidCircuit as error:
+            raise InvalidCircuit(f"node {n}: {error}") from error
         except (TypeError, ValueError, RuntimeError) as error:
             raise InvalidCircuit(
                 f'node {n} has the "kernel" {kernel!r}; an input has a kernel or a matrix [c, c]'
@@ -356,6 +382,12 @@ class KernelCircuit(Kernel):
                 weighted = zip(weights, node["children"], strict=True)
                 below.append([(w * a, s) for w, c in weighted for a, s in below[c]])
         return [(w, [s[i] for i in range(num_variables)]) for w, s in below[-1]]
+
+
+def _rounding(values: Tensor) -> Tensor:
+    """What rounding may have done to a matrix that was computed, generously: ``[]``."""
+    dtype = values.dtype if values.is_floating_point() else torch.float64
+    return torch.finfo(dtype).eps ** 0.5 * values.double().norm()
 
 
 def check_kernel(kernel: Any) -> None:

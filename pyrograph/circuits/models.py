@@ -22,6 +22,7 @@ from torch.distributions import Normal
 from pyrograph.circuits.builder import Builder
 from pyrograph.circuits.circuit import Circuit
 from pyrograph.circuits.leaves import Domain, numbers
+from pyrograph.circuits.options import check_circuits, whole
 from pyrograph.circuits.units import SUM, Units
 from pyrograph.errors import IncompatibleCircuits, OptionError, ShapeMismatch
 
@@ -51,7 +52,7 @@ def tree_network(parents: Sequence[int | None], tables: Sequence[Tensor]) -> Cir
         OptionError: the parents make a cycle or are not there.
         ShapeMismatch: a table does not fit.
     """
-    above = [-1 if p is None else int(p) for p in parents]
+    above = [-1 if p is None else whole(f"parents[{i}]", p, -1) for i, p in enumerate(parents)]
     if len(above) != len(tables) or not above:
         raise ShapeMismatch(f"{len(above)} parents and {len(tables)} tables; each variable has one")
     probs = [_table("tables", i, t, 1 if above[i] < 0 else 2) for i, t in enumerate(tables)]
@@ -114,10 +115,9 @@ def hidden_markov_model(
 
     Raises:
         ShapeMismatch: a table does not fit.
-        OptionError: a probability is negative or not finite.
+        OptionError: a probability is negative or not finite, or the length no whole number.
     """
-    if length < 1:
-        raise OptionError(f"length={length!r}: a chain has at least one observation")
+    length = whole("length", length)
     start = _table("initial", None, initial, 1)
     count = len(start)
     step = torch.as_tensor(transition).detach().double()
@@ -177,10 +177,12 @@ def mixture(circuits: Sequence[Circuit], weights: Tensor | Sequence[float]) -> C
 
     Raises:
         IncompatibleCircuits: the circuits have different variables.
+        OptionError: one is no circuit, or a weight negative or not finite.
     """
     weight = _table("weights", None, weights, 1)
     if not circuits or len(weight) != len(circuits):
         raise ShapeMismatch(f"{len(circuits)} circuits and {len(weight)} weights")
+    check_circuits(*circuits)
     first = circuits[0]
     for k, other in enumerate(circuits):
         if other.cards != first.cards:
@@ -216,8 +218,11 @@ def mixture(circuits: Sequence[Circuit], weights: Tensor | Sequence[float]) -> C
 
 def _table(name: str, index: int | None, values: Tensor | Sequence[float], dims: int) -> Tensor:
     """Checked numbers, float64."""
-    table = torch.as_tensor(values).detach().double().cpu()
     where = name if index is None else f"{name}[{index}]"
+    try:
+        table = torch.as_tensor(values).detach().double().cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise OptionError(f"{where} is {values!r}, no table of numbers") from error
     if table.dim() != dims or not table.numel():
         raise ShapeMismatch(f"{where} has shape {tuple(table.shape)}; expected {dims} dimensions")
     if not bool((table.isfinite() & (table >= 0)).all()):

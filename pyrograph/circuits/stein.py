@@ -42,12 +42,13 @@ from pyrograph.circuits.kernels import Hamming, Kernel, check_kernel
 from pyrograph.circuits.positivity import refuse_zeros
 from pyrograph.circuits.ratio import RatioSide
 from pyrograph.circuits.sides import CircuitSide, largest_size, sizes
-from pyrograph.errors import InvalidCircuit, UnsupportedFactor, ZeroMass
+from pyrograph.errors import InvalidCircuit, NonFiniteDensity, UnsupportedFactor, ZeroMass
 
 #: Numbers of the widest region that are held at once.
 CHUNK = 2**22
 #: Products of units, over all pairs of samples.
 MOST_WORK = 1e11
+MILDER = "Take the circuits in double precision, or soften the target"
 
 
 def kdsd(q: Circuit, p: Circuit, kernel: Kernel | None = None) -> Tensor:
@@ -68,6 +69,7 @@ def kdsd(q: Circuit, p: Circuit, kernel: Kernel | None = None) -> Tensor:
         IncompatibleCircuits: no vtree fits both.
         ZeroMass: q is zero everywhere.
         OptionError: the circuits have other dtypes.
+        NonFiniteDensity: ratios of the target's probabilities overflow.
     """
     kernel = Hamming() if kernel is None else kernel
     check_kernel(kernel)
@@ -80,6 +82,11 @@ def kdsd(q: Circuit, p: Circuit, kernel: Kernel | None = None) -> Tensor:
         raise ZeroMass("q is zero everywhere: there is no distribution to compare")
     side = RatioSide(q, p, regions)
     _, value = pairs(side, side, KernelUnits(kernel, regions, q))
+    if not bool(value.isfinite()):
+        raise NonFiniteDensity(
+            "the discrepancy overflows: the target's probabilities of neighbouring states differ "
+            f"by more than the numbers of {value.dtype} do, where q has mass. {MILDER}"
+        )
     return value[0, 0]
 
 
@@ -102,6 +109,7 @@ def stein_gram(
         InvalidCircuit: p has real variables or is not structured.
         ZeroMass: a point is impossible under p.
         UnsupportedFactor: it would take hours.
+        NonFiniteDensity: ratios of the target's probabilities overflow at a point.
     """
     kernel = Hamming() if kernel is None else kernel
     check_kernel(kernel)
@@ -129,7 +137,32 @@ def stein_gram(
         for start in range(0 if others is not None else first, len(columns), width):
             part = slice(start, start + width)
             gram[block, part] = _block(left, side.at(columns[part]), units)
+    # 0 times a ratio that overflows is no number
+    gram = gram.masked_fill(_nothing_in_common(rows, columns), 0.0)
+    _refuse_overflow(gram)
     return gram.triu() + gram.triu(1).t() if others is None else gram
+
+
+def _nothing_in_common(rows: Tensor, columns: Tensor) -> Tensor:
+    """Pairs of points that hold no variable both: ``[N, M]``."""
+    held, other = ((~points.isnan()).double() for points in (rows, columns))
+    return held @ other.t() == 0
+
+
+def _refuse_overflow(gram: Tensor) -> None:
+    """Raise for a Gram matrix with a number that is not finite.
+
+    Raises:
+        NonFiniteDensity: naming the points.
+    """
+    broken = ~gram.isfinite()
+    if bool(broken.any()):
+        row, column = broken.nonzero()[0].tolist()
+        raise NonFiniteDensity(
+            f"the Stein kernel of point {row} and point {column} overflows: the target's "
+            "probabilities there and at neighbouring states differ by more than the numbers of "
+            f"{gram.dtype} do. {MILDER}, or leave the point out"
+        )
 
 
 def _refuse_work(left: CircuitSide, right: CircuitSide, units: KernelUnits) -> None:

@@ -20,7 +20,13 @@ from pyrograph.infer.laplace import around, mode_and_width
 from pyrograph.infer.optimizer import UNIT
 from pyrograph.infer.options import count
 from pyrograph.infer.requires import Continuous
-from pyrograph.infer.stein_checks import SteinChecks, coordinate_name, without_density
+from pyrograph.infer.stein_checks import (
+    ERRORS,
+    SteinChecks,
+    common_errors,
+    coordinate_name,
+    without_density,
+)
 from pyrograph.kernels import Blanket, Layout, Locality, SteinOperator
 from pyrograph.kernels.locality import Without
 from pyrograph.posterior import ParticlePosterior
@@ -41,7 +47,8 @@ class ParticleEngine(Engine):
             V-statistic) of the particles. It has the units of a squared score, 1 / x^2, summed
             over coordinates: the same ``tol`` asks less of a wide density. So ``converged``
             takes besides that the particles pass :class:`.stein_checks.SteinChecks`, which have
-            no units: no mean is off, no variance by more than a factor 2.
+            no units: no mean is off, no variance by more than a factor 2. Of independent particles
+            means and variances may be off by what is common among so many draws.
 
     Shapes:
         particles: ``[n, dim]``, unconstrained, columns in node order.
@@ -54,8 +61,6 @@ class ParticleEngine(Engine):
     requires = Continuous()
     unconstrained = True
     monitor = "ksd"
-    #: Standard errors that the Stein checks grant to particles drawn independently.
-    errors: float = 5.0
 
     def __init__(
         self,
@@ -172,14 +177,26 @@ class ParticleEngine(Engine):
             history=self.history,
         )
 
-    def checks(self) -> SteinChecks:
-        """What Stein's identity says of the particles as they stand."""
-        return SteinChecks.of(self.x, self.score, self.errors)
+    def checks(self, errors: float = ERRORS) -> SteinChecks:
+        """What Stein's identity says of the particles as they stand, with so many standard errors
+        granted to what of them is chance."""
+        return SteinChecks.of(self.x, self.score, errors * self.chance())
+
+    def chance(self) -> float | Tensor:
+        """The standard error of a mean over the particles, by that of independent draws; one
+        number or ``[dim]``."""
+        return 1.0
 
     @property
     def converged(self) -> bool:
         """Whether ``tol`` was given and met, by particles that pass the Stein checks."""
-        return super().converged and (self.num_particles == 1 or self.checks().passed)
+        if not super().converged or self.num_particles == 1:
+            return super().converged
+        return self._unsettled() is None
+
+    def _unsettled(self) -> int | None:
+        """A coordinate that speaks against a claim of convergence."""
+        return self.checks(common_errors(self.graph.dim)).unsettled()
 
     @property
     def status(self) -> str:
@@ -189,11 +206,23 @@ class ParticleEngine(Engine):
             text = (
                 f"not converged: after {self.num_done} steps the {self.monitor} is within "
                 f"tol={self.tol:.4g}, which has the units of a squared score, but the particles "
-                "do not satisfy Stein's identity."
+                f"do not satisfy Stein's identity{self._how_nearly()}."
             )
         if self.num_done > 0 and self.num_particles > 1 and not self.converged:
             text += self.doubts(self.checks())
         return text + self._of_bare_nodes() if self._graph is not None else text
+
+    def _how_nearly(self) -> str:
+        """Where the identity fails by what chance may do yet seldom does; else empty."""
+        checks, column = self.checks(), self._unsettled()
+        if not checks.passed or column is None:
+            return ""
+        return (
+            f" as nearly as {self.num_particles} independent ones commonly do: at "
+            f"{coordinate_name(self.graph, column)} the mean score times the standard deviation is "
+            f"{checks.shift[column]:.3g} (0 of draws), the variance by that of the target "
+            f"{checks.ratio[column]:.3g} (1). Raise num_steps, or num_particles"
+        )
 
     def doubts(self, checks: SteinChecks) -> str:
         """Sentences on mean scores or variances that are off; empty where none is."""

@@ -7,8 +7,14 @@ away as a whole; the first sees that: for a Gaussian p whose particles are b of 
 deviations off, and as wide as p, |mean s_i| sd_i is b. For other p the first may fail where the
 mean of x_i is right: s_i reads the neighbours of i too, so a scale beside it that is too wide, or
 a dependence that is missed, does it. O(n dim).
+
+*Independent particles* miss both by chance. A warning grants them :data:`ERRORS` standard errors
+beyond what counts as off: it should never be false. A claim that they have arrived grants far
+less, :func:`common_errors` and these not on top: it is asked for at every step, and a drifting
+run would stop wherever the band is wide enough to let it.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +29,8 @@ OFF = 0.2
 #: Variance ratios outside of which the status says so: of the median coordinate, of the worst one.
 NARROW, WIDE = 0.9, 1.1
 FAR_NARROW, FAR_WIDE = 0.5, 2.0
+#: Standard errors that a warning grants to particles drawn independently.
+ERRORS = 5.0
 
 
 @dataclass(frozen=True)
@@ -35,34 +43,47 @@ class SteinChecks:
     Shapes:
         shift: ``[dim]``, |mean score| * sd; 0 if the particles fit.
         ratio: ``[dim]``, variance of the particles by that of the target.
-        clear_shift, clear_ratio: these, as much nearer to 0 and 1 as chance may account for.
+        shift_by_chance, ratio_by_chance: ``[dim]``, how far chance may have them from 0 and 1.
     """
 
     shift: Tensor
     ratio: Tensor
-    clear_shift: Tensor
-    clear_ratio: Tensor
+    shift_by_chance: Tensor
+    ratio_by_chance: Tensor
 
     @classmethod
-    def of(cls, x: Tensor, score: Tensor, errors: float = 0.0) -> "SteinChecks":
+    def of(cls, x: Tensor, score: Tensor, errors: float | Tensor = 0.0) -> "SteinChecks":
         """The checks of particles ``[n, dim]`` and their scores.
 
         Args:
             errors: standard errors of the two means by which independent particles may miss the
-                identities; 0 for particles that arrange themselves.
+                identities, one number or ``[dim]``; 0 for particles that arrange themselves.
         """
         known = (score != 0).any(0)
         granted = errors / len(x) ** 0.5
         mean, centred = score.mean(0), x - x.mean(0)
         sd = centred.square().mean(0).sqrt()
         shift = torch.where(known, mean.abs() * sd, 0)
-        by_chance = granted * (score - mean).square().mean(0).sqrt() * sd
         ratio = torch.where(known, variance_ratio(x, score), 1)
-        error = granted * (score * centred + ratio).square().mean(0).sqrt()
+        return cls(
+            shift,
+            ratio,
+            granted * (score - mean).square().mean(0).sqrt() * sd,
+            granted * (score * centred + ratio).square().mean(0).sqrt(),
+        )
+
+    @property
+    def clear_shift(self) -> Tensor:
+        """The shifts, as much nearer to 0 as chance may account for: ``[dim]``."""
+        return (self.shift - self.shift_by_chance).clamp_min(0)
+
+    @property
+    def clear_ratio(self) -> Tensor:
+        """The ratios, as much nearer to 1 as chance may account for: ``[dim]``."""
+        ratio, error = self.ratio, self.ratio_by_chance
         # upwards in logarithms: the error of a ratio grows with it
         upper = (ratio * torch.exp(-error / ratio)).clamp_min(1)
-        clear_ratio = torch.where(ratio > 1, upper, (ratio + error).clamp_max(1))
-        return cls(shift, ratio, (shift - by_chance).clamp_min(0), clear_ratio)
+        return torch.where(ratio > 1, upper, (ratio + error).clamp_max(1))
 
     @property
     def arrived(self) -> bool:
@@ -71,9 +92,17 @@ class SteinChecks:
 
     @property
     def passed(self) -> bool:
-        """Whether all mean scores are right and no spread is far off."""
+        """Whether no mean score is off and no spread far off, beyond chance."""
         ratio = self.clear_ratio
         return self.arrived and bool(((ratio >= FAR_NARROW) & (ratio <= FAR_WIDE)).all())
+
+    def unsettled(self) -> int | None:
+        """A coordinate whose mean score or spread is off by more than counts as off and by more
+        than chance may account for. A claim of convergence takes that there is none."""
+        right = self.shift <= self.shift_by_chance.clamp_min(OFF)
+        alike = (self.ratio >= FAR_NARROW) & (self.ratio <= FAR_WIDE)
+        off = ~(right & (alike | (self.clear_ratio == 1)))
+        return int(off.int().argmax()) if bool(off.any()) else None
 
     def most_shifted(self) -> int:
         """The coordinate whose mean score is furthest off."""
@@ -96,6 +125,11 @@ class SteinChecks:
         ratio = self.clear_ratio
         off = ratio.median() <= NARROW or ratio.min() < FAR_NARROW
         return int(ratio.argmin()) if off else None
+
+
+def common_errors(dim: int) -> float:
+    """Standard errors that the furthest of ``dim`` means is about off, sqrt(2 log(2 dim))."""
+    return math.sqrt(2 * math.log(2 * dim))
 
 
 def coordinate_name(graph, column: int) -> str:

@@ -224,10 +224,14 @@ class GraphicalSVGD(ParticleEngine):
             weights = stein_weights(gram)
         return self.posterior_of(x, weights)
 
-    @property
-    def errors(self) -> float:
+    def chance(self) -> float | Tensor:
         """0: particles that arrange themselves miss no identity by chance, but for the noise."""
-        return super().errors if self.noise else 0.0
+        if not self.noise:
+            return 0.0
+        # what noise has put into the scores so far (as if none of it were forgotten), by their
+        # spread: H^2 v with v the sum of the steps' variances, by H, where H is the precision
+        precision = self.score.var(0, correction=0)
+        return (2 * self.noise * self.num_done * precision).clamp_max(1).sqrt()
 
     @property
     def status(self) -> str:

@@ -27,7 +27,7 @@ from torch.distributions import Distribution
 
 from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.models import parzen
-from pyrograph.models.parzen import Parzen, silverman_bandwidth
+from pyrograph.models.parzen import Parzen, checked_data, silverman_bandwidth
 
 REPARAMETRISATIONS = ("edge-only", "marginal", "edge", "directed")
 
@@ -99,7 +99,7 @@ class ChowLiuTree:
             ShapeMismatch: ``data`` or ``bandwidth`` has another shape.
             OptionError: ``data`` is not floating and finite, or an option is not one of the above.
         """
-        data = _checked_data(data)
+        data = checked_data(data)
         root, seed = _whole_number("root", root), _whole_number("seed", seed)
         if not 0 <= root < data.shape[1]:
             raise OptionError(f"root={root} is no variable; they are 0 .. {data.shape[1] - 1}")
@@ -298,25 +298,6 @@ def _whole_number(name: str, value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise OptionError(f"{name}={value!r} must be a whole number")
     return int(value)
-
-
-def _checked_data(data: Tensor | np.ndarray) -> Tensor:
-    if not isinstance(data, Tensor | np.ndarray):
-        raise OptionError(f"data are {type(data).__name__}; hand in a tensor or an array [N, D]")
-    try:
-        data = torch.as_tensor(data)
-    except TypeError as error:
-        raise OptionError(f"data are an array of {data.dtype}; hand in one of floats") from error
-    if data.dim() != 2 or data.shape[0] < 2 or data.shape[1] < 1:
-        raise ShapeMismatch(
-            f"data have shape {tuple(data.shape)}; expected [N, D] with two rows or more"
-        )
-    if not data.is_floating_point():
-        raise OptionError(f"data are {data.dtype}; hand in data.double() or another floating type")
-    if not bool(data.isfinite().all()):
-        row = int((~data.isfinite()).any(1).nonzero()[0])
-        raise OptionError(f"row {row} of the data is not finite; leave out or fill such rows")
-    return data
 
 
 def _bandwidth(data: Tensor, bandwidth: str | float | Tensor) -> Tensor:

@@ -15,11 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import Categorical, MixtureSameFamily, Normal
 
-from pyrograph.errors import OptionError
+from pyrograph.errors import OptionError, ShapeMismatch
 
 #: Numbers held at once where values at many points are asked for: what stays in a cache.
 CHUNK = 2**18
@@ -38,8 +39,11 @@ def silverman_bandwidth(data: Tensor) -> Tensor:
         output: ``[D]``.
 
     Raises:
-        OptionError: a column is constant, so that no width follows from it.
+        ShapeMismatch: the data have another shape, or fewer than two rows.
+        OptionError: they are not floating and finite, or a column is constant, so that no width
+            follows from it.
     """
+    data = checked_data(data)
     sd = data.std(0)
     low, high = data.quantile(data.new_tensor([0.25, 0.75]), 0)
     iqr = (high - low) / NORMAL_IQR
@@ -51,6 +55,31 @@ def silverman_bandwidth(data: Tensor) -> Tensor:
             f"them out of the data, or give the widths as a number or a tensor [D]."
         )
     return 0.9 * spread * len(data) ** -0.2
+
+
+def checked_data(data: Tensor | np.ndarray) -> Tensor:
+    """Rows ``[N, D]`` of finite numbers.
+
+    Raises:
+        ShapeMismatch: they have another shape, or are fewer than two.
+        OptionError: they are not floating and finite.
+    """
+    if not isinstance(data, Tensor | np.ndarray):
+        raise OptionError(f"data are {type(data).__name__}; hand in a tensor or an array [N, D]")
+    try:
+        data = torch.as_tensor(data)
+    except TypeError as error:
+        raise OptionError(f"data are an array of {data.dtype}; hand in one of floats") from error
+    if data.dim() != 2 or data.shape[0] < 2 or data.shape[1] < 1:
+        raise ShapeMismatch(
+            f"data have shape {tuple(data.shape)}; expected [N, D] with two rows or more"
+        )
+    if not data.is_floating_point():
+        raise OptionError(f"data are {data.dtype}; hand in data.double() or another floating type")
+    if not bool(data.isfinite().all()):
+        row = int((~data.isfinite()).any(1).nonzero()[0])
+        raise OptionError(f"row {row} of the data is not finite; leave out or fill such rows")
+    return data
 
 
 @dataclass(frozen=True, eq=False)

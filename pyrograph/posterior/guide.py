@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.distributions import biject_to
 
 from pyrograph.posterior.mixture import NormalMixture, smooth
-from pyrograph.posterior.site_guide import SiteGuide, as_drawn
+from pyrograph.posterior.site_guide import SiteGuide, as_drawn, levels
 from pyrograph.posterior.support import describe, restore
 
 
@@ -102,14 +102,18 @@ class ParticleGuide(SiteGuide):
 
     @torch.no_grad()
     def quantiles(self, quantiles: Sequence[float], *args, **kwargs) -> dict[str, Tensor]:
-        """``{site: [len(quantiles), *shape]}``, coordinate-wise in unconstrained space."""
+        """``{site: [len(quantiles), *shape]}``, coordinate-wise in unconstrained space.
+
+        Raises:
+            OptionError: they are no sequence of numbers from 0 to 1, or there are none.
+        """
         mixture = self.distribution()
         points = [
             {
                 name: biject_to(restore(site["support"], free.device))(as_drawn(site, free))
-                for name, site, free in self._unpack(mixture.quantile(float(q)))
+                for name, site, free in self._unpack(mixture.quantile(q))
             }
-            for q in quantiles
+            for q in levels(quantiles)
         ]
         return {name: torch.stack([point[name] for point in points]) for name in self.sites}
 

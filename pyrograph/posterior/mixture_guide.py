@@ -26,12 +26,12 @@ from pyro.nn import PyroParam
 from torch import Tensor
 
 from pyrograph.beliefs import Categoricals, JointMixture, Normals
-from pyrograph.errors import InferenceError, OptionError
+from pyrograph.errors import InferenceError
 from pyrograph.posterior.belief_guide import describe
 from pyrograph.posterior.guide import image
 from pyrograph.posterior.joint_density import Baseline, JointDensity
 from pyrograph.posterior.mixture import NormalMixture
-from pyrograph.posterior.site_guide import SiteGuide
+from pyrograph.posterior.site_guide import SiteGuide, levels
 
 CONSTRAINTS = {
     "logits": constraints.real,
@@ -173,7 +173,7 @@ class MixtureGuide(SiteGuide):
         that are vectors have no order, and their sites are left out.
 
         Raises:
-            OptionError: they are no sequence of numbers from 0 to 1.
+            OptionError: they are no sequence of numbers from 0 to 1, or there are none.
         """
         mixture = self.mixture()
         points: dict[str, list[Tensor]] = {}
@@ -188,23 +188,6 @@ class MixtureGuide(SiteGuide):
                 if site["values"] is None or site["values"].dim() == 1:
                     points.setdefault(name, []).append(_point(site, part).v)
         return {name: torch.stack(values) for name, values in points.items()}
-
-
-def levels(quantiles: Sequence[float]) -> list[float]:
-    """The probabilities of quantiles.
-
-    Raises:
-        OptionError: they are no sequence of numbers from 0 to 1.
-    """
-    try:
-        found = [float(q) for q in quantiles]
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise OptionError(
-            f"quantiles={quantiles!r} have to be a sequence of numbers, as in [0.05, 0.5, 0.95]"
-        ) from error
-    if not all(0 <= q <= 1 for q in found):
-        raise OptionError(f"quantiles={quantiles!r} have to be numbers from 0 to 1")
-    return found
 
 
 def _point(site: Mapping[str, Any], part: Tensor) -> Delta:

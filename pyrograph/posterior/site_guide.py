@@ -13,6 +13,8 @@ from pyro.infer.autoguide import AutoGuide
 from pyro.poutine.indep_messenger import CondIndepStackFrame
 from torch import Tensor
 
+from pyrograph.errors import OptionError
+
 Guide = TypeVar("Guide", bound="SiteGuide")
 
 # Two guides of one name would share one parameter in Pyro's global store.
@@ -67,6 +69,25 @@ class SiteGuide(AutoGuide):
 def as_drawn(site: Mapping[str, Any], numbers: Tensor) -> Tensor:
     """Numbers of a described site, in the precision in which the program draws it."""
     return numbers.to(site.get("dtype", numbers.dtype))
+
+
+def levels(quantiles: Sequence[float]) -> list[float]:
+    """The probabilities of quantiles.
+
+    Raises:
+        OptionError: they are no sequence of numbers from 0 to 1, or there are none.
+    """
+    try:
+        found = [float(q) for q in quantiles]
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise OptionError(
+            f"quantiles={quantiles!r} have to be a sequence of numbers, as in [0.05, 0.5, 0.95]"
+        ) from error
+    if not found:
+        raise OptionError("quantiles=[] has no number; give some, as in [0.05, 0.5, 0.95]")
+    if not all(0 <= q <= 1 for q in found):
+        raise OptionError(f"quantiles={quantiles!r} have to be numbers from 0 to 1")
+    return found
 
 
 def with_states(site) -> dict[str, Any]:

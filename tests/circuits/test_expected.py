@@ -110,6 +110,42 @@ def test_kernel_circuits_of_nested_sums_are_evaluated_as_they_stand():
     assert_close(expected_kernel(p, q, kernel), summed(p, q, kernel, cards), rtol=1e-12, atol=0)
 
 
+def two_tables(first):
+    return KernelCircuit(
+        [
+            {"type": "input", "var": 0, "kernel": first},
+            {"type": "input", "var": 1, "kernel": torch.eye(2)},
+            {"type": "product", "children": [0, 1]},
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ([[1.0, 0.9], [0.1, 1.0]], "not symmetric"),
+        ([[1.0, float("nan")], [float("nan"), 1.0]], "NaN"),
+        ([[float("inf"), 0.0], [0.0, 1.0]], "infinite"),
+        ([[0, 1], [1, 0]], "eigenvalue -1"),
+        ([1.0, 1.0], "matrix"),
+    ],
+)
+def test_a_table_that_is_no_kernel_is_refused_with_its_node(table, words):
+    p = random_circuit([2, 2], (0, 1), torch.Generator().manual_seed(0))
+    with pytest.raises(InvalidCircuit, match=f"node 0: .*{words}"):
+        squared_mmd(p, p, two_tables(table))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_table_of_low_rank_is_a_kernel_whatever_rounding_does(dtype):
+    generator = torch.Generator().manual_seed(0)
+    cards = [60, 2]
+    p, q = (random_circuit(cards, (0, 1), generator) for _ in range(2))
+    root = torch.rand(60, 2, generator=generator, dtype=dtype)
+    kernel = two_tables(root @ root.t() * 1e3)  # 58 eigenvalues are 0 up to rounding
+    assert_close(expected_kernel(p, q, kernel), summed(p, q, kernel, cards), rtol=1e-6, atol=0)
+
+
 def test_a_kernel_circuit_along_another_vtree_is_refused():
     cards = [2, 2, 2]
     generator = torch.Generator().manual_seed(0)

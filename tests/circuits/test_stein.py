@@ -7,7 +7,13 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from pyrograph.circuits import RBF, Circuit, Hamming, kdsd, stein_gram
-from pyrograph.errors import IncompatibleCircuits, InvalidCircuit, ShapeMismatch, ZeroMass
+from pyrograph.errors import (
+    IncompatibleCircuits,
+    InvalidCircuit,
+    NonFiniteDensity,
+    ShapeMismatch,
+    ZeroMass,
+)
 from tests.circuits.random_circuits import deterministic_circuit, random_circuit, states
 
 seeds = st.integers(0, 10_000)
@@ -166,3 +172,38 @@ def test_impossible_samples_are_refused():
         stein_gram(given_state, torch.tensor([[0, 1], [1, 1]]))
     with pytest.raises(ShapeMismatch):
         stein_gram(p, torch.tensor([[0, 1, 1]]))
+
+
+def steep_target():
+    """Two independent bits, the first 0 and the second 1 but for a share of exp(-800): the inverse
+    of that is no number."""
+    nodes = [
+        {"type": "input", "var": 0, "log_probs": [0.0, -800.0]},
+        {"type": "input", "var": 1, "log_probs": [-800.0, 0.0]},
+        {"type": "product", "children": [0, 1]},
+    ]
+    return Circuit.from_nodes(nodes)
+
+
+def test_a_stein_kernel_that_overflows_is_refused_with_its_points():
+    p, points = steep_target(), torch.tensor([[0, 1], [-1, 1], [1, -1]])
+    held = stein_gram(p, points[:2])
+    # at the likely state r = 0: sum_i k(inv_i x, inv_i x) = 1 a variable that both hold
+    assert_close(held, torch.tensor([[2.0, 1.0], [1.0, 1.0]]))
+    with pytest.raises(NonFiniteDensity, match="of point 0 and point 2 overflows"):
+        stein_gram(p, points)
+
+
+def test_points_that_hold_no_variable_both_have_no_discrepancy_however_steep_the_target():
+    p = steep_target()
+    first, second = torch.tensor([[1, -1]]), torch.tensor([[-1, 1], [-1, 0]])
+    assert torch.equal(stein_gram(p, first, others=second), torch.zeros(1, 2))
+
+
+def test_a_discrepancy_that_overflows_is_refused():
+    p = steep_target()
+    nodes = [{"type": "input", "var": i, "probs": [0.5, 0.5]} for i in range(2)]
+    q = Circuit.from_nodes([*nodes, {"type": "product", "children": [0, 1]}])
+    with pytest.raises(NonFiniteDensity, match="discrepancy overflows"):
+        kdsd(q, p)
+    assert_close(kdsd(p, p), torch.zeros(()))

@@ -186,6 +186,48 @@ def test_a_small_discrepancy_far_from_a_wide_target_is_no_convergence():
     assert float(arrived.marginal("x").mean) == pytest.approx(1000, abs=30)
 
 
+DRIFTING = {
+    "long steps": (Langevin, 8.0, 10.0, 0.01, {"step_size": 1.0}),
+    "many chains": (Langevin, 3.0, 2.0, 0.05, {"step_size": 0.02, "num_particles": 500}),
+    "a trace of noise": (GraphicalSVGD, 8.0, 10.0, 0.01, {"noise": 1e-8}),
+    "little noise": (GraphicalSVGD, 3.0, 2.0, 0.1, {"noise": 1e-6}),
+}
+
+
+@pytest.mark.parametrize("name", DRIFTING)
+def test_a_drifting_run_does_not_stop_where_chance_would_be_granted(name):
+    """Started at N(0, 1), and tested at every step on the way."""
+    infer, loc, scale, tol, options = DRIFTING[name]
+    posterior = run(infer, normal(loc, scale), tol=tol, **options)
+    found = posterior.marginal("x")
+    assert posterior.converged
+    assert 0.5 <= float(found.variance) / scale**2 <= 2
+    # a mean score of 0.2 by the particles' deviation, which is at least sqrt(0.5) of the target's
+    assert abs(float(found.mean) - loc) / scale <= 0.2 / 0.5**0.5
+
+
+@pytest.mark.parametrize("n", [50, 500])
+@pytest.mark.parametrize("correlation", [0.0, 0.8, 0.99])
+def test_stationary_chains_converge_and_raise_no_doubt(correlation, n):
+    covariance = torch.tensor([[1.0, correlation], [correlation, 1.0]])
+    law = dist.MultivariateNormal(torch.tensor([3.0, -1.0]), covariance)
+    options = {"step_size": 0.1 * (1 - correlation), "init": {"x": law.sample((n,))}}
+    posterior = run(Langevin, lambda: pyro.sample("x", law), tol=1e9, num_steps=100, **options)
+    assert posterior.converged
+    posterior = run(Langevin, lambda: pyro.sample("x", law), num_steps=30, **options)
+    assert "Stein" not in posterior.status
+
+
+def test_what_may_be_chance_is_no_convergence_and_the_status_says_so():
+    z = torch.special.ndtri((torch.arange(50) + 0.5) / 50)[:, None]
+    options = {"step_size": 1e-9, "num_steps": 1, "tol": 1e9, "init": {"x": z[:, 0] + 0.5}}
+    with pytest.warns(ConvergenceWarning, match="as nearly as 50 independent ones commonly do"):
+        posterior = run(Langevin, normal(0.0, 1.0), **options)  # 3.5 standard errors off
+    assert not posterior.converged
+    shift = float(re.search(r'site "x" the mean score .* is (\S+) \(0', posterior.status).group(1))
+    assert shift == pytest.approx(0.5, rel=0.02)
+
+
 def test_chains_that_have_not_arrived_are_told_of():
     posterior = run(Langevin, normal(5.0, 1.0))  # 1000 steps of 1e-3: one relaxation time
     assert float(posterior.marginal("x").mean) < 4

@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from scipy import stats
 from scipy.integrate import quad
 from torch.testing import assert_close
 
-from pyrograph.errors import OptionError
+from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.models import Parzen, parzen, silverman_bandwidth
 
 WIDTH = torch.tensor([0.4, 0.7, 1.1], dtype=torch.float64)
@@ -130,3 +132,19 @@ def test_a_column_of_mostly_one_value_has_a_width():
 def test_a_constant_column_is_named():
     with pytest.raises(OptionError, match=r"constant columns, here \[1\]"):
         silverman_bandwidth(torch.stack([torch.randn(9), torch.ones(9)], 1))
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "words"),
+    [
+        (torch.zeros(0, 3), ShapeMismatch, "two rows"),
+        (torch.randn(1, 3), ShapeMismatch, "two rows"),
+        (torch.arange(5.0), ShapeMismatch, r"\[N, D\]"),
+        (torch.arange(6).reshape(3, 2), OptionError, "int64"),
+        (torch.tensor([[1.0, 2.0], [math.nan, 3.0]]), OptionError, "row 1"),
+        ([[1.0], [2.0]], OptionError, "list"),
+    ],
+)
+def test_data_that_have_no_width_are_refused(data, error, words):
+    with pytest.raises(error, match=words):
+        silverman_bandwidth(data)

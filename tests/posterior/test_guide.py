@@ -187,6 +187,18 @@ def test_median_and_quantiles_are_in_the_programs_space():
     assert (quantiles["b"].diff(dim=0) > 0).all()
 
 
+@pytest.mark.parametrize("quantiles", [[1.5], [-0.3], [float("nan")], 0.5, [], ["a"], None])
+def test_quantiles_are_of_probabilities(quantiles):
+    with pytest.raises(OptionError, match="quantiles="):
+        conjugate_posterior()[0].guide().quantiles(quantiles)
+
+
+def test_the_outermost_quantiles_hold_all_other_ones():
+    guide = two_sites_posterior(n=20)[0].guide()
+    for value in guide.quantiles([0.0, 0.001, 0.999, 1.0]).values():
+        assert (value.diff(dim=0) >= 0).all()
+
+
 def reload(guide):
     buffer = io.BytesIO()
     torch.save(guide.state_dict(), buffer)

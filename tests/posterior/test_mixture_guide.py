@@ -327,6 +327,7 @@ def test_medians_and_quantiles_are_those_of_the_marginals():
         ([float("nan")], "from 0 to 1"),
         (["a"], "sequence of numbers"),
         (0.5, "sequence of numbers"),
+        ([], "no number"),
     ],
 )
 def test_quantiles_are_of_probabilities(quantiles, words):

@@ -27,6 +27,7 @@ from pyrograph.circuits.learning.partition import shrunk
 from pyrograph.circuits.learning.splitting import Splitting
 from pyrograph.circuits.learning.table import Table, read_table
 from pyrograph.circuits.learning.tree import Tree
+from pyrograph.circuits.options import check_smoothing
 from pyrograph.errors import OptionError
 
 #: Rows that are counted at once.
@@ -82,12 +83,6 @@ def _check_states(cards: Sequence[int]) -> None:
             f"{8 * total**2 / 1e9:,.1f} GB. Leave out a column that only numbers the rows, and "
             f"join values that are rare; {MOST_STATES:,} states are possible"
         )
-
-
-def check_smoothing(name: str, value: float) -> float:
-    if not 0 <= value < float("inf"):
-        raise OptionError(f"{name}={value!r}: pseudo-observations are finite, 0 or more")
-    return float(value)
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,6 +20,7 @@ from tqdm import tqdm
 
 from pyrograph.circuits.circuit import CHUNK, Circuit
 from pyrograph.circuits.learning.table import row_weights
+from pyrograph.circuits.options import check_circuits, check_smoothing, number, whole
 from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch
 
 #: Standard deviations of Gaussian inputs stay above this share of the column's.
@@ -59,12 +60,10 @@ def fit_parameters(
             variable has one value only, which Gaussians fit ever better as they become narrower.
         ShapeMismatch: data or weights have another shape, or the prior another structure.
     """
+    num_steps, tol = whole("num_steps", num_steps), number("tol", tol)
+    smoothing = check_smoothing("smoothing", smoothing)
+    check_circuits(circuit, *([] if prior is None else [prior]))
     circuit.requires("smooth", "decomposable", query="fit_parameters")
-    if not 0 <= smoothing < float("inf") or num_steps < 1:
-        raise OptionError(
-            f"smoothing={smoothing!r}, num_steps={num_steps!r}: the first is 0 or more, the second "
-            "at least 1"
-        )
     device = circuit.log_weights.device
     points = circuit.domain.check(data, device)
     if not len(points):

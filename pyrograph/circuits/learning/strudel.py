@@ -21,20 +21,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from numbers import Real
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
 from pyrograph.circuits.circuit import Circuit
-from pyrograph.circuits.learning.chow_liu import check_smoothing, learn_chow_liu
+from pyrograph.circuits.learning.chow_liu import learn_chow_liu
 from pyrograph.circuits.learning.completion import draw_missing
 from pyrograph.circuits.learning.em import fit_parameters
 from pyrograph.circuits.learning.growth import Growth
 from pyrograph.circuits.learning.mixture import fit_mixture
 from pyrograph.circuits.learning.table import Table, read_table
 from pyrograph.circuits.leaves import numbers
+from pyrograph.circuits.options import check_smoothing, whole
 from pyrograph.errors import OptionError, ShapeMismatch
 
 EDGES = ("flow", "dependence", "random")
@@ -159,6 +159,4 @@ def _check_options(edge: str, variable: str, **counts: int) -> None:
         )
     for name, value in counts.items():
         least = 0 if name in ("num_steps", "copy_depth") else 1
-        is_whole = isinstance(value, Real) and math.isfinite(value) and value == int(value)
-        if not is_whole or value < least:
-            raise OptionError(f"{name}={value!r}: a whole number, at least {least}")
+        whole(name, value, least)

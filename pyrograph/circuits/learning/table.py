@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.circuits.leaves import MISSING, numbers
+from pyrograph.circuits.options import whole
 from pyrograph.errors import OptionError, ShapeMismatch
 
 
@@ -89,7 +90,7 @@ def read_table(
     if len(cards) != codes.shape[1]:
         raise ShapeMismatch(f"cards has {len(cards)} numbers for {codes.shape[1]} columns")
     for v, card in enumerate(cards):
-        if found[v] > card or card < 1:
+        if found[v] > whole(f"cards[{v}]", card):
             raise OptionError(
                 f"variable {v} has the code {found[v] - 1} in {name} and {card} states by cards"
             )

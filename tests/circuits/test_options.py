@@ -1,0 +1,81 @@
+"""Values that are no numbers, counts or circuits are refused by name, not rounded or passed on."""
+
+import math
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from torch.testing import assert_close
+
+import pyrograph as pg
+from pyrograph.circuits import (
+    compatible,
+    compile_graph,
+    fit_parameters,
+    fully_factorised,
+    hidden_markov_model,
+    learn_chow_liu,
+    mixture,
+    squared_mmd,
+    tree_network,
+)
+from pyrograph.circuits.kernels import Hamming
+from pyrograph.errors import OptionError
+
+PRIOR = torch.tensor([0.2, 0.8], dtype=torch.float64)
+TABLE = torch.tensor([[0.3, 0.7], [0.6, 0.4]], dtype=torch.float64)
+
+
+def coin():
+    pyro.sample("x", dist.Bernoulli(0.3))
+
+
+def rows():
+    return torch.tensor([[0, 1], [1, 0], [1, 1]])
+
+
+def one():
+    return fully_factorised([PRIOR, PRIOR])
+
+
+REFUSED = {
+    "cards": (lambda: learn_chow_liu(rows(), cards=[2, 2.5]), r"cards\[1\]=2.5"),
+    "cards of text": (lambda: learn_chow_liu(rows(), cards="ab"), r"cards\[0\]='a'"),
+    "smoothing": (lambda: learn_chow_liu(rows(), smoothing="a"), "smoothing='a'"),
+    "smoothing of EM": (lambda: fit_parameters(one(), rows(), smoothing="a"), "smoothing='a'"),
+    "tol": (lambda: fit_parameters(one(), rows(), tol=math.nan), "tol=nan"),
+    "num_steps": (lambda: fit_parameters(one(), rows(), num_steps=1.5), "num_steps=1.5"),
+    "steps of text": (lambda: fit_parameters(one(), rows(), num_steps="a"), "num_steps='a'"),
+    "prior": (lambda: fit_parameters(one(), rows(), prior=3), "3 is no circuit"),
+    "half a parent": (lambda: tree_network([None, 0.5], [PRIOR, TABLE]), r"parents\[1\]=0.5"),
+    "named parent": (lambda: tree_network(["a"], [PRIOR]), r"parents\[0\]='a'"),
+    "length": (lambda: hidden_markov_model(PRIOR, TABLE, TABLE, 1.5), "length=1.5"),
+    "table": (lambda: fully_factorised("ab"), r"probs\[0\] is 'a'"),
+    "part": (lambda: mixture([one(), 3], [1.0, 1.0]), "3 is no circuit"),
+    "compatible": (lambda: compatible(one(), 3), "3 is no circuit"),
+    "mmd": (lambda: squared_mmd(one(), None, Hamming()), "None is no circuit"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_meant_is_refused_by_name(name):
+    make, text = REFUSED[name]
+    with pytest.raises(OptionError, match=text):
+        make()
+
+
+@pytest.mark.parametrize("budget", [math.nan, "a", None])
+def test_a_budget_that_is_no_number_is_refused(budget):
+    with pytest.raises(OptionError, match="max_edges"):
+        compile_graph(pg.trace_graph(coin), max_edges=budget)
+
+
+def test_whole_numbers_of_other_types_are_taken():
+    x = torch.tensor([[0, 1], [1, -1]])
+    truth = PRIOR[0] * TABLE[0, 1]
+    for parents in ([None, 0], torch.tensor([-1, 0]), [-1, 0.0]):
+        p = tree_network(parents, [PRIOR, TABLE])
+        assert_close(p.log_prob(x).exp(), torch.stack([truth, PRIOR[1]]))
+    assert learn_chow_liu(rows(), cards=torch.tensor([2, 3])).cards == (2, 3)
+    compile_graph(pg.trace_graph(coin), max_edges=math.inf)
