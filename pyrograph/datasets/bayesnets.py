@@ -6,11 +6,11 @@ Source of the format: Cozman (1998), "The Interchange Format for Bayesian Networ
 dialect is the one that the bnlearn repository and pgmpy write.
 """
 
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
 
 import pyro
 import pyro.distributions as dist
@@ -20,11 +20,14 @@ from torch import Tensor
 
 from pyrograph.datasets.bif import TokenStream
 from pyrograph.datasets.discrete_model import DiscreteModel, whole_number
-from pyrograph.datasets.root import data_file, text_of
+from pyrograph.datasets.numerals import number
+from pyrograph.datasets.root import named_file, text_of
 from pyrograph.errors import OptionError
 
 # Printed probabilities are rounded, so a row sums to one only up to this.
 ROUNDING = 1e-3
+# Nodes that every trace of Pyro has.
+RESERVED = ("_INPUT", "_RETURN")
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +39,8 @@ class BayesianNetwork:
         states: names of the states of each variable; the k-th is the value k.
         parents: parents of each variable, in the order of its table's axes.
         tables: ``[*cardinalities of the parents, cardinality]`` for each variable, each row
-            summing to one, of the default dtype.
+            summing to one, of the default dtype; all float64 where a probability is too small
+            for that (in float32 below 1e-38), as it would lose its digits or become a hard zero.
 
     A network is a Pyro program, with one site per variable under the variable's name, so that
     ``posterior.marginal("lung")`` is what it says; evidence is the program's argument::
@@ -129,11 +133,18 @@ def bayesian_network(source: str | os.PathLike[str]) -> BayesianNetwork:
     Raises:
         DataNotFound: there is no network of that name, or no such file.
         DataFormatError: the file is not BIF, or its tables do not fit its variables.
+        OptionError: ``source`` is no name and no path.
     """
-    if isinstance(source, str) and not source.endswith(".bif"):
-        source = data_file("bayesnets", f"{source}.bif")
-    path = Path(source)
+    path = named_file(source, "bayesnets", ".bif")
     return _Parser(TokenStream(text_of(path), path.name)).network()
+
+
+def dtype_of(tables: Iterable[Tensor]) -> torch.dtype:
+    """The default dtype, or float64 where a probability lies below the normal numbers of that."""
+    dtype = torch.get_default_dtype()
+    tiny = torch.finfo(dtype).tiny
+    faint = any(bool(((table > 0) & (table < tiny)).any()) for table in tables)
+    return torch.float64 if faint else dtype
 
 
 class _Parser:
@@ -165,7 +176,9 @@ class _Parser:
             names = tuple(TopologicalSorter(self.parents).static_order())
         except CycleError as error:
             self.tokens.fail(f"the arcs run in a circle: {' -> '.join(error.args[1])}")
-        return BayesianNetwork(names, self.states, self.parents, self.tables)
+        dtype = dtype_of(self.tables.values())
+        tables = {name: table.to(dtype) for name, table in self.tables.items()}
+        return BayesianNetwork(names, self.states, self.parents, tables)
 
     def network_block(self) -> None:
         """``network <name> { <properties> }``"""
@@ -180,6 +193,8 @@ class _Parser:
         name = tokens.word()
         if name in self.states:
             tokens.fail(f'variable "{name}" is declared twice')
+        if name in RESERVED:
+            tokens.fail(f'Pyro keeps the name "{name}" for itself; give the variable another')
         tokens.expect("{")
         while not tokens.skip("}"):
             if not tokens.skip("type"):
@@ -211,6 +226,8 @@ class _Parser:
         for variable in (name, *parents):
             if variable not in self.states:
                 tokens.fail(f'the table of "{name}" names "{variable}", which is not declared')
+        if len(set(parents)) != len(parents):
+            tokens.fail(f'the parents of "{name}" are ({", ".join(parents)}), one of them twice')
         if name in self.tables:
             tokens.fail(f'variable "{name}" has two probability blocks')
         self.parents[name] = parents
@@ -224,10 +241,14 @@ class _Parser:
         tokens.expect("{")
         while not tokens.skip("}"):
             if tokens.skip("table"):
+                if not bool(table.isnan().all()):
+                    tokens.fail(f'the table of "{name}" follows rows or a table that it replaces')
                 # The last of (child, *parents) varies fastest.
                 values = self.numbers(table.numel(), f'the table of "{name}"')
                 table = values.view(shape[-1:] + shape[:-1]).movedim(0, -1)
             elif tokens.skip("default"):
+                if not bool(default.isnan().all()):
+                    tokens.fail(f'the default row of "{name}" is given twice')
                 default = self.numbers(shape[-1], f'the default row of "{name}"')
             elif tokens.skip("("):
                 row = self.row(name, parents)
@@ -245,7 +266,7 @@ class _Parser:
             values = table[tuple(row)]
             found = "missing" if values.isnan().all() else f"{values.tolist()}, no distribution"
             tokens.fail(f'the row of "{name}" for ({given}) is {found}')
-        return (table / total).to(torch.get_default_dtype())
+        return table / total
 
     def row(self, name: str, parents: tuple[str, ...]) -> tuple[int, ...]:
         """The index of the row whose parents' states are listed next."""
@@ -262,9 +283,8 @@ class _Parser:
 
     def numbers(self, count: int, what: str) -> Tensor:
         words = self.tokens.words(";")
-        try:
-            values = [float(word) for word in words]
-        except ValueError:
+        values = [number(word) for word in words]
+        if any(map(math.isnan, values)):
             self.tokens.fail(f"{what} is not all numbers: {', '.join(words)}")
         if len(values) != count:
             self.tokens.fail(f"{what} has {len(values)} entries instead of {count}")

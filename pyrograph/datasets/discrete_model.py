@@ -76,7 +76,7 @@ class DiscreteModel:
     Raises:
         ShapeMismatch: a table does not fit its scope.
         OptionError: a cardinality is no whole number above 0, a scope or the evidence names a
-            variable or a state that is not there, or a table is no array of numbers.
+            variable or a state that is not there, or a table is no array of real numbers.
     """
 
     cardinalities: tuple[int, ...]
@@ -318,9 +318,15 @@ def _listed(name: str, values: Any) -> tuple:
 
 def _tensor(k: int, table: Any) -> Tensor:
     try:
-        return torch.as_tensor(table)
+        tensor = torch.as_tensor(table)
     except (TypeError, ValueError, RuntimeError) as error:
         raise OptionError(
             f"table {k} is {type(table).__name__}, no array of numbers; give a tensor of its log "
             "values."
         ) from error
+    if tensor.dtype == torch.bool or tensor.is_complex():
+        raise OptionError(
+            f"table {k} holds {tensor.dtype}; give the real logs of its values (of a hard "
+            "constraint 0 where it holds and -inf elsewhere)."
+        )
+    return tensor

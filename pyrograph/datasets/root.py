@@ -8,7 +8,7 @@ from zlib import error as BadDeflate
 
 import numpy as np
 
-from pyrograph.errors import DataFormatError, DataNotFound
+from pyrograph.errors import DataFormatError, DataNotFound, OptionError
 
 VARIABLE = "PYROGRAPH_DATA"
 
@@ -45,8 +45,25 @@ def data_file(folder: str, name: str) -> Path:
     return path
 
 
+def named_file(source: str | os.PathLike[str], folder: str, suffix: str) -> Path:
+    """A file by its name in a folder of the data root, which has no suffix, or by its path.
+
+    Raises:
+        DataNotFound: there is no data root, or no file of that name.
+        OptionError: ``source`` is neither.
+    """
+    if not isinstance(source, str | os.PathLike):
+        raise OptionError(
+            f"{source!r} is no data set; give a name in the data root's folder {folder!r}, or the "
+            f"path of a {suffix} file."
+        )
+    if isinstance(source, str) and not source.endswith(suffix):
+        return data_file(folder, f"{source}{suffix}")
+    return Path(source)
+
+
 def text_of(path: Path) -> str:
-    """A data file's text, UTF-8.
+    """A data file's text, UTF-8, without the byte order mark that some editors put first.
 
     Raises:
         DataNotFound: there is no such file.
@@ -58,7 +75,7 @@ def text_of(path: Path) -> str:
             f"{str(Path.cwd())!r} on if it is relative."
         )
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataFormatError(
             f"{path.name}: byte {error.start} is not UTF-8; save the file in that encoding."

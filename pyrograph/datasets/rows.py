@@ -4,6 +4,7 @@ import csv
 import math
 from collections.abc import Iterator, Sequence
 
+from pyrograph.datasets.numerals import number
 from pyrograph.errors import DataFormatError
 
 
@@ -42,10 +43,7 @@ def finite_number(place: str, column: str, field: str) -> float:
     Raises:
         DataFormatError: it holds none, or one that is not finite.
     """
-    try:
-        value = float(field)
-    except ValueError:
-        value = math.nan
+    value = number(field)
     if not math.isfinite(value):
         raise DataFormatError(f"{place}: the {column} {field or '(blank)'} is no finite number.")
     return value

@@ -22,8 +22,11 @@ import torch
 from torch import Tensor
 
 from pyrograph.datasets.discrete_model import DiscreteModel
-from pyrograph.datasets.root import data_file, text_of
+from pyrograph.datasets.root import data_file, named_file, text_of
 from pyrograph.errors import DataFormatError, OptionError
+
+# Tensors have at most 64 axes, and like tables are stacked along one of them.
+MOST_AXES = 63
 
 
 def read_uai(
@@ -43,11 +46,10 @@ def read_uai(
     Raises:
         DataNotFound: there is no model of that name, or no such file.
         DataFormatError: a file is not in the format, or does not fit together.
-        OptionError: ``evidence`` names a variable or a state that is not there, or is neither.
+        OptionError: ``source`` is no name and no path; ``evidence`` names a variable or a state
+            that is not there, or is neither of the three.
     """
-    if isinstance(source, str) and not source.endswith(".uai"):
-        source = data_file("uai", f"{source}.uai")
-    path = Path(source)
+    path = named_file(source, "uai", ".uai")
     cardinalities, scopes, tables = _parse_model(_Words(path))
     if evidence is None:
         beside = path.with_name(f"{path.name}.evid")
@@ -109,6 +111,9 @@ class _Words:
         self.text = re.sub("#[^\n]*", "", text_of(path))
         self.words = self.text.split()
         self.position = 0
+        if "_" in self.text:  # float() would read 1_0 as ten
+            k = next(k for k, word in enumerate(self.words) if "_" in word)
+            self.fail(f'"{self.words[k]}" is no number and no word of the format', k)
 
     def fail(self, problem: str, position: int | None = None) -> NoReturn:
         """Raise with the line of a word, the last one read if no other is given."""
@@ -174,8 +179,14 @@ def _parse_model(
 
 
 def _parse_scope(words: _Words, k: int, num_variables: int) -> tuple[int, ...]:
+    size = words.count(f"the size of scope {k}")
+    if size > MOST_AXES:
+        words.fail(
+            f"scope {k} has {size} variables, over the {MOST_AXES} that a tensor has room for; "
+            f"leave out those of one state"
+        )
     scope: list[int] = []
-    for _ in range(words.count(f"the size of scope {k}")):
+    for _ in range(size):
         variable = words.count(f"a variable of scope {k}")
         if variable >= num_variables:
             words.fail(f"scope {k} has variable {variable} of 0 .. {num_variables - 1}")

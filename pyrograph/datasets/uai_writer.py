@@ -16,10 +16,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrograph.errors import DataFormatError, NonFiniteDensity, OptionError, UnsupportedSite
+from pyrograph.errors import (
+    DataFormatError,
+    DataNotFound,
+    NonFiniteDensity,
+    OptionError,
+    UnsupportedFactor,
+    UnsupportedSite,
+)
 
 # exp() of these and of their negatives keeps all digits of a double, with room for products.
 LARGEST_LOG = 600.0
+# Entries of one statement's tables: a third of a gigabyte of text, some seven while it is made.
+MOST_ENTRIES = 2**24
 
 
 def write_uai(graph: Any, path: str | os.PathLike[str]) -> None:
@@ -34,10 +43,18 @@ def write_uai(graph: Any, path: str | os.PathLike[str]) -> None:
 
     Raises:
         UnsupportedSite: naming the sites that have no finite number of states.
-        OptionError: the graph has no nodes.
+        UnsupportedFactor: the tables of a statement would have more than ``MOST_ENTRIES`` entries.
+        OptionError: the graph has no nodes or is none, or ``path`` is no path of a file.
+        DataNotFound: there is no folder to write the file into.
         NonFiniteDensity: a factor or the constant is NaN or plus infinity.
         DataFormatError: the entries of one factor differ by more than a double can hold.
     """
+    path = _writable(path)
+    if not hasattr(graph, "factors"):
+        raise OptionError(
+            f"a factor graph is written, not {type(graph).__name__}; trace a program first: "
+            f"write_uai(pg.trace_graph(program), path)."
+        )
     endless = [s.describe() for s in graph.sites.values() if s.enumeration is None]
     if endless:
         raise UnsupportedSite(
@@ -49,6 +66,7 @@ def write_uai(graph: Any, path: str | os.PathLike[str]) -> None:
     cardinalities = [s.cardinality for s in graph.sites.values() for _ in range(s.num_nodes)]
     scopes, tables, rest = [], [], float(graph.constant)
     for group in graph.factors:
+        _check_size(graph, group, cardinalities)
         log_tables = group.table().detach().double().cpu().flatten(1)
         scale = _scales(graph, group, log_tables)
         rest += float(scale.sum())
@@ -69,7 +87,30 @@ def write_uai(graph: Any, path: str | os.PathLike[str]) -> None:
     lines += [" ".join(map(str, (len(scope), *scope))) for scope in scopes]
     for table in tables:
         lines += ["", str(len(table)), " ".join(map(repr, table))]
-    Path(path).write_text("\n".join(lines) + "\n")
+    path.write_text("\n".join(lines) + "\n")
+
+
+def _writable(path: str | os.PathLike[str]) -> Path:
+    """The path of a file that can be made, as far as can be told before the work is done."""
+    if not isinstance(path, str | os.PathLike):
+        raise OptionError(f"path={path!r} is no path of a file.")
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise DataNotFound(f"there is no folder {str(path.parent)!r} to write into; make it first.")
+    if path.is_dir():
+        raise OptionError(f"path={str(path)!r} is a folder; name a file in it.")
+    return path
+
+
+def _check_size(graph: Any, group: Any, cardinalities: list[int]) -> None:
+    """Refuse tables, all of one shape, that together are too large to be spelled out."""
+    entries = sum(math.prod(cardinalities[v] for v in scope) for scope in group.scope.tolist())
+    if entries > MOST_ENTRIES:
+        raise UnsupportedFactor(
+            f"{graph.factor_name(group, 0)} and its likes have tables of {entries:,} entries in "
+            f"all, more than the {MOST_ENTRIES:,} that are written. Split the statement into terms "
+            f"of fewer nodes."
+        )
 
 
 def _scales(graph: Any, group: Any, log_tables: Tensor) -> Tensor:

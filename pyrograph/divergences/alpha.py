@@ -25,7 +25,8 @@ import math
 import torch
 from torch import Tensor
 
-from pyrograph.divergences.measures import Atomic, Discrete, Gaussian, Gridded
+from pyrograph.divergences.measures import Discrete, Gaussian, Gridded
+from pyrograph.divergences.pairs import atom_pair, check_mass, gaussian_order
 from pyrograph.divergences.pointwise import (
     gaussian_gap,
     is_limit,
@@ -33,10 +34,11 @@ from pyrograph.divergences.pointwise import (
     oriented,
     pointwise_divergence,
 )
-from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch
+from pyrograph.errors import OptionError
 
-#: Below this |alpha (1 - alpha)| log(int p^alpha q^(1 - alpha)) is too close to zero to divide.
-NEAR_LIMIT = 1e-3
+#: Where the log affinity of two normalised measures is below this, it is computed from the
+#: affinity's distance to one: the logarithm cancels there, and the distance elsewhere.
+NEAR_ONE = 0.5
 
 Measure = Discrete | Gridded | Gaussian
 
@@ -55,33 +57,36 @@ def alpha_divergence(p: Measure, q: Measure, alpha: float | Tensor) -> Tensor:
         ``alpha / Sp + (1 - alpha) / Sq`` is not positive definite.
 
     Raises:
-        ShapeMismatch: the measures do not live on the same space.
-        NonFiniteDensity: a mass is NaN.
-        OptionError: alpha is not finite, or a covariance is not positive definite.
+        ShapeMismatch: the measures do not live on the same space, or batches do not broadcast.
+        NonFiniteDensity: a mass is NaN or infinite, or the mean of a Gaussian is.
+        OptionError: alpha is no finite number, or a covariance is not positive definite.
     """
     if isinstance(p, Gaussian) and isinstance(q, Gaussian):
-        alpha = order(alpha, p.mean)
-        # D of the masses, plus what the shapes add
-        masses = pointwise_divergence(p.log_mass, q.log_mass, alpha)
-        log_mixed = alpha * p.log_mass + (1 - alpha) * q.log_mass
+        alpha = gaussian_order(p, q, alpha)
         c = alpha * (1 - alpha)
         limit = is_limit(c)
         shape = gaussian_shape_divergence(p, q, alpha)
         curved = -(-c * torch.where(limit, 0, shape)).expm1() / torch.where(limit, 1, c)
-        return masses + log_mixed.exp() * torch.where(limit, shape, curved)
-    a, b = _proper_atoms(p, q)
-    return pointwise_divergence(a, b, order(alpha, a)[..., None]).sum(-1)
+        # D of the masses, plus what the shapes add: nothing where a mass is zero
+        masses = pointwise_divergence(p.log_mass, q.log_mass, alpha)
+        both = _both_have_mass(p, q)
+        log_mixed = log_product(p.log_mass, q.log_mass, alpha)
+        added = torch.where(both, log_mixed, 0).exp() * torch.where(limit, shape, curved)
+        return masses + torch.where(both, added, 0)
+    a, b, alpha = atom_pair(p, q, alpha)
+    return pointwise_divergence(a, b, alpha[..., None]).sum(-1)
 
 
 def log_affinity(p: Measure, q: Measure, alpha: float | Tensor) -> Tensor:
     """log int p^alpha q^(1 - alpha), ``[...]``; arguments as in :func:`alpha_divergence`."""
     if isinstance(p, Gaussian) and isinstance(q, Gaussian):
-        alpha = order(alpha, p.mean)
+        alpha = gaussian_order(p, q, alpha)
         c = alpha * (1 - alpha)
-        shape = torch.where(c == 0, 0, gaussian_shape_divergence(p, q, alpha))
-        return alpha * p.log_mass + (1 - alpha) * q.log_mass - c * shape
-    a, b = _proper_atoms(p, q)
-    return log_product(a, b, order(alpha, a)[..., None]).logsumexp(-1)
+        shape = gaussian_shape_divergence(p, q, alpha)
+        shape = torch.where((c != 0) & _both_have_mass(p, q), shape, 0)
+        return log_product(p.log_mass, q.log_mass, alpha) - c * shape
+    a, b, alpha = atom_pair(p, q, alpha)
+    return log_product(a, b, alpha[..., None]).logsumexp(-1)
 
 
 def optimal_scale(p: Measure, q: Measure, alpha: float | Tensor) -> Tensor:
@@ -96,11 +101,11 @@ def optimal_scale(p: Measure, q: Measure, alpha: float | Tensor) -> Tensor:
         ``[...]``; ``-inf`` and ``inf`` where no positive scale makes the divergence finite.
     """
     if isinstance(p, Gaussian) and isinstance(q, Gaussian):
-        alpha = order(alpha, p.mean)
-        shape = torch.where(alpha == 1, 0, gaussian_shape_divergence(p, q, alpha))
+        alpha = gaussian_order(p, q, alpha)
+        shape = gaussian_shape_divergence(p, q, alpha)
+        shape = torch.where((alpha != 1) & _both_have_mass(p, q), shape, 0)
         return p.log_mass - q.log_mass - (1 - alpha) * shape
-    a, b = _proper_atoms(p, q)
-    alpha = order(alpha, a)
+    a, b, alpha = atom_pair(p, q, alpha)
     limit = is_limit(alpha)
     divisor = torch.where(limit, 1, alpha)
     log_q_total = b.logsumexp(-1)
@@ -127,33 +132,41 @@ def scale_free_divergence(p: Measure, q: Measure, alpha: float | Tensor) -> Tens
 
     Renyi's divergence over alpha. At the optimal scale D_alpha(p || s q) is an increasing
     function of it, so both have the same minimiser, but this one neither over- nor underflows.
-    Limits KL(q || p) at alpha = 0 and KL(p || q) at 1; same infinities as the divergence.
+    Limits KL(q || p) at alpha = 0 and KL(p || q) at 1; same infinities and errors as the
+    divergence.
+
+    Raises:
+        ZeroMass: a measure on atoms has no mass and cannot be normalised.
     """
     if isinstance(p, Gaussian) and isinstance(q, Gaussian):
-        return gaussian_shape_divergence(p, q, order(alpha, p.mean))
-    a, b = paired_atoms(p, q)
-    alpha = order(alpha, a)
+        return gaussian_shape_divergence(p, q, gaussian_order(p, q, alpha))
+    a, b, alpha = atom_pair(p, q, alpha)
+    check_mass("p", a)
+    check_mass("q", b)
+    return normalised_divergence(a, b, alpha)
+
+
+def normalised_divergence(a: Tensor, b: Tensor, alpha: float | Tensor) -> Tensor:
+    """:func:`scale_free_divergence` of log masses ``[..., n]``; not finite where they are not."""
+    alpha = torch.as_tensor(alpha, dtype=a.dtype, device=a.device)
     a = a - a.logsumexp(-1, keepdim=True)
     b = b - b.logsumexp(-1, keepdim=True)
     c = alpha * (1 - alpha)
-    near = c.abs() < NEAR_LIMIT
-    divergence = pointwise_divergence(a, b, alpha[..., None]).sum(-1)
-    # int p^alpha q^(1 - alpha) = 1 - c D
-    small = torch.where(near, c * divergence, 0)
-    by_divergence = torch.where(
-        is_limit(c), divergence, -(-small).log1p() / torch.where(is_limit(c), 1, c)
-    )
+    limit = is_limit(c)
+    divisor = torch.where(limit, 1, c)
     log_affinity = log_product(a, b, alpha[..., None]).logsumexp(-1)
-    return torch.where(near, by_divergence, -log_affinity / torch.where(near, 1, c))
+    near = log_affinity.abs() < NEAR_ONE
+    # int p^alpha q^(1 - alpha) = 1 - c D; elsewhere D can overflow, and is asked of p = q = 1
+    used = (near | limit)[..., None]
+    a, b = torch.where(used, a, 0), torch.where(used, b, 0)
+    divergence = pointwise_divergence(a, b, alpha[..., None]).sum(-1)
+    by_distance = -(-torch.where(near & ~limit, c * divergence, 0)).log1p() / divisor
+    by_logarithm = -log_affinity / divisor
+    return torch.where(limit, divergence, torch.where(near, by_distance, by_logarithm))
 
 
 def gaussian_shape_divergence(p: Gaussian, q: Gaussian, alpha: Tensor) -> Tensor:
     """R of the module's docstring, ``[...]``: the scale-free divergence in closed form."""
-    if p.mean.shape[-1] != q.mean.shape[-1]:
-        raise ShapeMismatch(
-            f"Gaussians of {p.mean.shape[-1]} and {q.mean.shape[-1]} dimensions: "
-            "both must live on the same space"
-        )
     difference = p.mean - q.mean
     alpha_matrix, cov_p, cov_q = oriented(alpha[..., None, None], p.covariance, q.covariance)
     alpha = alpha_matrix[..., 0, 0]
@@ -172,6 +185,11 @@ def gaussian_shape_divergence(p: Gaussian, q: Gaussian, alpha: Tensor) -> Tensor
     return torch.where(finite, (square + gap) / 2, math.inf)
 
 
+def _both_have_mass(p: Gaussian, q: Gaussian) -> Tensor:
+    """Where neither measure is zero, ``[...]``: a zero measure has no shape."""
+    return (p.log_mass > -math.inf) & (q.log_mass > -math.inf)
+
+
 def cholesky(covariance: Tensor) -> Tensor:
     """Cholesky factor, or an error that says which covariance has none."""
     root, failed = torch.linalg.cholesky_ex(covariance)
@@ -181,43 +199,3 @@ def cholesky(covariance: Tensor) -> Tensor:
             "definite; a divergence needs proper Gaussians"
         )
     return root
-
-
-def order(alpha: float | Tensor, like: Tensor) -> Tensor:
-    """``alpha`` as a tensor of the dtype and device of ``like``."""
-    alpha = torch.as_tensor(alpha, dtype=like.dtype, device=like.device)
-    if not bool(alpha.isfinite().all()):
-        raise OptionError(f"alpha={alpha.tolist()} must be finite")
-    return alpha
-
-
-def paired_atoms(p: Atomic, q: Atomic) -> tuple[Tensor, Tensor]:
-    """Log masses of ``p`` and ``q`` on their common atoms, ``[..., n]``."""
-    kinds = f"{type(p).__name__} and {type(q).__name__}"
-    if type(p) is not type(q) or isinstance(p, Gaussian):
-        raise ShapeMismatch(
-            f"{kinds}: both measures must be of one kind; Gaussian.on_grid(p) and "
-            "Factorised.joint() put an approximation on the atoms of p"
-        )
-    if isinstance(p, Discrete) and p.cards != q.cards:
-        raise ShapeMismatch(f"{kinds}: {p.cards} and {q.cards} states; both need the same")
-    if isinstance(p, Gridded) and p.points.shape[-1] != q.points.shape[-1]:
-        raise ShapeMismatch(f"{kinds}: {p.points.shape[-1]} and {q.points.shape[-1]} grid points")
-    if isinstance(p, Gridded) and not bool((p.points == q.points).all()):
-        raise ShapeMismatch(f"{kinds}: the grids have different points; use one grid for both")
-    a, b = p.log_atoms, q.log_atoms
-    try:
-        torch.broadcast_shapes(a.shape, b.shape)
-    except RuntimeError as error:
-        shapes = f"{list(a.shape[:-1])} and {list(b.shape[:-1])}"
-        raise ShapeMismatch(f"{kinds}: batches {shapes} do not broadcast") from error
-    return a, b
-
-
-def _proper_atoms(p: Atomic, q: Atomic) -> tuple[Tensor, Tensor]:
-    """:func:`paired_atoms`, none of which is NaN."""
-    a, b = paired_atoms(p, q)
-    for name, atoms in (("p", a), ("q", b)):
-        if bool(atoms.isnan().any()):
-            raise NonFiniteDensity(f"{name} has log masses that are NaN; -inf stands for zero")
-    return a, b

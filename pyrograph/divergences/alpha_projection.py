@@ -8,12 +8,15 @@ from __future__ import annotations
 import math
 
 import torch
+from torch import Tensor
 
 from pyrograph.divergences.alpha import alpha_divergence, optimal_scale
 from pyrograph.divergences.direct import minima_from
 from pyrograph.divergences.families import Family, Member
 from pyrograph.divergences.fixed_point import iterate
 from pyrograph.divergences.measures import Atomic
+from pyrograph.divergences.pairs import check_target
+from pyrograph.divergences.starts import flat_start
 from pyrograph.errors import OptionError
 
 #: Members whose moments agree to this are one local minimum.
@@ -42,7 +45,7 @@ def alpha_project(
         alpha: any finite number; 1 is :func:`project`, 0 variational inference.
         method: ``"fixed point"``, or ``"direct"`` for L-BFGS on the divergence (float64, one
             batch element at a time; slower, and independent of the iteration).
-        init: follow this member alone.
+        init: follow this member alone; its batch broadcasts to that of ``p``.
         step: eta in (0, 1].
         tol: largest change of a moment per unit step at which the iteration has converged.
         max_steps: largest number of iterations.
@@ -52,7 +55,11 @@ def alpha_project(
         a member with the batch of ``p``.
 
     Raises:
-        OptionError: an option is out of range.
+        OptionError: an option is out of range, ``init`` is no member of the family, or the batch
+            is empty.
+        ShapeMismatch: ``p`` or ``init`` does not fit the family.
+        NonFiniteDensity: a mass of ``p`` is NaN or infinite.
+        ZeroMass: ``p`` has no mass.
         InferenceError: every start has infinite divergence.
 
     Warns:
@@ -63,18 +70,30 @@ def alpha_project(
         raise OptionError(f'method={method!r}: choose "fixed point" or "direct"')
     if not 0 < step <= 1:
         raise OptionError(f"step={step!r} must lie in (0, 1]; it is eta, its sign follows alpha")
+    check_target(p)
     batch = p.batch_shape
     flat = p.flatten()
+    if init is not None:
+        init = flat_start(init, p, family)
     if method == "direct":
-        best = [
-            minima_from(flat.select(torch.tensor([i])), family, alpha, init, restarts)[0][0]
-            for i in range(flat.log_atoms.shape[0])
-        ]
-        natural = torch.cat([family.natural(member) for member in best])
+        elements = range(flat.log_atoms.shape[0])
+        each = [direct_minimum(flat, i, family, alpha, init, restarts) for i in elements]
+        natural = torch.cat(each)
     else:
         natural = iterate(flat, family, alpha, init, step, tol, max_steps)
     member, _ = family.from_natural(natural.reshape(batch + natural.shape[-1:]), p)
     return member.scaled(optimal_scale(p, family.place(member, p), alpha))
+
+
+def direct_minimum(
+    p: Atomic, i: int, family: Family, alpha: float, init: Member | None, restarts: int
+) -> Tensor:
+    """Natural parameters ``[1, m]`` of the lowest end for element ``i`` of a flat batch."""
+    at = torch.tensor([i])
+    one = p.select(at)
+    if init is not None:
+        init, _ = family.from_natural(family.natural(init)[at], one)
+    return family.natural(minima_from(one, family, alpha, init, restarts)[0][0])
 
 
 def local_minima(
@@ -89,6 +108,7 @@ def local_minima(
     Returns:
         pairs of a member, scaled by eq (8), and its divergence.
     """
+    check_target(p)
     if p.batch_shape:
         raise OptionError(f"local_minima takes one measure, not a batch {list(p.batch_shape)}")
     found: list[tuple[Member, float]] = []
@@ -104,7 +124,10 @@ def local_minima(
 
 def checked_alpha(alpha: float) -> float:
     """``alpha`` as a finite number."""
-    alpha = float(alpha)
-    if not math.isfinite(alpha):
-        raise OptionError(f"alpha={alpha!r} must be a finite number")
-    return alpha
+    try:
+        number = float(alpha)
+    except (TypeError, ValueError, RuntimeError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise OptionError(f"alpha={alpha!r} must be a finite number, one for the whole batch")
+    return number

@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor
 
-from pyrograph.divergences.alpha import scale_free_divergence
+from pyrograph.divergences.alpha import normalised_divergence
 from pyrograph.divergences.families import Family, Member
 from pyrograph.divergences.measures import Atomic
 from pyrograph.divergences.starts import starting_points
@@ -76,7 +76,8 @@ def descend(p: Atomic, family: Family, alpha: float, start: Tensor) -> tuple[Ten
             optimizer.zero_grad()
             point = torch.where(moving, x, start)
             member = family.from_free(point, p)
-            value = scale_free_divergence(p, family.place(member, p), alpha).sum()
+            q = family.place(member, p)
+            value = normalised_divergence(p.log_atoms, q.log_atoms, alpha).sum()
             if value.isfinite() and value.detach() < best_value:
                 best, best_value = point.detach().clone(), value.item()
             value.backward()

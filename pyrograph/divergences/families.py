@@ -132,7 +132,8 @@ class Gaussian1D:
         half = Gaussian(whole.log_mass, whole.mean, whole.covariance / 4)
         x, y = p.points.expand(p.log_density.shape), p.log_density
         left, right = x.diff(dim=-1)[..., :-1], x.diff(dim=-1)[..., 1:]
-        slope_left, slope_right = (y.diff(dim=-1) / x.diff(dim=-1)).unfold(-1, 2, 1).unbind(-1)
+        slope = y.diff(dim=-1) / x.diff(dim=-1)
+        slope_left, slope_right = slope[..., :-1], slope[..., 1:]
         curvature = 2 * (slope_left - slope_right) / (left + right)
         peak = (slope_left >= 0) & (slope_right < 0) & (curvature > 0) & curvature.isfinite()
         variance = 1 / torch.where(peak, curvature, 1)

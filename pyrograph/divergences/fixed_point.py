@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from pyrograph.divergences.alpha import scale_free_divergence
+from pyrograph.divergences.alpha import normalised_divergence
 from pyrograph.divergences.families import Family, Member
 from pyrograph.divergences.measures import Atomic
 from pyrograph.divergences.pointwise import log_product
@@ -89,13 +89,14 @@ def iterate(
         old, _ = family.from_natural(walk.natural, walk.p)
         trial = walk.natural + walk.step[:, None] * direction(walk.p, family, alpha, walk.natural)
         new, proper = family.from_natural(trial, walk.p)
-        value = scale_free_divergence(walk.p, family.place(new, walk.p), alpha)
+        q = family.place(new, walk.p)
+        value = normalised_divergence(walk.p.log_atoms, q.log_atoms, alpha)
         slack = ROUNDING * (1 + walk.value.abs())
         accept = proper & value.isfinite() & (value <= walk.value + slack)
         rate = family.change(old, new) / walk.step
         # where the divergence is flat to rounding, only the rate shows that a step was too long
         flat = accept & ((value - walk.value).abs() <= slack)
-        factor = torch.where(flat, torch.where(rate > walk.rate, 0.5, 1.1), 1.5)
+        factor = torch.where(flat, torch.where(rate > walk.rate, 0.5, 1.1), 1.5).to(rate)
         walk = replace(
             walk,
             natural=torch.where(accept[:, None], family.natural(new), walk.natural),

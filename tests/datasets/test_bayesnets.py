@@ -1,4 +1,5 @@
 import itertools
+import math
 
 import numpy as np
 import pyro
@@ -58,6 +59,43 @@ def test_a_path_as_a_string_and_the_default_dtype(tmp_path):
     assert bayesian_network(str(path)).tables["rain"].dtype == torch.float32
 
 
+FAINT = """
+variable a { type discrete [ 2 ] { t, f }; }
+variable b { type discrete [ 2 ] { t, f }; }
+probability ( a ) { table 1e-46, 1.0; }
+probability ( b | a ) { (t) 1.0, 0.0; (f) 0.0, 1.0; }
+"""
+
+
+@pytest.mark.parametrize("small", ["1e-46", "3e-45", "1e-40", "1e-300"])
+def test_probabilities_too_small_for_the_default_dtype_stay_what_they_are(read, small):
+    """p(b = t) = p(a = t), as b repeats a."""
+    torch.set_default_dtype(torch.float32)
+    network = read(FAINT.replace("1e-46", small))
+    assert {table.dtype for table in network.tables.values()} == {torch.float64}
+    posterior = pg.fit(network, ({"b": "t"},), infer=pg.BP, progress=False)
+    assert_close(float(posterior.log_evidence), math.log(float(small)), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("plain", ["1e-37", "0.0"])
+def test_probabilities_that_fit_the_default_dtype_have_it(read, plain):
+    torch.set_default_dtype(torch.float32)
+    network = read(FAINT.replace("1e-46", plain))
+    assert {table.dtype for table in network.tables.values()} == {torch.float32}
+
+
+def test_a_byte_order_mark_is_passed_over(tmp_path):
+    path = tmp_path / "net.bif"
+    path.write_text(SPRINKLER.strip().split("\n", 1)[1], encoding="utf-8-sig")
+    assert bayesian_network(path).names == ("rain", "sprinkler", "grass")
+
+
+@pytest.mark.parametrize("source", [None, 3, b"asia"])
+def test_a_source_that_is_no_name_and_no_path_is_refused(source):
+    with pytest.raises(OptionError, match=r"is no data set; give a name .*'bayesnets'.* \.bif"):
+        bayesian_network(source)
+
+
 def test_rows_of_rounded_digits_are_scaled_to_sum_to_one(read):
     text = SPRINKLER.replace("table 0.2 0.8", "table 0.2001 0.8")
     assert_close(read(text).tables["rain"].sum().item(), 1.0, rtol=0, atol=1e-15)
@@ -74,6 +112,22 @@ def test_rows_of_rounded_digits_are_scaled_to_sum_to_one(read):
         ("(yes, off) 0.1,", "(yes) 0.1,", r"\(yes\), but the parents are \(rain, sprinkler\)"),
         ("default 0.8, 0.1, 0.1;", "", r"rain=no, sprinkler=off\) is missing"),
         ("table 0.2 0.8", "table 0.2 x", "not all numbers"),
+        ("(yes, off) 0.1, 0.2, 0.7;", "(yes, off) nan, nan, nan;", "not all numbers: nan, nan"),
+        ("(yes, off) 0.1,", "(yes, off) nan,", "not all numbers: nan, 0.2"),
+        ("default 0.8,", "default nan,", 'default row of "grass" is not all numbers'),
+        ("table 0.2 0.8", "table 0_0.2 0.8", "not all numbers: 0_0.2"),
+        ("table 0.01,", "(yes) 0.1 0.9; table 0.01,", 'table of "sprinkler" follows rows'),
+        ("table 0.2 0.8;", "() 0.1 0.9; table 0.2 0.8;", "rows or a table that it replaces"),
+        ("table 0.2 0.8;", "table 0.1 0.9; table 0.2 0.8;", "rows or a table that it replaces"),
+        ("table 0.2 0.8;", "table 0.1 0.9; () 0.2 0.8;", "is given twice"),
+        ("default 0.8,", "default 1, 0, 0; default 0.8,", 'default row of "grass" is given twice'),
+        (
+            "( sprinkler | rain )",
+            "( sprinkler | rain, rain )",
+            r"\(rain, rain\), one of them twice",
+        ),
+        ("variable sprinkler", "variable _RETURN", 'Pyro keeps the name "_RETURN"'),
+        ("variable sprinkler", "variable _INPUT", 'Pyro keeps the name "_INPUT"'),
         ("0.99, 0.6;", "0.99;", 'table of "sprinkler" has 3 entries instead of 4'),
         ("( sprinkler | rain )", "( sprinkler | snow )", '"snow", which is not declared'),
         ("( rain )", "( rain | grass )", "has 2 entries instead of 6"),

@@ -70,6 +70,7 @@ def test_a_price_without_a_logarithm_is_refused_with_its_line(read, price):
         ({"estimates": ESTIMATES + "w00,3\n"}, r"estimates\.csv:5: .*4 fields"),
         ({"estimates": ESTIMATES + "w00,3,0,9,9\n"}, r"estimates\.csv:5: .*4 fields"),
         ({"estimates": ESTIMATES.replace("60", "x")}, r"estimates\.csv:4: the estimate x"),
+        ({"estimates": ESTIMATES.replace("60", "6_0")}, r"estimates\.csv:4: the estimate 6_0"),
         ({"items": ITEMS.replace("75.5", "")}, r"items\.csv:3: the price_geomean \(blank\)"),
     ],
 )

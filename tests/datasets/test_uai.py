@@ -253,6 +253,7 @@ def test_comments_of_other_tools_are_passed_over(write):
         ("2 1 0\n", "2 1 -1\n", 5, 'a variable of scope 0 is "-1"'),
         ("\n6\n", "\n5\n", 10, r"table 0 has 5 entries, but its variables have 3 \* 2 states"),
         ("1e-1", "1e--1", 11, '"1e--1" in table 0 is no number'),
+        ("1e-1", "1_0", 11, '"1_0" is no number and no word of the format'),
         ("1.5 4", "1.5 -4", 12, "table 0 has the entry -4"),
         ("1.5 4", "1.5 nan", 12, "table 0 has the entry nan"),
         ("1.5 4", "1.5 inf", 12, "table 0 has the entry inf"),
@@ -409,6 +410,28 @@ def test_arrays_are_tables_and_their_whole_numbers_evidence():
         DiscreteModel((2,), ((0,),), ("table",))
 
 
+@pytest.mark.parametrize(
+    "table", [[True, False], np.array([True, False]), torch.tensor([1 + 1j, 2])], ids=str
+)
+def test_tables_of_truth_values_and_complex_numbers_are_refused(table):
+    with pytest.raises(OptionError, match=r"table 0 holds torch\.(bool|complex\d+); give the real"):
+        DiscreteModel((2,), ((0,),), (table,))
+
+
+def wide(num_variables):
+    """A factor (1, 2) on the last variable, written with all others, which have one state."""
+    cards, scope = ["1"] * (num_variables - 1) + ["2"], map(str, range(num_variables))
+    lines = ["MARKOV", str(num_variables), " ".join(cards), "1"]
+    return "\n".join([*lines, f"{num_variables} {' '.join(scope)}", "2 1 2"])
+
+
+def test_scopes_of_more_variables_than_tensors_have_axes_are_refused(write):
+    posterior = pg.fit(read_uai(write(wide(63))), infer=pg.BP, progress=False)
+    assert_close(float(posterior.log_evidence), math.log(3), rtol=0, atol=1e-12)
+    with pytest.raises(DataFormatError, match=r"net\.uai:5: scope 0 has 64 variables"):
+        read_uai(write(wide(64)))
+
+
 def test_files_that_are_not_there_or_not_utf8_are_said(write, tmp_path):
     with pytest.raises(DataNotFound, match=r"nosuch\.uai"):
         read_uai("nosuch.uai")
@@ -420,6 +443,19 @@ def test_files_that_are_not_there_or_not_utf8_are_said(write, tmp_path):
     path.write_bytes(b"# J\xe4ger\n" + SMALL.encode())
     with pytest.raises(DataFormatError, match=r"latin\.uai: byte 3 is not UTF-8"):
         read_uai(path)
+
+
+def test_a_byte_order_mark_is_passed_over(tmp_path):
+    (tmp_path / "net.uai").write_text(SMALL, encoding="utf-8-sig")
+    (tmp_path / "net.uai.evid").write_text("1 0 1", encoding="utf-8-sig")
+    model = read_uai(tmp_path / "net.uai")
+    assert (model.cardinalities, model.evidence) == ((2, 3, 1, 2), {0: 1})
+
+
+@pytest.mark.parametrize("source", [None, 3, b"Grids_11"])
+def test_a_source_that_is_no_name_and_no_path_is_refused(source):
+    with pytest.raises(OptionError, match=r"is no data set; give a name .*'uai'.* \.uai"):
+        read_uai(source)
 
 
 def test_a_name_that_is_not_there_is_refused(monkeypatch, tmp_path):

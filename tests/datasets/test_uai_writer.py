@@ -11,7 +11,14 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.datasets import DiscreteModel, bayesian_network, read_uai, write_uai
-from pyrograph.errors import DataFormatError, NonFiniteDensity, OptionError, UnsupportedSite
+from pyrograph.errors import (
+    DataFormatError,
+    DataNotFound,
+    NonFiniteDensity,
+    OptionError,
+    UnsupportedFactor,
+    UnsupportedSite,
+)
 
 INF = math.inf
 
@@ -172,6 +179,37 @@ def test_continuous_and_endless_sites_are_refused_by_name(written):
 def test_a_graph_without_nodes_is_refused(written):
     with pytest.raises(OptionError, match="no latent nodes"):
         written(DiscreteModel((2,), ((0,),), (torch.zeros(2),), {0: 1}))
+
+
+def test_tables_too_large_to_be_spelled_out_are_refused_before_they_are_made(tmp_path):
+    """The parity of 60 bits has 2^60 entries."""
+
+    def parity():
+        with pyro.plate("bits", 60):
+            x = pyro.sample("x", dist.Bernoulli(0.4))
+        pyro.factor("even", torch.where(x.sum() % 2 == 0, 0.0, -1.0))
+
+    path = tmp_path / "net.uai"
+    with pytest.raises(UnsupportedFactor, match=r'factor "even"\[0\] .*1,152,921,504,606,846,976'):
+        write_uai(pg.trace_graph(parity), path)
+    assert not path.exists()
+
+
+def test_what_is_no_graph_is_refused(tmp_path):
+    model = random_model((2, 3), [(0, 1)])
+    for given, kind in ((model, "DiscreteModel"), (None, "NoneType"), (mixture, "function")):
+        with pytest.raises(OptionError, match=rf"not {kind}; .*write_uai\(pg\.trace_graph"):
+            write_uai(given, tmp_path / "net.uai")
+
+
+def test_a_path_that_cannot_be_written_is_refused(tmp_path):
+    graph = pg.trace_graph(random_model((2, 3), [(0, 1)]))
+    with pytest.raises(OptionError, match="path=None is no path"):
+        write_uai(graph, None)
+    with pytest.raises(OptionError, match="is a folder; name a file in it"):
+        write_uai(graph, tmp_path)
+    with pytest.raises(DataNotFound, match=r"no folder '.*absent'.*make it first"):
+        write_uai(graph, tmp_path / "absent" / "net.uai")
 
 
 def test_sites_held_fixed_are_point_masses(written):

@@ -122,6 +122,44 @@ def test_a_batch_is_projected_like_its_elements():
         assert_close(together, alone, rtol=0, atol=1e-8)
 
 
+@pytest.mark.filterwarnings("ignore:alpha")  # float32 does not settle to ten digits
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0, 2.0])
+def test_float32_measures_are_projected_in_float32_whatever_the_default(alpha):
+    p, table = mixture(points=301), Discrete(torch.randn(2, 3, 2), 3)
+    small = Gridded(p.log_density.float(), p.points.float())
+    found = alpha_project(small, Gaussian1D(), alpha)
+    assert found.mean.dtype == torch.float32
+    exact = alpha_project(p, Gaussian1D(), alpha)
+    assert_close(as_numbers(found).double(), as_numbers(exact), rtol=0, atol=1e-3)
+    found = alpha_project(Discrete(table.log_mass.float(), 3), FullyFactorised(), alpha)
+    exact = alpha_project(table, FullyFactorised(), alpha)
+    for single, double in zip(found.log_marginals, exact.log_marginals):
+        assert single.dtype == torch.float32
+        assert_close(single.exp().double(), double.exp(), rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("method", ["fixed point", "direct"])
+def test_each_element_of_a_batch_follows_its_own_start(method):
+    """A corner of the equality example keeps its support: its q is that corner of p."""
+    corners = torch.tensor([[0.0, -math.inf], [-math.inf, 0.0]])
+    starts = corners[torch.tensor([[0, 1, 0], [1, 1, 0]])]
+    init = Factorised(torch.zeros(2, 3), (starts, starts))
+    p = equality().expand((2, 3))
+    q = alpha_project(p, FullyFactorised(), -1.0, method, init=init)
+    truth = torch.tensor([[0.25, 0.75, 0.25], [0.75, 0.75, 0.25]])
+    assert_close(q.log_mass.exp(), truth, rtol=0, atol=1e-10)
+
+
+def test_two_points_are_met_by_every_gaussian_that_is_symmetric_about_them():
+    """q equals p there if its mean lies midway: exp(log_mass) N(0; 1/2, v) is the density 1."""
+    p = Gridded(torch.zeros(2), torch.tensor([0.0, 1.0]))
+    q = alpha_project(p, Gaussian1D(), 0.5)
+    assert_close(q.mean, torch.tensor([0.5]), rtol=0, atol=1e-9)
+    v = float(q.covariance)
+    log_normal = -0.125 / v - math.log(2 * math.pi * v) / 2
+    assert_close(float(q.log_mass), -log_normal, rtol=0, atol=1e-9)
+
+
 @pytest.mark.parametrize("method", ["fixed point", "direct"])
 @pytest.mark.parametrize("alpha", EQUALITY)
 def test_the_equality_example_has_its_closed_form(alpha, method):
