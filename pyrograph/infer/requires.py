@@ -182,7 +182,8 @@ class _Inspector(Messenger):
             return refuse_empty_plate(msg)
         if not is_latent(msg):
             return
-        refuse_empty(msg)
+        if not isinstance(self.requirement, FiniteDiscrete):  # which has states of no node too
+            refuse_empty(msg)
         self.requirement.check(msg, self.engine)
         msg["value"], msg["done"] = draw(msg["fn"], msg["name"]), True
 

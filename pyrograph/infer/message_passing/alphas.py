@@ -41,20 +41,25 @@ def check_alpha(alpha: Alpha, graph: FactorGraph) -> None:
 
 
 def alpha_of_factors(alpha: Alpha, graph: FactorGraph, group: FactorGroup) -> Tensor:
-    """Of a group, ``[E]``; 0 for those too near to 0 for the dtype.
+    """Of a group, ``[E]``.
 
     Raises:
         OptionError: a dict or function gives something else than a finite number.
     """
     like = torch.zeros((), dtype=graph.constant.dtype, device=graph.device)
     if isinstance(alpha, int | float):
-        found = like.new_full((group.num_factors,), float(alpha))
-    else:
-        names = graph.statements_of(group)
-        values = {name: _named(alpha, name) for name in set(names)}
-        found = like.new_tensor([values[name] for name in names])
-    least = math.sqrt(torch.finfo(found.dtype).eps)
-    return torch.where(found.abs() < least, 0.0, found)
+        return like.new_full((group.num_factors,), float(alpha))
+    names = graph.statements_of(group)
+    values = {name: _named(alpha, name) for name in set(names)}
+    return like.new_tensor([values[name] for name in names])
+
+
+def or_limit(alpha: Tensor, has_zeros: Tensor | bool = False) -> Tensor:
+    """0 for what is too near to it for the dtype, ``[E]``; for positive alphas of factors with
+    zeros, which the limit would divide by, the least one that is not."""
+    least = math.sqrt(torch.finfo(alpha.dtype).eps)
+    is_kept = (alpha > 0) & torch.as_tensor(has_zeros, device=alpha.device)
+    return torch.where(alpha.abs() < least, least * is_kept.to(alpha), alpha)
 
 
 def _named(alpha: Mapping[str, float] | Callable[[str], float], name: str) -> float:

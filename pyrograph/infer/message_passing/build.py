@@ -19,6 +19,7 @@ from pyrograph.beliefs import Conjugate, Gaussian
 from pyrograph.errors import UnsupportedFactor, ZeroMass
 from pyrograph.graph import FactorGraph, FactorGroup
 from pyrograph.graph.checked import refuse_non_finite, table_of
+from pyrograph.infer.message_passing.alphas import or_limit
 from pyrograph.infer.message_passing.binary import RANGE, BinaryFactors
 from pyrograph.infer.message_passing.conditional import quadratic_coordinates
 from pyrograph.infer.message_passing.conjugate_sites import FAMILIES, kinds_of_sites, member
@@ -191,10 +192,11 @@ class _Builder:
 
     def _alpha_without_zeros(self, group: FactorGroup, log_values: Tensor) -> Tensor:
         """Alpha of every factor, after a look at the values ``[E, ...]``."""
-        alpha = self.alpha(group)
-        zero = is_zero(log_values).flatten(1).any(1) & (alpha <= 0)
-        if bool(zero.any()):
-            e = int(zero.nonzero()[0])
+        has_zeros = is_zero(log_values).flatten(1).any(1)
+        alpha = or_limit(self.alpha(group), has_zeros)
+        refused = has_zeros & (alpha <= 0)
+        if bool(refused.any()):
+            e = int(refused.nonzero()[0])
             raise zeros_refused(self.graph.factor_name(group, e), float(alpha[e]))
         return alpha
 
@@ -233,7 +235,7 @@ class _Builder:
 
     # ------------------------------------------------------------------ continuous
     def _read_local(self, group: FactorGroup, locals_: list) -> None:
-        alpha = self.alpha(group)
+        alpha = or_limit(self.alpha(group))
         for index in self._by_family(group, _by_sign(alpha)):
             local = LocalDensity(group, index, self.like, self._names(group, index))
             if self._conjugates(group, index):

@@ -69,7 +69,7 @@ class MessagePassing(Engine):
         alpha: Minka's; a number for every factor, ``{statement: alpha}`` (others 1), or a
             function of the statement's name. Factors of one node that its family represents
             exactly are absorbed exactly, whatever it is. Nearer to 0 than the square root of the
-            dtype's rounding it is taken for 0 (:mod:`.alphas`).
+            dtype's rounding it is taken for 0, or beside zeros for that root (:mod:`.alphas`).
         damping: share of the old message kept, 0 for none; ``"auto"`` starts at 0. Where the
             iteration does not settle, Gaussian beliefs start once more, from the mode
             (:mod:`.mode_start`); then, and otherwise, damping is raised; where none helps,
@@ -228,7 +228,7 @@ class MessagePassing(Engine):
                 found = sweep(before, self.beliefs)
                 self.messages, self.beliefs = found.messages, found.beliefs
                 residual, skipped = found.residual, found.num_skipped
-                if not self._settling.lowers_alphas(found.skipped):
+                if not self._settling.lowers_alphas(found):
                     self._help(before, residual)
             met = self.tol is not None and float(residual) <= self.tol
             if met or self.num_done % RECORD == 0 or self._log_evidence is None:

@@ -7,9 +7,9 @@ the cavity keeps a part of the factor's own message,
 
     n = q / m^alpha = (what others say) m^(1 - alpha)
 
-and is proper. Factors that were passed over :data:`PATIENCE` times in a row get the next of
-:data:`SHARES` of their alpha, all others keep theirs: still a fixed point of power EP, with another
-alpha for a few factors, which is said in the status.
+and is proper. Factors that are passed over :data:`PATIENCE` times in a row, while all else is at
+rest, get the next of :data:`SHARES` of their alpha, all others keep theirs: still a fixed point of
+power EP, with another alpha for a few factors, which is said in the status.
 
 Source: Minka (2004), "Power EP", section 3, on alphas that avoid improper cavities.
 """
@@ -23,9 +23,11 @@ from torch import Tensor
 
 from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
+from pyrograph.infer.message_passing.sweep import Swept
 
-#: Undamped sweeps in a row without an update of a factor, after which its alpha is lowered.
-PATIENCE = 10
+#: Undamped sweeps in a row without an update of a factor, after which its alpha is lowered. Where
+#: something else moves by more than REST, what others say may yet change: a sweep counts for less.
+PATIENCE, REST, UNREST = 10, 0.01, 0.1
 #: Of the alpha that was asked for.
 SHARES = (1.0, 0.95, 0.8, 0.5, 0.25)
 
@@ -35,30 +37,40 @@ class MilderAlphas:
 
     Args:
         network: its blocks' alphas are changed in place.
+        is_fixed: whether alphas stay, but for those of a saved run.
     """
 
-    def __init__(self, network: Network):
+    def __init__(self, network: Network, is_fixed: bool):
+        self._is_fixed = is_fixed
         self._blocks = {
             number: block
             for number, block in enumerate(network.blocks)
             if isinstance(block, QuadratureFactors) and _is_lowered(block.alpha)
         }
         self._asked = {k: block.alpha for k, block in self._blocks.items()}
+        self.forget()
+
+    def forget(self) -> None:
+        """All alphas as they were asked for."""
         self._level = {k: torch.zeros_like(a, dtype=torch.int64) for k, a in self._asked.items()}
         self._waits = {k: torch.zeros_like(a) for k, a in self._asked.items()}
+        for k in self._blocks:
+            self._apply(k)
 
-    def observe(self, skipped: list[Tensor | None], eta: float) -> bool:
+    def observe(self, sweep: Swept, eta: float) -> bool:
         """Take note of the updates that a sweep passed over; whether alphas were lowered.
 
         Args:
-            skipped: by block, ``[E]``.
             eta: share of the step that was taken.
         """
-        lowered = False
+        if self._is_fixed:
+            return False
+        lowered, wait = False, eta if float(sweep.moved) < REST else UNREST * eta
         for k in self._blocks:
-            if skipped[k] is None:
+            skipped = sweep.skipped[k]
+            if skipped is None:
                 continue
-            self._waits[k] = torch.where(skipped[k], self._waits[k] + eta, 0.0)
+            self._waits[k] = torch.where(skipped, self._waits[k] + wait, 0.0)
             late = (self._waits[k] >= PATIENCE) & (self._level[k] < len(SHARES) - 1)
             if bool(late.any()):
                 self._waits[k] = torch.where(late, 0.0, self._waits[k])
@@ -84,21 +96,23 @@ class MilderAlphas:
                 name, least = block.local.name(int(found.argmin())), float(found.amin())
         whose = "alpha of one factor was" if count == 1 else f"alphas of {count} factors were"
         return (
-            f"The {whose} lowered, to {least:.3g} of {name}: other factors leave it no proper "
-            "cavity."
+            f"The {whose} lowered, to {least:.3g} of {name}: other factors left it no proper "
+            "cavity when all else was at rest."
         )
 
     # ------------------------------------------------------------------ checkpoints
     def carried(self) -> dict[str, Tensor]:
         """For a checkpoint."""
-        levels = {f"{k}.level": level.clone() for k, level in self._level.items()}
-        return {**levels, **{f"{k}.waits": waits.clone() for k, waits in self._waits.items()}}
+        parts = {"asked": self._asked, "level": self._level, "waits": self._waits}
+        return {f"{k}.{part}": v.clone() for part, of in parts.items() for k, v in of.items()}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        for k in self._blocks:
-            if f"{k}.level" in state:
-                self._level[k] = state[f"{k}.level"].to(self._level[k])
-                self._waits[k] = state[f"{k}.waits"].to(self._waits[k])
+        """Alphas of a saved run that was asked for the same ones; else as asked for here."""
+        self.forget()
+        for k, asked in self._asked.items():
+            saved = [state.get(f"{k}.{part}") for part in ("asked", "level", "waits")]
+            if all(v is not None for v in saved) and torch.equal(saved[0].to(asked), asked):
+                self._level[k], self._waits[k] = saved[1].to(self._level[k]), saved[2].to(asked)
                 self._apply(k)
 
 

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from pyrograph.graph import FactorGraph
 from pyrograph.infer.message_passing.acceleration import Acceleration
@@ -21,6 +20,7 @@ from pyrograph.infer.message_passing.milder import MilderAlphas
 from pyrograph.infer.message_passing.mode_start import messages_at_mode
 from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
+from pyrograph.infer.message_passing.sweep import Swept
 
 
 class Settling:
@@ -44,7 +44,7 @@ class Settling:
         self.graph, self.network = graph, network
         self.fixed = damping
         self.automatic = AutomaticDamping() if damping is None else None
-        self.milder = MilderAlphas(network) if damping is None else None
+        self.milder = MilderAlphas(network, is_fixed=damping is not None)
         self.leaps = leaps
         self.may_start_again = may_start_again and self.automatic is not None
         self._was_at_mode = False
@@ -73,7 +73,7 @@ class Settling:
     @property
     def note(self) -> str:
         """What is to be said of it in the end; empty if nothing."""
-        return self.milder.note if self.milder else ""
+        return self.milder.note
 
     def forget_leaps(self) -> None:
         """What follows is another iteration."""
@@ -90,9 +90,9 @@ class Settling:
             self.forget_leaps()
         return self._mode() or self._first() if runs_away and self.may_start_again else None
 
-    def lowers_alphas(self, skipped: list[Tensor | None]) -> bool:
+    def lowers_alphas(self, sweep: Swept) -> bool:
         """Take note of the updates that a sweep passed over: whether another iteration follows."""
-        if self.milder is None or not self.milder.observe(skipped, 1 - self.damping):
+        if not self.milder.observe(sweep, 1 - self.damping):
             return False
         self.forget_leaps()
         return True
@@ -112,6 +112,7 @@ class Settling:
         messages = messages_at_mode(self.graph, self.network)
         if messages is not None:
             self.forget_leaps()
+            self.milder.forget()
             self.automatic = AutomaticDamping()
         return messages
 
@@ -121,6 +122,7 @@ class Settling:
         if not self.network.has_quadrature:
             return None
         self.forget_leaps()
+        self.milder.forget()
         for block in self.network.blocks:
             if isinstance(block, QuadratureFactors):
                 block.forget_grid()
@@ -131,8 +133,8 @@ class Settling:
         """For a checkpoint."""
         damping = self.automatic.carried() if self.automatic else {}
         leaps = self.leaps.carried() if self.leaps else {}
-        milder = self.milder.carried() if self.milder else {}
-        rest = {"acceleration": leaps, "was_at_mode": self._was_at_mode, "milder": milder}
+        rest = {"acceleration": leaps, "was_at_mode": self._was_at_mode}
+        rest["milder"] = self.milder.carried()
         return {**damping, **rest}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -141,6 +143,5 @@ class Settling:
         self.forget_leaps()
         if self.leaps and state.get("acceleration"):
             self.leaps.restore(state["acceleration"], self.graph.constant)
-        if self.milder:
-            self.milder.restore(state.get("milder", {}))
+        self.milder.restore(state.get("milder", {}))
         self._was_at_mode = bool(state.get("was_at_mode", False))

@@ -41,21 +41,26 @@ class Swept:
 
     Attributes:
         messages: by block and port; beliefs: by family.
-        residual: ``[]`` largest change of a log message.
+        moved: ``[]`` largest change of a log message, or of a belief in its own widths.
         skipped: by block, ``[E]`` whether an improper cavity forbade the update; None where there
             are none.
     """
 
     messages: Messages
     beliefs: list
-    residual: Tensor
+    moved: Tensor
     skipped: list[Tensor | None]
 
     @property
     def num_skipped(self) -> Tensor:
         """``[]``."""
         found = [s.sum() for s in self.skipped if s is not None]
-        return sum(found, self.residual.new_zeros(()))
+        return sum(found, self.moved.new_zeros(()))
+
+    @property
+    def residual(self) -> Tensor:
+        """``[]``: what moved; a factor that was passed over has not come to rest."""
+        return torch.maximum(self.moved, self.num_skipped)
 
 
 def node_colours(graph: FactorGraph) -> list[Tensor]:
@@ -116,9 +121,9 @@ class Sweep:
             part = self._send(messages, beliefs, nodes)
             messages, beliefs = part.messages, part.beliefs
             parts.append(part)
-        residual = torch.stack([part.residual for part in parts]).amax()
+        moved = torch.stack([part.moved for part in parts]).amax()
         skipped = [_any(flags) for flags in zip(*(part.skipped for part in parts), strict=True)]
-        return Swept(messages, beliefs, residual, skipped)
+        return Swept(messages, beliefs, moved, skipped)
 
     def _send(self, messages: Messages, beliefs: list, nodes: Tensor | None) -> Swept:
         """New messages, into the chosen nodes or all."""
@@ -136,12 +141,10 @@ class Sweep:
             changes(block, old, new, beliefs)
             for block, old, new in zip(blocks, messages, found, strict=True)
         ]
-        # a factor that is passed over has not come to rest
-        count = sum(int(flags.sum()) for flags in skipped if flags is not None)
-        residual = largest(moves, chosen, like=self.graph.constant.new_tensor(float(count)))
+        largest_move = largest(moves, chosen, like=self.graph.constant.new_zeros(()))
         if self.is_residual:  # changes of Gaussians are known by their nodes alone
             chosen = [
-                [None if isinstance(m, Natural) else c >= URGENT * residual for m, c in pairs]
+                [None if isinstance(m, Natural) else c >= URGENT * largest_move for m, c in pairs]
                 for pairs in (
                     list(zip(*both, strict=True)) for both in zip(found, moves, strict=True)
                 )
@@ -151,8 +154,8 @@ class Sweep:
             refuse_contradictions(self.graph, self.network, moved, after)
         for family, old, new in zip(self.network.families, beliefs, after, strict=True):
             if isinstance(family, Continuous):
-                residual = torch.maximum(residual, movement(old, new).amax() / length)
-        return Swept(moved, after, residual, skipped)
+                largest_move = torch.maximum(largest_move, movement(old, new).amax() / length)
+        return Swept(moved, after, largest_move, skipped)
 
     def _step(
         self,

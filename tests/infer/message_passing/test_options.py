@@ -74,6 +74,21 @@ def test_an_alpha_next_to_0_is_no_worse_than_mean_field(sign, size, dtype, model
     assert float(found.log_evidence) <= float(model.log_z) + tolerance
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("alpha", [1e-4, 1e-9, 1e-15])
+def test_a_small_alpha_serves_beside_zeros_too(alpha, dtype):
+    """Without the two excluded states all are alike, so any alpha > 0 has the same uniform end."""
+    table = torch.zeros(2, 2)
+    table[0, 1] = table[1, 0] = -INF
+    model = Tables((2, 2, 2), ((0, 1), (1, 2)), (table, table))
+    found = run(model, pg.FractionalBP, alpha=alpha, dtype=dtype)
+    assert found.converged and bool(found.log_evidence.isfinite())
+    for name in ("x0", "x1", "x2"):
+        assert_close(
+            found.marginal(name).probs.double(), torch.full((2,), 0.5).double(), atol=1e-3, rtol=0
+        )
+
+
 @pytest.mark.parametrize("value", [float("nan"), INF])
 def test_tables_that_are_not_numbers_name_their_factor(value):
     table = torch.zeros(2, 3)

@@ -95,6 +95,53 @@ def test_only_the_factor_without_a_cavity_is_changed():
     assert float(posterior.log_evidence) == pytest.approx(float(total), abs=1e-4)
 
 
+def test_news_that_takes_many_sweeps_to_arrive_is_waited_for():
+    """A walk from where it is known; at its end two observations that contradict it. Their cavities
+    are improper until the news arrives, after more sweeps than are waited for at rest."""
+    length, step = 25, 0.3
+
+    def walk():
+        x = pyro.sample("x0", dist.Normal(torch.tensor(3.0, dtype=DOUBLE), 0.1))
+        for i in range(1, length):
+            x = pyro.sample(f"x{i}", dist.Normal(x, step))
+        pyro.sample("far", dist.Cauchy(x, 1.0), obs=torch.tensor(9.0, dtype=DOUBLE))
+        pyro.sample("near", dist.Laplace(x, 1.0), obs=torch.tensor(0.0, dtype=DOUBLE))
+
+    posterior = pg.fit(walk, infer=pg.EP, progress=False)
+    assert posterior.status == "converged"
+    u = np.linspace(-60.0, 60.0, 1_000_001)
+    wide = math.sqrt(0.01 + (length - 1) * step**2)
+    weight = stats.norm(3, wide).pdf(u) * stats.cauchy(u, 1).pdf(9) * stats.laplace(u, 1).pdf(0)
+    assert float(posterior.log_evidence) == pytest.approx(
+        math.log(np.trapezoid(weight, u)), abs=0.003
+    )
+
+
+@pytest.mark.parametrize("options", [{}, {"damping": 0.5}])
+def test_a_state_is_gone_on_with_at_its_own_alphas(options):
+    done = pg.EP(heavy_tails("gamma", 8.0), progress=False)
+    done.run()
+    other = pg.EP(heavy_tails("gamma", 8.0), progress=False, **options).setup()
+    other.load_state_dict(done.state_dict())
+    found = other.run()
+    assert found.converged and "lowered" in found.status
+    assert torch.equal(other.log_evidence, done.log_evidence)
+
+
+def test_a_state_from_before_alphas_were_lowered_has_those_asked_for():
+    model = heavy_tails("gamma", 8.0)
+    part = pg.EP(model, progress=False).setup()
+    for _ in range(5):
+        part.step()
+    state = part.state_dict()
+    used, fresh = pg.EP(model, progress=False), pg.EP(model, progress=False).setup()
+    used.run()
+    for engine in (used, fresh):
+        engine.load_state_dict(state)
+        engine.run()
+    assert torch.equal(used.history["residual"], fresh.history["residual"])
+
+
 def test_a_run_resumed_with_lowered_alphas_goes_on_bit_for_bit():
     model = heavy_tails("gamma", 8.0)
     whole = pg.EP(model, progress=False)
