@@ -104,7 +104,7 @@ def _writable(path: str | os.PathLike[str]) -> Path:
 
 def _check_size(graph: Any, group: Any, cardinalities: list[int]) -> None:
     """Refuse tables, all of one shape, that together are too large to be spelled out."""
-    entries = sum(math.prod(cardinalities[v] for v in scope) for scope in group.scope.tolist())
+    entries = len(group.scope) * math.prod(cardinalities[v] for v in group.scope[0].tolist())
     if entries > MOST_ENTRIES:
         raise UnsupportedFactor(
             f"{graph.factor_name(group, 0)} and its likes have tables of {entries:,} entries in "
