@@ -314,7 +314,8 @@ class MessagePassing(Engine):
 
     @property
     def status(self) -> str:
-        notes = [self._settling.note] if self._settling.note else []
+        lowered = self._settling.milder.note
+        notes = [lowered] if lowered else []
         skipped = self._history.get("skipped", [0.0])[-1]
         if skipped:
             notes.append(

@@ -70,11 +70,6 @@ class Settling:
             return None
         return self.leaps.extrapolated(self.network.blocks, before, after, beliefs)
 
-    @property
-    def note(self) -> str:
-        """What is to be said of it in the end; empty if nothing."""
-        return self.milder.note
-
     def forget_leaps(self) -> None:
         """What follows is another iteration."""
         if self.leaps:
@@ -131,11 +126,12 @@ class Settling:
     # ------------------------------------------------------------------ checkpoints
     def carried(self) -> dict[str, Any]:
         """For a checkpoint."""
-        damping = self.automatic.carried() if self.automatic else {}
-        leaps = self.leaps.carried() if self.leaps else {}
-        rest = {"acceleration": leaps, "was_at_mode": self._was_at_mode}
-        rest["milder"] = self.milder.carried()
-        return {**damping, **rest}
+        return {
+            **(self.automatic.carried() if self.automatic else {}),
+            "acceleration": self.leaps.carried() if self.leaps else {},
+            "was_at_mode": self._was_at_mode,
+            "milder": self.milder.carried(),
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         if self.automatic and "level" in state:
