@@ -2,9 +2,9 @@
 
     q(z, k) = sum_l w_l prod_i N(z_i; m_il, R_il R_il') prod_j p_jl(k_j)
 
-Draws are differentiable in m and R, along z = m_l + R_l eps with the component drawn first. The
-weights and the probabilities of states are differentiated by the score function, whose component
-is summed out,
+or, with correlated numbers, one N(z; m_l, R_l R_l') for all of them. Draws are differentiable in m
+and R, along z = m_l + R_l eps with the component drawn first. The weights and the probabilities of
+states are differentiated by the score function, whose component is summed out,
 
     grad_{w,p} E_q g  =  E_q[(g(z, k) - b) grad_{w,p} log q(z, k)],    g = log p - log q
 
@@ -107,8 +107,8 @@ class JointDensity(TorchDistribution):
         shape = self._extended_shape(sample_shape)
         component = self.mixture.draw_components(math.prod(shape[:-1]))
         like = self.mixture.log_weights
-        parts = [nodes.sample(component).to(like) for nodes in self.mixture.sites.values()]
-        return torch.cat([part.flatten(1) for part in parts], 1).reshape(shape)
+        parts = self.mixture.sample(component).values()
+        return torch.cat([part.to(like).flatten(1) for part in parts], 1).reshape(shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
         result = self.mixture.log_prob(self.unpack(value))
@@ -116,15 +116,9 @@ class JointDensity(TorchDistribution):
 
     def score_parts(self, value: Tensor) -> ScoreParts:
         """See the module's text."""
-        numbers = states = value.new_zeros(self.mixture.num_components)
-        for name, part in self.unpack(value).items():
-            nodes = self.mixture.sites[name]
-            if isinstance(nodes, Normals):
-                held = Normals(nodes.mean.detach(), nodes.factor.detach())
-                numbers = numbers + held.log_prob(part).sum(-1)
-            else:
-                states = states + nodes.log_prob(part).sum(-1)
-        states = states + self.mixture.log_weights
+        parts = self.unpack(value)
+        numbers = self.mixture.detached().log_numbers(parts)
+        states = self.mixture.log_states(parts) + self.mixture.log_weights
         log_prob = (numbers + states.detach()).logsumexp(-1)
         score = (numbers.detach() + states).logsumexp(-1)
         if not score.requires_grad:

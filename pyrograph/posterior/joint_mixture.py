@@ -8,7 +8,8 @@ follow by Bayes' rule,
     w_l | x_G  ~  w_l prod_{i in G} q_il(x_i)
 
 without inference running again. Continuous nodes are Gaussian in unconstrained space within a
-component, pushed through the map to the site's support.
+component, pushed through the map to the site's support. Where a component correlates them, one
+normal of all their numbers is in the place of the product, and they regress on what is given.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class MixturePosterior(ScopedPosterior):
         graph: the factor graph, unconstrained.
         mixture: over its sites.
         scopes: beliefs of the factors.
-        is_joint: whether nodes are independent within a component, so that the mixture is all
-            there is; beliefs of factors may know of more dependence.
+        is_joint: whether the mixture is all there is; else beliefs of factors know of more
+            dependence within a component than it does.
         run: ``converged``, ``status``, ``history`` and evidence, see :class:`Posterior`.
     """
 
@@ -86,9 +87,9 @@ class MixturePosterior(ScopedPosterior):
     def sample(self, num_samples: int) -> dict[str, Tensor]:
         """Draws from the joint mixture: one component for all nodes of a draw.
 
-        Nodes are independent within a component, also where ``covariance="full"`` correlated
-        them in the beliefs of factors (:meth:`factor_marginal`). Draws that keep such dependence
-        are those of ``covariance="diagonal"`` with more components.
+        Where ``covariance="full"`` correlated nodes in the beliefs of factors
+        (:meth:`factor_marginal`) and no joint mixture has these beliefs, nodes are independent
+        within a component, and the status says so.
         """
         num_samples = number_of_draws(num_samples)
         sites = self.graph.sites
@@ -98,11 +99,10 @@ class MixturePosterior(ScopedPosterior):
                 for name, site in sites.items()
             }
         component, free = self.mixture.draw_components(num_samples), {}
-        for name, site in sites.items():
-            drawn = self.mixture.sites[name].sample(component).detach()
-            if site.is_discrete:
-                drawn = site.enumeration.to(drawn.device)[drawn]
-            free[name] = drawn.reshape(num_samples, *site.batch_shape, *site.event_shape)
+        for name, drawn in self.mixture.sample(component).items():
+            site = sites[name]
+            values = site.enumeration.to(drawn.device)[drawn] if site.is_discrete else drawn
+            free[name] = values.detach().reshape(num_samples, *site.batch_shape, *site.event_shape)
         values = self.graph.constrain(self._as_drawn(free))
         return {name: value.detach() for name, value in values.items()}
 
@@ -120,14 +120,15 @@ class MixturePosterior(ScopedPosterior):
                 is no tensor by site; a value so far out that no component reaches it.
             ShapeMismatch: a value or mask has another shape than the site.
             UnsupportedSite: a site's support depends on latents.
-            InferenceError: nodes are correlated within a component (``covariance="full"``).
+            InferenceError: ``covariance="full"`` correlated nodes of factors, and no joint
+                mixture has these beliefs.
         """
         values = _by_site("values", values)
         mask = _by_site("mask", {} if mask is None else mask)
         if not self.is_joint:
             raise InferenceError(
-                "conditioning needs nodes that are independent within a component; run QBethe with "
-                'covariance="diagonal"'
+                "conditioning needs a joint mixture, and none has the beliefs of the factors (see "
+                'posterior.status); run QBethe with covariance="diagonal"'
             )
         known, given = {}, dict(self.given)
         for name in [*values, *(name for name in mask if name not in values)]:
@@ -204,7 +205,7 @@ class MixturePosterior(ScopedPosterior):
     @torch.inference_mode(False)  # its parameters are to be trained
     def guide(self, sites: Sequence[str] | None = None) -> MixtureGuide:
         """The joint mixture as a Pyro guide with its exact density; sites left out are integrated
-        out. Nodes are independent within a component, as in :meth:`sample`.
+        out. Nodes of a component are as in :meth:`sample`.
 
         Raises:
             OptionError: no such site, or an empty list.

@@ -4,10 +4,11 @@ One auxiliary site draws all nodes together from
 
     q(x) = sum_l w_l prod_i q_il(x_i)
 
-(:mod:`.joint_density`): the numbers of continuous nodes in unconstrained space and the numbers of
-the states of discrete ones. Every latent site is then a ``Delta`` at its image, carrying the log
-Jacobian as its density; values of states have none. So the guide's trace has the exact log density
-of what it drew, and works in ``Predictive``, ``Importance``, ``SVI`` and ``AutoGuideList``.
+or from components that correlate continuous nodes (:mod:`.joint_density`): the numbers of
+continuous nodes in unconstrained space and the numbers of the states of discrete ones. Every latent
+site is then a ``Delta`` at its image, carrying the log Jacobian as its density; values of states
+have none. So the guide's trace has the exact log density of what it drew, and works in
+``Predictive``, ``Importance``, ``SVI`` and ``AutoGuideList``.
 
 The guide knows its sites by plain descriptions. It never runs the model, and a saved
 ``state_dict`` is enough to build it again: :meth:`MixtureGuide.from_state_dict`.
@@ -46,7 +47,9 @@ class MixtureGuide(SiteGuide):
 
     Its parameters are ``logits [L]`` of the weights and, per site k of n nodes, ``loc_k [L, n, d]``
     and ``scale_k [L, n, d]`` or, of correlated numbers, ``scale_tril_k [L, n, d, d]`` in
-    unconstrained space; or ``logits_k [L, n, c]`` of states.
+    unconstrained space; or ``logits_k [L, n, c]`` of states. Where nodes of a component are
+    correlated, one ``scale_tril [L, D, D]`` over the D numbers of all sites is in the place of
+    their scales.
     All are trained by ``SVI`` with ``Trace_ELBO``; several particles, vectorised, quieten the
     gradient of the weights.
 
@@ -54,6 +57,7 @@ class MixtureGuide(SiteGuide):
         sites: plain descriptions, see :func:`pyrograph.posterior.belief_guide.describe`.
         logits: ``[L]``.
         parameters: of each site, its tensors by name, without the number.
+        scale_tril: ``[L, D, D]`` of correlated numbers, else None.
     """
 
     def __init__(
@@ -61,12 +65,16 @@ class MixtureGuide(SiteGuide):
         sites: Sequence[Mapping[str, Any]],
         logits: Tensor,
         parameters: Sequence[Mapping[str, Tensor]],
+        scale_tril: Tensor | None = None,
     ):
         super().__init__(sites)
         self.logits = PyroParam(logits.detach().clone(), constraints.real)
         for k, tensors in enumerate(parameters):
             for name, value in tensors.items():
                 setattr(self, f"{name}_{k}", PyroParam(value.detach().clone(), CONSTRAINTS[name]))
+        self.is_correlated = scale_tril is not None
+        if scale_tril is not None:
+            self.scale_tril = PyroParam(scale_tril.detach().clone(), constraints.lower_cholesky)
         self._baseline = Baseline()
 
     @classmethod
@@ -77,7 +85,7 @@ class MixtureGuide(SiteGuide):
             UnsupportedSite: a site's support depends on latents.
             InferenceError: a continuous node has no width, as when it was conditioned on.
         """
-        parameters = []
+        parameters, correlated = [], []
         for site in sites:
             nodes = mixture.sites[site.name]
             if isinstance(nodes, Categoricals):
@@ -88,9 +96,15 @@ class MixtureGuide(SiteGuide):
                     f'site "{site.name}" has nodes of no width, which have no density; leave it '
                     "out: guide(sites=[...])"
                 )
+            if mixture.is_correlated:
+                parameters.append({"loc": nodes.mean})
+                correlated.append(site.name)
+                continue
             width = "scale_tril" if nodes.is_dense else "scale"
             parameters.append({"loc": nodes.mean, width: nodes.factor})
-        return cls([describe(site) for site in sites], _finite(mixture.log_weights), parameters)
+        root = mixture.together(correlated).root.squeeze(1) if correlated else None
+        described = [describe(site) for site in sites]
+        return cls(described, _finite(mixture.log_weights), parameters, root)
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any]) -> MixtureGuide:
@@ -106,21 +120,35 @@ class MixtureGuide(SiteGuide):
             width = {"scale": unit}
             if f"scale_tril_{k}_unconstrained" in state:
                 width = {"scale_tril": torch.diag_embed(unit)}
+            elif "scale_tril_unconstrained" in state:
+                width = {}
             parameters.append({"loc": torch.zeros_like(loc), **width})
-        guide = cls(sites, torch.zeros_like(state["logits_unconstrained"]), parameters)
+        root = state.get("scale_tril_unconstrained")
+        if root is not None:
+            root = torch.eye(root.shape[-1]).to(root).expand_as(root)
+        guide = cls(sites, torch.zeros_like(state["logits_unconstrained"]), parameters, root)
         guide.load_state_dict(state)
         return guide
 
     def mixture(self) -> JointMixture:
         """Over the guide's sites, at the present parameters."""
         nodes: dict[str, Normals | Categoricals] = {}
+        root = self.scale_tril if self.is_correlated else None
+        row = 0
         for k, (name, site) in enumerate(self.sites.items()):
-            if site["values"] is None:
-                width = "scale" if hasattr(self, f"scale_{k}") else "scale_tril"
-                nodes[name] = Normals(getattr(self, f"loc_{k}"), getattr(self, f"{width}_{k}"))
-            else:
+            if site["values"] is not None:
                 nodes[name] = Categoricals(getattr(self, f"logits_{k}").log_softmax(-1))
-        return JointMixture(self.logits.log_softmax(0), nodes)
+                continue
+            loc = getattr(self, f"loc_{k}")
+            if root is None:
+                width = "scale" if hasattr(self, f"scale_{k}") else "scale_tril"
+                factor = getattr(self, f"{width}_{k}")
+            else:
+                count = loc[0].numel()
+                factor = root[:, row : row + count].unflatten(1, loc.shape[1:])
+                row += count
+            nodes[name] = Normals(loc, factor)
+        return JointMixture(self.logits.log_softmax(0), nodes, self.is_correlated)
 
     def distribution(self) -> JointDensity:
         """The density over packed vectors."""

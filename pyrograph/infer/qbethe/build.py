@@ -40,6 +40,8 @@ class Network:
         counting: per kind ``[V]``, 1 - d_i.
         num_ties: free numbers of the correlations, ``(scopes, numbers)`` by parameter.
         is_forest: whether the scopes close no cycle.
+        joins: whether their continuous nodes close none, so that correlations within scopes make
+            one Gaussian of a component.
     """
 
     kinds: list[Kind]
@@ -50,6 +52,7 @@ class Network:
     counting: list[Tensor]
     num_ties: dict[str, tuple[int, int]]
     is_forest: bool
+    joins: bool
 
 
 def build(graph: FactorGraph, is_full: bool, closed_forms: bool | None) -> Network:
@@ -75,7 +78,16 @@ def build(graph: FactorGraph, is_full: bool, closed_forms: bool | None) -> Netwo
         potentials.append(_potential(graph, group, wiring, closed_forms))
     different = [torch.stack(scope.nodes, 1) for scope in scopes]
     forest = is_forest(different, graph.num_nodes)
-    return Network(kinds, kind, row, potentials, scopes, counting, ties, forest)
+    numbers = [_continuous(scope, kinds) for scope in scopes]
+    joins = is_forest([nodes for nodes in numbers if nodes.shape[1] > 1], graph.num_nodes)
+    return Network(kinds, kind, row, potentials, scopes, counting, ties, forest, joins)
+
+
+def _continuous(scope: ScopeEntropies, kinds: list[Kind]) -> Tensor:
+    """``[S, slots]``, the continuous nodes of scopes."""
+    slots = zip(scope.wiring.kinds, scope.nodes, strict=True)
+    nodes = [own for kind, own in slots if not kinds[kind].is_discrete]
+    return torch.stack(nodes, 1) if nodes else scope.nodes[0].new_zeros(scope.num_scopes, 0)
 
 
 def _kinds(graph: FactorGraph) -> tuple[list[Kind], Tensor, Tensor]:

@@ -39,6 +39,7 @@ from pyrograph.infer.qbethe.certificate import (
 )
 from pyrograph.infer.qbethe.components import Components, Parameters
 from pyrograph.infer.qbethe.entropy import component_entropies, node_entropies, overlaps
+from pyrograph.infer.qbethe.joint import MOST_ENTRIES, joint_root, root_entries
 from pyrograph.infer.qbethe.potentials import IntegratedPotential
 from pyrograph.infer.qbethe.results import mixture_of_graph
 from pyrograph.infer.qbethe.rules import (
@@ -66,10 +67,10 @@ DECAY = (0.9, 0.95)
 HELD = 0.4
 #: Steps per iteration of L-BFGS, and its memory.
 LBFGS_STEPS, LBFGS_MEMORY = 5, 20
-#: Said of every run with correlations within factors.
+#: Said of correlations within factors that make no joint distribution, and why.
 INDEPENDENT_DRAWS = (
-    'With covariance="full" sample() and guide() draw the nodes of a component independently, '
-    "without the correlations within factors that factor_marginal() has: for joint draws take "
+    "sample() and guide() draw the nodes of a component independently, without the correlations "
+    "within factors that factor_marginal() has: {}. For joint draws take "
     'covariance="diagonal" and more components.'
 )
 
@@ -90,9 +91,10 @@ class QBethe(Engine):
             whichever is more. With 12 the
             optimiser may gain some 0.2 nats from their errors at a node.
         covariance: ``"diagonal"``, nodes independent in a component, or ``"full"``, correlated
-            within the scope of a factor (and the numbers of a node with each other). The
-            evidence and ``factor_marginal`` know of these correlations; ``posterior.sample`` and
-            ``posterior.guide`` draw the nodes of a component independently.
+            within the scope of a factor (and the numbers of a node with each other). On forests
+            these make one Gaussian of a component (:mod:`.joint`), from which the posterior
+            draws and conditions. On graphs with cycles the evidence and ``factor_marginal`` know
+            of them, and ``posterior.sample`` and ``posterior.guide`` draw nodes independently.
         num_restarts: runs side by side from different starts, of which the best is kept.
         optimizer: ``"adam"`` or ``"lbfgs"``.
         lr: step of Adam in units of the starting widths, decaying along a cosine.
@@ -336,13 +338,15 @@ class QBethe(Engine):
                 size = integrated(self.network, mixture, self._rules)
                 seen = scattered_energies(self.network, mixture, like)
                 found = certify(like, optimised, (sums, second), seen, size, self._is_bound)
+            root, apart = self._joined(mixture)
         return mixture_of_graph(
             graph,
             self.network,
             mixture,
-            is_joint=self.covariance == "diagonal",
+            root,
+            is_joint=apart is None,
             converged=self.converged,
-            status=with_notes(self.status, [*found.notes, *self._apart()]),
+            status=with_notes(self.status, [*found.notes, *([] if apart is None else [apart])]),
             history=self.history,
             log_evidence=found.evidence,
             evidence_kind=found.kind,
@@ -357,9 +361,21 @@ class QBethe(Engine):
                     return potential.local.name(e)
         return None
 
-    def _apart(self) -> list[str]:
-        """What is to be said where beliefs of factors know of more dependence than the mixture."""
-        return [INDEPENDENT_DRAWS] if self.network.num_ties else []
+    def _joined(self, mixture: Components) -> tuple[Tensor | None, str | None]:
+        """The root of correlated nodes' joint covariance, and what is to be said where there
+        should be one and is none."""
+        if not self.network.num_ties:
+            return None, None
+        if not self.network.joins:
+            return None, INDEPENDENT_DRAWS.format("on a graph with cycles these make no joint one")
+        entries = root_entries(self.network, self.num_components)
+        if entries > MOST_ENTRIES:
+            reason = f"the roots of their joint covariance would have {entries:,} entries"
+            return None, INDEPENDENT_DRAWS.format(reason)
+        root = joint_root(self.network, mixture)
+        if root is None:
+            return None, INDEPENDENT_DRAWS.format("some numbers of a factor determine each other")
+        return root, None
 
     @property
     def _is_bound(self) -> bool:

@@ -18,25 +18,32 @@ from pyrograph.posterior.scopes import Scopes
 
 
 def mixture_of_graph(
-    graph: FactorGraph, network: Network, components: Components, *, is_joint: bool, **run
+    graph: FactorGraph, network: Network, components: Components, root: Tensor | None, **run
 ) -> MixturePosterior:
     """The posterior of a single restart.
 
     Args:
-        is_joint: whether nodes are independent within a component.
-        run: how it went, see :class:`MixturePosterior`.
+        root: ``[L, D, D]`` of all numbers' covariances (:func:`joint_root`); None where nodes are
+            independent within a component.
+        run: how it went and whether the mixture is all there is, see :class:`MixturePosterior`.
     """
-    sites, first = {}, 0
+    sites, first, row = {}, 0, 0
     for name, site in graph.sites.items():
         nodes = torch.arange(first, first + site.num_nodes, device=network.kind.device)
         first += site.num_nodes
         kind, rows = int(network.kind[nodes[0]]), network.row[nodes]
         if site.is_discrete:
             sites[name] = Categoricals(components.log_probs[kind][0][:, rows])
+            continue
+        mean = components.means[kind][0, :, rows]
+        if root is None:
+            own = components.roots[kind]
+            factor = (components.scales[kind] if own is None else own)[0, :, rows]
         else:
-            root = components.roots[kind]
-            factor = components.scales[kind] if root is None else root
-            sites[name] = Normals(components.means[kind][0, :, rows], factor[0, :, rows])
+            count = mean[0].numel()
+            factor = root[:, row : row + count].unflatten(1, mean.shape[1:])
+            row += count
+        sites[name] = Normals(mean, factor)
     scopes = [
         Scopes(
             graph.statements_of(group),
@@ -45,8 +52,8 @@ def mixture_of_graph(
         )
         for group, potential in zip(graph.factors, network.potentials, strict=True)
     ]
-    mixture = JointMixture(components.log_weights[0], sites)
-    return MixturePosterior(graph, mixture, scopes, is_joint=is_joint, **run)
+    mixture = JointMixture(components.log_weights[0], sites, root is not None)
+    return MixturePosterior(graph, mixture, scopes, **run)
 
 
 def _belief(components: Components, wiring: Wiring, group: FactorGroup) -> Tensor | Gaussian:

@@ -14,7 +14,6 @@ from torch.testing import assert_close
 import pyrograph as pg
 from pyrograph.errors import (
     ConvergenceWarning,
-    InferenceError,
     NonFiniteDensity,
     OptionError,
     ShapeMismatch,
@@ -248,12 +247,6 @@ def test_bad_conditions_are_refused(values, mask, error, words):
     q = fit(chain, num_components=2, num_steps=2)
     with pytest.raises(error, match=words):
         q.condition(values, mask)
-
-
-def test_full_covariance_has_no_joint_to_condition():
-    q = fit(chain, num_components=2, num_steps=2, covariance="full")
-    with pytest.raises(InferenceError, match="diagonal"):
-        q.condition({"x": torch.zeros(5)})
 
 
 # ---------------------------------------------------------------------- trust
