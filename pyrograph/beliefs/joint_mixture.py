@@ -151,6 +151,14 @@ class JointMixture:
     def num_components(self) -> int:
         return len(self.log_weights)
 
+    @property
+    def shapes(self) -> dict[str, torch.Size]:
+        """Of sites, ``[n, d]`` of numbers or ``[n]`` of states."""
+        return {
+            name: nodes.mean.shape[1:] if isinstance(nodes, Normals) else nodes.log_p.shape[1:2]
+            for name, nodes in self.sites.items()
+        }
+
     def log_prob(self, values: Mapping[str, Tensor]) -> Tensor:
         """``[*S]``: log density of the given sites, others integrated out.
 

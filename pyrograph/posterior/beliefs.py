@@ -1,25 +1,39 @@
-"""A posterior made of one belief per node: the product of its marginals.
-
-    p(latents | data) is approximated by prod_i q_i(x_i)
+"""A posterior made of beliefs of nodes and factors.
 
 Discrete nodes have categorical beliefs, continuous ones Gaussians in unconstrained space, pushed
-through the map to the site's support. Factors keep beliefs over their scopes besides.
+through the map to the site's support. Where the scopes of factors close no cycle, these make a
+joint distribution (:mod:`.forest`); otherwise
+
+    p(latents | data) is approximated by prod_i q_i(x_i)
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, MultivariateNormal, Normal, biject_to
 
 from pyrograph.beliefs import Conjugate, Gaussian, Natural
+from pyrograph.beliefs.forest import (
+    JointForest,
+    NumberBranches,
+    NumberTree,
+    StateBranches,
+    StateTree,
+    number_branches,
+    renumbered,
+    state_branches,
+)
 from pyrograph.errors import OptionError
+from pyrograph.graph.forest import is_forest, parent_slots
 from pyrograph.graph.spaces import unconstrain
 from pyrograph.posterior.belief_guide import BeliefGuide
 from pyrograph.posterior.conjugate import conjugate_distribution
 from pyrograph.posterior.finite import States
+from pyrograph.posterior.forest_guide import ForestGuide
 from pyrograph.posterior.posterior import number_of_draws
 from pyrograph.posterior.pushforward import Pushforward, Reshaped, is_real
 from pyrograph.posterior.scopes import ScopedPosterior, Scopes
@@ -49,14 +63,93 @@ class BeliefPosterior(ScopedPosterior):
         super().__init__(graph, scopes, **run)
         self.family, self.row, self.beliefs = family, row, list(beliefs)
 
-    def _belief(self, name: str) -> Tensor | Natural:
-        """Of a site's nodes, in row-major order."""
+    def _ids(self, name: str) -> Tensor:
+        """``[n]``, of a site's nodes, in row-major order."""
         site = self._site(name)
-        first = self.graph.node_id(name, *(0,) * len(site.batch_shape)) if site.num_nodes else 0
-        nodes = torch.arange(first, first + site.num_nodes, device=self.row.device)
-        if not len(nodes):
+        if not site.num_nodes:
             raise OptionError(f'site "{name}" has no elements')
-        return self.beliefs[int(self.family[first])][self.row[nodes]]
+        first = self.graph.node_id(name, *(0,) * len(site.batch_shape))
+        return torch.arange(first, first + site.num_nodes, device=self.row.device)
+
+    def _belief(self, name: str) -> Tensor | Natural:
+        """Of a site's nodes."""
+        nodes = self._ids(name)
+        return self.beliefs[int(self.family[nodes[0]])][self.row[nodes]]
+
+    @cached_property
+    def joint(self) -> JointForest | None:
+        """The joint distribution that beliefs of nodes and factors make, over all sites but those
+        with gamma and beta beliefs; None where no factor tells of dependence, or such factors of
+        discrete nodes, or of continuous ones, close a cycle."""
+        told: dict[type, list[tuple[Tensor, Tensor | Gaussian]]] = {Tensor: [], Gaussian: []}
+        for part in self.scopes:
+            if part.nodes is not None:
+                belief = part.beliefs().detach()
+                kind = Tensor if isinstance(belief, Tensor) else Gaussian
+                told[kind].append((part.nodes, belief))
+        scopes = {kind: [nodes for nodes, _ in parts] for kind, parts in told.items()}
+        if not any(scopes.values()) or not all(
+            is_forest(nodes, self.graph.num_nodes) for nodes in scopes.values()
+        ):
+            return None
+        shapes, num_states, numbers = {}, {}, {Tensor: [], Gaussian: []}
+        for name, site in self.graph.sites.items():
+            belief = self._belief(name)
+            if isinstance(belief, Tensor):
+                shapes[name], num_states[name] = torch.Size([site.num_nodes]), belief.shape[1]
+                numbers[Tensor].append(self._ids(name))
+            elif not isinstance(belief, Conjugate):
+                shapes[name] = belief.shift.shape
+                numbers[Gaussian].append(self._ids(name))
+        trees = {
+            kind: self._tree(kind, torch.cat(nodes), told[kind]) if nodes else None
+            for kind, nodes in numbers.items()
+        }
+        return JointForest(shapes, num_states, trees[Tensor], trees[Gaussian])
+
+    def _tree(
+        self, kind: type, nodes: Tensor, told: Sequence[tuple[Tensor, Tensor | Gaussian]]
+    ) -> StateTree | NumberTree:
+        """Of nodes of one kind, from the beliefs of factors ``[E, k]`` between them."""
+        is_discrete = kind is Tensor
+        place = nodes.new_zeros(self.graph.num_nodes)
+        place[nodes] = torch.arange(len(nodes), device=nodes.device)
+        is_child = torch.zeros_like(place, dtype=torch.bool)
+        branches, size = [], 0
+        slots = parent_slots([scope for scope, _ in told], self.graph.num_nodes) if told else []
+        for (scope, belief), slot in zip(told, slots, strict=True):
+            if is_discrete:
+                found = state_branches(scope, belief, slot)
+            else:
+                widths = [self.beliefs[int(f)].d for f in self.family[scope[0]]]
+                found = number_branches(scope, belief, slot, widths)
+            for branch in found:
+                is_child[branch.children] = True
+                branches.append(renumbered(branch, place))
+        means = []
+        for f, belief in enumerate(self.beliefs):
+            own = nodes[self.family[nodes] == f]
+            if not len(own):
+                continue
+            roots = own[~is_child[own]]
+            if is_discrete:
+                log_p = belief.detach()[self.row[roots]].unsqueeze(1)
+                branch = StateBranches(None, place[roots].unsqueeze(1), log_p)
+            else:
+                alone = belief.detach()[self.row[roots]]
+                root = torch.linalg.cholesky(alone.covariance)
+                lever = root[:, :, :0]
+                branch = NumberBranches(None, place[roots].unsqueeze(1), (belief.d,), lever, root)
+                means.append((place[own], belief.detach()[self.row[own]].mean))
+                size = max(size, belief.d)
+            if len(roots):
+                branches.append(branch)
+        if is_discrete:
+            return StateTree(branches, len(nodes))
+        mean = means[0][1].new_zeros(len(nodes), size)
+        for at, value in means:
+            mean[at, : value.shape[1]] = value
+        return NumberTree(mean, branches)
 
     def marginal(self, site: str) -> Distribution:
         """``Categorical`` over the states ``[*batch, c]`` of a discrete site, whose draws are the
@@ -82,17 +175,33 @@ class BeliefPosterior(ScopedPosterior):
         return Pushforward(base, biject_to(support_on(described.support, belief.shift.device)))
 
     def sample(self, num_samples: int) -> dict[str, Tensor]:
-        """Draws from the product of the marginals; dependence between nodes is not kept."""
-        shape, values, free = (number_of_draws(num_samples),), {}, {}
+        """Joint draws where the scopes of factors close no cycle, exact ones if the beliefs are;
+        else draws from the product of the marginals.
+
+        Discrete and continuous nodes are looked at apart: what they tell about each other is not
+        kept, nor what parity checks, differences of very many states and nodes with gamma and beta
+        beliefs tell.
+        """
+        count = number_of_draws(num_samples)
+        values, free = {}, {}
+        joint = {} if self.joint is None else self.joint.sample(torch.zeros(count))
         for name, site in self.graph.sites.items():
-            if not site.is_discrete and site.support is None:  # known with the others' values alone
-                normal = normal_of(self._belief(name), site.batch_shape, site.event_shape)
-                free[name] = normal.sample(shape)
-                continue
-            value = self.marginal(name).sample(shape)
-            if site.is_discrete:
-                value = site.enumeration.to(value.device)[value]
-            values[name] = value
+            shape, belief = (count, *site.batch_shape, *site.event_shape), self._belief(name)
+            if isinstance(belief, Tensor):
+                state = joint[name] if name in joint else self.marginal(name).sample((count,))
+                chosen = site.enumeration.to(state.device)[state]
+                values[name] = chosen.reshape(shape)
+            elif name not in joint and site.support is not None:
+                values[name] = self.marginal(name).sample((count,))
+            else:
+                if name in joint:
+                    value = joint[name].reshape(shape)
+                else:
+                    value = normal_of(belief, site.batch_shape, site.event_shape).sample((count,))
+                if site.support is None:  # known with the others' values alone
+                    free[name] = value
+                else:
+                    values[name] = biject_to(support_on(site.support, value.device))(value)
         if not free:
             return self._as_drawn(values)
         fixed = [site for name, site in self.graph.sites.items() if name in values]
@@ -102,14 +211,20 @@ class BeliefPosterior(ScopedPosterior):
         return self._as_drawn(joint)
 
     @torch.inference_mode(False)  # its parameters are to be trained
-    def guide(self, sites: Sequence[str] | None = None) -> BeliefGuide:
-        """The product of the sites' marginals as a Pyro guide.
+    def guide(self, sites: Sequence[str] | None = None) -> BeliefGuide | ForestGuide:
+        """The joint distribution of all sites as a Pyro guide where :meth:`sample` draws jointly;
+        else, and of some sites, the product of their marginals.
 
         Raises:
             OptionError: no such site, or an empty list.
             UnsupportedSite: a site's support depends on latents.
         """
         chosen = self._chosen(sites)
+        described = {site.name for site in chosen}
+        if self.joint is not None and described == set(self.joint.shapes) == set(self.graph.sites):
+            return ForestGuide.from_forest(list(self.graph.sites.values()), self.joint).drawing(
+                self.graph
+            )
         beliefs = [self._belief(site.name) for site in chosen]
         return BeliefGuide.from_beliefs(chosen, beliefs).drawing(self.graph)
 

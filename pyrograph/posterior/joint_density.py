@@ -25,7 +25,7 @@ from pyro.distributions import TorchDistribution, constraints
 from pyro.distributions.score_parts import ScoreParts
 from torch import Tensor
 
-from pyrograph.beliefs import JointMixture, Normals
+from pyrograph.beliefs import JointForest, JointMixture
 
 NO_BATCH = torch.Size()
 #: Share of the newest value in the mean of the learning signal over steps.
@@ -67,7 +67,7 @@ class JointDensity(TorchDistribution):
     function of what has ``rsample``, and gets their gradient wrong.
 
     Args:
-        mixture: D numbers in all.
+        mixture: D numbers in all; a forest has a single component.
         baseline: for the score function; one that lives as long as the parameters do.
     """
 
@@ -77,13 +77,13 @@ class JointDensity(TorchDistribution):
 
     def __init__(
         self,
-        mixture: JointMixture,
+        mixture: JointMixture | JointForest,
         baseline: Baseline | None = None,
         batch_shape: torch.Size = NO_BATCH,
         validate_args: bool | None = None,
     ):
         self.mixture, self.baseline = mixture, baseline
-        width = sum(_width(nodes) for nodes in mixture.sites.values())
+        width = sum(shape.numel() for shape in mixture.shapes.values())
         super().__init__(batch_shape, torch.Size([width]), validate_args=validate_args)
 
     def expand(self, batch_shape: torch.Size, _instance=None) -> JointDensity:
@@ -94,13 +94,10 @@ class JointDensity(TorchDistribution):
     def unpack(self, value: Tensor) -> dict[str, Tensor]:
         """Of ``[*S, D]`` by site, ``[*S, n, d]`` numbers or ``[*S, n]`` state numbers."""
         out, start = {}, 0
-        for name, nodes in self.mixture.sites.items():
-            part = value[..., start : start + _width(nodes)]
-            start += _width(nodes)
-            if isinstance(nodes, Normals):
-                out[name] = part.reshape(*part.shape[:-1], *nodes.mean.shape[1:])
-            else:
-                out[name] = part.detach().to(torch.int64)
+        for name, shape in self.mixture.shapes.items():
+            part = value[..., start : start + shape.numel()].unflatten(-1, shape)
+            start += shape.numel()
+            out[name] = part if len(shape) == 2 else part.detach().to(torch.int64)
         return out
 
     def rsample(self, sample_shape: torch.Size = NO_BATCH) -> Tensor:
@@ -126,8 +123,3 @@ class JointDensity(TorchDistribution):
         if self.baseline is not None:
             score.register_hook(self.baseline)
         return ScoreParts(log_prob, score, log_prob + log_prob.detach() * score)
-
-
-def _width(nodes) -> int:
-    """Numbers of a packed site."""
-    return nodes.mean[0].numel() if isinstance(nodes, Normals) else nodes.log_p.shape[1]

@@ -1,38 +1,26 @@
-"""A joint mixture as a Pyro guide with its exact density.
-
-One auxiliary site draws all nodes together from
+"""A joint mixture as a Pyro guide with its exact density (:mod:`.joint_guide`).
 
     q(x) = sum_l w_l prod_i q_il(x_i)
 
-or from components that correlate continuous nodes (:mod:`.joint_density`): the numbers of
-continuous nodes in unconstrained space and the numbers of the states of discrete ones. Every latent
-site is then a ``Delta`` at its image, carrying the log Jacobian as its density; values of states
-have none. So the guide's trace has the exact log density of what it drew, and works in
-``Predictive``, ``Importance``, ``SVI`` and ``AutoGuideList``.
-
-The guide knows its sites by plain descriptions. It never runs the model, and a saved
-``state_dict`` is enough to build it again: :meth:`MixtureGuide.from_state_dict`.
+or with components that correlate continuous nodes. The guide knows its sites by plain descriptions.
+It never runs the model, and a saved ``state_dict`` is enough to build it again:
+:meth:`MixtureGuide.from_state_dict`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pyro
 import torch
-from pyro.distributions import Delta, constraints
+from pyro.distributions import constraints
 from pyro.nn import PyroParam
 from torch import Tensor
 
 from pyrograph.beliefs import Categoricals, JointMixture, Normals
 from pyrograph.errors import InferenceError
 from pyrograph.posterior.belief_guide import describe
-from pyrograph.posterior.guide import image
-from pyrograph.posterior.joint_density import Baseline, JointDensity
-from pyrograph.posterior.mixture import NormalMixture
-from pyrograph.posterior.site_guide import SiteGuide, levels
+from pyrograph.posterior.joint_guide import JointGuide, finite
 
 CONSTRAINTS = {
     "logits": constraints.real,
@@ -42,7 +30,7 @@ CONSTRAINTS = {
 }
 
 
-class MixtureGuide(SiteGuide):
+class MixtureGuide(JointGuide):
     """A mixture over all nodes of its sites, as an ``AutoGuide``; arguments of calls are ignored.
 
     Its parameters are ``logits [L]`` of the weights and, per site k of n nodes, ``loc_k [L, n, d]``
@@ -75,7 +63,6 @@ class MixtureGuide(SiteGuide):
         self.is_correlated = scale_tril is not None
         if scale_tril is not None:
             self.scale_tril = PyroParam(scale_tril.detach().clone(), constraints.lower_cholesky)
-        self._baseline = Baseline()
 
     @classmethod
     def from_mixture(cls, sites: Sequence, mixture: JointMixture) -> MixtureGuide:
@@ -89,7 +76,7 @@ class MixtureGuide(SiteGuide):
         for site in sites:
             nodes = mixture.sites[site.name]
             if isinstance(nodes, Categoricals):
-                parameters.append({"logits": _finite(nodes.log_p)})
+                parameters.append({"logits": finite(nodes.log_p)})
                 continue
             if not bool((nodes.scale > 0).all()):
                 raise InferenceError(
@@ -104,7 +91,7 @@ class MixtureGuide(SiteGuide):
             parameters.append({"loc": nodes.mean, width: nodes.factor})
         root = mixture.together(correlated).root.squeeze(1) if correlated else None
         described = [describe(site) for site in sites]
-        return cls(described, _finite(mixture.log_weights), parameters, root)
+        return cls(described, finite(mixture.log_weights), parameters, root)
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any]) -> MixtureGuide:
@@ -149,104 +136,3 @@ class MixtureGuide(SiteGuide):
                 row += count
             nodes[name] = Normals(loc, factor)
         return JointMixture(self.logits.log_softmax(0), nodes, self.is_correlated)
-
-    def distribution(self) -> JointDensity:
-        """The density over packed vectors."""
-        return JointDensity(self.mixture(), self._baseline)
-
-    def forward(self, *args, **kwargs) -> dict[str, Tensor]:
-        """Draw every site; returns ``{site: value}`` in the program's space."""
-        fn = self.distribution()
-        latent = pyro.sample(f"_{self._pyro_name}_latent", fn, infer={"is_auxiliary": True})
-        plates = self._create_plates(*args, **kwargs)
-        lead = latent.shape[:-1]  # plates around the program's, as of parallel particles
-        result = {}
-        for name, site, part in self._parts(fn.unpack(latent), lead):
-            with ExitStack() as stack:
-                for plate, _, _ in site["plates"]:
-                    stack.enter_context(plates[plate])
-                result[name] = pyro.sample(name, _point(site, part))
-        return result
-
-    def _parts(
-        self, packed: Mapping[str, Tensor], lead: torch.Size
-    ) -> Iterator[tuple[str, dict[str, Any], Tensor]]:
-        """Unconstrained numbers or state numbers in the sites' shapes, lead plates outermost."""
-        for name, site in self.sites.items():
-            shape = torch.broadcast_shapes(torch.Size(site["batch_shape"]), lead)
-            if site["values"] is None:
-                shape = shape + torch.Size(site["event_shape"])
-            yield name, site, packed[name].reshape(shape)
-
-    @torch.no_grad()
-    def median(self, *args, **kwargs) -> dict[str, Tensor]:
-        """Median of every continuous coordinate in unconstrained space, mapped to the site; the
-        most probable state of discrete nodes."""
-        mixture = self.mixture()
-        packed = {
-            name: _probabilities(mixture, nodes).argmax(-1)
-            if isinstance(nodes, Categoricals)
-            else _quantile(mixture, nodes, 0.5)
-            for name, nodes in mixture.sites.items()
-        }
-        return {
-            name: _point(site, part).v for name, site, part in self._parts(packed, torch.Size())
-        }
-
-    @torch.no_grad()
-    def quantiles(self, quantiles: Sequence[float], *args, **kwargs) -> dict[str, Tensor]:
-        """``{site: [len(quantiles), *shape]}``, coordinate-wise in unconstrained space.
-
-        Of discrete sites the least value that is reached with the probability asked for; states
-        that are vectors have no order, and their sites are left out.
-
-        Raises:
-            OptionError: they are no sequence of numbers from 0 to 1, or there are none.
-        """
-        mixture = self.mixture()
-        points: dict[str, list[Tensor]] = {}
-        for q in levels(quantiles):
-            packed = {
-                name: _state_quantile(_probabilities(mixture, nodes), self.sites[name], q)
-                if isinstance(nodes, Categoricals)
-                else _quantile(mixture, nodes, q)
-                for name, nodes in mixture.sites.items()
-            }
-            for name, site, part in self._parts(packed, torch.Size()):
-                if site["values"] is None or site["values"].dim() == 1:
-                    points.setdefault(name, []).append(_point(site, part).v)
-        return {name: torch.stack(values) for name, values in points.items()}
-
-
-def _point(site: Mapping[str, Any], part: Tensor) -> Delta:
-    """A site at its image; states carry no density."""
-    if site["values"] is None:
-        return image(site, part)
-    value = site["values"].to(part.device)[part]
-    nothing = torch.zeros(part.shape, device=part.device)
-    return Delta(value, log_density=nothing, event_dim=len(site["event_shape"]))
-
-
-def _finite(log_p: Tensor) -> Tensor:
-    """Parameters have to be finite numbers; exp of the least is zero all the same."""
-    return log_p.clamp_min(torch.finfo(log_p.dtype).min / 4)
-
-
-def _probabilities(mixture: JointMixture, nodes: Categoricals) -> Tensor:
-    """``[n, c]``."""
-    return (nodes.log_p + mixture.log_weights[:, None, None]).logsumexp(0).exp()
-
-
-def _quantile(mixture: JointMixture, nodes: Normals, q: float) -> Tensor:
-    """``[n, d]``, of every number."""
-    marginals = NormalMixture(nodes.mean.flatten(1), nodes.scale.flatten(1), mixture.log_weights)
-    return marginals.quantile(q).reshape(nodes.mean.shape[1:])
-
-
-def _state_quantile(probs: Tensor, site: Mapping[str, Any], q: float) -> Tensor:
-    """State numbers ``[n]``; of vectors any."""
-    if site["values"].dim() > 1:
-        return probs.new_zeros(len(probs), dtype=torch.int64)
-    order = site["values"].to(probs.device).argsort()
-    reached = probs[:, order].cumsum(1) < q
-    return order[reached.sum(1).clamp_max(len(order) - 1)]

@@ -21,11 +21,14 @@ class Scopes:
         statements: of every factor.
         index: ``[E]`` position of each factor in the graph's order.
         beliefs: computes them: log values ``[E, c_1, ..., c_k]``, or Gaussians of batch ``[E]``.
+        nodes: ``[E, k]`` of the scopes, where beliefs are kept that tell how these depend on each
+            other; else None.
     """
 
     statements: tuple[str, ...]
     index: Tensor
     beliefs: Callable[[], Tensor | Natural]
+    nodes: Tensor | None = None
 
 
 class ScopedPosterior(Posterior):

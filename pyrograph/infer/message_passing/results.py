@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from pyrograph.beliefs import Gaussian, Natural
+from pyrograph.beliefs import Conjugate, Gaussian, Natural
 from pyrograph.beliefs.gaussian import apply
 from pyrograph.graph import FactorGraph, FactorGroup
+from pyrograph.infer.message_passing.differences import DifferenceFactors
 from pyrograph.infer.message_passing.families import Categorical, Odds
 from pyrograph.infer.message_passing.messages import Message
 from pyrograph.infer.message_passing.network import Block, Family, Network
+from pyrograph.infer.message_passing.parity import ParityFactors
 from pyrograph.infer.message_passing.quadratic import QuadraticFactors, seen, stacked
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 from pyrograph.posterior.beliefs import BeliefPosterior
@@ -39,6 +41,7 @@ def beliefs_of_graph(
             _statements(graph, group, index),
             group.index[index],
             partial(_over_nodes, copy(block), message, beliefs),
+            group.scope[index] if group.arity > 1 and _tells_dependence(block, plain) else None,
         )
         for (group, index), block, message in zip(
             network.members, network.blocks, messages, strict=True
@@ -49,6 +52,17 @@ def beliefs_of_graph(
         own = partial(plain[int(network.family[node[0]])].__getitem__, network.row[node])
         scopes.append(Scopes(_statements(graph, group, index), group.index[index], own))
     return BeliefPosterior(graph, network.family, network.row, plain, scopes, **run)
+
+
+def _tells_dependence(block: Block, beliefs: list[Tensor | Natural]) -> bool:
+    """Whether the block keeps beliefs over its scopes that are no products."""
+    if block.is_mean_field or isinstance(block, ParityFactors):
+        return False
+    if isinstance(block, DifferenceFactors):
+        return block.fits_tables
+    return len({type(beliefs[f]) for f in block.families}) == 1 and not any(
+        isinstance(beliefs[f], Conjugate) for f in block.families
+    )
 
 
 def _over_nodes(block: Block, message: list[Message], beliefs: list) -> Tensor | Gaussian:

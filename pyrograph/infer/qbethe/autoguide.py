@@ -26,7 +26,7 @@ from pyrograph.errors import InferenceError, OptionError, ShapeMismatch
 from pyrograph.infer.options import count, positive
 from pyrograph.posterior.joint_density import Baseline, JointDensity
 from pyrograph.posterior.mixture import NormalMixture
-from pyrograph.posterior.mixture_guide import levels
+from pyrograph.posterior.site_guide import levels
 
 
 class AutoQBethe(AutoContinuous):

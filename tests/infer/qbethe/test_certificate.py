@@ -165,7 +165,7 @@ def test_scattered_points_get_fewer_with_many_integrals():
 
 
 # ---------------------------------------------------------------------- correlations within factors
-def test_draws_without_the_correlations_of_full_covariance_say_so():
+def test_statements_of_one_scope_share_its_correlations_and_draws_have_them():
     """x ~ N(0, 1), y = x + N(0, .01), 1 = x + y + N(0, 1)."""
 
     def model():
@@ -177,10 +177,9 @@ def test_draws_without_the_correlations_of_full_covariance_say_so():
     q = fit(model, num_components=1, covariance="full", optimizer="lbfgs", num_steps=30)
     covariance = q.factor_marginal("y")[1][0]
     np.testing.assert_allclose(covariance, np.linalg.inv(precision), rtol=0.02)
-    assert 'covariance="diagonal"' in q.status and "independently" in q.status
     drawn = q.sample(20_000)
-    assert abs(np.corrcoef(drawn["x"], drawn["y"])[0, 1]) < 0.03
-    assert "independently" not in fit(model, num_components=1, num_steps=2).status
+    found = np.cov(torch.stack([drawn["x"], drawn["y"]]).numpy())
+    np.testing.assert_allclose(found, np.linalg.inv(precision), rtol=0.04)
 
 
 # ---------------------------------------------------------------------- the line search
