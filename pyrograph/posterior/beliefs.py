@@ -16,24 +16,14 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, MultivariateNormal, Normal, biject_to
 
-from pyrograph.beliefs import Conjugate, Gaussian, Natural
-from pyrograph.beliefs.forest import (
-    JointForest,
-    NumberBranches,
-    NumberTree,
-    StateBranches,
-    StateTree,
-    number_branches,
-    renumbered,
-    state_branches,
-)
+from pyrograph.beliefs import Conjugate, Gaussian, JointForest, Natural
 from pyrograph.errors import OptionError
-from pyrograph.graph.forest import is_forest, parent_slots
 from pyrograph.graph.spaces import unconstrain
 from pyrograph.posterior.belief_guide import BeliefGuide
 from pyrograph.posterior.conjugate import conjugate_distribution
 from pyrograph.posterior.finite import States
 from pyrograph.posterior.forest_guide import ForestGuide
+from pyrograph.posterior.joint_beliefs import joint_of_beliefs
 from pyrograph.posterior.posterior import number_of_draws
 from pyrograph.posterior.pushforward import Pushforward, Reshaped, is_real
 from pyrograph.posterior.scopes import ScopedPosterior, Scopes
@@ -78,78 +68,9 @@ class BeliefPosterior(ScopedPosterior):
 
     @cached_property
     def joint(self) -> JointForest | None:
-        """The joint distribution that beliefs of nodes and factors make, over all sites but those
-        with gamma and beta beliefs; None where no factor tells of dependence, or such factors of
-        discrete nodes, or of continuous ones, close a cycle."""
-        told: dict[type, list[tuple[Tensor, Tensor | Gaussian]]] = {Tensor: [], Gaussian: []}
-        for part in self.scopes:
-            if part.nodes is not None:
-                belief = part.beliefs().detach()
-                kind = Tensor if isinstance(belief, Tensor) else Gaussian
-                told[kind].append((part.nodes, belief))
-        scopes = {kind: [nodes for nodes, _ in parts] for kind, parts in told.items()}
-        if not any(scopes.values()) or not all(
-            is_forest(nodes, self.graph.num_nodes) for nodes in scopes.values()
-        ):
-            return None
-        shapes, num_states, numbers = {}, {}, {Tensor: [], Gaussian: []}
-        for name, site in self.graph.sites.items():
-            belief = self._belief(name)
-            if isinstance(belief, Tensor):
-                shapes[name], num_states[name] = torch.Size([site.num_nodes]), belief.shape[1]
-                numbers[Tensor].append(self._ids(name))
-            elif not isinstance(belief, Conjugate):
-                shapes[name] = belief.shift.shape
-                numbers[Gaussian].append(self._ids(name))
-        trees = {
-            kind: self._tree(kind, torch.cat(nodes), told[kind]) if nodes else None
-            for kind, nodes in numbers.items()
-        }
-        return JointForest(shapes, num_states, trees[Tensor], trees[Gaussian])
-
-    def _tree(
-        self, kind: type, nodes: Tensor, told: Sequence[tuple[Tensor, Tensor | Gaussian]]
-    ) -> StateTree | NumberTree:
-        """Of nodes of one kind, from the beliefs of factors ``[E, k]`` between them."""
-        is_discrete = kind is Tensor
-        place = nodes.new_zeros(self.graph.num_nodes)
-        place[nodes] = torch.arange(len(nodes), device=nodes.device)
-        is_child = torch.zeros_like(place, dtype=torch.bool)
-        branches, size = [], 0
-        slots = parent_slots([scope for scope, _ in told], self.graph.num_nodes) if told else []
-        for (scope, belief), slot in zip(told, slots, strict=True):
-            if is_discrete:
-                found = state_branches(scope, belief, slot)
-            else:
-                widths = [self.beliefs[int(f)].d for f in self.family[scope[0]]]
-                found = number_branches(scope, belief, slot, widths)
-            for branch in found:
-                is_child[branch.children] = True
-                branches.append(renumbered(branch, place))
-        means = []
-        for f, belief in enumerate(self.beliefs):
-            own = nodes[self.family[nodes] == f]
-            if not len(own):
-                continue
-            roots = own[~is_child[own]]
-            if is_discrete:
-                log_p = belief.detach()[self.row[roots]].unsqueeze(1)
-                branch = StateBranches(None, place[roots].unsqueeze(1), log_p)
-            else:
-                alone = belief.detach()[self.row[roots]]
-                root = torch.linalg.cholesky(alone.covariance)
-                lever = root[:, :, :0]
-                branch = NumberBranches(None, place[roots].unsqueeze(1), (belief.d,), lever, root)
-                means.append((place[own], belief.detach()[self.row[own]].mean))
-                size = max(size, belief.d)
-            if len(roots):
-                branches.append(branch)
-        if is_discrete:
-            return StateTree(branches, len(nodes))
-        mean = means[0][1].new_zeros(len(nodes), size)
-        for at, value in means:
-            mean[at, : value.shape[1]] = value
-        return NumberTree(mean, branches)
+        """The joint distribution that beliefs of nodes and factors make (:func:`joint_of_beliefs`),
+        over all sites but those with gamma and beta beliefs; None if there is none."""
+        return joint_of_beliefs(self.graph, self.family, self.row, self.beliefs, self.scopes)
 
     def marginal(self, site: str) -> Distribution:
         """``Categorical`` over the states ``[*batch, c]`` of a discrete site, whose draws are the
@@ -179,8 +100,8 @@ class BeliefPosterior(ScopedPosterior):
         else draws from the product of the marginals.
 
         Discrete and continuous nodes are looked at apart: what they tell about each other is not
-        kept, nor what parity checks, differences of very many states and nodes with gamma and beta
-        beliefs tell.
+        kept, nor what parity checks, very large tables and nodes with gamma and beta beliefs tell.
+        :attr:`joint` is None where nothing is.
         """
         count = number_of_draws(num_samples)
         values, free = {}, {}
@@ -220,11 +141,10 @@ class BeliefPosterior(ScopedPosterior):
             UnsupportedSite: a site's support depends on latents.
         """
         chosen = self._chosen(sites)
-        described = {site.name for site in chosen}
-        if self.joint is not None and described == set(self.joint.shapes) == set(self.graph.sites):
-            return ForestGuide.from_forest(list(self.graph.sites.values()), self.joint).drawing(
-                self.graph
-            )
+        names = {site.name for site in chosen}
+        if self.joint is not None and names == set(self.joint.shapes) == set(self.graph.sites):
+            every = list(self.graph.sites.values())
+            return ForestGuide.from_forest(every, self.joint).drawing(self.graph)
         beliefs = [self._belief(site.name) for site in chosen]
         return BeliefGuide.from_beliefs(chosen, beliefs).drawing(self.graph)
 
