@@ -16,6 +16,14 @@ from scipy.stats import multivariate_normal
 import pyrograph as pg
 from pyrograph.posterior.belief_guide import BeliefGuide
 from pyrograph.posterior.forest_guide import ForestGuide
+from tests.infer.gaussian_forest import (
+    FROM_DRAWS,
+    SITES,
+    assert_covariance,
+    exact_normal,
+    gaussian_forest,
+    packed,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -132,53 +140,14 @@ def test_a_proposal_from_belief_propagation_on_a_chain_loses_nothing():
 
 
 # ---------------------------------------------------------------------- continuous
-MIX = [[0.8, 0.3], [-0.2, 0.6]]
-NOISE = [[0.5, 0.2], [0.2, 0.4]]
-SITES = {"a": 1, "b": 3, "v": 2, "w": 2, "u": 1}
-
-
-def gaussian_forest():
-    a = pyro.sample("a", dist.Normal(0.5, 1.5))
-    with pyro.plate("leaves", 3):
-        b = pyro.sample("b", dist.Normal(0.9 * a, torch.tensor([1e-3, 0.4, 1.0])))
-    v = pyro.sample("v", dist.MultivariateNormal(torch.zeros(2), torch.eye(2) + 0.4))
-    w = pyro.sample("w", dist.MultivariateNormal(torch.tensor(MIX) @ v, torch.tensor(NOISE)))
-    u = pyro.sample("u", dist.Normal(0.0, 1.0))
-    pyro.factor("three", -(b[2] + 2 * v[0] - v[1] + u - 0.3).square())
-    pyro.sample("y", dist.Normal(b[1], 0.5), obs=torch.tensor(2.0))
-    pyro.sample("z", dist.MultivariateNormal(w, torch.tensor(NOISE)), obs=torch.tensor([1.0, -0.5]))
-
-
-def exact_normal():
-    """Mean and covariance of the nine numbers, from the program's log density."""
-
-    def log_density(x):
-        parts = zip(SITES, x.split(list(SITES.values())), strict=True)
-        values = {name: part[0] if name in "au" else part for name, part in parts}
-        program = poutine.condition(gaussian_forest, values)
-        return poutine.trace(program).get_trace().log_prob_sum()
-
-    zero = torch.zeros(9)
-    precision = -torch.autograd.functional.hessian(log_density, zero)
-    slope = torch.autograd.functional.jacobian(log_density, zero)
-    covariance = torch.linalg.inv(precision)
-    return (covariance @ slope).numpy(), covariance.numpy()
-
-
-def packed(values):
-    return torch.cat([values[name].reshape(-1, n) for name, n in SITES.items()], 1).numpy()
-
-
 def test_the_guide_of_a_gaussian_forest_is_the_posterior_itself():
     mean, covariance = exact_normal()
     q = bp(gaussian_forest)
     exact = multivariate_normal(mean, covariance)
     pyro.set_rng_seed(0)
     draws = packed(q.sample(20_000))
-    scale = np.sqrt(np.diag(covariance))
-    off = (np.cov(draws.T) - covariance) / np.outer(scale, scale)
-    assert np.abs(off).max() < 0.04  # standard errors are .007 to .01
-    assert np.abs((draws.mean(0) - mean) / scale).max() < 0.04
+    assert_covariance(draws, covariance)
+    assert np.abs((draws.mean(0) - mean) / np.sqrt(np.diag(covariance))).max() < FROM_DRAWS
     ours = q.guide().distribution().log_prob(torch.from_numpy(draws[:50])).detach()
     np.testing.assert_allclose(ours, exact.logpdf(draws[:50]), atol=1e-6)
     run = Importance(gaussian_forest, guide=q.guide(), num_samples=20).run()

@@ -15,10 +15,14 @@ import pyrograph as pg
 from pyrograph.errors import InferenceError
 from pyrograph.infer.qbethe import engine
 from pyrograph.posterior.mixture_guide import MixtureGuide
-
-#: Of a covariance's entries over the product of scales, with 20,000 draws: standard errors are
-#: .007 to .01.
-FROM_DRAWS = 0.04
+from tests.infer.gaussian_forest import (
+    FROM_DRAWS,
+    SITES,
+    assert_covariance,
+    exact_normal,
+    gaussian_forest,
+    packed,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -35,57 +39,16 @@ def fit(model, *args, seed=0, **options):
 
 
 # ---------------------------------------------------------------------- one component
-MIX = [[0.8, 0.3], [-0.2, 0.6]]
-NOISE = [[0.5, 0.2], [0.2, 0.4]]
-SITES = {"a": 1, "b": 3, "v": 2, "w": 2, "u": 1}
-
-
-def gaussian_forest():
-    """Numbers and vectors: two trees, one with a factor of three nodes and narrow links."""
-    a = pyro.sample("a", dist.Normal(0.5, 1.5))
-    with pyro.plate("leaves", 3):
-        b = pyro.sample("b", dist.Normal(0.9 * a, torch.tensor([0.05, 0.4, 1.0])))
-    v = pyro.sample("v", dist.MultivariateNormal(torch.zeros(2), torch.eye(2) + 0.4))
-    w = pyro.sample("w", dist.MultivariateNormal(torch.tensor(MIX) @ v, torch.tensor(NOISE)))
-    u = pyro.sample("u", dist.Normal(0.0, 1.0))
-    pyro.factor("three", -(b[2] + 2 * v[0] - v[1] + u - 0.3).square())
-    pyro.sample("y", dist.Normal(b[1], 0.5), obs=torch.tensor(2.0))
-    pyro.sample("z", dist.MultivariateNormal(w, torch.tensor(NOISE)), obs=torch.tensor([1.0, -0.5]))
-
-
 @pytest.fixture(scope="module")
 def exact():
-    """Mean and covariance of the nine numbers, from the program's log density."""
-
-    def log_density(x):
-        parts = x.split(list(SITES.values()))
-        values = {
-            name: part[0] if name in "au" else part for name, part in zip(SITES, parts, strict=True)
-        }
-        program = poutine.condition(gaussian_forest, values)
-        return poutine.trace(program).get_trace().log_prob_sum()
-
-    zero = torch.zeros(9, dtype=torch.float64)
     torch.set_default_dtype(torch.float64)
-    precision = -torch.autograd.functional.hessian(log_density, zero)
-    slope = torch.autograd.functional.jacobian(log_density, zero)
+    found = exact_normal()
     torch.set_default_dtype(torch.float32)
-    covariance = torch.linalg.inv(precision)
-    return (covariance @ slope).numpy(), covariance.numpy()
+    return found
 
 
 def fitted():
     return fit(gaussian_forest, num_components=1, optimizer="lbfgs", num_steps=200, tol=1e-12)
-
-
-def packed(values):
-    return torch.cat([values[name].reshape(-1, n) for name, n in SITES.items()], 1).numpy()
-
-
-def assert_covariance(draws, expected):
-    scale = np.sqrt(np.diag(expected))
-    off = (np.cov(draws.T) - expected) / np.outer(scale, scale)
-    assert np.abs(off).max() < FROM_DRAWS
 
 
 def test_a_gaussian_forest_is_drawn_and_scored_jointly(exact):
