@@ -132,9 +132,11 @@ class BeliefPosterior(ScopedPosterior):
         return self._as_drawn(joint)
 
     @torch.inference_mode(False)  # its parameters are to be trained
-    def guide(self, sites: Sequence[str] | None = None) -> BeliefGuide | ForestGuide:
+    def guide(
+        self, sites: Sequence[str] | None = None, *, joint: bool = True
+    ) -> BeliefGuide | ForestGuide:
         """The joint distribution of all sites as a Pyro guide where :meth:`sample` draws jointly;
-        else, and of some sites, the product of their marginals.
+        else, of some of the sites, and with ``joint=False`` the product of their marginals.
 
         Raises:
             OptionError: no such site, or an empty list.
@@ -142,7 +144,8 @@ class BeliefPosterior(ScopedPosterior):
         """
         chosen = self._chosen(sites)
         names = {site.name for site in chosen}
-        if self.joint is not None and names == set(self.joint.shapes) == set(self.graph.sites):
+        is_whole = joint and names == set(self.graph.sites)
+        if is_whole and self.joint is not None and names == set(self.joint.shapes):
             every = list(self.graph.sites.values())
             return ForestGuide.from_forest(every, self.joint).drawing(self.graph)
         beliefs = [self._belief(site.name) for site in chosen]

@@ -39,7 +39,8 @@ class ForestGuide(JointGuide):
     Its parameters are ``logits_b [E, c_parent, c_children]`` of the states of the children of
     branch b, all of them together; or ``lever_b`` and ``root_b`` of their numbers given the
     parent's, and ``loc [n, d]``, the means of all continuous nodes. All are trained by ``SVI`` with
-    ``Trace_ELBO``.
+    ``Trace_ELBO``. ``TraceMeanField_ELBO`` is for guides of independent sites:
+    ``posterior.guide(joint=False)``.
 
     Args:
         sites: plain descriptions, see :func:`pyrograph.posterior.belief_guide.describe`.

@@ -166,7 +166,7 @@ def test_excluded_states_have_no_probability_and_are_never_drawn():
 # ---------------------------------------------------------------------- guides
 def test_the_guide_draws_every_site_with_the_log_probability_of_its_belief(posterior):
     c, k, h, b, _ = truth()
-    trace = poutine.trace(posterior.guide()).get_trace()
+    trace = poutine.trace(posterior.guide(joint=False)).get_trace()
     trace.compute_log_prob()
     value = {name: trace.nodes[name]["value"] for name in ("c", "k", "h", "b")}
     assert trace.nodes["b"]["log_prob"].shape == (2, 3)
@@ -256,7 +256,7 @@ def test_a_guide_is_rebuilt_from_its_saved_state_alone(posterior):
 
 
 def test_two_guides_share_no_parameters(posterior):
-    one, other = posterior.guide(), posterior.guide()
+    one, other = (posterior.guide(joint=False) for _ in range(2))
     with torch.no_grad():
         one.logits_0_unconstrained.add_(torch.tensor([5.0, 0.0, 0.0]))
     c, *_ = truth()
@@ -266,10 +266,11 @@ def test_two_guides_share_no_parameters(posterior):
 
 def test_the_median_of_discrete_sites_is_their_likeliest_state(posterior):
     c, _, h, b, _ = truth()
-    found = posterior.guide().median()
-    assert int(found["c"]) == int(c.argmax())
-    assert_close(found["h"], torch.eye(3)[h.argmax()])
-    assert_close(found["b"], (b > 0.5).double())
+    for joint in (True, False):
+        found = posterior.guide(joint=joint).median()
+        assert int(found["c"]) == int(c.argmax())
+        assert_close(found["h"], torch.eye(3)[h.argmax()])
+        assert_close(found["b"], (b > 0.5).double())
 
 
 def test_draws_become_inference_data(posterior):
@@ -303,7 +304,7 @@ def test_no_draws_of_discrete_sites_are_empty(posterior):
     assert {name: tuple(v.shape) for name, v in draws.items()} == {
         name: (0, *v.shape[1:]) for name, v in posterior.sample(1).items()
     }
-    assert posterior.guide().distribution("h").sample((0,)).shape[0] == 0
+    assert posterior.guide(sites=["h"]).distribution("h").sample((0,)).shape[0] == 0
 
 
 def test_draws_of_a_marginal_are_numbers_of_states_and_its_moments_those_of_values():

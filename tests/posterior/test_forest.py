@@ -132,10 +132,7 @@ def test_a_proposal_from_belief_propagation_on_a_chain_loses_nothing():
     same = (drawn["z30"] == drawn["z31"]).double().mean()
     table = q.factor_marginal("z31")[0]
     assert abs(float(same) - float(table.diagonal().sum())) < 0.03
-    apart = BeliefGuide.from_beliefs(
-        list(q.graph.sites.values()), [q._belief(name) for name in q.graph.sites]
-    )
-    alone = Importance(model, guide=apart, num_samples=20).run()
+    alone = Importance(model, guide=q.guide(joint=False), num_samples=20).run()
     assert torch.stack(alone.log_weights).std() > 1  # what independent nodes would lose
 
 
@@ -185,14 +182,15 @@ def test_expectation_propagation_proposes_jointly_on_a_chain_that_is_not_gaussia
     q = bp(counts, infer=pg.EP)
     pyro.set_rng_seed(0)
     ess = [
-        float(Importance(counts, guide=guide, num_samples=400).run().get_ESS()) / 400
+        float(Importance(counts, guide=guide, num_samples=200).run().get_ESS()) / 200
         for guide in (q.guide(), q.guide(sites=["x0", "x1", "x2", "x3", "x4", "x5", "s"][::-1]))
     ]
     assert min(ess) > 0.85
-    drawn = Predictive(counts, guide=q.guide(), num_samples=2_000)()
+    drawn = Predictive(counts, guide=q.guide(), num_samples=600)()
     covariance = q.factor_marginal("x4")[1][0]
-    found = np.cov(drawn["x3"], drawn["x4"])
-    np.testing.assert_allclose(found, covariance, rtol=0.15)
+    found = np.corrcoef(drawn["x3"], drawn["x4"])[0, 1]
+    told = covariance[0, 1] / (covariance[0, 0] * covariance[1, 1]).sqrt()
+    assert abs(found - float(told)) < 0.1
     assert float(drawn["s"].min()) > 0
     draws = q.sample(4_000)
     np.testing.assert_allclose(np.cov(draws["x3"], draws["x4"]), covariance, rtol=0.1)
@@ -228,9 +226,9 @@ def test_guides_are_saved_and_trained():
     with torch.no_grad():
         for value in guide.parameters():
             value.add_(0.4 * torch.randn(value.shape))
-    elbo = Trace_ELBO(num_particles=20)
-    svi = SVI(mixed, guide, pyro.optim.Adam({"lr": 0.03}), elbo)
-    losses = [svi.step() for _ in range(300)]
+    elbo = Trace_ELBO(num_particles=8)
+    svi = SVI(mixed, guide, pyro.optim.Adam({"lr": 0.05}), elbo)
+    losses = [svi.step() for _ in range(150)]
     gap = np.array(losses) + float(q.log_evidence)
     assert gap[:5].mean() > 0.1
     assert abs(gap[-30:].mean()) < 0.02
@@ -250,6 +248,7 @@ def test_loops_and_some_of_the_sites_have_products_of_marginals():
     assert abs(float((drawn["x0"] == drawn["x1"]).double().mean()) - 0.5) < 0.04
     q = bp(mixed)
     assert isinstance(q.guide(sites=["z0"]), BeliefGuide)
+    assert isinstance(q.guide(joint=False), BeliefGuide)
     assert isinstance(q.guide(sites=["x1", "z0", "z1", "x0"]), ForestGuide)
     assert q.sample(0)["z1"].shape == (0,)
     assert bp(mixed, infer=pg.VMP).joint is None
