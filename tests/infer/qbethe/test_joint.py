@@ -47,13 +47,17 @@ def exact():
     return found
 
 
+@pytest.fixture(scope="module")
 def fitted():
-    return fit(gaussian_forest, num_components=1, optimizer="lbfgs", num_steps=200, tol=1e-12)
+    torch.set_default_dtype(torch.float64)
+    q = fit(gaussian_forest, num_components=1, optimizer="lbfgs", num_steps=200, tol=1e-12)
+    torch.set_default_dtype(torch.float32)
+    return q
 
 
-def test_a_gaussian_forest_is_drawn_and_scored_jointly(exact):
+def test_a_gaussian_forest_is_drawn_and_scored_jointly(exact, fitted):
     mean, covariance = exact
-    q = fitted()
+    q = fitted
     assert q.converged
     assert "independently" not in q.status
     draws = packed(q.sample(20_000))
@@ -65,9 +69,9 @@ def test_a_gaussian_forest_is_drawn_and_scored_jointly(exact):
     )
 
 
-def test_conditionals_of_a_gaussian_forest_are_exact_at_once_and_by_turns(exact):
+def test_conditionals_of_a_gaussian_forest_are_exact_at_once_and_by_turns(exact, fitted):
     mean, covariance = exact
-    q = fitted()
+    q = fitted
     values = {"b": torch.tensor([9.0, 0.7, -3.0]), "w": torch.tensor([0.4, -1.1])}
     mask = {"b": torch.tensor([False, True, False])}
     known, rest = [2, 6, 7], [0, 1, 3, 4, 5, 8]
@@ -197,8 +201,8 @@ def test_draws_importance_and_predictive_see_the_correlations(mixed):
     drawn = mixed.sample(20_000)
     drawn["s"] = drawn["s"].log()
     assert_covariance(torch.stack([drawn[n] for n in mixed.graph.sites], 1).numpy(), covariance)
-    drawn = Predictive(walk, guide=mixed.guide(), num_samples=2_000)()
-    assert abs(np.corrcoef(drawn["x0"], drawn["x1"])[0, 1] - correlation(covariance, 0, 1)) < 0.05
+    drawn = Predictive(walk, guide=mixed.guide(), num_samples=500)()
+    assert abs(np.corrcoef(drawn["x0"], drawn["x1"])[0, 1] - correlation(covariance, 0, 1)) < 0.1
     # the guide is next to the posterior: nearly all particles count
     share = []
     options = {"num_components": 3, "num_steps": 300, "num_quadrature": 12}
@@ -228,7 +232,7 @@ def test_guides_are_saved_and_trained(mixed):
         walk,
         guide,
         pyro.optim.Adam({"lr": 0.02}),
-        Trace_ELBO(num_particles=10, vectorize_particles=False),
+        Trace_ELBO(num_particles=10, vectorize_particles=True),
     )
     pyro.set_rng_seed(0)
     losses = [svi.step() for _ in range(150)]
