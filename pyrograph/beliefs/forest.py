@@ -7,10 +7,10 @@ roots are the children). Beliefs of factors whose scopes close no cycle and agre
 
     prod_a b_a(x_a) prod_i b_i(x_i)^(1 - d_i)
 
-(:func:`branches_of_scopes`). Given its noise every node is a function of its parent: a table of
-states, or x - m = A (x_parent - m_parent) + e. Functions are composed with those of their parents,
-these with those of theirs, so that a node knows its ancestors 1, 2, 4, 8, ... steps up, and all
-nodes are drawn in O(log depth) rounds.
+(:func:`state_branches`, :func:`number_branches`). Given its noise every node is a function of its
+parent: a table of states, or x - m = A (x_parent - m_parent) + e. Functions are composed with those
+of their parents, these with those of theirs, so that a node knows its ancestors 1, 2, 4, 8, ...
+steps up, and all nodes are drawn in O(log depth) rounds.
 
 Source: pointer jumping, Wyllie (1979).
 """

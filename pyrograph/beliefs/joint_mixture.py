@@ -273,10 +273,11 @@ class JointMixture:
         x, around = torch.cat(value)[first], mean[:, first]
         ordered = _lower(root[:, order])
         a, b, c = ordered[:, :count, :count], ordered[:, count:, :count], ordered[:, count:, count:]
-        density = Normals(around.unsqueeze(1), a.unsqueeze(1)).log_prob(x.unsqueeze(0))
         white = torch.linalg.solve_triangular(a, (x - around).unsqueeze(-1), upper=False)
+        log_det = a.diagonal(dim1=1, dim2=2).log().sum(1)
+        density = -0.5 * (white.square().sum((1, 2)) + count * LOG_2_PI) - log_det
         mean, after = mean.clone(), torch.zeros_like(root)
         mean[:, first], mean[:, rest] = x, mean[:, rest] + (b @ white).squeeze(-1)
         after[:, rest.unsqueeze(1), rest] = c
         parts = zip(names, self._split(mean, names), self._split(after, names), strict=True)
-        return density.squeeze(1), {name: Normals(m, factor) for name, m, factor in parts}
+        return density, {name: Normals(m, factor) for name, m, factor in parts}

@@ -184,6 +184,16 @@ def test_given_a_node_of_a_tree_it_is_as_if_inference_had_been_run_with_it(mixed
         np.testing.assert_allclose(ours.stddev, again.stddev, rtol=rtol)
 
 
+def test_nothing_given_changes_nothing_and_everything_given_is_there(mixed):
+    same = mixed.condition({"x0": torch.tensor(0.3)}, {"x0": torch.tensor(False)})
+    np.testing.assert_allclose(same.mixture.log_weights, mixed.mixture.log_weights)
+    np.testing.assert_allclose(same.marginal("x3").stddev, mixed.marginal("x3").stddev)
+    values = {name: torch.tensor(0.2 + k) for k, name in enumerate(mixed.graph.sites)}
+    drawn = mixed.condition(values).sample(2)
+    for name, value in values.items():
+        np.testing.assert_allclose(drawn[name], value.expand(2), rtol=1e-12)
+
+
 def test_guides_have_the_density_of_all_sites_of_some_and_in_any_order(mixed):
     x = np.random.default_rng(1).normal(size=(20, 6))
     names = list(mixed.graph.sites)
