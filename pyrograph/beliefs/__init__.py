@@ -1,8 +1,8 @@
 """What an approximation is made of."""
 
 from pyrograph.beliefs.conjugate import Conjugate, LogGamma, LogitBeta
-from pyrograph.beliefs.forest import JointForest
 from pyrograph.beliefs.gaussian import Gaussian
+from pyrograph.beliefs.joint_forest import JointForest
 from pyrograph.beliefs.joint_mixture import Categoricals, JointMixture, Normals
 from pyrograph.beliefs.natural import Natural
 

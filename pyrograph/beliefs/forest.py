@@ -10,7 +10,8 @@ roots are the children). Beliefs of factors whose scopes close no cycle and agre
 (:func:`state_branches`, :func:`number_branches`). Given its noise every node is a function of its
 parent: a table of states, or x - m = A (x_parent - m_parent) + e. Functions are composed with those
 of their parents, these with those of theirs, so that a node knows its ancestors 1, 2, 4, 8, ...
-steps up, and all nodes are drawn in O(log depth) rounds.
+steps up, and all nodes are drawn in O(log depth) rounds. Functions of states take c numbers for
+every draw, so that shallow trees, and many draws, go down level by level instead.
 
 Source: pointer jumping, Wyllie (1979).
 """
@@ -18,18 +19,19 @@ Source: pointer jumping, Wyllie (1979).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from pyrograph.beliefs.gaussian import LOG_2PI, Gaussian, apply
-from pyrograph.beliefs.joint_mixture import Categoricals, Normals
+from pyrograph.beliefs.gaussian import LOG_2PI, Gaussian
 
 #: Numbers of the functions held at once.
 CHUNK = 2**22
+#: What going down a level costs, in numbers of a function that is composed.
+LEVEL_COST = 5_000
 
 
 @dataclass(frozen=True)
@@ -103,18 +105,39 @@ class StateTree(_Tree):
         return max(max(branch.log_p.shape[2:]) for branch in self.branches)
 
     def sample(self, count: int) -> Tensor:
-        """State numbers ``[count, n]``."""
-        size = max(1, CHUNK // (self.num_nodes * self.num_states))
-        starts = range(0, max(1, count), size)
-        return torch.cat([self._sample(min(size, count - start)) for start in starts])
+        """State numbers ``[count, n]``, from one uniform number for every branch and draw."""
+        uniform = [
+            torch.rand(len(branch.children), count, dtype=torch.float64).to(self.parent.device)
+            for branch in self.branches
+        ]
+        functions, depth = self.num_nodes * self.num_states, len(self._levels)
+        if count * functions * math.log2(2 * depth) > LEVEL_COST * depth:
+            return self._by_levels(uniform)
+        parts = (u.split(max(1, CHUNK // functions), 1) for u in uniform)
+        return torch.cat([self._by_jumping(part) for part in zip(*parts, strict=True)])
 
-    @torch.no_grad()
-    def _sample(self, count: int) -> Tensor:
+    def _by_levels(self, uniform: Sequence[Tensor]) -> Tensor:
+        """Children after their parents."""
+        out = self.parent.new_zeros(uniform[0].shape[1], self.num_nodes)
+        for level in self._levels:
+            for k, rows in level:
+                branch, cumulative = self.branches[k], self._cumulative[k]
+                above = out.new_zeros(len(out), len(rows))
+                if branch.parent is not None:
+                    above = out[:, branch.parent[rows]]
+                u = uniform[k][rows].t().unsqueeze(2).contiguous()
+                given = cumulative[rows, above]  # [S, E, c_1 ... c_m]
+                state = torch.searchsorted(given, u, right=True).squeeze(2)
+                sizes = branch.log_p.shape[2:]
+                out[:, branch.children[rows]] = torch.stack(torch.unravel_index(state, sizes), 2)
+        return out
+
+    def _by_jumping(self, uniform: Sequence[Tensor]) -> Tensor:
+        """Functions of ancestors 1, 2, 4, ... steps up."""
         # the state that a node would have given every state of its parent
-        given = self.parent.new_zeros(count, self.num_nodes, self.num_states)
-        for branch, cumulative in zip(self.branches, self._cumulative, strict=True):
-            uniform = torch.rand(len(cumulative), count, dtype=torch.float64).to(cumulative)
-            level = uniform.unsqueeze(1).expand(-1, cumulative.shape[1], -1).contiguous()
+        given = self.parent.new_zeros(uniform[0].shape[1], self.num_nodes, self.num_states)
+        for branch, cumulative, u in zip(self.branches, self._cumulative, uniform, strict=True):
+            level = u.unsqueeze(1).expand(-1, cumulative.shape[1], -1).contiguous()
             states = torch.searchsorted(cumulative, level, right=True).permute(2, 0, 1)
             if branch.parent is None:
                 states = states.expand(-1, -1, self.num_states)
@@ -123,7 +146,7 @@ class StateTree(_Tree):
                 given[:, child, : state.shape[2]] = state
         for above, _ in self._rounds():
             given = given.gather(2, given[:, above])
-        return given[:, :, 0]
+        return given[:, :, 0].clone()  # a view would keep all functions
 
     @cached_property
     def _cumulative(self) -> list[Tensor]:
@@ -147,18 +170,51 @@ class StateTree(_Tree):
 
     def log_marginals(self) -> Tensor:
         """``[n, c]``; minus infinity for states that a node has not."""
-        c = self.num_states
-        given = torch.zeros(self.num_nodes, c, c).to(self.branches[0].log_p)
-        for branch in self.branches:
-            p = branch.log_p.exp()
-            for k, child in enumerate(branch.children.unbind(1)):
-                others = [j for j in range(2, p.dim()) if j != 2 + k]
-                own = p.sum(others) if others else p  # [E, c_parent, c_k]
-                rows = own.shape[1] if branch.parent is not None else c
-                given[child, :rows, : own.shape[2]] = own.expand(-1, rows, -1)
+        c, like = self.num_states, self.branches[0].log_p
+        if self.num_nodes * c**2 <= CHUNK:
+            given = like.new_zeros(self.num_nodes, c, c)
+            for branch in self.branches:
+                for child, own in self._alone(branch, slice(None)):
+                    rows = own.shape[1] if branch.parent is not None else c
+                    given[child, :rows, : own.shape[2]] = own.expand(-1, rows, -1)
+            for above, _ in self._rounds():
+                given = given[above] @ given
+            return given[:, 0].log()
+        p = like.new_zeros(self.num_nodes, c)
+        for level in self._levels:
+            for k, rows in level:
+                branch = self.branches[k]
+                above = like.new_ones(len(rows), 1)
+                if branch.parent is not None:
+                    above = p[branch.parent[rows], : branch.log_p.shape[1]]
+                for child, own in self._alone(branch, rows):
+                    p[child, : own.shape[2]] = (above.unsqueeze(1) @ own).squeeze(1)
+        return p.log()
+
+    @staticmethod
+    def _alone(branch: StateBranches, rows: Tensor | slice) -> Iterator[tuple[Tensor, Tensor]]:
+        """Children ``[E]`` of some branches, and each one's distributions given the parent,
+        ``[E, c_parent, c]``."""
+        p = branch.log_p[rows].exp()
+        for k, child in enumerate(branch.children[rows].unbind(1)):
+            others = [j for j in range(2, p.dim()) if j != 2 + k]
+            yield child, p.sum(others) if others else p
+
+    @cached_property
+    def _levels(self) -> list[list[tuple[int, Tensor]]]:
+        """By the parents' depth: branches, and their rows ``[E]``."""
+        depth = (~self.is_root).long()
         for above, _ in self._rounds():
-            given = given[above] @ given
-        return given[:, 0].log()
+            depth = depth + depth[above]
+        found: list[list[tuple[int, Tensor]]] = [[] for _ in range(int(depth.max()) + 1)]
+        for k, branch in enumerate(self.branches):
+            level = depth[branch.children[:, 0]]
+            order = level.argsort(stable=True)
+            counts = level.bincount().tolist()
+            for at, rows in enumerate(order.split(counts)):
+                if len(rows):
+                    found[at].append((k, rows))
+        return found
 
 
 class NumberTree(_Tree):
@@ -178,9 +234,9 @@ class NumberTree(_Tree):
         lever, noise = self._lever(), self.mean.new_zeros(count, *self.mean.shape)
         for branch in self.branches:
             white = torch.randn(count, *branch.root.shape[:2]).to(self.mean)
-            noise = self._with_children(noise, branch, apply(branch.root, white))
+            noise = self._with_children(noise, branch, _applied(branch.root, white))
         for above, is_last in self._rounds():
-            noise = noise + apply(lever, noise[:, above])
+            noise = noise + _applied(lever, noise[:, above])
             lever = lever if is_last else lever @ lever[above]
         return self.mean + noise
 
@@ -192,10 +248,12 @@ class NumberTree(_Tree):
             own = torch.cat([off[..., child, :width] for child, width in parts], -1)
             if branch.parent is not None:
                 above = off[..., branch.parent, : branch.lever.shape[2]]
-                own = own - apply(branch.lever, above)
-            white = torch.linalg.solve_triangular(branch.root, own.unsqueeze(-1), upper=False)
+                own = own - _applied(branch.lever, above)
+            columns = own.reshape(-1, *own.shape[-2:]).permute(1, 2, 0)  # [E, R, S]
+            white = torch.linalg.solve_triangular(branch.root, columns, upper=False)
             log_det = branch.root.diagonal(dim1=1, dim2=2).log().sum()
-            total = total - 0.5 * white.square().sum((-1, -2, -3)) - log_det
+            square = white.square().sum((0, 1)).view(own.shape[:-2])
+            total = total - 0.5 * square - log_det
         numbers = sum(branch.root[..., 0].numel() for branch in self.branches)
         return total - 0.5 * numbers * LOG_2PI
 
@@ -236,100 +294,9 @@ class NumberTree(_Tree):
         return value
 
 
-class JointForest:
-    """Discrete and continuous nodes of sites, each kind a forest of its own, as a mixture of a
-    single component: see :class:`JointMixture` for what is shared.
-
-    Args:
-        shapes: of sites, ``[n, d]`` of numbers or ``[n]`` of states; sites of a kind stand in this
-            order in its tree.
-        num_states: of discrete sites.
-        states, numbers: the trees; None if there are no such sites.
-    """
-
-    num_components = 1
-
-    def __init__(
-        self,
-        shapes: Mapping[str, torch.Size],
-        num_states: Mapping[str, int],
-        states: StateTree | None,
-        numbers: NumberTree | None,
-    ):
-        self.shapes, self.num_states = dict(shapes), dict(num_states)
-        self.states, self.numbers = states, numbers
-        like = states.branches[0].log_p if numbers is None else numbers.mean
-        self.log_weights = like.new_zeros(1)
-
-    def _places(self) -> Iterator[tuple[str, torch.Size, slice]]:
-        """Sites and where their nodes stand in the tree of their kind."""
-        start = {1: 0, 2: 0}
-        for name, shape in self.shapes.items():
-            first = start[len(shape)]
-            start[len(shape)] += shape[0]
-            yield name, shape, slice(first, first + shape[0])
-
-    def draw_components(self, count: int) -> Tensor:
-        """``[count]`` zeros."""
-        return torch.zeros(count, dtype=torch.int64, device=self.log_weights.device)
-
-    def sample(self, component: Tensor) -> dict[str, Tensor]:
-        """By site, ``[S, n, d]`` or state numbers ``[S, n]``, for components ``[S]``."""
-        count = len(component)
-        states = None if self.states is None else self.states.sample(count)
-        numbers = None if self.numbers is None else self.numbers.sample(count)
-        return {
-            name: states[:, place] if len(shape) == 1 else numbers[:, place, : shape[1]]
-            for name, shape, place in self._places()
-        }
-
-    def log_prob(self, values: Mapping[str, Tensor]) -> Tensor:
-        """``[*S]`` of values of all sites, as :meth:`JointMixture.log_prob` has them."""
-        return (self.log_numbers(values) + self.log_states(values)).squeeze(-1)
-
-    def log_numbers(self, values: Mapping[str, Tensor]) -> Tensor:
-        """``[*S, 1]``, of the continuous sites."""
-        if self.numbers is None:
-            return self.log_weights
-        d = self.numbers.mean.shape[1]
-        parts = [
-            torch.nn.functional.pad(values[name], (0, d - shape[1]))
-            for name, shape in self.shapes.items()
-            if len(shape) == 2
-        ]
-        return self.numbers.log_prob(torch.cat(parts, -2)).unsqueeze(-1)
-
-    def log_states(self, values: Mapping[str, Tensor]) -> Tensor:
-        """``[*S, 1]``, of the discrete sites."""
-        if self.states is None:
-            return self.log_weights
-        parts = [values[name] for name, shape in self.shapes.items() if len(shape) == 1]
-        return self.states.log_prob(torch.cat(parts, -1)).unsqueeze(-1)
-
-    def detached(self) -> JointForest:
-        """Without derivatives in its Gaussians."""
-        numbers = self.numbers
-        if numbers is not None:
-            fixed = [
-                replace(b, lever=b.lever.detach(), root=b.root.detach()) for b in numbers.branches
-            ]
-            numbers = NumberTree(numbers.mean.detach(), fixed)
-        return JointForest(self.shapes, self.num_states, self.states, numbers)
-
-    @cached_property
-    def sites(self) -> dict[str, Normals | Categoricals]:
-        """Marginals of the nodes."""
-        log_p = None if self.states is None else self.states.log_marginals()
-        inner = None if self.numbers is None else self.numbers.covariances()
-        out: dict[str, Normals | Categoricals] = {}
-        for name, shape, place in self._places():
-            if len(shape) == 1:
-                out[name] = Categoricals(log_p[place, : self.num_states[name]].unsqueeze(0))
-            else:
-                own = inner[place, : shape[1], : shape[1]]
-                mean = self.numbers.mean[place, : shape[1]]
-                out[name] = Normals(mean.unsqueeze(0), torch.linalg.cholesky(own).unsqueeze(0))
-        return out
+def _applied(matrix: Tensor, vector: Tensor) -> Tensor:
+    """``[*S, n, r]`` of ``[n, r, d]`` and ``[*S, n, d]``, without a matrix for every draw."""
+    return torch.einsum("nrd,...nd->...nr", matrix, vector)
 
 
 def state_branches(scope: Tensor, log_p: Tensor, slot: Tensor) -> list[StateBranches]:

@@ -27,6 +27,7 @@ from torch.distributions import biject_to
 from torch.distributions.transforms import ReshapeTransform
 
 from pyrograph.beliefs import Conjugate, LogGamma, LogitBeta, Natural
+from pyrograph.errors import OptionError
 from pyrograph.posterior.conjugate import Rescaled, conjugate_distribution, median
 from pyrograph.posterior.finite import Finite
 from pyrograph.posterior.guide import describe_site
@@ -90,7 +91,15 @@ class BeliefGuide(SiteGuide):
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any]) -> BeliefGuide:
-        """Rebuild a guide from what ``guide.state_dict()`` returned, without model or data."""
+        """Rebuild a guide from what ``guide.state_dict()`` returned, without model or data.
+
+        Raises:
+            OptionError: it is the state of a guide of another class.
+        """
+        if "branches" in state["_extra_state"]:
+            raise OptionError(
+                "the state is of a joint guide: ForestGuide.from_state_dict(state) rebuilds it"
+            )
         sites = state["_extra_state"]["sites"]
         parameters = []
         for k, site in enumerate(sites):

@@ -136,7 +136,8 @@ class BeliefPosterior(ScopedPosterior):
         self, sites: Sequence[str] | None = None, *, joint: bool = True
     ) -> BeliefGuide | ForestGuide:
         """The joint distribution of all sites as a Pyro guide where :meth:`sample` draws jointly;
-        else, of some of the sites, and with ``joint=False`` the product of their marginals.
+        else, of some of the sites, and with ``joint=False`` the product of their marginals, which
+        ``TraceMeanField_ELBO``, ``TraceGraph_ELBO`` and ``poutine.condition`` need.
 
         Raises:
             OptionError: no such site, or an empty list.

@@ -16,13 +16,14 @@ from pyro.distributions import constraints
 from pyro.nn import PyroParam
 from torch import Tensor
 
+from pyrograph.beliefs import JointForest
 from pyrograph.beliefs.forest import (
-    JointForest,
     NumberBranches,
     NumberTree,
     StateBranches,
     StateTree,
 )
+from pyrograph.errors import OptionError
 from pyrograph.posterior.belief_guide import describe
 from pyrograph.posterior.joint_guide import JointGuide, finite
 
@@ -39,8 +40,10 @@ class ForestGuide(JointGuide):
     Its parameters are ``logits_b [E, c_parent, c_children]`` of the states of the children of
     branch b, all of them together; or ``lever_b`` and ``root_b`` of their numbers given the
     parent's, and ``loc [n, d]``, the means of all continuous nodes. All are trained by ``SVI`` with
-    ``Trace_ELBO``. ``TraceMeanField_ELBO`` is for guides of independent sites:
-    ``posterior.guide(joint=False)``.
+    ``Trace_ELBO`` and ``TraceEnum_ELBO``. ``posterior.guide(joint=False)``, whose sites are
+    ordinary distributions, is for ``TraceMeanField_ELBO`` and ``TraceGraph_ELBO``, which get sites
+    drawn together wrong, and for ``poutine.condition``: here the density of a site is that of what
+    was drawn.
 
     Args:
         sites: plain descriptions, see :func:`pyrograph.posterior.belief_guide.describe`.
@@ -82,8 +85,17 @@ class ForestGuide(JointGuide):
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any]) -> ForestGuide:
-        """Rebuild a guide from what ``guide.state_dict()`` returned, without model or data."""
+        """Rebuild a guide from what ``guide.state_dict()`` returned, without model or data.
+
+        Raises:
+            OptionError: it is the state of a guide of another class.
+        """
         described = state["_extra_state"]
+        if "branches" not in described:
+            raise OptionError(
+                "the state is of a guide of independent sites: BeliefGuide.from_state_dict(state) "
+                "rebuilds it, and posterior.guide(joint=False) makes one to load it"
+            )
         tensors = []
         for b, branch in enumerate(described["branches"]):
             if branch["states"] is not None:
@@ -131,8 +143,8 @@ def describe_branch(branch: StateBranches | NumberBranches) -> dict[str, Any]:
     """As plain data: nodes in their tree, numbers of the children's states or widths."""
     is_discrete = isinstance(branch, StateBranches)
     return {
-        "parent": None if branch.parent is None else branch.parent.cpu(),
-        "children": branch.children.cpu(),
+        "parent": None if branch.parent is None else branch.parent.cpu().clone(),
+        "children": branch.children.cpu().clone(),
         "states": list(branch.log_p.shape[2:]) if is_discrete else None,
         "widths": None if is_discrete else list(branch.widths),
     }

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pyrograph.beliefs import Conjugate, Gaussian, Natural
+from pyrograph.beliefs import Conjugate, Gaussian, JointForest, Natural
 from pyrograph.beliefs.forest import (
-    JointForest,
     NumberBranches,
     NumberTree,
     StateBranches,
@@ -26,10 +25,11 @@ from pyrograph.beliefs.forest import (
 from pyrograph.graph.forest import is_forest, parent_slots
 from pyrograph.posterior.scopes import Scopes
 
-#: Entries of all tables from which joint draws are made: some 500 MB on the way.
+#: Entries of all tables, or covariances, from which joint draws are made: some 500 MB on the way.
 MOST_ENTRIES = 2**25
 
 
+@torch.inference_mode(False)  # guides are trained from it
 def joint_of_beliefs(
     graph,
     family: Tensor,
@@ -40,8 +40,8 @@ def joint_of_beliefs(
     """The forest over all sites but those with gamma and beta beliefs.
 
     None where no factor tells of dependence, where such factors of discrete nodes, or of continuous
-    ones, close a cycle, where their tables have more than :data:`MOST_ENTRIES` entries, and where
-    some Gaussian over a scope is improper.
+    ones, close a cycle, where their tables or covariances have more than :data:`MOST_ENTRIES`
+    entries, and where some Gaussian over a scope is improper.
 
     Args:
         family, row, beliefs: of nodes, see :class:`~pyrograph.posterior.beliefs.BeliefPosterior`.
@@ -51,12 +51,17 @@ def joint_of_beliefs(
     kinds = [[beliefs[int(f)] for f in family[part.nodes[0]]] for part in told]
     of_states = [p for p, k in zip(told, kinds, strict=True) if isinstance(k[0], Tensor)]
     of_numbers = [p for p, k in zip(told, kinds, strict=True) if not isinstance(k[0], Tensor)]
-    entries = sum(
-        len(part.nodes) * math.prod(belief.shape[1] for belief in kind)
+    entries = [
+        len(part.nodes)
+        * (
+            math.prod(belief.shape[1] for belief in kind)
+            if isinstance(kind[0], Tensor)
+            else sum(belief.d for belief in kind) ** 2
+        )
         for part, kind in zip(told, kinds, strict=True)
-        if isinstance(kind[0], Tensor)
-    )
-    if not told or entries > MOST_ENTRIES:
+    ]
+    widest = max((belief.d for belief in beliefs if isinstance(belief, Gaussian)), default=0)
+    if not told or max(sum(entries), graph.num_nodes * widest**2) > MOST_ENTRIES:
         return None
     for parts in (of_states, of_numbers):
         if not is_forest([part.nodes for part in parts], graph.num_nodes):

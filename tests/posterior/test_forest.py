@@ -1,6 +1,8 @@
 """Joint draws and guides of beliefs on forests, against enumeration and dense normals."""
 
 import itertools
+import math
+import resource
 
 import numpy as np
 import pyro
@@ -14,6 +16,8 @@ from pyro.infer import SVI, Importance, Predictive, Trace_ELBO
 from scipy.stats import multivariate_normal
 
 import pyrograph as pg
+from pyrograph.beliefs import forest
+from pyrograph.errors import OptionError
 from pyrograph.posterior.belief_guide import BeliefGuide
 from pyrograph.posterior.forest_guide import ForestGuide
 from tests.infer.gaussian_forest import (
@@ -232,6 +236,67 @@ def test_guides_are_saved_and_trained():
     gap = np.array(losses) + float(q.log_evidence)
     assert gap[:5].mean() > 0.1
     assert abs(gap[-30:].mean()) < 0.02
+
+
+def test_levels_and_jumps_draw_the_same_states(monkeypatch):
+    model, _ = tree_program(8)
+    tree = bp(model).joint.states
+    drawn = []
+    for cost in (0, math.inf):
+        monkeypatch.setattr(forest, "LEVEL_COST", cost)
+        pyro.set_rng_seed(2)
+        drawn.append(tree.sample(500))
+    assert torch.equal(*drawn)
+    monkeypatch.setattr(forest, "CHUNK", 700)
+    pyro.set_rng_seed(2)
+    assert torch.equal(tree.sample(500), drawn[0])
+    by_levels = tree.log_marginals()
+    monkeypatch.undo()
+    np.testing.assert_allclose(by_levels, tree.log_marginals(), atol=1e-12)
+
+
+def test_a_hub_of_many_numbers_or_states_takes_no_more_than_its_draws():
+    """60 numbers and 300 states, read 1000 times: a matrix, or a function of all states,
+    for every draw would be gigabytes."""
+
+    def weights():
+        w = pyro.sample("w", dist.Normal(0.0, 1.0).expand([60]).to_event(1))
+        with pyro.plate("rows", 1000):
+            pyro.sample("u", dist.Normal(torch.ones(1000, 60) @ w / 60, 0.1))
+
+    def topic():
+        z = pyro.sample("z", dist.Categorical(torch.ones(300)))
+        with pyro.plate("words", 1000):
+            pyro.sample("x", dist.Bernoulli(torch.linspace(0.1, 0.9, 300)[z]))
+
+    for model, name in ((weights, "u"), (topic, "x")):
+        q = bp(model)
+        before = peak_gb()
+        drawn = q.sample(300)[name]
+        assert peak_gb() - before < 0.6
+        rows = drawn - drawn.mean(0)
+        share = float(rows.mean(1).var() / rows.var())  # of what all rows have in common
+        assert share > 0.1
+
+
+def peak_gb():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def test_states_of_guides_of_another_class_are_refused():
+    q = bp(mixed)
+    with pytest.raises(OptionError, match="BeliefGuide"):
+        ForestGuide.from_state_dict(q.guide(joint=False).state_dict())
+    with pytest.raises(OptionError, match="ForestGuide"):
+        BeliefGuide.from_state_dict(q.guide().state_dict())
+
+
+def test_draws_in_inference_mode_leave_a_guide_that_can_be_trained():
+    q = bp(mixed)
+    with torch.inference_mode():
+        q.sample(3)
+    pyro.clear_param_store()
+    SVI(mixed, q.guide(), pyro.optim.Adam({"lr": 0.01}), Trace_ELBO()).step()
 
 
 def test_loops_and_some_of_the_sites_have_products_of_marginals():
