@@ -9,7 +9,8 @@ of the row over the columns of cluster c,
     score = sum_c log B(a + n_1rc + x_ic, b + n_0rc + o_ic) - log B(a + n_1rc, b + n_0rc),
 
 O(R C) per particle after O(m) to count the row. Counts are whole numbers, so that log Gamma is
-looked up. Columns are rows of the transposed relation.
+looked up. Columns are rows of the transposed relation. Log Gammas of large cells and of strong
+priors all but cancel: they are in double precision, whatever the parameters'.
 
 Source: Kemp et al. (2006), "Learning systems of concepts with an infinite relational model".
 """
@@ -44,6 +45,10 @@ class BetaBernoulli:
     def dtype(self) -> torch.dtype:
         return self.a.dtype
 
+    def in_double(self) -> BetaBernoulli:
+        """The same component in double precision."""
+        return BetaBernoulli(self.a.double(), self.b.double())
+
     def log_marginal(self, ones: Tensor, zeros: Tensor) -> Tensor:
         """Of ``[..., R, C]`` counts in each cell of the partition, element by element."""
         a, b = (p[..., None, None].to(ones.device) for p in (self.a, self.b))
@@ -67,16 +72,18 @@ class Cells:
     """Ones and zeros in each cell of the row and column clusters of every particle.
 
     Attributes:
+        dtype: of the scores.
         values: ``[2, n, m]``, whether an entry is an observed one, an observed zero.
         counts: ``[2, P, R, C]``, whole numbers.
         log_gammas: of ``a + n``, ``b + n`` and ``a + b + n`` for all counts n there can be.
     """
 
     def __init__(self, component: BetaBernoulli, values: Tensor, seatings: tuple[Seating, Seating]):
-        a, b = (unbatched("BetaBernoulli", p) for p in (component.a, component.b))
-        most = torch.arange(int(values.sum()) + 1, dtype=values.dtype, device=values.device)
-        self.log_gammas = [torch.lgamma(p.to(values.device) + most) for p in (a, b, a + b)]
+        self.dtype, exact = component.dtype, component.in_double()
+        a, b = (unbatched("BetaBernoulli", p).to(values.device) for p in (exact.a, exact.b))
         self.values, self.seatings = values.long(), seatings
+        counts = torch.arange(int(self.values.sum()) + 1, device=values.device)
+        self.log_gammas = [torch.lgamma(p + counts) for p in (a, b, a + b)]
         self.rebuild()
 
     def rebuild(self) -> None:
@@ -127,7 +134,8 @@ class LineTerm:
     def scores(self, i: int, seating: Seating) -> Tensor:
         now = self.cells.seen(self.axis)
         line = self.cells.line(self.axis, i)
-        return (self.cells.log_beta(now + line) - self.cells.log_beta(now)).sum(-1)
+        gain = self.cells.log_beta(now + line) - self.cells.log_beta(now)
+        return gain.sum(-1).to(self.cells.dtype)
 
     def move(self, i: int, slot: Tensor, sign: int, seating: Seating) -> None:
         particle = torch.arange(len(slot), device=slot.device)
@@ -136,7 +144,8 @@ class LineTerm:
 
     def log_prob(self, seating: Seating) -> Tensor:
         prior = self.cells.log_beta(torch.zeros_like(self.cells.counts[:, :1, :1, :1]))
-        return (self.cells.log_beta(self.cells.counts) - prior).sum((-1, -2))
+        terms = self.cells.log_beta(self.cells.counts) - prior
+        return terms.sum((-1, -2)).to(self.cells.dtype)
 
     def select(self, index: Tensor, memo: dict) -> LineTerm:
         return LineTerm(self.cells.select(index, memo), self.axis)

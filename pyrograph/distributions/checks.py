@@ -15,6 +15,9 @@ def floats(*parameters: float | Tensor) -> tuple[Tensor, ...]:
     """Numbers and tensors as tensors of one floating dtype, the highest, and one device.
 
     The device is that of the first tensor with dimensions: zero-dimensional ones go anywhere.
+
+    Raises:
+        OptionError: one is neither a number nor a tensor.
     """
     tensors = [p for p in parameters if isinstance(p, Tensor)]
     dtype = torch.get_default_dtype()
@@ -22,7 +25,22 @@ def floats(*parameters: float | Tensor) -> tuple[Tensor, ...]:
         dtype = max((t.dtype for t in tensors if t.is_floating_point()), key=lambda d: d.itemsize)
     wide = [t for t in tensors if t.ndim] or tensors
     device = wide[0].device if wide else None
-    return tuple(torch.as_tensor(p, dtype=dtype, device=device) for p in parameters)
+    try:
+        return tuple(torch.as_tensor(p, dtype=dtype, device=device) for p in parameters)
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"parameters are numbers or tensors: {error}") from error
+
+
+def require_tensor(owner: str, value: Tensor) -> None:
+    """Raise unless data are one.
+
+    Raises:
+        OptionError: they are something else.
+    """
+    if not isinstance(value, Tensor):
+        raise OptionError(
+            f"{owner}: data are {type(value).__name__}; give a tensor, torch.as_tensor(data)"
+        )
 
 
 def require_positive(owner: str, **parameters: Tensor) -> None:

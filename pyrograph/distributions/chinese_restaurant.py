@@ -79,7 +79,7 @@ class ChineseRestaurant(TorchDistribution):
         require_labels("ChineseRestaurant", "value", value, self.n)
         clusters = Runs(value)
         counts = torch.where(clusters.ends, clusters.sizes, 0)
-        return log_partition(counts.to(self.alpha.dtype), self.alpha, self.n)
+        return log_partition(counts, self.alpha, self.n)
 
     def incremental(self, labels: Tensor) -> Clusters:
         """Scores of single reassignments from ``labels [P, t]`` of the first t <= n elements."""
@@ -89,18 +89,28 @@ class ChineseRestaurant(TorchDistribution):
 
 def log_partition(counts: Tensor, alpha: Tensor, total: int) -> Tensor:
     """Log probability of a partition of ``total`` elements with cluster sizes ``[..., C]``, zeros
-    being no clusters."""
-    used = counts > 0
-    terms = torch.lgamma(torch.where(used, counts, 1)).sum(-1)
+    being no clusters.
+
+    In alpha's dtype, from terms in double precision, which are large and cancel in part.
+    """
+    used, exact = counts > 0, alpha.double()
+    terms = torch.lgamma(torch.where(used, counts, 1).double()).sum(-1)
     if not total:
-        return terms
-    # alpha (alpha + 1) .. (alpha + total - 1) by its factors, each as a share of alpha where that
-    # is above 1: its log Gammas would cancel
-    unit = alpha.clamp_min(1)
-    further = torch.arange(1, total, dtype=alpha.dtype, device=alpha.device)
-    shares = (alpha - unit).unsqueeze(-1) + further
-    rising = (shares / unit.unsqueeze(-1)).log1p().sum(-1)
-    return (used.sum(-1) - 1) * alpha.log() - (total - 1) * unit.log() + terms - rising
+        return terms.to(alpha.dtype)
+    units = (total - 1) * exact.clamp_min(1).log()
+    rising = log_shares(exact, total - 1).sum(-1)
+    return ((used.sum(-1) - 1) * exact.log() - units + terms - rising).to(alpha.dtype)
+
+
+def log_shares(x: Tensor, count: int) -> Tensor:
+    """log((x + k) / max(x, 1)) for k = 1, ..., count, ``[..., count]`` for x ``[...]``.
+
+    The factors of Gamma(x + count + 1) / Gamma(x + 1), each as a share of x where that is above 1:
+    the log Gammas would cancel.
+    """
+    unit = x.clamp_min(1).unsqueeze(-1)
+    further = torch.arange(1, count + 1, dtype=x.dtype, device=x.device)
+    return ((x.unsqueeze(-1) - unit + further) / unit).log1p()
 
 
 class SeatingPrior:
@@ -111,7 +121,7 @@ class SeatingPrior:
         sizes = torch.arange(n + 1, dtype=alpha.dtype, device=alpha.device)
         #: By cluster size, and by number of elements present.
         self.log_weight = torch.where(sizes > 0, sizes, alpha).log()
-        self.log_total = (alpha + sizes).log().tolist()
+        self.log_total = (alpha.double() + sizes).log().tolist()
 
     def scores(self, i: int, seating: Seating) -> Tensor:
         weight = self.log_weight.take(seating.sizes)
@@ -123,7 +133,7 @@ class SeatingPrior:
         return join, self.log_weight[sizes[own] - 1]
 
     def log_prob(self, seating: Seating) -> Tensor:
-        return log_partition(seating.counts.to(self.alpha.dtype), self.alpha, seating.num_inside)
+        return log_partition(seating.counts, self.alpha, seating.num_inside)
 
     def append(self, i: int, source: Tensor, start: int, sign: int, seating: Seating) -> None:
         """The sizes are all there is."""

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from pyrograph.distributions.beta_bernoulli import BetaBernoulli, Cells, LineTerm, RelationScores
-from pyrograph.distributions.checks import require_labels
+from pyrograph.distributions.checks import require_labels, require_tensor
 from pyrograph.distributions.dirichlet_categorical import DirichletCategorical
 from pyrograph.distributions.incremental import Clusters
 from pyrograph.distributions.labels import Runs, by_appearance
@@ -74,7 +74,7 @@ class CollapsedMixture(TorchDistribution):
         new = self._get_checked_instance(CollapsedMixture, _instance)
         new.component = self.component
         batch = torch.Size(batch_shape)
-        new.z = self.z.expand(batch + self.z.shape[-1:])
+        new.z = _expanded(self.z, batch)
         super(CollapsedMixture, new).__init__(batch, self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
         return new
@@ -87,6 +87,7 @@ class CollapsedMixture(TorchDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """``[...]``: the log marginal likelihood of all clusters, batches broadcast."""
+        require_tensor("CollapsedMixture", value)
         component = self.component.fit_to(value, self.z.shape[-1])
         _require_shape("CollapsedMixture", value, self.z.shape[-1:] + component.observation_shape)
         exact, clusters = component.in_double(), Runs(self.z)
@@ -129,7 +130,7 @@ class CollapsedRelation(TorchDistribution):
         value: ``[..., n, m]`` of 0, 1 and NaN for held-out entries.
 
     Raises:
-        OptionError: the component is another one; labels or entries are of a wrong kind.
+        OptionError: the component is another one; labels, entries or mask are of a wrong kind.
         ShapeMismatch: value or mask is not ``[..., n, m]``.
     """
 
@@ -152,6 +153,12 @@ class CollapsedRelation(TorchDistribution):
         event = rows.shape[-1:] + columns.shape[-1:]
         batch = torch.broadcast_shapes(rows.shape[:-1], columns.shape[:-1], component.batch_shape)
         if mask is not None:
+            if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+                kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+                raise OptionError(
+                    f"CollapsedRelation: mask is {kind}; give a tensor of bool, True where an "
+                    "entry is observed"
+                )
             _require_shape("CollapsedRelation: mask", mask, event)
             batch = torch.broadcast_shapes(batch, mask.shape[:-2])
         super().__init__(batch, event, validate_args=validate_args)
@@ -160,8 +167,7 @@ class CollapsedRelation(TorchDistribution):
         new = self._get_checked_instance(CollapsedRelation, _instance)
         batch = torch.Size(batch_shape)
         new.component, new.observed = self.component, self.observed
-        new.rows = self.rows.expand(batch + self.rows.shape[-1:])
-        new.columns = self.columns.expand(batch + self.columns.shape[-1:])
+        new.rows, new.columns = _expanded(self.rows, batch), _expanded(self.columns, batch)
         super(CollapsedRelation, new).__init__(batch, self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
         return new
@@ -180,11 +186,12 @@ class CollapsedRelation(TorchDistribution):
         ones, zeros = self._ones_and_zeros(value)
         rows, columns = Runs(self.rows), Runs(self.columns)
         cells = [
-            columns.sums(rows.sums(entries).transpose(-1, -2)).transpose(-1, -2)
+            columns.sums(rows.sums(entries.double()).transpose(-1, -2)).transpose(-1, -2)
             for entries in (ones, zeros)
         ]
         ends = rows.ends.unsqueeze(-1) & columns.ends.unsqueeze(-2)
-        return torch.where(ends, self.component.log_marginal(*cells), 0).sum((-1, -2))
+        terms = torch.where(ends, self.component.in_double().log_marginal(*cells), 0)
+        return terms.sum((-1, -2)).to(self.component.dtype)
 
     def incremental(self, rows: Tensor, columns: Tensor, value: Tensor) -> RelationScores:
         """Scores of single reassignments from ``rows [P, t]`` and ``columns [P, u]``."""
@@ -204,6 +211,7 @@ class CollapsedRelation(TorchDistribution):
 
     def _ones_and_zeros(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """Whether each entry is an observed one, an observed zero."""
+        require_tensor("CollapsedRelation", value)
         _require_shape("CollapsedRelation", value, self.event_shape)
         counts = ~value.isnan()
         if self.observed is not None:
@@ -213,8 +221,12 @@ class CollapsedRelation(TorchDistribution):
                 "CollapsedRelation: an observed entry is neither 0 nor 1; give NaN (or "
                 "mask=False) for entries that are held out"
             )
-        dtype = self.component.dtype
-        return (counts & (value == 1)).to(dtype), (counts & (value == 0)).to(dtype)
+        return counts & (value == 1), counts & (value == 0)
+
+
+def _expanded(z: Tensor, batch: torch.Size) -> Tensor:
+    """Labels ``[*batch, n]``: the same tensor where it is, by which a site's labels are known."""
+    return z if z.shape[:-1] == batch else z.expand(batch + z.shape[-1:])
 
 
 def _require_shape(owner: str, value: Tensor, shape: tuple[int, ...]) -> None:

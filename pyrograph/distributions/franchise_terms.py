@@ -16,6 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pyrograph.distributions.chinese_restaurant import log_shares
 from pyrograph.distributions.labels import by_appearance
 from pyrograph.distributions.seating import Seating, twin
 from pyrograph.distributions.urn import Moves
@@ -46,7 +47,8 @@ class SequenceTerm:
         candidates[..., present.index(i)] = slots
         step = max(1, CHUNK // (len(candidates) * len(present) ** 2))
         joint = [self._log_prob(part) for part in candidates.split(step, dim=1)]
-        return torch.cat(joint, dim=1) - self.log_prob(seating).unsqueeze(-1)
+        scores = torch.cat(joint, dim=1) - self._log_prob_of_present(seating).unsqueeze(-1)
+        return scores.to(self.alpha.dtype)
 
     def _counted(self, seating: Seating) -> Moves:
         labels = seating.labels
@@ -56,9 +58,14 @@ class SequenceTerm:
         return moves
 
     def _log_prob(self, labels: Tensor) -> Tensor:
-        return log_sequence(by_appearance(labels), self.alpha, self.gamma, self.urn)
+        # in double precision, since scores are differences
+        alpha, gamma = self.alpha.double(), self.gamma.double()
+        return log_sequence(by_appearance(labels), alpha, gamma, self.urn)
 
     def log_prob(self, seating: Seating) -> Tensor:
+        return self._log_prob_of_present(seating).to(self.alpha.dtype)
+
+    def _log_prob_of_present(self, seating: Seating) -> Tensor:
         present = [j for j, inside in enumerate(seating.inside) if inside]
         return self._log_prob(seating.labels[:, present])
 
@@ -87,7 +94,7 @@ def log_sequence(states: Tensor, alpha: Tensor, gamma: Tensor, urn: str) -> Tens
     if states.shape[-1] == 0:
         return states.new_zeros(states.shape[:-1], dtype=dtype)
     counts = visit_counts(states)
-    alpha, gamma = alpha.unsqueeze(-1), gamma.unsqueeze(-1)
+    alpha, gamma = alpha.double().unsqueeze(-1), gamma.double().unsqueeze(-1)
     log_seat = -(alpha + counts.left).log()
     if urn == "paper":
         oracle = alpha.log() - (counts.unvisited + gamma).log()
@@ -96,10 +103,18 @@ def log_sequence(states: Tensor, alpha: Tensor, gamma: Tensor, urn: str) -> Tens
         return (log_seat + torch.where(counts.pair > 0, again, fresh)).sum(-1).to(dtype)
     log_f = log_tables(states, counts.pair)
     tables = torch.arange(log_f.shape[-1], dtype=log_f.dtype, device=states.device)
-    seating = log_f + tables * alpha.log() + torch.lgamma(gamma) - torch.lgamma(gamma + tables)
+    seating = log_f + tables * alpha.log() - log_rising(gamma.squeeze(-1), states.shape[-1])
     num_states = (counts.entered == 0).sum(-1)
     total = log_seat.sum(-1) + num_states * gamma.squeeze(-1).log() + seating.logsumexp(-1)
     return total.to(dtype)
+
+
+def log_rising(x: Tensor, most: int) -> Tensor:
+    """log of x (x + 1) ... (x + T - 1), x ``[...]``, for T = 0, ..., most: ``[..., most + 1]``."""
+    unit, start = x.clamp_min(1).log().unsqueeze(-1), torch.zeros_like(x).unsqueeze(-1)
+    further = torch.cat([start, log_shares(x, most - 1).cumsum(-1)], -1)
+    steps = torch.arange(most, dtype=x.dtype, device=x.device)
+    return torch.cat([start, x.log().unsqueeze(-1) + steps * unit + further], -1)
 
 
 class VisitCounts:

@@ -51,6 +51,7 @@ class NormalInverseGamma:
 
     Raises:
         OptionError: kappa, a or b is not above 0, or dim is not a count.
+        ShapeMismatch: parameters do not fit each other, or dim.
     """
 
     def __init__(
@@ -63,7 +64,14 @@ class NormalInverseGamma:
     ):
         self.kappa, self.a, self.b, self.loc = floats(kappa, a, b, loc)
         require_positive("NormalInverseGamma", kappa=self.kappa, a=self.a, b=self.b)
-        shape = torch.broadcast_shapes(*(p.shape for p in self.parameters))
+        try:
+            shape = torch.broadcast_shapes(*(p.shape for p in self.parameters))
+        except RuntimeError as error:
+            shapes = ", ".join(str(tuple(p.shape)) for p in self.parameters)
+            raise ShapeMismatch(
+                f"NormalInverseGamma: kappa, a, b and loc have shapes {shapes}, which do not "
+                "broadcast"
+            ) from error
         if dim is not None:
             require_count("NormalInverseGamma", "dim", dim, least=0)
         elif shape:

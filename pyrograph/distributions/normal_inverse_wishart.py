@@ -8,10 +8,18 @@ S = sum y and T = sum y y' over the n observations of a cluster in d dimensions,
     log p = log Gamma_d(nu_n / 2) - log Gamma_d(nu / 2) + nu log|Psi| / 2 - nu_n log|Psi_n| / 2
             + d log(kappa / kappa_n) / 2 - n d log(pi) / 2,
 
+where the last part of Psi_n may be larger than the rest by more than all digits, of data far from
+loc, so that it joins the Cholesky factor of the rest in closed form,
+
+    L L' + p p' = (L C) (L C)',  p = h sqrt(kappa n / kappa_n),  z = L^-1 p,
+    t_j = 1 + z_1^2 + ... + z_j^2,
+    C_jj = sqrt(t_j / t_j-1),  C_ij = z_i z_j / sqrt(t_j t_j-1) for i > j,
+
 and the next observation is Student's: nu_n - d + 1 degrees of freedom, location m, scale matrix
 Psi_n (kappa_n + 1) / (kappa_n (nu_n - d + 1)).
 
-Source: Murphy (2007), "Conjugate Bayesian analysis of the Gaussian distribution", section 9.
+Source: Murphy (2007), "Conjugate Bayesian analysis of the Gaussian distribution", section 9; Gill,
+Golub, Murray & Saunders (1974), "Methods for modifying matrix factorizations", for L C.
 """
 
 from __future__ import annotations
@@ -47,7 +55,7 @@ class NormalInverseWishart:
     Raises:
         OptionError: kappa or nu is out of range, or scale_matrix is not symmetric or not positive
             definite.
-        ShapeMismatch: scale_matrix is not square.
+        ShapeMismatch: scale_matrix is not square, or loc not as long.
     """
 
     def __init__(
@@ -59,11 +67,17 @@ class NormalInverseWishart:
     ):
         self.kappa, self.nu, self.scale_matrix, self.loc = floats(kappa, nu, scale_matrix, loc)
         shape = self.scale_matrix.shape
-        if len(shape) < 2 or shape[-1] != shape[-2]:
+        if len(shape) < 2 or shape[-1] != shape[-2] or not shape[-1]:
             raise ShapeMismatch(
-                f"NormalInverseWishart: scale_matrix has shape {tuple(shape)}; give [..., d, d]"
+                f"NormalInverseWishart: scale_matrix has shape {tuple(shape)}; give [..., d, d], "
+                "d above 0"
             )
         self.dim = shape[-1]
+        if self.loc.ndim and self.loc.shape[-1] not in (1, self.dim):
+            raise ShapeMismatch(
+                f"NormalInverseWishart: loc has shape {tuple(self.loc.shape)}; give a number or "
+                f"[..., {self.dim}], as scale_matrix has"
+            )
         require_positive(
             "NormalInverseWishart", kappa=self.kappa, **{"nu - d + 1": self.nu - self.dim + 1}
         )
@@ -120,8 +134,8 @@ class NormalInverseWishart:
         mean = s / count.clamp_min(1).unsqueeze(-1)
         pull = (mean - shift) * (kappa * count / kappa_n).sqrt().unsqueeze(-1)
         spread = outer - s.unsqueeze(-1) * mean.unsqueeze(-2)
-        psi = self.scale_matrix.unsqueeze(-3) + spread + _outer(pull)
-        return m, kappa_n, self.nu.unsqueeze(-1) + count, _root(psi)
+        factor = _with_pull(_root(self.scale_matrix.unsqueeze(-3) + spread), pull)
+        return m, kappa_n, self.nu.unsqueeze(-1) + count, factor
 
     def log_marginal(self, count: Tensor, total: Tensor, centre: Tensor) -> Tensor:
         """``[..., C]`` from counts ``[..., C]`` and summed statistics ``[..., C, d + d^2]``.
@@ -188,13 +202,13 @@ def _outer(v: Tensor) -> Tensor:
     return v.unsqueeze(-1) * v.unsqueeze(-2)
 
 
-def _root(psi: Tensor) -> Tensor:
-    """Cholesky factors of Psi_n ``[..., d, d]``.
+def _root(scatter: Tensor) -> Tensor:
+    """Cholesky factors of Psi and the scatter of a cluster ``[..., d, d]``.
 
     Raises:
         NonFiniteDensity: the observations of a cluster are so far apart that it is singular.
     """
-    factor, failed = torch.linalg.cholesky_ex(psi)
+    factor, failed = torch.linalg.cholesky_ex(scatter)
     if Distribution._validate_args and bool(failed.any()):
         raise NonFiniteDensity(
             "NormalInverseWishart: the scatter of a cluster is singular in double precision. Its "
@@ -202,6 +216,15 @@ def _root(psi: Tensor) -> Tensor:
             "data, leave outliers out, or take a NormalInverseGamma per dimension."
         )
     return factor
+
+
+def _with_pull(factor: Tensor, pull: Tensor) -> Tensor:
+    """Cholesky factors of L L' + p p' from L ``[..., d, d]`` and p ``[..., d]``."""
+    z = torch.linalg.solve_triangular(factor, pull.unsqueeze(-1), upper=False).squeeze(-1)
+    t = 1 + torch.nn.functional.pad(z.square().cumsum(-1), (1, 0))
+    before, now = t[..., :-1], t[..., 1:]
+    below = z.unsqueeze(-1) * (z / (now * before).sqrt()).unsqueeze(-2)
+    return factor @ (below.tril(-1) + (now / before).sqrt().diag_embed())
 
 
 def half_log_det(factor: Tensor) -> Tensor:
@@ -223,7 +246,8 @@ class NormalInverseWishartTerm(MixtureTerm):
     it last was come to 1 / LOSS. When an element leaves, with g = y - m of then,
     Psi_n-1 = Psi_n - g g' / k, and |Psi_n-1| = |Psi_n| q for q = 1 - g'v / k: inverse and
     determinant are computed anew, and all that is left is counted anew where what the removals
-    since the last count left of Psi_n, in one direction, comes to LOSS. What has been scored, v and
+    since the last count left of Psi_n, in one direction, comes to LOSS, and where Psi_n is
+    singular, of data so far from loc that the rest of it is rounding. What has been scored, v and
     g'v, is used again where the element then joins.
     """
 
@@ -276,7 +300,7 @@ class NormalInverseWishartTerm(MixtureTerm):
             self._leave(i, source, rows, seating)
         elif self._scored is None or self._scored[:2] != (i, start):
             self._join(i, source, rows, seating)
-            self._factorise(rows)
+            self._factorise(rows.start + torch.arange(len(source), device=source.device), seating)
         else:
             self._join(i, source, rows, seating)
             shrunk = self.by_size[0].take(seating.sizes[rows] - 1)
@@ -287,7 +311,8 @@ class NormalInverseWishartTerm(MixtureTerm):
             growth = self.growth.index_select(1, source).add_(log_ratio / 2)
             self.growth[:, rows] = growth
             if not float(growth[1].max()) < MOST_GROWTH:
-                self._factorise(rows.start + (~(growth[1] < MOST_GROWTH)).nonzero().squeeze(1))
+                grown = (~(growth[1] < MOST_GROWTH)).nonzero().squeeze(1)
+                self._factorise(rows.start + grown, seating)
         self._scored = None
 
     def _join(self, i: int, source: Tensor, rows: slice, seating: Seating) -> None:
@@ -315,38 +340,54 @@ class NormalInverseWishartTerm(MixtureTerm):
         left = (psi.diagonal(dim1=1, dim2=2) / before).amin(1).minimum(q)
         share = self.share.index_select(0, source) * left
         self.share[rows] = share
-        is_lost = ~(share > LOSS)
+        changed, is_lost = torch.arange(rows.start, rows.stop, device=share.device), ~(share > LOSS)
         if bool(is_lost.any()):
-            # of clusters that are empty now nobody asks, but they have a factor below
-            lost = rows.start + is_lost.nonzero().squeeze(1)
-            members = seating.members_of(lost) & (seating.sizes[lost] > 0).unsqueeze(1)
-            self.mean[lost], self.psi[lost] = self._of_members(members)
-            self.share[lost] = 1
-        self._factorise(rows)
+            self._recount(changed[is_lost], seating)
+            changed = changed[~is_lost]
+        self._factorise(changed, seating)
 
-    def _factorise(self, rows: slice | Tensor) -> None:
+    def _factorise(self, rows: Tensor, seating: Seating) -> None:
         """Inverses and determinants of rows from their Psi_n."""
-        factor = _root(self.psi[rows])
+        factor, failed = torch.linalg.cholesky_ex(self.psi[rows])
+        if bool(failed.any()):
+            self._recount(rows[failed > 0], seating)
+            rows, factor = rows[failed == 0], factor[failed == 0]
+        self._take_root(rows, factor)
+
+    def _take_root(self, rows: slice | Tensor, factor: Tensor) -> None:
         self.inverse[rows] = torch.cholesky_inverse(factor)
         self.growth[0, rows] = half_log_det(factor)
         self.growth[1, rows] = 0
 
-    def _of_members(self, members: Tensor) -> tuple[Tensor, Tensor]:
-        """m ``[U, d]`` and Psi_n ``[U, d, d]`` of clusters with these elements, ``[U, n]`` bool."""
+    def _recount(self, rows: Tensor, seating: Seating) -> None:
+        """All of rows from their elements."""
+        # of clusters that are empty now nobody asks
+        members = seating.members_of(rows) & (seating.sizes[rows] > 0).unsqueeze(1)
+        self._count(rows, members)
+
+    def _count(self, rows: slice | Tensor, members: Tensor) -> None:
+        """All of rows, clusters with these elements, ``[U, n]`` bool."""
+        self.mean[rows], scatter, pull = self._of_members(members)
+        self.psi[rows] = scatter + _outer(pull)
+        self.share[rows] = 1
+        self._take_root(rows, _with_pull(_root(scatter), pull))
+
+    def _of_members(self, members: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """m ``[U, d]``, and the ``[U, d, d]`` and p ``[U, d]`` that make up Psi_n, of clusters with
+        these elements, ``[U, n]`` bool."""
         y, prior = self.table, self.component
         is_in = members.to(y.dtype)
         size = is_in.sum(1, keepdim=True)
         mean = is_in @ y / size.clamp_min(1)
         kappa_n = prior.kappa + size
-        psi = prior.scale_matrix + _outer(
-            (mean - self.shift) * (prior.kappa * size / kappa_n).sqrt()
-        )
+        pull = (mean - self.shift) * (prior.kappa * size / kappa_n).sqrt()
+        scatter = prior.scale_matrix.expand(len(mean), -1, -1).clone()
         step = max(1, AT_ONCE // max(1, y.numel()))
         for k in range(0, len(mean), step):
             gap = y - mean[k : k + step].unsqueeze(1)  # [U, n, d]
             held = gap * is_in[k : k + step].unsqueeze(2)
-            psi[k : k + step] += gap.transpose(1, 2) @ held
-        return (size * mean + prior.kappa * self.shift) / kappa_n, psi
+            scatter[k : k + step] += gap.transpose(1, 2) @ held
+        return (size * mean + prior.kappa * self.shift) / kappa_n, scatter, pull
 
     def log_marginals(self, sizes: Tensor) -> Tensor:
         freedom = self.component.nu + sizes
@@ -372,11 +413,13 @@ class NormalInverseWishartTerm(MixtureTerm):
         return new
 
     def rebuild(self, seating: Seating) -> None:
-        self.mean, self.psi = self._of_members(seating.members())
+        members = seating.members()
+        self.mean = self.table.new_empty(len(members), self.component.dim)
+        self.psi = self.table.new_empty(*self.mean.shape, self.component.dim)
         self.inverse = torch.empty_like(self.psi)
         #: Half log|Psi_n|, and what joined since the inverse was last computed anew added to it.
         self.growth = self.mean.new_empty(2, len(self.mean))
         #: ``[limit]``, what removals left of Psi_n since it was counted, in the direction least so.
         self.share = torch.ones_like(self.growth[0])
-        self._factorise(slice(0, len(self.mean)))
+        self._count(slice(0, len(members)), members)
         self._scored = None

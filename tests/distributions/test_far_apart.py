@@ -5,10 +5,12 @@ cancels, wherever the data are.
 """
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
+from scipy import special
 from torch.testing import assert_close
 
 from pyrograph.distributions import CollapsedMixture, NormalInverseGamma, NormalInverseWishart
@@ -218,3 +220,51 @@ def test_a_scale_matrix_that_is_not_symmetric_is_refused():
         NormalInverseWishart(0.3, 3.0, torch.tensor([[1.0, 0.9], [0.0, 1.0]]))
     rounded = torch.tensor([[1.0, 0.9], [0.9 + 1e-6, 1.0]])
     NormalInverseWishart(0.3, 3.0, rounded)
+
+
+def by_fractions(x: np.ndarray, loc: float) -> float:
+    """log marginal likelihood of one cluster ``[n, 2]``, matrices in exact rational numbers."""
+    rows = [[Fraction(float(v)) for v in row] for row in x]
+    n, kappa = len(rows), Fraction(KAPPA)
+    mean = [sum(column) / n for column in zip(*rows, strict=True)]
+    pull = [m - Fraction(loc) for m in mean]
+
+    def entry(i: int, j: int) -> Fraction:
+        scatter = sum((row[i] - mean[i]) * (row[j] - mean[j]) for row in rows)
+        return Fraction(PSI[i, j]) + scatter + kappa * n / (kappa + n) * pull[i] * pull[j]
+
+    det = entry(0, 0) * entry(1, 1) - entry(0, 1) ** 2
+    total = special.multigammaln((NU + n) / 2, 2) - special.multigammaln(NU / 2, 2)
+    total += NU / 2 * np.linalg.slogdet(PSI)[1] - (NU + n) / 2 * math.log(det)
+    return total + math.log(KAPPA / (KAPPA + n)) - n * math.log(math.pi)
+
+
+@pytest.mark.parametrize("loc", [1e4, 1e7, 1e9])
+def test_covariances_keep_their_digits_where_the_prior_mean_is_far_from_all_data(loc):
+    x = heaps("full", apart=5.0)
+    prior = NormalInverseWishart(KAPPA, NU, torch.tensor(PSI), torch.full((2,), loc))
+    z = torch.stack([torch.arange(20) % 2, torch.zeros(20, dtype=torch.int64)])
+    truth = torch.tensor(
+        [sum(by_fractions(x[row == c].numpy(), loc) for c in row.unique()) for row in z]
+    )
+    mixture = CollapsedMixture(z, prior)
+    assert_close(mixture.log_prob(x), truth, rtol=1e-12, atol=0)
+    state = mixture.incremental(z, x)
+    assert_close(state.log_prob(), truth, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("loc", [1e4, 1e9])
+def test_covariances_are_found_element_by_element_far_from_the_prior_mean(loc):
+    x = heaps("full", apart=5.0)
+    prior = NormalInverseWishart(KAPPA, NU, torch.tensor(PSI), torch.full((2,), loc))
+    z = torch.arange(20).unsqueeze(0) % 2
+    state = CollapsedMixture(z[0], prior).incremental(z[:, :0], x)
+    for i in range(20):
+        state.scores(i)
+        state.put_in(i, z[:, i])
+    for i in (3, 8, 3):
+        state.take_out(i)
+        state.put_in(i, z[:, i])
+    state.refresh()
+    truth = sum(by_fractions(x[z[0] == c].numpy(), loc) for c in (0, 1))
+    assert float(state.log_prob()) == pytest.approx(truth, rel=1e-12)

@@ -369,6 +369,13 @@ class DPVI(Engine):
         return "The bound still grows: raise num_steps."
 
     # ------------------------------------------------------------------ checkpoints
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), **self._carried_since()}
+
+    def _carried_since(self) -> dict[str, Any]:
+        """What states have beside :meth:`carried` that older ones, which load, have not."""
+        return {} if self._labelled is None else {"score": self.labellings.score}
+
     def carried(self) -> dict[str, Any]:
         if self._labelled is not None:
             return {"labels": self.labellings.labels(), **self._stages()}
@@ -378,6 +385,9 @@ class DPVI(Engine):
     def restore(self, state: Mapping[str, Any]) -> None:
         if self._labelled is not None:
             self.labellings = Labellings(self._labelled, state["labels"])
+            if "score" in state:
+                now = self.labellings.score.to(self._labelled.dtype)
+                refuse_other_scores(state["score"].to(now.device), now)
             if len(self.labellings) > self.num_particles:
                 self.labellings = self.labellings.distinct(self.num_particles)
             self._restore_stages(state)

@@ -185,7 +185,7 @@ class ForwardPass:
         size = held[-1].long()
         terms = sums.log_marginals(held, size)
         inside = int(size[:1].sum())
-        score = constant + log_partition(size.to(sums.alpha), sums.alpha, inside)
+        score = constant + log_partition(size, sums.alpha, inside)
         self._score = (score + torch.where(size > 0, terms, 0).sum(1)).double() + self._offset
 
     @torch.inference_mode()

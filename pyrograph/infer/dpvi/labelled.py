@@ -280,8 +280,21 @@ class Labellings:
 
     def within(self, program: LabelledProgram) -> Labellings:
         """The same labels of the first elements in a longer program, whose further elements are
-        out; their scores, in falling order, are those that its statements give them."""
-        found = Labellings(program, self.labels(as_they_are=True))
+        out; their scores, in falling order, are those that its statements give them.
+
+        Raises:
+            ShapeMismatch: a site with elements that are in is missing in the longer program.
+        """
+        labels = self.labels(as_they_are=True)
+        for name, z in labels.items():
+            if name not in program.sites and bool((z >= 0).any()):
+                # labellings that differ there alone would be counted twice
+                raise ShapeMismatch(
+                    f'labels "{name}" are in, and no site of the longer program, whose labels are '
+                    f"{', '.join(program.sites)}: keep the site, or start a new engine"
+                )
+        nobody = torch.zeros(len(self), 0, dtype=torch.int64, device=program.device)
+        found = Labellings(program, {name: labels.get(name, nobody) for name in program.sites})
         score, order = program.score(found.clusters).double().sort(descending=True, stable=True)
         keep(found.clusters.values(), order)
         found.score = score

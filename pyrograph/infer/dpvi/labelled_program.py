@@ -36,6 +36,7 @@ from pyrograph.distributions.labels import by_appearance
 from pyrograph.errors import (
     NonFiniteDensity,
     OptionError,
+    PyrographError,
     ShapeMismatch,
     UnsupportedFactor,
     UnsupportedSite,
@@ -187,7 +188,13 @@ def _run(model: Callable, args: tuple, kwargs: dict[str, Any], labels: Mapping |
         model = poutine.condition(model, data=labels)
     with torch.no_grad(), _Plates():
         trace = poutine.trace(model).get_trace(*args, **kwargs)
-        trace.compute_log_prob()
+        try:
+            trace.compute_log_prob()
+        except ValueError as error:  # Pyro's, whose first line names the statement
+            cause = error.__cause__
+            if not isinstance(cause, PyrographError):
+                raise
+            raise type(cause)(f"{str(error).splitlines()[0]} {cause}") from cause
     return trace
 
 

@@ -116,7 +116,7 @@ def labels_of(name: str, value: Any, option: str) -> Tensor:
         is_whole = not bool((value.long() != value).any())
     except (TypeError, ValueError, RuntimeError) as error:
         raise OptionError(f'{option}= of "{name}" is no tensor of labels: {error}') from error
-    if not is_whole or bool((value < 0).any()):
+    if not is_whole or not value.ndim or bool((value < 0).any()):
         raise OptionError(f'{option}= of "{name}" must be labels 0, 1, ..., [M, n]')
     return value.long()
 

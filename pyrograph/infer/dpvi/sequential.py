@@ -27,16 +27,13 @@ from pyrograph.infer.dpvi.labelled import Labellings
 from pyrograph.infer.dpvi.network import Network, Tables
 from pyrograph.infer.dpvi.particles import Hash, Particles, highest
 from pyrograph.infer.dpvi.paths import Paths
+from pyrograph.infer.dpvi.saved_states import order_of, score_of_labels
 from pyrograph.infer.dpvi.sweeps import Sweeps
 from pyrograph.infer.options import count
 from pyrograph.posterior import Posterior
 
 #: Sweeps of smoothing, at most.
 SWEEPS = 100
-#: Up to which gap, relative, a saved score of labels is as good as one counted anew; and beyond
-#: which gap, absolute and relative, it is that of other data. Scores that were summed up element by
-#: element, far from where data and prior stand, lie in between.
-IN_DOUBLE, IN_SINGLE = (1e-8, 1e-3, 1e-6), (1e-4, 1e-2, 1e-4)
 
 
 class SequentialDPVI(DPVI):
@@ -92,6 +89,11 @@ class SequentialDPVI(DPVI):
     def allocate(self) -> None:
         self._position, self._is_all = 0, True
         self._stage, self._is_last, self._can_split = 0, False, False
+        if self._past and _is_label(self._past[0]) != (self._labelled is None):
+            raise ShapeMismatch(
+                f'site "{self._past[0][0]}" is in, and one of the two programs has labels, the '
+                "other nodes of a graph: start a new engine"
+            )
         if self._labelled is not None:
             self._check_labelled()
             self._can_split = self._may_split()
@@ -118,10 +120,14 @@ class SequentialDPVI(DPVI):
         self.hashes = Hash(self.network.cards)
         self._conditionals = []
         cards = self.network.cards
-        self._sequence = self._in_order()
-        self._go_on(cards.new_zeros(len(cards), 1), self.network.constant.expand(1), 0)
+        self._come_in(self._in_order())
         self._filtered = torch.zeros(len(cards), int(cards.max()), dtype=torch.float64)
         self.sweeps = None
+
+    def _come_in(self, sequence: Tensor) -> None:
+        """Nodes ``[V]`` come in like this; none is in yet."""
+        cards, self._sequence = self.network.cards, sequence
+        self._go_on(cards.new_zeros(len(cards), 1), self.network.constant.expand(1), 0)
 
     def _go_on(self, x: Tensor, score: Tensor, position: int) -> None:
         """Filter on from states ``[V, K]`` of the nodes that are in."""
@@ -253,6 +259,9 @@ class SequentialDPVI(DPVI):
     def extend(self, *args: Any, **kwargs: Any) -> Posterior:
         """Go on with a longer program: the nodes that are new in it are taken in.
 
+        The program is read and checked as a whole every time, which takes as long as it is long:
+        of a stream of data, hand over many elements at once.
+
         Args:
             args, kwargs: of the model. Nodes of the present graph keep their labels.
 
@@ -344,14 +353,26 @@ class SequentialDPVI(DPVI):
             return {**own, **self._stages(), "labels": labels, "score": self.labellings.score}
         return {**super().carried(), **own, "filtered": self._filtered}
 
+    def _carried_since(self) -> dict[str, Any]:
+        # after an extension nodes and elements do not come in as they do in a program of their own
+        if self._labelled is not None:
+            return {"elements": list(self._elements)}
+        return {"sequence": self._sequence}
+
     def _score_of(self, x: Tensor) -> Tensor:
         if self._position < self._num_elements:
             return self._score_of_past(x, self._position)
         return super()._score_of(x)
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        if "sequence" in state:
+            self._come_in(order_of(state["sequence"], self._sequence))
         self._position, self._is_all = int(state["position"]), bool(state["is_all"])
+        if self._all_steps and self._position < self._num_elements:
+            done = len(state["history"].get("objective", ()))
+            self.num_steps = self._num_elements + SWEEPS * self.smoothing + done - self._position
         if self._labelled is not None:
+            self._elements = order_of(state.get("elements", self._elements), self._elements)
             self._restore_labels(state["labels"], state["score"])
             self._restore_stages(state)
             return
@@ -369,28 +390,10 @@ class SequentialDPVI(DPVI):
             labels, score = {name: z[best] for name, z in labels.items()}, score[best]
         self.labellings = Labellings(self._labelled, labels)
         if self._position:
-            self.labellings.score = self._recounted(score)
+            now = self._labelled.score(self.labellings.clusters)
+            self.labellings.score = score_of_labels(score, now)
         else:
             self.labellings.score = score.clone()
-
-    def _recounted(self, saved: Tensor) -> Tensor:
-        """Scores ``[K]`` as counted from the labels, which rounding alone may part from the saved.
-
-        Raises:
-            ShapeMismatch: more does: this program has other data or parameters.
-        """
-        now = self._labelled.score(self.labellings.clusters)
-        same, least, relative = IN_DOUBLE if now.dtype == torch.float64 else IN_SINGLE
-        now = now.double()
-        saved = saved.to(now)
-        gap, size = (saved - now).abs(), now.abs()
-        if not bool((gap <= least + relative * size).all()):
-            raise ShapeMismatch(
-                "the state belongs to other data or parameters: the log densities of its labels "
-                f"differ here by up to {float(gap.max()):.3g}. Set the engine up with the "
-                "arguments of the saved run, or start a new one from its labels by init=."
-            )
-        return torch.where(gap <= same * (1 + size), saved, now)
 
 
 def _is_label(label: Any) -> bool:

@@ -167,3 +167,42 @@ def test_values_that_are_no_tensors_name_their_site(value):
     for options in ({"init": {"z": value}}, {"proposals": lambda _: {"z": value}}):
         with pytest.raises(OptionError, match='site "z"'):
             pg.DPVI(nodes, progress=False, **options).run()
+
+
+def two_sites(names, symbols):
+    """The same data under labels of their own of each name."""
+    for name in names:
+        z = pyro.sample(name, D.ChineseRestaurant(torch.tensor(1.0), len(symbols)))
+        data = D.CollapsedMixture(z, D.DirichletCategorical(0.5, 3))
+        pyro.sample(f"x_{name}", data, obs=symbols)
+
+
+@pytest.mark.parametrize("after", ["z", "w", "zu"], ids=["left out", "the other", "renamed"])
+def test_labels_that_are_in_must_be_in_the_longer_program(after):
+    engine = pg.SequentialDPVI(two_sites, num_particles=30, progress=False)
+    before = float(engine.run("zw", DATA[:3]).log_evidence)
+    with pytest.raises(ShapeMismatch, match=r'labels "[zw]" are in'):
+        engine.extend(after, DATA[:3])
+    assert float(engine.posterior().log_evidence) == before
+
+
+def test_labels_of_new_sites_are_taken_in():
+    engine = pg.SequentialDPVI(two_sites, num_particles=30, progress=False)
+    engine.run("z", DATA[:3])
+    q = engine.extend("zw", DATA[:3])
+    assert q.evidence_kind == "exact"
+    assert float(q.log_evidence) == pytest.approx(2 * evidence(DATA[:3]), abs=1e-6)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_labels_and_nodes_are_not_handed_over_to_each_other(before):
+    def either(has_labels):
+        if has_labels:
+            pyro.sample("z", D.ChineseRestaurant(1.0, 3))
+        else:
+            pyro.sample("a", dist.Categorical(torch.ones(3)))
+
+    engine = pg.SequentialDPVI(either, progress=False)
+    engine.run(before)
+    with pytest.raises(ShapeMismatch, match=r'site "[az]" is in'):
+        engine.extend(not before)

@@ -1,0 +1,133 @@
+"""States that are saved, of other data or in the middle of an extension, against enumeration."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from scipy.special import logsumexp
+from scipy.stats import norm
+
+import pyrograph as pg
+from pyrograph.errors import InferenceError, ShapeMismatch
+from tests.distributions.partitions import all_partitions, restaurant_urn
+
+D = pg.distributions
+DATA = torch.tensor([0, 0, 1, 2, 1, 1])
+X = DATA.tolist()
+START, MOVE = np.array([0.3, 0.7]), np.array([[0.2, 0.8], [0.6, 0.4]])
+
+
+def symbols(x):
+    z = pyro.sample("z", D.ChineseRestaurant(torch.tensor(1.5), len(x)))
+    pyro.sample("x", D.CollapsedMixture(z, D.DirichletCategorical(1.0, 3)), obs=x)
+
+
+def two_lengths(n, m):
+    """Labels of two sites that do not come in step with each other."""
+    for name, size in (("z", n), ("w", m)):
+        z = pyro.sample(name, D.ChineseRestaurant(torch.tensor(1.5), size))
+        data = D.CollapsedMixture(z, D.DirichletCategorical(1.0, 3))
+        pyro.sample(f"x_{name}", data, obs=DATA[:size])
+
+
+def log_evidence(x):
+    """Sum over partitions of the urn and of the predictive probabilities in each cluster."""
+    total = 0.0
+    for z in all_partitions(len(x)).tolist():
+        p = restaurant_urn(z, 1.5)
+        for t, symbol in enumerate(x):
+            own = [x[s] for s in range(t) if z[s] == z[t]]
+            p *= (1 + own.count(symbol)) / (3 + len(own))
+        total += p
+    return math.log(total)
+
+
+def chain(steps):
+    """Two plates, so that nodes of an extension come in after those of both."""
+    with pyro.plate("a", steps):
+        z = pyro.sample("z", dist.Categorical(torch.tensor(START)))
+    with pyro.plate("b", steps):
+        w = pyro.sample("w", dist.Categorical(torch.tensor(MOVE)[z]))
+    with pyro.plate("c", steps):
+        pyro.sample("y", dist.Normal(w.double(), 1.0), obs=torch.arange(steps).double())
+
+
+def log_evidence_of_chain(steps):
+    pairs = list(itertools.product(range(2), range(2)))
+    return sum(
+        logsumexp([math.log(START[a] * MOVE[a, b]) + norm.logpdf(y, b) for a, b in pairs])
+        for y in range(steps)
+    )
+
+
+@pytest.mark.parametrize("infer", [pg.DPVI, pg.SequentialDPVI])
+def test_a_state_of_labels_is_not_taken_over_to_other_data(infer):
+    first = infer(symbols, num_particles=5, progress=False)
+    first.run(DATA)
+    state = first.state_dict()
+    second = infer(symbols, num_particles=5, progress=False).setup(DATA.flip(0) % 2)
+    with pytest.raises(ShapeMismatch, match="other data or parameters"):
+        second.load_state_dict(state)
+    third = infer(symbols, num_particles=5, progress=False).setup(DATA)
+    third.load_state_dict(state)
+    assert third.converged
+    assert float(third.posterior().log_evidence) == float(first.posterior().log_evidence)
+
+
+def test_a_state_of_labels_from_before_scores_were_saved_is_loaded():
+    first = pg.DPVI(symbols, num_particles=300, progress=False)
+    first.run(DATA)
+    state = first.state_dict()
+    del state["score"]
+    second = pg.DPVI(symbols, num_particles=300, progress=False).setup(DATA)
+    second.load_state_dict(state)
+    truth = log_evidence(X)
+    assert float(second.posterior().log_evidence) == pytest.approx(truth, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "model, before, after, steps, truth",
+    [
+        (two_lengths, (2, 3), (4, 3), 5, lambda: sum(map(log_evidence, (X[:4], X[:3])))),
+        (chain, (1,), (3,), 3, lambda: log_evidence_of_chain(3)),
+    ],
+    ids=["labels", "nodes"],
+)
+def test_a_run_goes_on_in_the_middle_of_an_extension(model, before, after, steps, truth, tmp_path):
+    options = {"num_particles": 200, "progress": False}
+    first = pg.SequentialDPVI(model, num_steps=steps, tol=None, **options)
+    first.run(*before)
+    with pytest.raises(InferenceError, match="are in"):
+        first.extend(*after)
+    torch.save(first.state_dict(), tmp_path / "state")
+    state = torch.load(tmp_path / "state", weights_only=True)
+    second = pg.SequentialDPVI(model, **options).setup(*after)
+    second.load_state_dict(state)
+    q = second.run()
+    assert second.num_done == (7 if model is two_lengths else 6)
+    assert q.evidence_kind == "exact"
+    assert float(q.log_evidence) == pytest.approx(truth(), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "model, args, truth",
+    [
+        (symbols, (DATA,), lambda: log_evidence(X)),
+        (chain, (3,), lambda: log_evidence_of_chain(3)),
+    ],
+    ids=["labels", "nodes"],
+)
+def test_states_from_before_orders_were_saved_are_loaded(model, args, truth):
+    first = pg.SequentialDPVI(model, num_particles=300, progress=False).setup(*args)
+    first.step()
+    first.step()
+    state = {k: v for k, v in first.state_dict().items() if k not in ("elements", "sequence")}
+    second = pg.SequentialDPVI(model, num_particles=300, progress=False).setup(*args)
+    second.load_state_dict(state)
+    assert float(second.run().log_evidence) == pytest.approx(truth(), abs=1e-6)
