@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from numbers import Integral
 from typing import Any
@@ -147,7 +147,7 @@ class Circuit(nn.Module):
         Raises:
             InvalidCircuit: naming the node.
         """
-        nodes = list(nodes)
+        nodes = list(nodes) if isinstance(nodes, Iterable) else nodes
         units, weights = read_nodes(nodes)
         domain, *of_inputs = read_inputs(nodes, units)
         return Circuit(units, domain, torch.tensor(weights, dtype=torch.float64), *of_inputs)

@@ -106,7 +106,13 @@ def _tree(
     if isinstance(order, str) or not isinstance(order, Iterable):
         raise OptionError(f'order={order!r}: it is "minfill" or a sequence of node labels')
     number = {label: v for v, label in enumerate(graph.nodes)}
-    unknown = [label for label in order if label not in number]
+    order = list(order)
+    try:
+        unknown = [label for label in order if label not in number]
+    except TypeError as error:  # a list, which no dict looks up
+        raise OptionError(
+            f"order={order!r}: node labels are tuples, such as {graph.nodes[0]!r}"
+        ) from error
     if unknown:
         raise OptionError(f"order names the node {unknown[0]!r}, which is not there")
     given = [number[label] for label in order if number[label] not in states]

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -358,7 +359,9 @@ class KernelCircuit(Kernel):
                 return terms[0][1][0]
             raise InvalidCircuit(f"node {n} has a weighted sum of kernels: write it as a sum node")
         try:
-            return Table(torch.as_tensor(kernel))
+            # numpy reads lists of floats as double, torch as single
+            known = isinstance(kernel, Tensor)
+            return Table(kernel if known else torch.as_tensor(np.asarray(kernel)))
         except InvalidCircuit as error:
             raise InvalidCircuit(f"node {n}: {error}") from error
         except (TypeError, ValueError, RuntimeError) as error:

@@ -35,7 +35,7 @@ def numbers(values: Any, device: torch.device | None = None) -> Tensor:
     if isinstance(values, Tensor):
         return values.to(device=device, dtype=torch.float64)
     if isinstance(values, (list, tuple)) and any(isinstance(v, Tensor) for v in values):
-        values = torch.stack([torch.as_tensor(v) for v in values]).cpu()
+        values = torch.stack([torch.as_tensor(v, dtype=torch.float64) for v in values]).cpu()
     try:
         return torch.tensor(np.array(values, dtype=np.float64), device=device)
     except (TypeError, ValueError) as error:

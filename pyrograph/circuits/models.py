@@ -120,7 +120,7 @@ def hidden_markov_model(
     length = whole("length", length)
     start = _table("initial", None, initial, 1)
     count = len(start)
-    step = torch.as_tensor(transition).detach().double()
+    step = numbers(transition).detach()
     _fits("transition", step.shape, (length - 1, count, count))
     step = step.expand(length - 1, count, count)
     if not isinstance(emission, Normal):
@@ -220,7 +220,7 @@ def _table(name: str, index: int | None, values: Tensor | Sequence[float], dims:
     """Checked numbers, float64."""
     where = name if index is None else f"{name}[{index}]"
     try:
-        table = torch.as_tensor(values).detach().double().cpu()
+        table = torch.as_tensor(values, dtype=torch.float64).detach().cpu()
     except (TypeError, ValueError, RuntimeError) as error:
         raise OptionError(f"{where} is {values!r}, no table of numbers") from error
     if table.dim() != dims or not table.numel():

@@ -29,6 +29,8 @@ def read_nodes(nodes: Sequence[Mapping[str, Any]]) -> tuple[Units, list[float]]:
     Raises:
         InvalidCircuit: a node is not of the form above; the text names it.
     """
+    if not isinstance(nodes, Sequence) or isinstance(nodes, str):
+        raise InvalidCircuit(f"{nodes!r} is no list of nodes")
     kind, var, children, weights = [], [], [], []
     for n, node in enumerate(nodes):
         if not isinstance(node, Mapping) or node.get("type") not in KINDS:

@@ -25,6 +25,7 @@ from pyrograph.circuits.expected import common_regions, pairs
 from pyrograph.circuits.kernel_units import KernelUnits
 from pyrograph.circuits.kernels import RBF, Kernel, check_kernel
 from pyrograph.circuits.leaves import numbers
+from pyrograph.circuits.options import check_circuits
 from pyrograph.circuits.sides import CircuitSide, PointSide, largest_size, most_edges
 from pyrograph.errors import OptionError, ShapeMismatch, ZeroMass
 
@@ -56,6 +57,7 @@ class ExpectedSVR:
 
     Raises:
         ShapeMismatch: the parts do not fit each other.
+        OptionError: a coefficient is not finite, or ``circuit`` is none.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class ExpectedSVR:
     ):
         self.support, self.dual_coef, self.intercept = support, dual_coef, intercept
         self.kernel, self.circuit = kernel, circuit
+        check_circuits(circuit)
         shape = tuple(np.shape(support))
         if len(shape) != 2 or shape[1] != circuit.num_variables:
             raise ShapeMismatch(
@@ -77,6 +80,8 @@ class ExpectedSVR:
         count = int(np.prod(np.shape(dual_coef)))
         if count != shape[0]:
             raise ShapeMismatch(f"{count} coefficients for {shape[0]} support vectors")
+        if not bool(numbers(dual_coef).isfinite().all()):
+            raise OptionError("dual_coef has a coefficient that is NaN or infinite")
 
     @staticmethod
     def from_sklearn(svr: SVR | NuSVR, circuit: Circuit) -> ExpectedSVR:

@@ -39,6 +39,7 @@ from pyrograph.circuits.circuit import Circuit
 from pyrograph.circuits.expected import check_dtypes, common_regions, pairs
 from pyrograph.circuits.kernel_units import KernelUnits
 from pyrograph.circuits.kernels import Hamming, Kernel, check_kernel
+from pyrograph.circuits.options import check_circuits
 from pyrograph.circuits.positivity import refuse_zeros
 from pyrograph.circuits.ratio import RatioSide
 from pyrograph.circuits.sides import CircuitSide, largest_size, sizes
@@ -68,11 +69,12 @@ def kdsd(q: Circuit, p: Circuit, kernel: Kernel | None = None) -> Tensor:
             it and what to do.
         IncompatibleCircuits: no vtree fits both.
         ZeroMass: q is zero everywhere.
-        OptionError: the circuits have other dtypes.
+        OptionError: the circuits have other dtypes, or are none.
         NonFiniteDensity: ratios of the target's probabilities overflow.
     """
     kernel = Hamming() if kernel is None else kernel
     check_kernel(kernel)
+    check_circuits(q, p)
     _refuse_real(p)
     p.requires("smooth", "decomposable", "structured", "deterministic", query="the target of kdsd")
     refuse_zeros(p)
@@ -87,7 +89,8 @@ def kdsd(q: Circuit, p: Circuit, kernel: Kernel | None = None) -> Tensor:
             "the discrepancy overflows: the target's probabilities of neighbouring states differ "
             f"by more than the numbers of {value.dtype} do, where q has mass. {MILDER}"
         )
-    return value[0, 0]
+    # a sum of squares, of which rounding leaves less than nothing at q = p
+    return value[0, 0].clamp_min(0)
 
 
 def stein_gram(
@@ -106,6 +109,7 @@ def stein_gram(
         ``[N, M]``, positive semidefinite if ``others`` is None.
 
     Raises:
+        OptionError: p is no circuit.
         InvalidCircuit: p has real variables or is not structured.
         ZeroMass: a point is impossible under p.
         UnsupportedFactor: it would take hours.
@@ -113,6 +117,7 @@ def stein_gram(
     """
     kernel = Hamming() if kernel is None else kernel
     check_kernel(kernel)
+    check_circuits(p)
     _refuse_real(p)
     p.requires("smooth", "decomposable", "structured", query="a Stein kernel")
     regions = common_regions(p, p, kernel)

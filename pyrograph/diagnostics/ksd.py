@@ -18,6 +18,7 @@ from torch import Tensor
 from pyrograph.diagnostics.score import outside_inference_mode, value_and_score
 from pyrograph.diagnostics.support import DRAW_THE_PLANE, ROUNDING, free_values
 from pyrograph.errors import OptionError, ShapeMismatch, UnsupportedSite
+from pyrograph.graph import FactorGraph
 from pyrograph.kernels import Kernel, Layout, Locality, SteinOperator, Summable
 from pyrograph.kernels.stein import check_statistic
 from pyrograph.posterior.pushforward import is_real
@@ -52,9 +53,10 @@ def graphical_ksd(
         UnsupportedSite: a site is discrete, or its density is periodic.
         NonFiniteDensity: the score is not finite at a particle.
         ShapeMismatch: ``x`` does not fit the graph.
-        OptionError: unknown statistic, kernel or locality; a value is outside its site's
-            support; ``x`` is none of these, as a posterior without particles; the graph is in
-            constrained space and a site's support has an edge, at which Stein's identity fails.
+        OptionError: ``graph`` is none; unknown statistic, kernel or locality; a value is outside
+            its site's support; ``x`` is none of these, as a posterior without particles; the graph
+            is in constrained space and a site's support has an edge, at which Stein's identity
+            fails.
     """
     x = _continuous_particles(graph, x)
     check_statistic(statistic, len(x))
@@ -92,6 +94,11 @@ def stein_gram(
 
 
 def _continuous_particles(graph, x) -> Tensor:
+    if not isinstance(graph, FactorGraph):
+        raise OptionError(
+            f"{graph!r} is not a factor graph: give engine.graph, or "
+            "trace_graph(model, *args, unconstrained=True)"
+        )
     for site in graph.free_sites:
         if site.is_discrete:
             raise UnsupportedSite(

@@ -68,6 +68,8 @@ def stein_weights(gram: Tensor) -> Tensor:
 
 
 def _check(gram: Tensor) -> None:
+    if not isinstance(gram, Tensor):
+        raise ShapeMismatch(f"a Stein kernel matrix is a tensor [n, n]; got {type(gram).__name__}")
     if gram.dim() != 2 or gram.shape[0] != gram.shape[1] or len(gram) == 0:
         raise ShapeMismatch(f"a Stein kernel matrix is [n, n]; got {list(gram.shape)}")
     if not gram.isfinite().all():

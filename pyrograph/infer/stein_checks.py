@@ -8,6 +8,14 @@ deviations off, and as wide as p, |mean s_i| sd_i is b. For other p the first ma
 mean of x_i is right: s_i reads the neighbours of i too, so a scale beside it that is too wide, or
 a dependence that is missed, does it. O(n dim).
 
+Both look at one coordinate, beside its neighbours as they are. Where a chain of sites is strongly
+correlated, all of it may be shifted by its standard deviation or far too narrow while each site
+fits its neighbours. So a claim takes the same identities along a few sums of coordinates,
+:func:`common_misfit`: a shift or a lack of width that sites next to each other share. What other
+combinations of sites share they do not see. Nor, beyond Gaussians, is the ratio one of variances:
+it weighs the particles by how the score grows, and under heavy tails, where that falls off,
+particles may lack most of the variance and have a ratio near 1.
+
 *Independent particles* miss both by chance. A warning grants them :data:`ERRORS` standard errors
 beyond what counts as off: it should never be false. A claim that they have arrived grants far
 less, :func:`common_errors` and these not on top: it is asked for at every step, and a drifting
@@ -29,20 +37,24 @@ OFF = 0.2
 #: Variance ratios outside of which the status says so: of the median coordinate, of the worst one.
 NARROW, WIDE = 0.9, 1.1
 FAR_NARROW, FAR_WIDE = 0.5, 2.0
+#: Sums of coordinates that a claim takes to fit, their shift that counts as off, and the standard
+#: errors granted to them: no kernel arranges sums of sites that are no neighbours.
+WAVES, COMMON_OFF, COMMON_ERRORS = 4, 0.5, 2.5
 #: Standard errors that a warning grants to particles drawn independently.
 ERRORS = 5.0
 
 
 @dataclass(frozen=True)
 class SteinChecks:
-    """What Stein's identity says of particles, per coordinate.
+    """What Stein's identity says of particles, coordinate by coordinate.
 
     Coordinates whose score is 0 at every particle have no density to be compared with; they
     count as settled.
 
     Shapes:
         shift: ``[dim]``, |mean score| * sd; 0 if the particles fit.
-        ratio: ``[dim]``, variance of the particles by that of the target.
+        ratio: ``[dim]``, variance of the particles by that of the target if that is Gaussian and
+            the other coordinates are right.
         shift_by_chance, ratio_by_chance: ``[dim]``, how far chance may have them from 0 and 1.
     """
 
@@ -125,6 +137,29 @@ class SteinChecks:
         ratio = self.clear_ratio
         off = ratio.median() <= NARROW or ratio.min() < FAR_NARROW
         return int(ratio.argmin()) if off else None
+
+
+def common_misfit(x: Tensor, score: Tensor) -> tuple[float, float] | None:
+    """Shift and ratio of a sum of coordinates that is off or too narrow; None if there is none.
+
+    The sums are sum_i cos(pi j (i + 1/2) / dim) x_i / sd_i, j = 0 .. 3, over the coordinates in
+    node order, with sd_i of the particles ``[n, dim]``: directions that vary little along a chain.
+    """
+    known = (score != 0).any(0)
+    centred, score = x[:, known] - x[:, known].mean(0), score[:, known]
+    sd = centred.square().mean(0).sqrt()
+    n, dim = centred.shape
+    place = torch.pi * (torch.arange(dim).to(x) + 0.5) / dim
+    waves = torch.cos(place[:, None] * torch.arange(min(WAVES, dim)).to(x))
+    waves = waves / waves.square().sum(0).sqrt()
+    sums = centred / torch.where(sd > 0, sd, 1) @ waves
+    checks = SteinChecks.of(sums, score * sd @ waves, COMMON_ERRORS)
+    right = checks.shift <= checks.shift_by_chance.clamp_min(COMMON_OFF)
+    # the ratio of n Gaussian draws has a standard error of sqrt(2 / n)
+    wide = checks.ratio >= min(FAR_NARROW, 1 - COMMON_ERRORS * (2 / n) ** 0.5)
+    off = ~(right & wide)
+    worst = int(off.int().argmax()) if bool(off.any()) else None
+    return None if worst is None else (float(checks.shift[worst]), float(checks.ratio[worst]))
 
 
 def common_errors(dim: int) -> float:

@@ -16,6 +16,7 @@ Source: Wang, Zeng & Liu (2018), Algorithm 1 and eq (8).
 
 import math
 from collections.abc import Callable, Mapping
+from numbers import Real
 from typing import Any
 
 import torch
@@ -148,7 +149,8 @@ class GraphicalSVGD(ParticleEngine):
             refresh = 1 if paper else REFRESH
         self.refresh = count("refresh", refresh)
         self.anneal = count("anneal", anneal, least=0)
-        self.noise = positive("noise", noise) if noise else 0.0
+        nothing = noise is None or (isinstance(noise, Real) and noise == 0)
+        self.noise = 0.0 if nothing else positive("noise", noise)
         self.compile = compile
         self.thin = None if thin is None else count("thin", thin)
         self.reweight = reweight
@@ -292,6 +294,10 @@ class GraphicalSVGD(ParticleEngine):
             ShapeMismatch: there are no particles, or the columns do not fit the graph.
             NonFiniteDensity: the score is not finite.
         """
+        if not isinstance(x, Tensor):
+            raise ShapeMismatch(
+                f"particles are a {type(x).__name__}; expected a tensor [n, {self.graph.dim}]"
+            )
         if x.dim() != 2 or x.shape[1] != self.graph.dim or len(x) == 0:
             raise ShapeMismatch(
                 f"particles have shape {list(x.shape)}; expected [n, {self.graph.dim}]"

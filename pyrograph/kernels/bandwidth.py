@@ -25,6 +25,11 @@ from pyrograph.errors import OptionError
 Bandwidth = Literal["median", "fast"] | float
 RULES = ("median", "fast")
 NUM_SHIFTS = 4
+#: Error of t = ||x - y||^2 / h that is let pass.
+PRECISION = 1e-3
+#: Median distance, by that of the furthest particle from the mean, below which the particles of
+#: half of the pairs are taken to coincide: less is lost to rounding.
+COINCIDENT = 1e-6
 
 
 def check_bandwidth(rule: Bandwidth) -> Bandwidth:
@@ -57,20 +62,24 @@ def bandwidth(rule: Bandwidth, z: Tensor) -> Tensor:
         return z.new_full((count,), rule)
     if n == 1:
         return z.new_ones(count)
+    reach = z.square().sum(1).amax(1)
     if rule == "fast" and n > 2 * NUM_SHIFTS + 1:
         shifted = z.index_select(2, _shifted(n, z.device)).unflatten(2, (NUM_SHIFTS, n))
         squared = (shifted - z.unsqueeze(2)).square_().sum(1).flatten(1)
-    else:
-        pairs = _distinct_pairs(n, z.device)
-        squared = pairwise_squared(z).flatten(1).index_select(1, pairs)
-    return _clamp(_squared_median(squared))
+        return _positive(*_squared_median(squared), reach)
+    middle, scale = _squared_median(_distinct_squared(z))
+    lost = cancels(reach, middle)
+    if bool(lost.any()):
+        middle[lost] = _squared_median(_distinct_squared(z[lost].double()))[0].to(middle)
+    return _positive(middle, scale, reach)
 
 
 def pairwise_squared(z: Tensor) -> Tensor:
     """Squared distances between the columns of ``z`` ``[B, c, n]``: ``[B, n, n]``.
 
     One batched product of augmented rows, |z_l|^2 + |z_m|^2 - 2 z_l z_m. ``z`` must be centred,
-    else the difference cancels in float32 when particles sit far from the origin.
+    and the distances that count must not be too small beside its norms, see :func:`cancels`;
+    rounding may leave small ones negative.
     """
     norm = z.square().sum(1, keepdim=True)
     one = torch.ones_like(norm)
@@ -79,12 +88,32 @@ def pairwise_squared(z: Tensor) -> Tensor:
     return left.transpose(1, 2) @ right
 
 
+def cancels(reach: Tensor, h: Tensor | float) -> Tensor:
+    """Whether |x|^2 + |y|^2 - 2 xy in single precision loses the distances that h looks at, as
+    of modes far apart beside their widths, or where one particle is far from all others.
+
+    Args:
+        reach: the largest |x|^2, about the mean. In double precision the answer is no, as there
+            is no remedy, and seldom a need.
+    """
+    if reach.dtype == torch.float64:
+        return torch.zeros_like(reach, dtype=torch.bool)
+    return reach * (torch.finfo(reach.dtype).eps / PRECISION) > h
+
+
 def median_of_pairs(x: Tensor) -> Tensor:
     """The ``"median"`` h of one set of points ``[n, d]``, from its n(n-1)/2 distances: ``[]``."""
     x = x.detach()
     if len(x) == 1:
         return x.new_ones(())
-    return _clamp(_squared_median(torch.pdist(x - x.mean(0)).square_()[None]))[0]
+    centred = x - x.mean(0)
+    reach = centred.square().sum(1).amax()
+    return _positive(*_squared_median(torch.pdist(centred).square_()[None]), reach)[0]
+
+
+def _distinct_squared(z: Tensor) -> Tensor:
+    """Squared distances of the n(n-1)/2 pairs, ``[B, pairs]``."""
+    return pairwise_squared(z).flatten(1).index_select(1, _distinct_pairs(z.shape[2], z.device))
 
 
 @lru_cache(maxsize=16)
@@ -123,9 +152,13 @@ def _squared_median(values: Tensor) -> tuple[Tensor, Tensor]:
     return middle.square(), scale
 
 
-def _clamp(median_and_scale: tuple[Tensor, Tensor]) -> Tensor:
-    """Keep h positive, and large enough that differences of particles do not drown in rounding
-    when half of the particles coincide (the repulsion is a difference divided by h)."""
-    h, scale = median_and_scale
+def _positive(h: Tensor, scale: Tensor, reach: Tensor) -> Tensor:
+    """Keep h positive where the particles of half of the pairs coincide, and large enough that
+    their differences do not drown in rounding (the repulsion is a difference divided by h).
+
+    Args:
+        scale: the mean squared distance; reach: the largest squared one from the mean.
+    """
     info = torch.finfo(h.dtype)
-    return h.maximum(scale * info.eps**0.75).clamp_min(info.tiny**0.5)
+    none = h <= COINCIDENT**2 * reach
+    return torch.where(none, scale * info.eps**0.75, h).clamp_min(info.tiny**0.5)

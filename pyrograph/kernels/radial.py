@@ -22,6 +22,7 @@ from pyrograph.kernels.additive import Summable
 from pyrograph.kernels.bandwidth import (
     Bandwidth,
     bandwidth,
+    cancels,
     check_bandwidth,
     pairwise_squared,
 )
@@ -69,8 +70,10 @@ class Radial(Summable, ABC):
         """k(x_l, y_m) for points ``[n, d]`` and ``[m, d]``: ``[n, m]``."""
         center = y.mean(0).detach()
         x, y = x - center, y - center
-        norms = x.square().sum(1)[:, None] + y.square().sum(1)
-        squared = (norms - 2 * x @ y.t()).clamp_min_(0)
+        kind, (of_x, of_y) = x.dtype, (x.square().sum(1), y.square().sum(1))
+        if bool(cancels(torch.maximum(of_x.amax(), of_y.amax()), h)):
+            return self.gram(x.double(), y.double(), h).to(kind)
+        squared = (of_x[:, None] + of_y - 2 * x @ y.t()).clamp_min_(0)
         return self.profile(squared.div_(h), second=False)[0]
 
     def bandwidths(self, block: Block) -> Tensor:
@@ -78,7 +81,7 @@ class Radial(Summable, ABC):
 
     def moments(self, z: Tensor, block: Block, discrepancy: bool) -> Moments:
         """The sums of :class:`Moments`, for ``z`` ``[B, c, n]`` scopes in units of sqrt(h)."""
-        f, slope, curvature = self.profile(pairwise_squared(z), second=discrepancy)
+        f, slope, curvature = self.profile(pairwise_squared(z).clamp_min_(0), second=discrepancy)
         own = block.own
         rows = torch.cat([own, torch.ones_like(own[:, :1])], 1)
         slopes = rows @ slope
@@ -108,13 +111,14 @@ class Radial(Summable, ABC):
     def pairs(self, block: Block, h: Tensor) -> Tensor:
         """Stein kernel of every pair of particles, summed over the nodes of a block."""
         one, width = h[:, :, None], block.own.shape[1]
-        f, slope, curvature = self.profile(pairwise_squared(block.scope * one.rsqrt()))
+        squared = pairwise_squared(block.scope * one.rsqrt()).clamp_min_(0)
+        f, slope, curvature = self.profile(squared)
         score, own = block.score, block.own
         # (s_m - s_l) (x_l - x_m) summed over the own coordinates
         cross = score.transpose(1, 2) @ own
         along = (score * own).sum(1)
         drift = cross + cross.transpose(1, 2) - along[:, :, None] - along[:, None, :]
-        apart = pairwise_squared(own)
+        apart = pairwise_squared(own).clamp_min_(0)
         terms = (score.transpose(1, 2) @ score) * f + (2 / one) * slope * (drift - width)
         # h of coincident particles is so small that its square underflows
         return (terms - (2 / one) * (2 / one * apart * curvature)).sum(0)

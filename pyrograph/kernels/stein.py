@@ -19,6 +19,7 @@ from torch import Generator, Tensor
 
 from pyrograph.errors import OptionError
 from pyrograph.kernels.additive import Own, Summable, terms_of
+from pyrograph.kernels.bandwidth import cancels
 from pyrograph.kernels.locality import Locality, resolve
 from pyrograph.kernels.protocol import Block, Kernel, SteinSums
 from pyrograph.kernels.rbf import RBF
@@ -133,14 +134,17 @@ class SteinOperator:
         for position, (share, buckets) in enumerate(self.scopes):
             terms = self._terms(position)
             known, parts = bandwidths[position] if bandwidths else None, []
+            is_safe = known is not None and not _may_cancel(columns, buckets, known)
             for rows, own, block in _blocks(columns, score, buckets):
                 h = _measure(terms, block) if known is None else known[rows]
                 parts.append(h)
                 widths = [kernel.num_bandwidths for _, kernel in terms]
                 for (weight, kernel), part in zip(terms, h.split(widths, 1), strict=True):
-                    sums = self._evaluate(kernel, block, part, discrepancy)
+                    seen = block if is_safe else _exact(block, part)
+                    sums = self._evaluate(kernel, seen, part, discrepancy)
                     weight = weight * share
-                    direction.index_add_(0, own, sums.direction.flatten(0, 1), alpha=weight)
+                    moved = sums.direction.flatten(0, 1).to(direction)
+                    direction.index_add_(0, own, moved, alpha=weight)
                     if discrepancy:
                         total = total + weight * sums.total.double().sum()
                         diagonal = diagonal + weight * sums.diagonal.double().sum()
@@ -154,13 +158,33 @@ class SteinOperator:
         for position, (share, buckets) in enumerate(self.scopes):
             for _, _, block in _blocks(columns, score, buckets):
                 for weight, kernel in self._terms(position):
-                    pairs = kernel.pairs(block, kernel.bandwidths(block))
-                    gram = gram + weight * share * pairs
+                    h = kernel.bandwidths(block)
+                    pairs = kernel.pairs(_exact(block, h), h)
+                    gram = gram + weight * share * pairs.to(gram)
         return gram
 
 
 def _evaluate(kernel: Kernel, block: Block, h: Tensor, discrepancy: bool) -> SteinSums:
     return kernel.stein(block, h, discrepancy=discrepancy)
+
+
+def _may_cancel(columns: Tensor, buckets: list[Bucket], h: Tensor) -> bool:
+    """Whether distances may cancel in some block: one cheap look at all of them."""
+    if columns.dtype == torch.float64 or not h.numel():
+        return False
+    width = max(part.scope.shape[1] for part in buckets)
+    return bool(cancels(width * columns.detach().abs().amax().square(), h.amin()))
+
+
+def _exact(block: Block, h: Tensor) -> Block:
+    """The block in double precision, if distances of its particles cancel in single."""
+    if block.scope.dtype == torch.float64 or not h.shape[1]:
+        return block
+    reach = torch.linalg.vector_norm(block.scope.detach(), torch.inf, dim=(1, 2))
+    squared = block.size * reach.square()  # at least the largest squared norm of a particle
+    if not bool(cancels(squared[:, None], h).any()):
+        return block
+    return Block(block.scope.double(), block.own.double(), block.score.double(), block.size)
 
 
 def _measure(terms: list[tuple[float, Kernel]], block: Block) -> Tensor:

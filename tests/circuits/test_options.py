@@ -10,18 +10,24 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.circuits import (
+    RBF,
+    Circuit,
+    ExpectedSVR,
+    KernelCircuit,
     compatible,
     compile_graph,
     fit_parameters,
     fully_factorised,
     hidden_markov_model,
+    kdsd,
     learn_chow_liu,
     mixture,
     squared_mmd,
+    stein_gram,
     tree_network,
 )
 from pyrograph.circuits.kernels import Hamming
-from pyrograph.errors import OptionError
+from pyrograph.errors import InvalidCircuit, OptionError
 
 PRIOR = torch.tensor([0.2, 0.8], dtype=torch.float64)
 TABLE = torch.tensor([[0.3, 0.7], [0.6, 0.4]], dtype=torch.float64)
@@ -29,6 +35,10 @@ TABLE = torch.tensor([[0.3, 0.7], [0.6, 0.4]], dtype=torch.float64)
 
 def coin():
     pyro.sample("x", dist.Bernoulli(0.3))
+
+
+def svr(dual_coef, circuit):
+    return ExpectedSVR(torch.zeros(2, 2), dual_coef, 0.0, RBF(1.0), circuit)
 
 
 def rows():
@@ -54,6 +64,14 @@ REFUSED = {
     "table": (lambda: fully_factorised("ab"), r"probs\[0\] is 'a'"),
     "part": (lambda: mixture([one(), 3], [1.0, 1.0]), "3 is no circuit"),
     "compatible": (lambda: compatible(one(), 3), "3 is no circuit"),
+    "cards of a number": (lambda: learn_chow_liu(rows(), cards=3), "cards=3"),
+    "code": (lambda: learn_chow_liu(torch.tensor([[1e30, 0.0]])), r"value 1e\+30 of variable 0"),
+    "code and cards": (lambda: learn_chow_liu(1e18 * rows(), cards=[2, 2]), "value 1e\\+18"),
+    "coefficient": (lambda: svr(torch.tensor([math.nan, 1.0]), one()), "dual_coef"),
+    "circuit of a regression": (lambda: svr(PRIOR, None), "None is no circuit"),
+    "Stein target": (lambda: stein_gram(coin, rows()), "is no circuit"),
+    "kdsd": (lambda: kdsd(3, one()), "3 is no circuit"),
+    "kdsd target": (lambda: kdsd(one(), 3), "3 is no circuit"),
     "mmd": (lambda: squared_mmd(one(), None, Hamming()), "None is no circuit"),
 }
 
@@ -79,3 +97,29 @@ def test_whole_numbers_of_other_types_are_taken():
         assert_close(p.log_prob(x).exp(), torch.stack([truth, PRIOR[1]]))
     assert learn_chow_liu(rows(), cards=torch.tensor([2, 3])).cards == (2, 3)
     compile_graph(pg.trace_graph(coin), max_edges=math.inf)
+
+
+def pair():
+    x = pyro.sample("x", dist.Bernoulli(0.3))
+    pyro.sample("y", dist.Bernoulli(0.2 + 0.5 * x))
+
+
+def test_an_order_may_be_any_iterable_of_labels():
+    graph = pg.trace_graph(pair)
+    for order in (iter(graph.nodes), dict.fromkeys(graph.nodes), tuple(graph.nodes)):
+        circuit = compile_graph(graph, order=order)
+        # p(y = 1) = 0.7 0.2 + 0.3 0.7
+        assert float(circuit.marginals()[1][1]) == pytest.approx(0.35)
+
+
+def test_labels_that_are_lists_are_refused():
+    with pytest.raises(OptionError, match="node labels are tuples"):
+        compile_graph(pg.trace_graph(pair), order=[["x", ()], ["y", ()]])
+
+
+@pytest.mark.parametrize("nodes", [None, 3, "ab"])
+def test_what_is_no_list_of_nodes_is_refused(nodes):
+    with pytest.raises(InvalidCircuit, match="node"):
+        Circuit.from_nodes(nodes)
+    with pytest.raises(InvalidCircuit, match="no list of nodes"):
+        KernelCircuit(nodes).gram(torch.zeros(1, 2), torch.zeros(1, 2), [2, 2])

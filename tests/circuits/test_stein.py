@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from pyrograph.circuits import RBF, Circuit, Hamming, kdsd, stein_gram
+from pyrograph.circuits import RBF, Circuit, Hamming, kdsd, stein_gram, tree_network
 from pyrograph.errors import (
     IncompatibleCircuits,
     InvalidCircuit,
@@ -17,6 +17,16 @@ from pyrograph.errors import (
 from tests.circuits.random_circuits import deterministic_circuit, random_circuit, states
 
 seeds = st.integers(0, 10_000)
+
+
+def test_rounding_leaves_no_discrepancy_below_zero():
+    """At q = p it is a sum of squares that are all rounding."""
+    for k in range(-40, 40):
+        tilt = torch.tensor([0.0, 0.1 * k])[:, None] * torch.arange(3.0)
+        first = torch.tensor([0.7, 0.3])
+        table = (tilt.exp() * torch.tensor([0.2, 0.3, 0.5])).double()
+        p = tree_network([None, 0], [first * table.sum(1), table / table.sum(1, keepdim=True)])
+        assert 0 <= float(kdsd(p, p)) < 1e-20
 
 
 def neighbour(x, i, step, cards):

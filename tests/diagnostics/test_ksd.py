@@ -159,6 +159,8 @@ def test_wrong_shapes_and_options_are_refused(graph):
     for shape in ((), (4,), (3, 5)):
         with pytest.raises(ShapeMismatch, match='site "x"'):
             graphical_ksd(graph, {"x": torch.zeros(shape)})
+    with pytest.raises(OptionError, match="not a factor graph"):
+        graphical_ksd(lambda: None, torch.zeros(3, 4))
     with pytest.raises(OptionError, match="statistic"):
         graphical_ksd(graph, torch.zeros(3, 4), statistic="W")
     with pytest.raises(OptionError, match="two particles"):

@@ -28,6 +28,12 @@ def test_thinning_is_greedy():
         assert values[chosen[t]] == min(values)
 
 
+@pytest.mark.parametrize("choose", [stein_weights, lambda u: stein_thinning(u, 1)])
+def test_a_list_is_no_matrix(choose):
+    with pytest.raises(ShapeMismatch, match="got list"):
+        choose([[1.0]])
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_weights_are_no_worse_than_any_on_a_fine_simplex_grid(seed):
     u = gram(3, 3, seed)

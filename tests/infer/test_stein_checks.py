@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from pyrograph.errors import ConvergenceWarning
 from pyrograph.infer import AdaGrad, GraphicalSVGD, Langevin
-from pyrograph.infer.stein_checks import SteinChecks, coordinate_name
+from pyrograph.infer.stein_checks import SteinChecks, common_misfit, coordinate_name
 
 from .programs import gaussian_chain, positive_and_simplex, sensors
 
@@ -274,3 +274,69 @@ def test_nodes_without_a_factor_stay_and_are_told_of(infer):
         # x given 1 and 3: mean 4/3, variance 1/3
         assert float(posterior.marginal("x").mean) == pytest.approx(4 / 3, abs=0.01)
         assert float(posterior.marginal("x").variance) == pytest.approx(1 / 3, rel=0.05)
+
+
+RHO, LENGTH = 0.99, 100
+
+
+def correlated_chain():
+    """x_t = 0.99 x_(t-1) + noise, each site N(0, 1)."""
+    x = pyro.sample("x0", dist.Normal(0.0, 1.0))
+    for t in pyro.markov(range(1, LENGTH)):
+        x = pyro.sample(f"x{t}", dist.Normal(RHO * x, (1 - RHO**2) ** 0.5))
+
+
+def chain_covariance(dim: int = LENGTH, rho: float = RHO) -> torch.Tensor:
+    place = torch.arange(float(dim))
+    return rho ** (place[:, None] - place).abs()
+
+
+TOGETHER = {
+    "narrow chains": (Langevin, 300.0, {"step_size": 1e-4, "init": "laplace"}),
+    "narrow particles": (GraphicalSVGD, 30.0, {"init": "laplace"}),
+    "from the default start": (GraphicalSVGD, 30.0, {}),
+}
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_a_chain_that_is_too_narrow_as_a_whole_has_not_converged(name):
+    """Each site has the width that its neighbours leave it, and a twentieth of its variance."""
+    infer, tol, options = TOGETHER[name]
+    with pytest.warns(ConvergenceWarning, match="do not satisfy Stein's identity"):
+        posterior = run(infer, correlated_chain, tol=tol, num_steps=320, **options)
+    variances = [float(posterior.marginal(f"x{t}").variance) for t in range(0, LENGTH, 10)]
+    assert max(variances) < 0.25
+    assert float(posterior.history["ksd"][-1]) <= tol and not posterior.converged
+
+
+@pytest.mark.parametrize(("infer", "tol"), [(Langevin, 300.0), (GraphicalSVGD, 100.0)])
+def test_a_chain_that_is_shifted_as_a_whole_has_not_converged(infer, tol):
+    law = torch.distributions.MultivariateNormal(torch.zeros(LENGTH), chain_covariance())
+    start = {f"x{t}": column for t, column in enumerate((law.sample((200,)) + 2).t())}
+    options = {"step_size": 1e-4} if infer is Langevin else {}
+    with pytest.warns(ConvergenceWarning, match="along a sum of all coordinates"):
+        posterior = run(infer, correlated_chain, init=start, tol=tol, num_steps=100, **options)
+    assert float(posterior.marginal("x50").mean) > 1.5
+    assert not posterior.converged
+
+
+@pytest.mark.parametrize("n", [10, 50, 200])
+@pytest.mark.parametrize(("dim", "rho"), [(1, 0.0), (20, 0.5), (100, 0.9), (100, 0.99)])
+def test_sums_of_independent_draws_seldom_look_off(dim, rho, n):
+    covariance = chain_covariance(dim, rho)
+    law = torch.distributions.MultivariateNormal(torch.zeros(dim), covariance)
+    precision = covariance.inverse()
+    draws = [law.sample((n,)) for _ in range(100)]
+    alarms = sum(common_misfit(x, -x @ precision) is not None for x in draws)
+    assert alarms <= 5  # beside 14 to 100 of the single coordinates, but for few of many draws
+
+
+def test_sums_leave_out_coordinates_without_density_or_width():
+    x = torch.randn(50, 3)
+    score = -x.clone()
+    x[:, 1], score[:, 1] = 1e30, 0.0
+    x[:, 2] = 4.0
+    assert common_misfit(x, score) is None
+    assert common_misfit(x[:, 1:2], score[:, 1:2]) is None
+    score[0, 0] = torch.nan
+    assert common_misfit(x, score) is not None

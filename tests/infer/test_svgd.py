@@ -264,6 +264,7 @@ def test_a_laplace_start_is_the_mode_with_conditional_widths():
         ({"refresh": 0}, "refresh"),
         ({"anneal": -1}, "anneal"),
         ({"noise": -1.0}, "noise"),
+        ({"noise": torch.tensor([0.1, 0.2])}, "noise"),
         ({"thin": 0}, "thin"),
         ({"init": "map"}, "laplace"),
         ({"paper": True, "refresh": 3}, "paper=True"),
@@ -393,6 +394,8 @@ def test_misuse_is_refused():
         engine.direction(torch.zeros(3, 4))
     with pytest.raises(ShapeMismatch, match=r"shape \[0, 5\]"):
         engine.direction(torch.zeros(0, 5))
+    with pytest.raises(ShapeMismatch, match="particles are a list"):
+        engine.direction([[0.0] * 5])
     with pytest.raises(OptionError, match="locality"):
         GraphicalSVGD(model, locality="nearby")
     with pytest.raises(OptionError, match="step rule"):

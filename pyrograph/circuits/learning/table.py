@@ -13,6 +13,10 @@ from pyrograph.circuits.leaves import MISSING, numbers
 from pyrograph.circuits.options import whole
 from pyrograph.errors import OptionError, ShapeMismatch
 
+#: Largest code of a variable: its tables would not fit in memory, and single precision does not
+#: tell larger codes apart.
+MOST_CODES = 2**24
+
 
 @dataclass(frozen=True, eq=False)
 class Table:
@@ -78,6 +82,12 @@ def read_table(
             f"row {row} of {name} has the value {values[row, v]:g} of variable {v}; values are "
             "codes 0, 1, ..., and missing is NaN or -1. Bin real columns first"
         )
+    if (values > MOST_CODES).any():
+        row, v = np.argwhere(values > MOST_CODES)[0]
+        raise OptionError(
+            f"row {row} of {name} has the value {values[row, v]:g} of variable {v}: variables have "
+            f"codes up to {MOST_CODES:,}. Number the values that occur 0, 1, ..."
+        )
     codes = np.where(missing, MISSING, values).astype(np.int64)
     found = codes.max(0) + 1
     if cards is None:
@@ -87,6 +97,8 @@ def read_table(
                 "numbers of states"
             )
         cards = np.maximum(found, 2).tolist()
+    if not isinstance(cards, Sequence | np.ndarray | Tensor):
+        raise OptionError(f"cards={cards!r}: one number of states for each column")
     if len(cards) != codes.shape[1]:
         raise ShapeMismatch(f"cards has {len(cards)} numbers for {codes.shape[1]} columns")
     for v, card in enumerate(cards):

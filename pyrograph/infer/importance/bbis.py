@@ -19,6 +19,7 @@ Van den Broeck (2021), section 5.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from numbers import Real
 from typing import Any
 
 import torch
@@ -108,7 +109,8 @@ class BBIS(Engine):
         if num_particles is None:
             num_particles = DEFAULT_POINTS if held is None else held
         self.num_particles = count("num_particles", num_particles)
-        if isinstance(smoothing, bool) or not 0 <= smoothing < float("inf"):
+        known = isinstance(smoothing, Real) and not isinstance(smoothing, bool)
+        if not (known and 0 <= smoothing < float("inf")):
             raise OptionError(f"smoothing={smoothing!r} must be finite and at least 0")
         self.kernel, self.locality, self.smoothing = kernel, locality, float(smoothing)
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from pyrograph.errors import OptionError
 
-#: First ridge, and the largest: rounding, even of float32, does not need as much.
-FIRST, LARGEST = 1e-15, 1e8
+#: First ridge, and a bound: rounding, even of float32, does not need as much.
+FIRST, LARGEST = 1e-15, 0.02
 
 
 def cholesky_with_ridge(k: Tensor, barrier: Tensor | float = 0.0) -> tuple[Tensor, float]:
@@ -24,7 +24,7 @@ def cholesky_with_ridge(k: Tensor, barrier: Tensor | float = 0.0) -> tuple[Tenso
         barrier: added to the diagonal, ``[n]``.
 
     Raises:
-        OptionError: no ridge makes the matrix positive definite.
+        OptionError: no ridge that rounding may account for makes the matrix positive definite.
     """
     lifted, diagonal, ridge = k.clone(), k.diagonal(), 0.0
     while True:
@@ -37,6 +37,6 @@ def cholesky_with_ridge(k: Tensor, barrier: Tensor | float = 0.0) -> tuple[Tenso
             i = int(failed) - 1
             raise OptionError(
                 f"the Gram matrix has {float(diagonal[i]):.3g} on its diagonal at point {i} of "
-                f"{len(k)}, and no multiple of its diagonal makes it positive definite: it is no "
-                "matrix of inner products. Leave such points out"
+                f"{len(k)}, and {ridge / 10:.0%} of its diagonal on top do not make it positive "
+                "semi-definite: it is no matrix of inner products. Leave such points out"
             )

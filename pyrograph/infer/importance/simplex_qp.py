@@ -122,7 +122,11 @@ class Searches:
         self.ridge = max(self.ridge, ridge)
         ones = torch.ones(len(support), 1, dtype=torch.float64)
         z = torch.cholesky_solve(ones, factor)
-        z = z + torch.cholesky_solve(ones - block @ z, factor)
+        residual = ones - block @ z
+        refined = z + torch.cholesky_solve(residual, factor)
+        # where a pivot is rounding a step may lead anywhere, and of two points cancels z
+        if float((ones - block @ refined).norm()) < float(residual.norm()):
+            z = refined
         return (z / z.sum()).squeeze(1)
 
     def gradient(self, support: Tensor, w: Tensor) -> Tensor:
@@ -241,6 +245,8 @@ class Searches:
 
 def symmetric_part(gram: Tensor) -> Tensor:
     """The symmetric part in float64 on the CPU."""
+    if not isinstance(gram, Tensor):
+        raise ShapeMismatch(f"a Gram matrix is a tensor [n, n]; got {type(gram).__name__}")
     if gram.dim() != 2 or gram.shape[0] != gram.shape[1] or not len(gram):
         raise ShapeMismatch(f"a Gram matrix is [n, n]; got {list(gram.shape)}")
     k = gram.detach().to("cpu", torch.float64)

@@ -287,6 +287,8 @@ def test_the_posterior_draws_and_makes_a_guide():
     ("options", "text"),
     [
         ({"smoothing": -1.0}, "smoothing"),
+        ({"smoothing": "a"}, "smoothing='a'"),
+        ({"smoothing": None}, "smoothing=None"),
         ({"num_particles": 0}, "num_particles"),
         ({"samples": {"a": torch.zeros(3)}, "num_particles": 4}, "holds 3"),
         ({"samples": {"a": torch.zeros(3)}, "proposal": Gibbs()}, "not both"),

@@ -195,13 +195,33 @@ def test_single_precision_is_solved_in_double():
     [
         (torch.zeros(3, 2), ShapeMismatch, "n, n"),
         (torch.zeros(0, 0), ShapeMismatch, "n, n"),
+        ([[1.0]], ShapeMismatch, "got list"),
         (torch.full((2, 2), torch.nan), OptionError, "NaN"),
         (torch.diag(torch.tensor([1.0, -1.0])), OptionError, "semi-definite"),
+        # eigenvalues 1 - 5 and 1 - 1.1
+        (torch.tensor([[1.0, -5.0], [-5.0, 1.0]]), OptionError, "semi-definite"),
+        (torch.tensor([[1.0, 1.1], [1.1, 1.0]]), OptionError, "semi-definite"),
     ],
 )
 def test_what_is_no_gram_matrix_is_refused(gram, error, text):
     with pytest.raises(error, match=text):
         minimise_on_simplex(gram)
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        (0.9233892200093357, -1.513229806418453, 2.4798474981222745),
+        (1.5999052978756039, -1.3056815227605316, 1.065565718884702),
+    ],
+)
+def test_points_that_cancel_have_the_weights_of_their_sum(entries):
+    """Of points u < 0 < v on a line w'Kw = (w_1 u + w_2 v)^2 is 0 at w_1 = v / (v - u). The last
+    pivot of these is a single rounding."""
+    a, b, c = entries
+    found = minimise_on_simplex(torch.tensor([[a, b], [b, c]])).weights
+    truth = torch.tensor([c**0.5, a**0.5]) / (a**0.5 + c**0.5)
+    assert_close(found, truth, rtol=0, atol=1e-7)
 
 
 def test_a_start_of_another_length_is_refused():
