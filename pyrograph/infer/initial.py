@@ -67,7 +67,7 @@ def number_of(init: Init | None) -> int | None:
     if isinstance(init, Posterior):
         return number_of(getattr(init, "particles", None))
     if isinstance(init, Mapping):
-        init = next((torch.as_tensor(value) for value in init.values()), None)
+        init = next((_as_tensor(name, value) for name, value in init.items()), None)
     return len(init) if isinstance(init, Tensor) and init.dim() else None
 
 
@@ -193,7 +193,7 @@ def _flatten(values: Mapping[str, Any], num_particles: int, graph) -> Tensor:
     for site in graph.sites.values():
         if site.name not in values:
             raise ShapeMismatch(f'init misses site "{site.name}"')
-        value = torch.as_tensor(values[site.name]).detach()
+        value = _as_tensor(site.name, values[site.name]).detach()
         expected = (num_particles, *site.shape)
         if value.shape != expected:
             raise ShapeMismatch(
@@ -202,3 +202,10 @@ def _flatten(values: Mapping[str, Any], num_particles: int, graph) -> Tensor:
             )
         checked[site.name] = value
     return graph.flatten(free_values(graph, checked)).contiguous()
+
+
+def _as_tensor(name: str, value: Any) -> Tensor:
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise OptionError(f'init for site "{name}" is {value!r}, no tensor: {error}') from error

@@ -170,6 +170,8 @@ BAD = {
     "shape of s": (lambda v: v | {"s": torch.rand(N, 1)}, ShapeMismatch, 'site "s".*[6, 1]'),
     "number of u": (lambda v: v | {"u": torch.rand(N + 1, 2)}, ShapeMismatch, 'site "u"'),
     "missing w": (lambda v: {k: v[k] for k in "su"}, ShapeMismatch, 'misses site "w"'),
+    "words of s": (lambda v: {"s": "warm"} | {k: v[k] for k in "uw"}, OptionError, 'site "s"'),
+    "words of w": (lambda v: v | {"w": "warm"}, OptionError, 'site "w" is .warm., no tensor'),
     "unknown z": (lambda v: v | {"z": torch.rand(N)}, ShapeMismatch, '"z", which is not'),
     "negative s": (lambda v: v | {"s": -v["s"]}, OptionError, 'site "s" is outside.*particle 0'),
     "u beyond its interval": (
