@@ -110,7 +110,7 @@ class StateTree(_Tree):
             torch.rand(len(branch.children), count, dtype=torch.float64).to(self.parent.device)
             for branch in self.branches
         ]
-        functions, depth = self.num_nodes * self.num_states, len(self._levels)
+        functions, depth = self.num_nodes * self.num_states, 1 + int(self._depth.max())
         if count * functions * math.log2(2 * depth) > LEVEL_COST * depth:
             return self._by_levels(uniform)
         parts = (u.split(max(1, CHUNK // functions), 1) for u in uniform)
@@ -201,14 +201,19 @@ class StateTree(_Tree):
             yield child, p.sum(others) if others else p
 
     @cached_property
-    def _levels(self) -> list[list[tuple[int, Tensor]]]:
-        """By the parents' depth: branches, and their rows ``[E]``."""
+    def _depth(self) -> Tensor:
+        """``[n]``: steps up to the root."""
         depth = (~self.is_root).long()
         for above, _ in self._rounds():
             depth = depth + depth[above]
-        found: list[list[tuple[int, Tensor]]] = [[] for _ in range(int(depth.max()) + 1)]
+        return depth
+
+    @cached_property
+    def _levels(self) -> list[list[tuple[int, Tensor]]]:
+        """By the children's depth: branches, and their rows ``[E]``."""
+        found: list[list[tuple[int, Tensor]]] = [[] for _ in range(1 + int(self._depth.max()))]
         for k, branch in enumerate(self.branches):
-            level = depth[branch.children[:, 0]]
+            level = self._depth[branch.children[:, 0]]
             order = level.argsort(stable=True)
             counts = level.bincount().tolist()
             for at, rows in enumerate(order.split(counts)):

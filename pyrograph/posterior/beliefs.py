@@ -105,7 +105,9 @@ class BeliefPosterior(ScopedPosterior):
         """
         count = number_of_draws(num_samples)
         values, free = {}, {}
-        joint = {} if self.joint is None else self.joint.sample(torch.zeros(count))
+        joint: dict[str, Tensor] = {}
+        if self.joint is not None:
+            joint = self.joint.sample(self.joint.draw_components(count))
         for name, site in self.graph.sites.items():
             shape, belief = (count, *site.batch_shape, *site.event_shape), self._belief(name)
             if isinstance(belief, Tensor):
