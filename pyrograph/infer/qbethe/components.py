@@ -127,6 +127,16 @@ class Components:
         return torch.diag_embed(self.scales[kind]) if root is None else root
 
 
+def others(count: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Of every component l of L the others, ``[L, L - 1]``: l + 1, l + 2, ... modulo L.
+
+    And, of the same shape, the components l of whose others column k is m: m - 1, m - 2, ...
+    """
+    own = torch.arange(count, device=device).unsqueeze(1)
+    steps = torch.arange(1, count, device=device)
+    return (own + steps) % count, (own - steps) % count
+
+
 def num_ties(widths: list[int]) -> int:
     """Free numbers of a correlation matrix with identity blocks."""
     total = sum(widths)

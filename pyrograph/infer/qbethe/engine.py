@@ -249,7 +249,8 @@ class QBethe(Engine):
         self.parameters["weights"].requires_grad_(not holds)
 
         def evaluate() -> Tensor:
-            self._rule.zero_grad()
+            for leaf in self.parameters.values():
+                leaf.grad = None
             value = self.objective(self.parameters, self._rules, temperature)
             self._measured = value.tolist()
             if self.optimizer == "adam":

@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from pyrograph.beliefs.gaussian import LOG_2PI
-from pyrograph.infer.qbethe.components import Components, correlation_root, taken
-from pyrograph.infer.qbethe.mixing import NodeMixing, PairMixing, columns
+from pyrograph.infer.qbethe.components import Components, correlation_root, others, taken
+from pyrograph.infer.qbethe.mixing import NodeMixing, PairMixing, Run, columns, runs
 from pyrograph.infer.qbethe.potentials import CHUNK, Wiring, scope_moments
 from pyrograph.infer.qbethe.ratios import (
     LARGEST,
@@ -41,10 +42,10 @@ MAX_PAIR_POINTS = 2**14
 
 @dataclass(frozen=True)
 class Overlap:
-    """Ratios r[l, m] of a kind's nodes, at points of every component.
+    """Ratios r[l, m] of a kind's nodes for the M = L - 1 others of every component, at its points.
 
     Shapes:
-        ratio: ``[B, L, N, M, V]``, 1 on m = l.
+        ratio: ``[B, L, N, M, V]``.
         weight: ``[N]``, or ``[B, L, N, V]``, of the points.
     """
 
@@ -77,7 +78,8 @@ def overlaps(mixture: Components, rules: Rules) -> list[Overlap]:
     for n, kind in enumerate(mixture.kinds):
         if kind.is_discrete:
             log_p = mixture.log_probs[n].movedim(-1, 2).contiguous()  # [B, L, c, V]
-            ratio = log_p.transpose(1, 2).unsqueeze(1) - log_p.unsqueeze(3)  # [B, L, c, M, V]
+            theirs = log_p[:, others(mixture.num_components, log_p.device)[0]].transpose(2, 3)
+            ratio = theirs - log_p.unsqueeze(3)  # [B, L, c, M, V]
             out.append(Overlap(bounded(ratio), log_p.exp()))
             continue
         mean, root = mixture.means[n], mixture.roots[n]
@@ -146,6 +148,11 @@ class ScopeEntropies:
         """Of single numbers or states."""
         return len(self.sizes) == 2 and max(self.sizes) == 1
 
+    @cached_property
+    def _runs(self) -> list[Run]:
+        """Of the pairs."""
+        return runs(*self.wiring.rows)
+
     def _num_points(self, overlap: list[Overlap], part: slice = slice(None)) -> int:
         return math.prod(overlap[kind].ratio.shape[2] for kind in self.wiring.kinds[part])
 
@@ -155,7 +162,7 @@ class ScopeEntropies:
         if len(slots) == 2:
             a, b = slots
             return PairMixing.apply(
-                mixture.weights, a.ratio, b.ratio, a.weight, b.weight, *self.wiring.rows
+                mixture.weights, a.ratio, b.ratio, a.weight, b.weight, self._runs
             )
         half = len(slots) // 2
         width = max(self._num_points(overlap, part) for part in (slice(half), slice(half, None)))
@@ -166,8 +173,9 @@ class ScopeEntropies:
         ):
             every = [x.at(rows[chosen]) for x, rows in zip(slots, self.wiring.rows, strict=True)]
             first, second = _product(every[:half]), _product(every[half:])
+            whole = [Run(slice(0, len(chosen)), slice(0, len(chosen)))]
             total = total + PairMixing.apply(
-                mixture.weights, first.ratio, second.ratio, first.weight, second.weight, None, None
+                mixture.weights, first.ratio, second.ratio, first.weight, second.weight, whole
             )
         return total
 
@@ -207,7 +215,9 @@ class ScopeEntropies:
                     mean, root = mixture.means[kind][:, :, rows], mixture.root(kind)[:, :, rows]
                     ratio = normal_log_ratio(mean, root, z)
                 log_ratio = log_ratio + ratio
-            inner = (log_ratio + mixture.log_weights[:, None, None, :, None]).logsumexp(3)
+            own = mixture.log_weights[:, :, None, None]
+            theirs = mixture.log_weights[:, others(own.shape[1], own.device)[0]]
+            inner = (log_ratio + theirs[:, :, None, :, None]).logsumexp(3).logaddexp(own)
             if isinstance(log_weight, Tensor):
                 inner = inner * log_weight.exp()
             average = torch.einsum("n,blns->bl", weights, inner)

@@ -1,31 +1,39 @@
 """What mixing adds to the entropies of nodes and of pairs, with derivatives by hand.
 
-    M = - sum_l w_l sum_n p_n log s_l[n],             s_l[n] = sum_m w_m r_l[n, m]
+    M = - sum_l w_l sum_n p_n log s_l[n],             s_l[n] = w_l + sum_m w_m r_l[n, m]
     M = - sum_l w_l sum_{n, n'} p_n p'_n' log s_l[n, n'],
-                                      s_l[n, n'] = sum_m w_m r_l[n, m] r'_l[n', m]
+                                      s_l[n, n'] = w_l + sum_m w_m r_l[n, m] r'_l[n', m]
 
-r and r' are ratios of component m to component l at the points of two nodes, or of two groups of
-them. For pairs s is L N N' numbers each, many more than their ratios, and automatic differentiation
-would keep several such arrays, and ratios for every end of a pair beside those of the nodes. Here
-all of them live for a block of pairs only, which stays in the cache:
+m stands for the M = L - 1 other components of l (:func:`.components.others`), r and r' for their
+ratios to component l at the points of two nodes, or of two groups of them. For pairs s is L N N'
+numbers each, many more than their ratios, and automatic differentiation would keep several such
+arrays, and ratios for every end of a pair beside those of the nodes. Here all of them live for a
+block of pairs only, which stays in the cache:
 
     d M / d r_l[n, m]  = - w_m sum_n' D r'_l[n', m],      D = w_l p_n p'_n' / s_l[n, n']
     d M / d w_m        = - sum_l,n,n' D r_l[n, m] r'_l[n', m] - sum_{n, n'} p p' log s_m
     d M / d p_n        = - w_l sum_n' p'_n' log s_l[n, n']
+
+where r_l[n, l] = 1.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
+from pyrograph.infer.qbethe.components import others
 from pyrograph.infer.qbethe.first_order import first_order
 
 #: Numbers of s held at once, and pairs at least: the innermost loops run over pairs.
 BLOCK, LEAST_PAIRS = 2**17, 256
+#: Rows that follow each other are read as they lie if at most so many are read per pair.
+FULLNESS = 1.25
 
 
 class NodeMixing(torch.autograd.Function):
@@ -39,9 +47,10 @@ class NodeMixing(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, weights: Tensor, ratio: Tensor, p: Tensor) -> Tensor:
-        s = ratio[:, :, :, 0] * weights[:, 0, None, None, None]
-        for m in range(1, weights.shape[1]):
-            s.addcmul_(ratio[:, :, :, m], weights[:, m, None, None, None])
+        theirs = _of_others(weights)
+        s = weights[:, :, None, None]
+        for m in range(ratio.shape[3]):
+            s = torch.addcmul(s, ratio[:, :, :, m], theirs[:, :, m, None, None])
         ctx.save_for_backward(weights, ratio, p, s)
         average = torch.einsum("n,blnv->blv" if p.dim() == 1 else "blnv,blnv->blv", p, s.log())
         return -(weights.unsqueeze(-1) * average).sum(1)
@@ -56,10 +65,61 @@ class NodeMixing(torch.autograd.Function):
         by_weight = by_p = None
         if ctx.needs_input_grad[0]:
             own = (grad[:, None, None] * p * s.log()).sum((2, 3))
-            by_weight = (d * ratio).sum((1, 2, 4)) - own
+            by_weight = d.sum((2, 3, 4)) + _as_others((d * ratio).sum((2, 4))) - own
         if ctx.needs_input_grad[2]:
             by_p = -up * s.log()
-        return by_weight, d * weights[:, None, None, :, None], by_p
+        return by_weight, d * _of_others(weights)[:, :, None, :, None], by_p
+
+
+@dataclass(frozen=True)
+class Run:
+    """Pairs of rows of two tables.
+
+    Attributes:
+        here, there: ``[S]`` rows, or slices of as many that follow each other.
+        times: ``[S]``, how often a pair counts: 0 where rows of slices make none. None: once.
+    """
+
+    here: Tensor | slice
+    there: Tensor | slice
+    times: Tensor | None = None
+
+    def __len__(self) -> int:
+        return self.here.stop - self.here.start if isinstance(self.here, slice) else len(self.here)
+
+    def split(self, size: int) -> Iterator[Run]:
+        """Parts of ``size`` pairs and a last one."""
+        for start in range(0, len(self), size):
+            parts = (self.here, self.there, self.times)
+            yield Run(*(_cut(rows, start, min(start + size, len(self))) for rows in parts))
+
+
+def _cut(rows: Tensor | slice | None, start: int, stop: int) -> Tensor | slice | None:
+    if isinstance(rows, slice):
+        return slice(rows.start + start, rows.start + stop)
+    return None if rows is None else rows[start:stop]
+
+
+def runs(here: Tensor, there: Tensor) -> list[Run]:
+    """Pairs ``[S]``, sorted so that as many as can be follow each other: as in chains and on
+    grids, whose numbers need not be collected by row then, which takes longer than the sums.
+    """
+    apart = there - here
+    found = []
+    left = torch.ones_like(here, dtype=torch.bool)
+    steps, counts = apart.unique(return_counts=True)
+    for step in steps[counts >= LEAST_PAIRS].tolist():
+        alike = apart == step
+        first = here[alike]
+        start, stop = int(first.min()), int(first.max()) + 1
+        if stop - start > FULLNESS * len(first):
+            continue
+        left &= ~alike
+        times = torch.bincount(first - start)
+        is_whole = bool((times == 1).all())
+        there_too = slice(start + step, stop + step)
+        found.append(Run(slice(start, stop), there_too, None if is_whole else times))
+    return [*found, Run(here[left], there[left])] if bool(left.any()) else found
 
 
 class PairMixing(torch.autograd.Function):
@@ -69,7 +129,7 @@ class PairMixing(torch.autograd.Function):
         weights: ``[B, L]``.
         first, second: ratios ``[B, L, N, M, V]`` and ``[B, L, N', M, V']``.
         p, q: weights of their points, ``[B, L, N or N', V or V']``, or constants ``[N or N']``.
-        here, there: rows of the ends in V and V', ``[S]``; None if they are as the tables are.
+        pairs: of rows in V and V'.
     """
 
     @staticmethod
@@ -80,22 +140,19 @@ class PairMixing(torch.autograd.Function):
         second: Tensor,
         p: Tensor,
         q: Tensor,
-        here: Tensor | None,
-        there: Tensor | None,
+        pairs: list[Run],
     ) -> Tensor:
         needed = ctx.needs_input_grad[1:5]
-        a, p = _End(first, here, needed[0]), _End(p, here, needed[2])
-        b, q = _End(second, there, needed[1], a), _End(q, there, needed[3], p)
+        a, p = _End(first, needed[0]), _End(p, needed[2])
+        b, q = _End(second, needed[1], a), _End(q, needed[3], p)
         by_weight, total = torch.zeros_like(weights), torch.zeros_like(weights)
-        pairs = first.shape[-1] if here is None else len(here)
         numbers = weights.numel() * first.shape[2] * second.shape[2]
-        count = math.ceil(pairs / max(LEAST_PAIRS, BLOCK // numbers))
-        size = math.ceil(pairs / max(1, count))
-        for start in range(0, pairs, size):
-            block = slice(start, start + size)
-            value, own = _block(weights, a, b, p, q, block, ctx.needs_input_grad[0])
-            total += value
-            by_weight += own
+        for run in pairs:
+            count = math.ceil(len(run) / max(LEAST_PAIRS, BLOCK // numbers))
+            for block in run.split(math.ceil(len(run) / max(1, count))):
+                value, own = _block(weights, a, b, p, q, block, ctx.needs_input_grad[0])
+                total += value
+                by_weight += own
         ctx.save_for_backward(by_weight - total, *(x.result for x in (a, b, p, q)))
         return -(weights * total).sum(1)
 
@@ -106,7 +163,7 @@ class PairMixing(torch.autograd.Function):
             None if g is None else g * grad.view(-1, *(1,) * (g.dim() - 1))
             for g in ctx.saved_tensors
         )
-        return *grads, None, None
+        return *grads, None
 
 
 class _End:
@@ -114,15 +171,12 @@ class _End:
 
     Args:
         table: ``[..., V]``, or constants ``[N]``.
-        rows: of the ends in it, ``[S]``, or None if they are as the table is.
         is_free: whether derivatives are wanted.
         other: the other end. If it has the same table, it has the derivatives of both.
     """
 
-    def __init__(
-        self, table: Tensor, rows: Tensor | None, is_free: bool, other: _End | None = None
-    ):
-        self.table, self.rows = table, rows
+    def __init__(self, table: Tensor, is_free: bool, other: _End | None = None):
+        self.table = table
         shares = other is not None and other.table is table
         self.grad = other.grad if shares else None
         if is_free and not shares:
@@ -130,43 +184,38 @@ class _End:
         #: What is left to hand back: the other end does for a table of both.
         self.result = None if shares else self.grad
 
-    def at(self, block: slice) -> Tensor:
-        """``[..., S]`` of a block of pairs, or constants ``[1, 1, N, 1]``."""
+    def at(self, rows: Tensor | slice) -> Tensor:
+        """``[..., S]``, or constants ``[1, 1, N, 1]``."""
         if self.table.dim() == 1:
             return self.table.view(1, 1, -1, 1)
-        return (
-            self.table[..., block] if self.rows is None else columns(self.table, self.rows[block])
-        )
+        return self.table[..., rows] if isinstance(rows, slice) else columns(self.table, rows)
 
-    def add(self, block: slice, value: Tensor) -> None:
-        """Of the derivatives of a block."""
-        if self.rows is None:
-            self.grad[..., block].add_(value)
+    def add(self, rows: Tensor | slice, value: Tensor) -> None:
+        """Derivatives at rows."""
+        if isinstance(rows, slice):
+            self.grad[..., rows].add_(value)
             return
-        rows, flat = self.rows[block], self.grad.view(-1, self.grad.shape[-1])
+        flat = self.grad.view(-1, self.grad.shape[-1])
         flat.scatter_add_(1, rows.expand(len(flat), -1), value.reshape(len(flat), -1))
 
 
 def _block(
-    weights: Tensor,
-    first: _End,
-    second: _End,
-    p: _End,
-    q: _End,
-    block: slice,
-    is_free: bool,
+    weights: Tensor, first: _End, second: _End, p: _End, q: _End, pairs: Run, is_free: bool
 ) -> tuple[Tensor, Tensor]:
     """Sum of p p' log s and, if the weights are free, the first part of the derivative by them,
     ``[B, L]`` both; the other derivatives are added to those of the ends."""
-    w = weights[:, None, None, :, None]
+    w = _of_others(weights)[:, :, None, :, None]
     own = weights[:, :, None, None, None]
-    ratio, b = first.at(block), second.at(block)  # [B, L, N, M, S], [B, L, N', M, S]
+    # [B, L, N, M, S], [B, L, N', M, S]
+    ratio, b = first.at(pairs.here), second.at(pairs.there)
     a = ratio * w
-    pa, qb = p.at(block).unsqueeze(3), q.at(block).unsqueeze(2)  # [B, L, N, 1, S], [B, L, 1, N', S]
-    s = a[:, :, :, None, 0] * b[:, :, None, :, 0]  # [B, L, N, N', S]
-    for m in range(1, weights.shape[1]):
+    # [B, L, N, 1, S], [B, L, 1, N', S]
+    pa, qb = p.at(pairs.here).unsqueeze(3), q.at(pairs.there).unsqueeze(2)
+    s = torch.addcmul(own, a[:, :, :, None, 0], b[:, :, None, :, 0])  # [B, L, N, N', S]
+    for m in range(1, a.shape[3]):
         s.addcmul_(a[:, :, :, None, m], b[:, :, None, :, m])
-    share = pa * qb
+    times = 1.0 if pairs.times is None else pairs.times
+    share, up = pa * qb * times, own * times
     by_weight = torch.zeros_like(weights)
     if is_free or first.grad is not None or second.grad is not None:
         d = torch.div(own * -share, s)
@@ -174,22 +223,33 @@ def _block(
         for n in range(1, b.shape[2]):
             along.addcmul_(d[:, :, :, n, None], b[:, :, None, n])
         if is_free:
-            by_weight = (along * ratio).sum((1, 2, 4))
+            by_weight = d.sum((2, 3, 4)) + _as_others((along * ratio).sum((2, 4)))
         if first.grad is not None:
-            first.add(block, along.mul_(w))
+            first.add(pairs.here, along.mul_(w))
         if second.grad is not None:
             along = d[:, :, 0, :, None] * a[:, :, 0, None]
             for n in range(1, a.shape[2]):
                 along.addcmul_(d[:, :, n, :, None], a[:, :, n, None])
-            second.add(block, along)
+            second.add(pairs.there, along)
     log_s = s.log_()
     if p.grad is not None:
-        p.add(block, -(own * qb * log_s).sum(3))
+        p.add(pairs.here, -(up * qb * log_s).sum(3))
     if q.grad is not None:
-        q.add(block, -(own * pa * log_s).sum(2))
+        q.add(pairs.there, -(up * pa * log_s).sum(2))
     if share.shape[-1] == 1:
         return (log_s.sum(-1, keepdim=True) * share).sum((2, 3, 4)), by_weight
     return log_s.mul_(share).sum((2, 3, 4)), by_weight
+
+
+def _of_others(weights: Tensor) -> Tensor:
+    """``[B, L, M]``: of every component the weights of the others."""
+    return weights[:, others(weights.shape[1], weights.device)[0]]
+
+
+def _as_others(value: Tensor) -> Tensor:
+    """What every component gets as another, ``[B, L]`` of ``[B, L, M]``."""
+    index = others(value.shape[1], value.device)[1]
+    return value.gather(1, index.expand_as(value)).sum(2)
 
 
 def columns(value: Tensor, rows: Tensor) -> Tensor:

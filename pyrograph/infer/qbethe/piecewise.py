@@ -22,15 +22,14 @@ Source: a generalisation of E min(|x|, l) under a normal density.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
 
 from pyrograph.infer.qbethe.components import Components
-from pyrograph.infer.qbethe.first_order import first_order
+from pyrograph.infer.qbethe.numbers import ExpectedOfNumbers, OnLine
 from pyrograph.infer.qbethe.potentials import IntegratedPotential
+from pyrograph.infer.qbethe.ratios import LEAST
 from pyrograph.infer.qbethe.rules import Rules
 from pyrograph.trace.pieces import Pieces, find_pieces
 
@@ -44,7 +43,7 @@ class PiecewisePotential(IntegratedPotential):
     """Factors of single numbers that depend on one combination of them, in pieces."""
 
     pieces: Pieces
-    _integrate: Callable[[Tensor, Tensor, Pieces], Tensor]
+    _integral: OnLine
 
     @classmethod
     def recognised(cls, potential: IntegratedPotential) -> IntegratedPotential:
@@ -57,18 +56,21 @@ class PiecewisePotential(IntegratedPotential):
             return [(a * u).t() for a in potential.lever]
 
         with torch.no_grad():
-            pieces = find_pieces(local.group.program, leaves, local.like, local.num_factors)
+            pieces = find_pieces(local.program, leaves, local.like, local.num_factors)
             if pieces is None or not _agrees(pieces, potential):
                 return potential
         found = cls(local, potential.wiring)
         found.pieces = pieces
         is_linear = not bool(pieces.coefficients[0].any())
-        found._integrate = (LinearPieces if is_linear else ExpectedPieces).apply
+        own = (ExpectedLines if is_linear else ExpectedPieces)(pieces)
+        is_tied = found.wiring.ties is not None
+        found._integral = OnLine(torch.ones_like(found.lever[:1]) if is_tied else found.lever, own)
         return found
 
     def expected(self, mixture: Components, rules: Rules) -> Tensor:
-        mean, sd = self.line_moments(mixture)
-        return self._integrate(mean, sd, self.pieces)
+        if self.wiring.ties is None:
+            return self.numbers.expected(mixture, self._integral)
+        return ExpectedOfNumbers.apply(*self.line_moments(mixture), None, 1, self._integral)
 
 
 @torch.no_grad()
@@ -87,18 +89,16 @@ def _agrees(pieces: Pieces, potential: IntegratedPotential) -> bool:
     return bool(((pieces(u) - theirs).abs() <= bound).all())
 
 
-class ExpectedPieces(torch.autograd.Function):
-    """E f summed over factors, ``[B, L]``.
+class ExpectedPieces:
+    """E f summed over factors, ``[B, L]``, and its derivatives by mean and sd, ``[B, L, E]``."""
 
-    Shapes:
-        mean, sd: ``[B, L, E]``.
-    """
+    def __init__(self, pieces: Pieces):
+        self.pieces = pieces
 
-    @staticmethod
-    def forward(ctx: FunctionCtx, mean: Tensor, sd: Tensor, pieces: Pieces) -> Tensor:
-        shape = (-1, 1, 1, mean.shape[-1])
+    def __call__(self, mean: Tensor, sd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        pieces, shape = self.pieces, (-1, 1, 1, mean.shape[-1])
         z = (pieces.kinks.view(shape) - mean) / sd  # [K, B, L, E]
-        density = torch.exp(-0.5 * z.square()) / math.sqrt(2 * math.pi)
+        density = torch.exp((-0.5 * z.square()).clamp_min(LEAST)) / math.sqrt(2 * math.pi)
         mass = _steps(0.5 * (1 + torch.erf(z / math.sqrt(2))), 1.0)  # [K + 1, B, L, E]
         first = _steps(density, 0.0)
         second = mass - _steps(z * density, 0.0)
@@ -111,38 +111,29 @@ class ExpectedPieces(torch.autograd.Function):
         total = (value * mass).sum(0)
         by_mean = (slope * mass).sum(0) - 2 * sd * (bend * first).sum(0)
         tilt, curve = (slope * first).sum(0), (bend * second).sum(0)
-        ctx.save_for_backward(by_mean, 2 * sd * curve - tilt)
-        return (total - sd * tilt + sd.square() * curve).sum(-1)
-
-    @staticmethod
-    @first_order
-    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor, Tensor, None]:
-        by_mean, by_sd = ctx.saved_tensors
-        return grad.unsqueeze(-1) * by_mean, grad.unsqueeze(-1) * by_sd, None
+        return (total - sd * tilt + sd.square() * curve).sum(-1), by_mean, 2 * sd * curve - tilt
 
 
-class LinearPieces(torch.autograd.Function):
+class ExpectedLines:
     """The same of functions that are linear between kinks."""
 
-    @staticmethod
-    def forward(ctx: FunctionCtx, mean: Tensor, sd: Tensor, pieces: Pieces) -> Tensor:
-        shape = (-1, 1, 1, mean.shape[-1])
-        bend = 0.5 * pieces.bends.view(shape)
-        inverse = torch.mul(sd, math.sqrt(2)).reciprocal_()
-        y = (pieces.kinks.view(shape) - mean).mul_(inverse)  # z / sqrt(2), [K, B, L, E]
-        density = y.square().neg_().exp_().mul_(bend).sum(0).mul_(math.sqrt(2 / math.pi))
-        mass = torch.addcmul(bend, torch.erf(y), bend)
+    def __init__(self, pieces: Pieces):
+        self.kinks = pieces.kinks[:, None, None]  # [K, 1, 1, E]
+        self.half = 0.5 * pieces.bends[:, None, None]
+        self.dense = self.half * math.sqrt(2 / math.pi)
+        #: The last of the lines.
+        self.slope, self.origin = pieces.slopes[-1], pieces.origin[-1]
+        self.value = pieces.coefficients[2, -1]
+
+    def __call__(self, mean: Tensor, sd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        y = (self.kinks - mean).div_(sd * math.sqrt(2))  # z / sqrt(2), [K, B, L, E]
+        density = y.square().neg_().clamp_min_(LEAST).exp_().mul_(self.dense).sum(0)
+        mass = torch.addcmul(self.half, torch.erf(y), self.half)
         by_mean = mass.sum(0)
         below = torch.add(density, mass.mul_(y).sum(0), alpha=math.sqrt(2))
-        last = pieces.slopes[-1]
-        ctx.save_for_backward(by_mean.add_(last), density.neg_())
-        line = pieces.coefficients[2, -1] + last * (mean - pieces.origin[-1])
-        return torch.addcmul(line, sd, below, value=-1).sum(-1)
-
-    @staticmethod
-    @first_order
-    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor, Tensor, None]:
-        return ExpectedPieces.backward(ctx, grad)
+        line = torch.addcmul(self.value, self.slope, mean - self.origin)
+        value = line.addcmul_(sd, below, value=-1).sum(-1)
+        return value, by_mean.add_(self.slope), density.neg_()
 
 
 def _steps(at_kinks: Tensor, last: float) -> Tensor:

@@ -17,6 +17,8 @@ from pyrograph.beliefs.gaussian import apply
 from pyrograph.errors import NonFiniteDensity
 from pyrograph.infer.message_passing.reduction import LocalDensity
 from pyrograph.infer.qbethe.components import Components, correlation_root, taken
+from pyrograph.infer.qbethe.numbers import Numbers
+from pyrograph.infer.qbethe.quadratic import Expanded
 from pyrograph.infer.qbethe.rules import Rules
 
 #: Numbers evaluated at once where a finer rule holds a result to account.
@@ -74,12 +76,16 @@ class QuadraticPotential:
         self.local, self.wiring = local, wiring
         self.precision = local.quadratic.precision
         self.maps = _node_maps(local, wiring)
-        self.numbers = _Numbers(local, self.maps) if local.is_scalar else None
+        self.numbers = _numbers(local, wiring) if local.is_scalar and wiring.ties is None else None
+        is_one = self.numbers is not None and local.group.arity == 1
+        self.expanded = Expanded.of(local) if is_one and not local.group.is_differentiable else None
         #: P_kk, ``[R, E]``.
         self._curvature = self.precision.diagonal(dim1=1, dim2=2).t().contiguous()
 
     def expected(self, mixture: Components, rules: Rules) -> Tensor:
-        if self.numbers is not None and self.wiring.ties is None:
+        if self.expanded is not None:
+            return self.numbers.expected(mixture, self.expanded)
+        if self.numbers is not None:
             return self._expected_of_scalars(mixture)
         mean, root = scope_moments(mixture, self.wiring, self.maps)  # [B, L, E, R]
         flat = mean.flatten(0, 1).unsqueeze(1)
@@ -92,7 +98,7 @@ class QuadraticPotential:
 
     def _expected_of_scalars(self, mixture: Components) -> Tensor:
         """The same for independent single numbers, in few operations."""
-        means, scales = self.numbers(mixture)
+        means, scales = self.numbers.read(mixture.means), self.numbers.read(mixture.scales)
         trace = (scales.square() * self._curvature).sum((2, 3))
         value = self.local.at_scalars([mean.flatten(0, 1) for mean in means.unbind(2)])
         return torch.add(value.sum(1).view(trace.shape), trace, alpha=-0.5)
@@ -111,7 +117,7 @@ class IntegratedPotential:
         self.dim = total if joint is None else joint.shape[2]
         #: Whether a zero was met at some point of a rule.
         self.met_zero = False
-        self.numbers = _Numbers(local, self.maps) if local.is_scalar else None
+        self.numbers = _numbers(local, wiring) if local.is_scalar else None
         #: Of single numbers read through one linear combination: its coefficients, ``[R, E]``.
         self.lever = None
         if local.is_scalar and self.dim == 1 and max(local.widths) == 1:
@@ -154,7 +160,7 @@ class IntegratedPotential:
         if self.wiring.ties is not None:
             mean, sd = self._moments(mixture)
             return mean[:, :, 0, :, 0], sd[:, :, 0, :, 0]
-        means, scales = self.numbers(mixture)
+        means, scales = self.numbers.read(mixture.means), self.numbers.read(mixture.scales)
         if self._is_plain:
             return means[:, :, 0], scales[:, :, 0]
         return (self.lever * means).sum(2), (self.lever * scales).square().sum(2).sqrt()
@@ -248,39 +254,10 @@ class IntegratedPotential:
 Potential = TablePotential | QuadraticPotential | IntegratedPotential
 
 
-class _Numbers:
-    """Means and standard deviations of the one number that every factor reads of a slot's node."""
-
-    def __init__(self, local: LocalDensity, maps: list[tuple[int, Tensor, Tensor | None]]):
-        #: Of slots of one kind their places one after the other, to be read at once.
-        self.together: Tensor | None = None
-        self.places = []
-        for (kind, rows, _), columns, width in zip(
-            maps, local.columns, local.nodes_widths, strict=True
-        ):
-            place = rows if columns is None else rows * width + columns[:, 0]
-            in_order = torch.equal(place, torch.arange(len(place), device=place.device))
-            self.places.append((kind, place, in_order))
-        if len(self.places) > 1 and len({kind for kind, _, _ in self.places}) == 1:
-            self.together = torch.cat([place for _, place, _ in self.places])
-
-    def __call__(self, mixture: Components) -> tuple[Tensor, Tensor]:
-        """``[B, L, k, E]`` both, of k slots."""
-        return self._of(mixture.means), self._of(mixture.scales)
-
-    def _of(self, values: list[Tensor | None]) -> Tensor:
-        """Of ``[B, L, V, d]`` of every kind."""
-        if self.together is not None:
-            value = values[self.places[0][0]]
-            picked = value.flatten(2).flatten(0, 1).index_select(1, self.together)
-            return picked.view(*value.shape[:2], len(self.places), -1)
-        parts = []
-        for kind, place, in_order in self.places:
-            value = values[kind].flatten(2)
-            # a factor for every number, or some
-            is_all = in_order and value.shape[2] == len(place)
-            parts.append(value if is_all else taken(value, place))
-        return torch.stack(parts, 2) if len(parts) > 1 else parts[0].unsqueeze(2)
+def _numbers(local: LocalDensity, wiring: Wiring) -> Numbers:
+    """Of factors that read one number of each of their nodes."""
+    slots = local.continuous
+    return Numbers(local, [wiring.kinds[k] for k in slots], [wiring.rows[k] for k in slots])
 
 
 def _node_maps(local: LocalDensity, wiring: Wiring) -> list[tuple[int, Tensor, Tensor | None]]:

@@ -1,9 +1,9 @@
 """Ratios of the densities of a mixture's components, at points of every component.
 
-    r_l[n, m] = b_m(x_ln) / b_l(x_ln),          x_ln = mean_l + scale_l z_n
+    r_l[n, m] = b_m(x_ln) / b_l(x_ln),          x_ln = mean_l + scale_l z_n,     m != l
 
-For independent numbers, with shift a = (mean_l - mean_m) / scale_m and stretch b = scale_l /
-scale_m,
+where m is one of the M = L - 1 others (:func:`.components.others`). For independent numbers, with
+shift a = (mean_l - mean_m) / scale_m and stretch b = scale_l / scale_m,
 
     log r = sum_d ( log b_d + z_d^2 / 2 - (a_d + b_d z_d)^2 / 2 )
 
@@ -21,16 +21,19 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 from pyrograph.beliefs.gaussian import apply
+from pyrograph.infer.qbethe.components import others
 from pyrograph.infer.qbethe.first_order import first_order
 
 #: Largest log ratio of a node: products of some do not overflow. So large ones come at points
 #: without weight.
 LARGEST = 40.0
+#: Smallest, which is nothing beside any weight: exponentials that underflow take ten times as long.
+LEAST = -80.0
 
 
 def bounded(log_ratio: Tensor) -> Tensor:
     """Ratios of which products do not overflow."""
-    return log_ratio.clamp_max(LARGEST).exp()
+    return log_ratio.clamp(LEAST, LARGEST).exp()
 
 
 class IndependentRatios(torch.autograd.Function):
@@ -43,7 +46,7 @@ class IndependentRatios(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, mean: Tensor, scale: Tensor, z: Tensor) -> Tensor:
-        shift, stretch, _ = _relative(mean, scale)
+        shift, stretch, inverse = _relative(mean, scale)
         gain = stretch.log().sum(0)  # [B, L, M, V]
         half = 0.5 * z.square().sum(1)
         ratio = gain.unsqueeze(2) + half[:, None, None]
@@ -51,17 +54,14 @@ class IndependentRatios(torch.autograd.Function):
             off = torch.addcmul(a.unsqueeze(2), b.unsqueeze(2), at[:, None, None])
             ratio.addcmul_(off, off, value=-0.5)
         ctx.is_cut = bool(gain.amax() + half.amax() > LARGEST)
-        if ctx.is_cut:
-            ratio.clamp_max_(LARGEST)
-        ratio.exp_()
-        ctx.save_for_backward(mean, scale, z, ratio)
+        ratio.clamp_(LEAST, LARGEST).exp_()
+        ctx.save_for_backward(shift, stretch, inverse, z, ratio)
         return ratio
 
     @staticmethod
     @first_order
     def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor, Tensor, None]:
-        mean, scale, z, ratio = ctx.saved_tensors
-        shift, stretch, inverse = _relative(mean, scale)
+        shift, stretch, inverse, z, ratio = ctx.saved_tensors
         h = grad * ratio
         if ctx.is_cut:
             h.masked_fill_(ratio > 0.999 * math.exp(LARGEST), 0.0)
@@ -71,42 +71,58 @@ class IndependentRatios(torch.autograd.Function):
         none, first, second = none.movedim(2, 0), first.movedim(2, 0), second.movedim(2, 0)
         by_shift = -torch.addcmul(shift * none, stretch, first)
         by_stretch = none / stretch - torch.addcmul(shift * first, stretch, second)
-        part = by_shift * inverse.unsqueeze(2)
-        by_mean = part.sum(3) - part.sum(2)
-        own = (by_stretch * inverse.unsqueeze(2)).sum(3)
-        other = torch.addcmul(by_shift * shift, by_stretch, stretch).sum(2) * inverse
-        return by_mean.movedim(0, -1), (own - other).movedim(0, -1), None
+        part = by_shift * inverse
+        by_mean = part.sum(3) - _as_others(part)
+        other = torch.addcmul(by_shift * shift, by_stretch, stretch).mul_(inverse)
+        by_scale = (by_stretch * inverse).sum(3) - _as_others(other)
+        return by_mean.movedim(0, -1), by_scale.movedim(0, -1), None
 
 
 def _relative(mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Shift and stretch ``[d, B, L, M, V]``, and 1 / scale ``[d, B, L, V]``."""
+    """Shift, stretch and 1 / scale of the others, ``[d, B, L, M, V]``."""
     mean, scale = mean.movedim(-1, 0), scale.movedim(-1, 0)
-    inverse = scale.reciprocal()
-    shift = (mean.unsqueeze(3) - mean.unsqueeze(2)) * inverse.unsqueeze(2)
-    return shift, scale.unsqueeze(3) * inverse.unsqueeze(2), inverse
+    index = others(mean.shape[2], mean.device)[0]
+    inverse = _of_others(scale.reciprocal(), index)
+    shift = (mean.unsqueeze(3) - _of_others(mean, index)).mul_(inverse)
+    return shift, scale.unsqueeze(3) * inverse, inverse
+
+
+def _of_others(value: Tensor, index: Tensor) -> Tensor:
+    """``[d, B, L, M, V]`` of ``[d, B, L, V]``."""
+    return value.index_select(2, index.flatten()).unflatten(2, index.shape)
+
+
+def _as_others(value: Tensor) -> Tensor:
+    """What every component gets as another, ``[d, B, L, V]`` of ``[d, B, L, M, V]``."""
+    index = others(value.shape[2], value.device)[1]
+    total = value[:, :, :, 0].index_select(2, index[:, 0])
+    for column in range(1, value.shape[3]):
+        total += value[:, :, :, column].index_select(2, index[:, column])
+    return total
 
 
 def normal_log_ratio(mean: Tensor, root: Tensor, z: Tensor) -> Tensor:
-    """log N_m / N_l, ``[B, L, N, M, S]``, at the points ``z [N, d]`` of every component l."""
+    """log N_m / N_l of the others, ``[B, L, N, M, S]``, at the points ``z [N, d]`` of every
+    component l."""
+    index = others(mean.shape[1], mean.device)[0]
     x = mean.unsqueeze(2) + apply(root.unsqueeze(2), z[:, None, :])
     eye = torch.eye(z.shape[1], dtype=z.dtype, device=z.device).expand_as(root)
     inverse = torch.linalg.solve_triangular(root, eye, upper=False)
-    off = apply(inverse[:, None, None], x.unsqueeze(3) - mean[:, None, None])
+    off = apply(inverse[:, index].unsqueeze(2), x.unsqueeze(3) - mean[:, index].unsqueeze(2))
     log_det = root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     ratio = -0.5 * off.square().sum(-1) + 0.5 * z.square().sum(1)[:, None, None]
-    return ratio + log_det[:, :, None, None] - log_det[:, None, None]
+    return ratio + log_det[:, :, None, None] - log_det[:, index].unsqueeze(2)
 
 
 def log_ratio_at_drawn_states(log_p: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-    """log p_m / p_l ``[B, L, N, M, S]`` at states drawn from every component l by normal points,
-    and log weights ``[B, L, N, S]``, zeros with the derivative of log p_l."""
+    """log p_m / p_l of the others, ``[B, L, N, M, S]``, at states drawn from every component l by
+    normal points, and log weights ``[B, L, N, S]``, zeros with the derivative of log p_l."""
     log_p = log_p.transpose(2, 3)  # [B, L, c, S]
     with torch.no_grad():
         ends = log_p.exp().cumsum(2)[:, :, :-1].unsqueeze(2)  # [B, L, 1, c - 1, S]
         state = (torch.special.ndtr(z)[:, None, None] > ends).sum(3)  # [B, L, N, S]
     own = log_p.gather(2, state)
-    batch, components = log_p.shape[:2]
-    others = log_p.unsqueeze(1).expand(batch, components, *log_p.shape[1:])
-    index = state.unsqueeze(2).expand(-1, -1, components, -1, -1)  # [B, L, M, N, S]
-    ratio = others.gather(3, index).transpose(2, 3) - own.unsqueeze(3)
+    theirs = log_p[:, others(log_p.shape[1], log_p.device)[0]]  # [B, L, M, c, S]
+    index = state.unsqueeze(2).expand(-1, -1, theirs.shape[2], -1, -1)  # [B, L, M, N, S]
+    ratio = theirs.gather(3, index).transpose(2, 3) - own.unsqueeze(3)
     return ratio, own - own.detach()

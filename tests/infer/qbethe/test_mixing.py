@@ -15,7 +15,7 @@ from torch.distributions import Normal
 
 import pyrograph as pg
 from pyrograph.infer.qbethe import mixing, ratios
-from pyrograph.infer.qbethe.mixing import NodeMixing, PairMixing
+from pyrograph.infer.qbethe.mixing import NodeMixing, PairMixing, Run, runs
 from pyrograph.infer.qbethe.ratios import IndependentRatios
 
 HERE, THERE = torch.tensor([0, 0, 1, 3, 2]), torch.tensor([1, 3, 2, 2, 0])
@@ -28,6 +28,16 @@ def positive(*shape: int) -> Tensor:
 def expanded(p: Tensor, like: Tensor) -> Tensor:
     """Constants at all nodes of all components."""
     return p[:, None].expand(*like.shape[:3], like.shape[-1]) if p.dim() == 1 else p
+
+
+def with_own(w: Tensor, ratio: Tensor) -> Tensor:
+    """Ratios of all components ``[B, L, N, L, V]``, 1 of the own one, of those of the others."""
+    size, own = w.shape[1], torch.ones_like(ratio[:, 0, :, 0])
+    rows = [
+        torch.stack([own if m == l else ratio[:, l, :, (m - l) % size - 1] for m in range(size)], 2)
+        for l in range(size)  # noqa: E741
+    ]
+    return torch.stack(rows, 1)
 
 
 def of_pairs(
@@ -44,12 +54,13 @@ def of_pairs(
         first, p = first[..., here], p[..., here]
     if there is not None:
         second, q = second[..., there], q[..., there]
+    first, second = with_own(w, first), with_own(w, second)
     s = torch.einsum("bm,blnms,blkms->blnks", w, first, second)
     return -torch.einsum("bl,blns,blks,blnks->b", w, p, q, s.log())
 
 
 def of_nodes(w: Tensor, ratio: Tensor, p: Tensor) -> Tensor:
-    s = torch.einsum("bm,blnmv->blnv", w, ratio)
+    s = torch.einsum("bm,blnmv->blnv", w, with_own(w, ratio))
     return -torch.einsum("bl,blnv,blnv->bv", w, expanded(p, ratio), s.log())
 
 
@@ -69,32 +80,33 @@ def seed() -> None:
 def test_mixing_of_pairs_and_its_derivatives_follow_the_definition(
     is_constant: bool, batch: int, block: int, rows: tuple, monkeypatch: pytest.MonkeyPatch
 ):
+    every = slice(0, 5)
+    pairs = [Run(*(every if r is None else r for r in rows))]
     monkeypatch.setattr(mixing, "BLOCK", block)  # one pair a block, and all at once
     monkeypatch.setattr(mixing, "LEAST_PAIRS", 1)
     many, more = (5 if r is None else 4 for r in rows)
     x = [
         positive(batch, 3),
-        positive(batch, 3, 2, 3, many),
-        positive(batch, 3, 4, 3, more),
+        positive(batch, 3, 2, 2, many),
+        positive(batch, 3, 4, 2, more),
         weights(2, is_constant, batch, many),
         weights(4, is_constant, batch, more),
     ]
-    torch.testing.assert_close(PairMixing.apply(*x, *rows), of_pairs(*x, *rows))
+    torch.testing.assert_close(PairMixing.apply(*x, pairs), of_pairs(*x, *rows))
     up = torch.linspace(1, 2, batch, dtype=torch.float64)
     free = [v for v in x if v.requires_grad]
-    ours = torch.autograd.grad(PairMixing.apply(*x, *rows), free, up)
+    ours = torch.autograd.grad(PairMixing.apply(*x, pairs), free, up)
     torch.testing.assert_close(ours, torch.autograd.grad(of_pairs(*x, *rows), free, up))
-    assert gradcheck(lambda *v: PairMixing.apply(*v, *rows), x)
+    assert gradcheck(lambda *v: PairMixing.apply(*v, pairs), x)
 
 
 @pytest.mark.parametrize("is_constant", [True, False])
 def test_a_table_of_both_ends_gets_the_derivatives_of_both(is_constant: bool):
     w, p = positive(2, 3), weights(4, is_constant, 2, 6)
-    table = positive(2, 3, 4, 6, 3).transpose(3, 4)  # in another order in memory
+    table = positive(2, 3, 4, 6, 2).transpose(3, 4)  # in another order in memory
     free = [v for v in (w, table, p) if v.requires_grad]
-    value, truth = (
-        f(w, table, table, p, p, HERE, THERE).sum() for f in (PairMixing.apply, of_pairs)
-    )
+    value = PairMixing.apply(w, table, table, p, p, [Run(HERE, THERE)]).sum()
+    truth = of_pairs(w, table, table, p, p, HERE, THERE).sum()
     torch.testing.assert_close(value, truth)
     ours = torch.autograd.grad(value, free)
     torch.testing.assert_close(ours, torch.autograd.grad(truth, free))
@@ -102,24 +114,76 @@ def test_a_table_of_both_ends_gets_the_derivatives_of_both(is_constant: bool):
 
 @pytest.mark.parametrize("is_constant", [True, False])
 def test_a_node_alone_may_be_an_end_of_all_pairs(is_constant: bool):
-    w, first, second = positive(1, 3), positive(1, 3, 2, 3, 1), positive(1, 3, 4, 3, 5)
+    w, first, second = positive(1, 3), positive(1, 3, 2, 2, 1), positive(1, 3, 4, 2, 5)
     p, q = weights(2, is_constant, 1, 1), weights(4, is_constant, 1, 5)
     x, rows = (w, first, second, p, q), (torch.zeros(5, dtype=torch.int64), None)
-    torch.testing.assert_close(PairMixing.apply(*x, *rows), of_pairs(*x, *rows))
-    assert gradcheck(lambda *v: PairMixing.apply(*v, *rows), x)
+    pairs = [Run(rows[0], slice(0, 5))]
+    torch.testing.assert_close(PairMixing.apply(*x, pairs), of_pairs(*x, *rows))
+    assert gradcheck(lambda *v: PairMixing.apply(*v, pairs), x)
+
+
+def grid(height: int, width: int) -> tuple[Tensor, Tensor]:
+    i = torch.arange(height * width).view(height, width)
+    across = torch.stack([i[:, :-1].flatten(), i[:, 1:].flatten()])
+    return torch.cat([across, torch.stack([i[:-1].flatten(), i[1:].flatten()])], 1).unbind()
+
+
+GRAPHS = {
+    "chain": (torch.arange(9), torch.arange(1, 10)),
+    "grid": grid(4, 5),
+    "backwards": tuple(rows.flip(0) for rows in reversed(grid(4, 5))),
+    "skips": (torch.arange(0, 20, 3), torch.arange(0, 20, 3) + 2),
+    "star": (torch.zeros(8, dtype=torch.int64), torch.arange(1, 9)),
+    "twice": (torch.tensor([0, 1, 1, 2, 3, 4]), torch.tensor([1, 2, 2, 3, 4, 5])),
+    "grid and others": tuple(
+        torch.cat([rows, torch.tensor(more)])
+        for rows, more in zip(grid(4, 5), ([0, 3, 19], [12, 17, 2]), strict=True)
+    ),
+}
+
+
+@pytest.mark.parametrize("is_constant", [True, False])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_runs_are_the_pairs_and_mix_like_them(
+    name: str, is_constant: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(mixing, "LEAST_PAIRS", 4)
+    monkeypatch.setattr(mixing, "BLOCK", 3 * 6 * 7)
+    here, there = GRAPHS[name]
+    pairs = runs(here, there)
+    found = []
+    for run in pairs:
+        times = torch.ones(len(run), dtype=torch.int64) if run.times is None else run.times
+        rows = (
+            torch.arange(r.start, r.stop) if isinstance(r, slice) else r
+            for r in (run.here, run.there)
+        )
+        found += torch.stack(list(rows), 1).repeat_interleave(times, 0).tolist()
+    assert sorted(found) == sorted(torch.stack([here, there], 1).tolist())
+    is_read_as_it_lies = any(isinstance(run.here, slice) for run in pairs)
+    assert is_read_as_it_lies == (name not in ("skips", "star"))
+    size = int(max(here.max(), there.max())) + 1
+    w, table = positive(1, 3), positive(1, 3, 2, 2, size)
+    p = weights(2, is_constant, 1, size)
+    free = [v for v in (w, table, p) if v.requires_grad]
+    value = PairMixing.apply(w, table, table, p, p, pairs)
+    truth = of_pairs(w, table, table, p, p, here, there)
+    torch.testing.assert_close(value, truth)
+    ours = torch.autograd.grad(value.sum(), free)
+    torch.testing.assert_close(ours, torch.autograd.grad(truth.sum(), free))
 
 
 def test_constants_get_no_derivative():
-    w, first, second = positive(1, 3), positive(1, 3, 2, 3, 5).detach(), positive(1, 3, 4, 3, 5)
+    w, first, second = positive(1, 3), positive(1, 3, 2, 2, 5).detach(), positive(1, 3, 4, 2, 5)
     x = (w, first, second, positive(2).detach(), positive(4).detach())
-    PairMixing.apply(*x, None, None).sum().backward()
+    PairMixing.apply(*x, [Run(slice(0, 5), slice(0, 5))]).sum().backward()
     expected = torch.autograd.grad(of_pairs(*x).sum(), (w, second))
     torch.testing.assert_close((w.grad, second.grad), expected)
 
 
 @pytest.mark.parametrize("is_constant", [True, False])
 def test_mixing_of_nodes_and_its_derivatives_follow_the_definition(is_constant: bool):
-    x = positive(2, 3), positive(2, 3, 4, 3, 5), weights(4, is_constant, 2, 5)
+    x = positive(2, 3), positive(2, 3, 4, 2, 5), weights(4, is_constant, 2, 5)
     torch.testing.assert_close(NodeMixing.apply(*x), of_nodes(*x))
     assert gradcheck(NodeMixing.apply, x)
 
@@ -163,7 +227,9 @@ def test_ratios_are_those_of_normal_densities_up_to_the_largest(
     x = mean[:, :, None] + scale[:, :, None] * z[:, None]  # [B, L, N, V, d]
     own = Normal(mean[:, :, None], scale[:, :, None]).log_prob(x)
     others = Normal(mean[:, None, None], scale[:, None, None]).log_prob(x[:, :, :, None])
-    truth = (others - own[:, :, :, None]).sum(-1).clamp_max(largest).exp()
+    every = (others - own[:, :, :, None]).sum(-1)  # [B, L, N, L, V]
+    rows = [every[:, k][:, :, [(k + 1) % 3, (k + 2) % 3]] for k in range(3)]
+    truth = torch.stack(rows, 1).clamp_max(largest).exp()
     torch.testing.assert_close(ratio, truth)
     assert (truth.max() > 1.6) and bool((truth.log() == largest).any() == (largest < 1))
     up = torch.randn_like(ratio)

@@ -16,7 +16,8 @@ from torch.autograd import gradcheck
 
 import pyrograph as pg
 from pyrograph.errors import OptionError
-from pyrograph.infer.qbethe.piecewise import ExpectedPieces, LinearPieces, PiecewisePotential
+from pyrograph.infer.qbethe.numbers import ExpectedOfNumbers, OnLine
+from pyrograph.infer.qbethe.piecewise import ExpectedLines, ExpectedPieces, PiecewisePotential
 from pyrograph.infer.qbethe.potentials import IntegratedPotential
 from pyrograph.infer.qbethe.rules import coarse, fine
 
@@ -58,7 +59,8 @@ def test_expectations_are_those_of_adaptive_quadrature(name: str, mean: float, s
     lever = potential.lever[:, 0]
     unit = float(lever[0]) / 2
     x = [torch.full((1, 1, 1), v, dtype=torch.float64) for v in (mean * unit, sd * abs(unit))]
-    values = [f(*x, potential.pieces) for f in (potential._integrate, ExpectedPieces.apply)]
+    integrals = potential._integral.integral, ExpectedPieces(potential.pieces)
+    values = [integral(*x)[0] for integral in integrals]
 
     def integrand(u: float) -> float:
         point = torch.tensor(u, dtype=torch.float64)
@@ -82,8 +84,8 @@ def test_truncated_absolute_values_have_the_expectation_of_the_literature():
     expected = m * (P(c) - 2 * P(o) + P(a)) - s * (p(c) - 2 * p(o) + p(a))
     expected += bound * (1 - P(c) + P(a))
     x = [torch.full((1, 1, 1), v, dtype=torch.float64) for v in (m * unit, s * abs(unit))]
-    assert potential._integrate == LinearPieces.apply
-    value = potential._integrate(*x, potential.pieces)
+    assert isinstance(potential._integral.integral, ExpectedLines)
+    value = potential._integral.integral(*x)[0]
     assert float(value) == pytest.approx(-expected / SCALE, rel=1e-12)
 
 
@@ -93,8 +95,14 @@ def test_their_derivatives_are_right(name: str):
     generator = torch.Generator().manual_seed(0)
     mean = torch.randn(2, 3, 1, generator=generator, dtype=torch.float64).requires_grad_()
     sd = (0.1 + torch.rand(2, 3, 1, generator=generator, dtype=torch.float64)).requires_grad_()
-    for function in (potential._integrate, ExpectedPieces.apply):
-        assert gradcheck(lambda m, s, f=function: f(m, s, potential.pieces), (mean, sd))
+    one, two = (torch.tensor([[a]] * k, dtype=torch.float64) for a, k in ((1.0, 1), (0.7, 2)))
+    rows = torch.tensor([0, 0])  # both numbers read are the same one
+    for integral in (potential._integral.integral, ExpectedPieces(potential.pieces)):
+        for lever, where in ((one, None), (two, rows)):
+            arguments = where, len(lever), OnLine(lever, integral)
+            assert gradcheck(
+                lambda m, s, a=arguments: ExpectedOfNumbers.apply(m, s, *a), (mean, sd)
+            )
 
 
 @pytest.mark.parametrize("covariance", ["diagonal", "full"])
