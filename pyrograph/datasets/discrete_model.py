@@ -217,21 +217,30 @@ class DiscreteModel:
         Raises:
             OptionError: there is no such node.
         """
-        if site not in self.sites or len(index) != 1 or not 0 <= index[0] < len(self.sites[site]):
+        is_label = isinstance(index, tuple) and len(index) == 1
+        if site not in self.sites or not is_label or not 0 <= index[0] < len(self.sites[site]):
             sites = ", ".join(f"{name}[{len(v)}]" for name, v in self.sites.items())
             raise OptionError(f"there is no node {(site, index)}; the sites are {sites or 'none'}.")
         return int(self.sites[site][index[0]])
 
     def values(self, states: Tensor) -> dict[str, Tensor]:
         """States ``[*, num_variables]`` as values of the sites, ``{site: [*, batch]}``."""
-        if states.shape[-1] != self.num_variables:
+        shape = tuple(states.shape) if isinstance(states, Tensor) else type(states).__name__
+        if shape[-1:] != (self.num_variables,):
             raise ShapeMismatch(
-                f"states have shape {tuple(states.shape)}; expected [*, {self.num_variables}]."
+                f"states have shape {shape}; expected a tensor [*, {self.num_variables}]."
             )
         return {site: states[..., variables] for site, variables in self.sites.items()}
 
     def states(self, values: Mapping[str, Tensor]) -> Tensor:
-        """Inverse of :meth:`values`, such as for samples; observed variables in their states."""
+        """Inverse of :meth:`values`, such as for samples; observed variables in their states.
+
+        Raises:
+            ShapeMismatch: a site has no values.
+        """
+        missing = [site for site in self.sites if site not in values]
+        if missing:
+            raise ShapeMismatch(f"values miss {', '.join(missing)}.")
         lead = next((values[site].shape[:-1] for site in self.sites), ())
         states = torch.zeros(*lead, self.num_variables, dtype=torch.int64)
         for v, state in self.evidence.items():

@@ -87,8 +87,8 @@ def denoise(name: str = "square", *, noise: float | None = None, seed: int = 0) 
     if not isinstance(name, str) or name not in CAMERA:
         raise OptionError(f"there is no image {name!r}; there are square, {', '.join(CAMERA)}.")
     scale = 0.1 if noise is None else _standard_deviation(noise)
-    if isinstance(seed, bool) or not isinstance(seed, Integral):
-        raise OptionError(f"seed={seed!r} must be a whole number.")
+    if isinstance(seed, bool) or not isinstance(seed, Integral) or not -(2**63) <= seed < 2**63:
+        raise OptionError(f"seed={seed!r} must be a whole number of 64 bits.")
     clean = grey_levels(data_file("denoise", CAMERA[name])) / 255
     generator = torch.Generator().manual_seed(int(seed))
     draw = torch.randn(clean.shape, generator=generator, dtype=torch.float64).to(clean)

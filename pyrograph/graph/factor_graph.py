@@ -12,8 +12,9 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import operator
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -29,6 +30,9 @@ from pyrograph.graph.spaces import (
     constrain,
     leaf_buffers,
     refuse_moved,
+    refuse_other_particles,
+    refuse_outside,
+    refuse_shapes,
     unconstrain,
 )
 from pyrograph.trace.localize import LocalProgram
@@ -169,17 +173,23 @@ class FactorGraph:
         )
 
     def node_id(self, site: str, *index: int) -> int:
-        """Position of a node in :attr:`nodes`."""
+        """Position of a node in :attr:`nodes`.
+
+        Raises:
+            KeyError: there is no such site.
+            ShapeMismatch: the index is not one of its elements.
+        """
         shape = self._site(site).batch_shape
         if len(index) != len(shape) or any(
-            not -n <= i < n for i, n in zip(index, shape, strict=True)
+            not isinstance(i, SupportsIndex) or not -n <= i < n
+            for i, n in zip(index, shape, strict=True)
         ):
             raise ShapeMismatch(
                 f'index {index} does not fit site "{site}", whose batch shape is {shape}.'
             )
         flat = 0
         for i, n in zip(index, shape, strict=True):
-            flat = flat * n + i % n
+            flat = flat * n + operator.index(i) % n
         return self._first_node[site] + flat
 
     def _site(self, name: str) -> Site:
@@ -283,9 +293,11 @@ class FactorGraph:
             Scalar, or ``[S]``. Jacobians are included where the graph is unconstrained.
 
         Raises:
-            ShapeMismatch, OptionError: naming the site.
+            ShapeMismatch, OptionError: naming the site; a value outside its support is refused.
         """
         buffers, batched = self._leaves(values)
+        if not self.unconstrained:
+            refuse_outside(self.free_sites, values, self.device)
         out = self._evaluate(buffers)
         return out if batched else out[0]
 
@@ -297,6 +309,8 @@ class FactorGraph:
     def sum_of_factors(self, values: Mapping[str, Tensor]) -> Tensor:
         """:attr:`constant` plus all factors: what :meth:`log_prob` gives, by the split terms."""
         buffers, batched = self._leaves(values)
+        if not buffers:
+            return self.constant
         total = self._compile_shared(self._terms.ids).total(buffers) + self.constant
         return total if batched else total[0]
 
@@ -313,15 +327,14 @@ class FactorGraph:
 
     def density(self, x: Tensor) -> Tensor:
         """Log density at flat particles ``[n, dim]``, as ``[n]``; differentiable."""
-        if x.dim() != 2 or x.shape[1] != self.dim:
-            raise ShapeMismatch(f"particles have shape {tuple(x.shape)}; expected [n, {self.dim}].")
+        refuse_other_particles(x, self.dim)
         columns = x.t().contiguous()
         start, buffers = 0, []
         for site in self.free_sites:
             stop = start + site.num_nodes * site.width
             buffers.append(columns[start:stop])
             start = stop
-        return self._evaluate(buffers)
+        return self._evaluate(buffers).expand(len(x))
 
     def flatten(self, values: Mapping[str, Tensor]) -> Tensor:
         """Named values with a leading dimension n, as ``[n, dim]`` in the graph's space."""
@@ -332,6 +345,7 @@ class FactorGraph:
 
     def unflatten(self, x: Tensor) -> dict[str, Tensor]:
         """Inverse of :meth:`flatten`: ``{site: [n, *batch, *event]}``."""
+        refuse_other_particles(x, self.dim)
         out, start = {}, 0
         for site in self.free_sites:
             stop = start + site.num_nodes * site.width
@@ -341,10 +355,15 @@ class FactorGraph:
         return out
 
     def constrain(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Values ``[n, *batch, *event]`` of the graph's space in the program's space."""
+        """Values ``[n, *batch, *event]`` of the graph's space in the program's space.
+
+        Raises:
+            ShapeMismatch, OptionError: naming the site.
+        """
         if not self.unconstrained:
             return dict(values)
         values = as_tensors(self.free_sites, values, self.device)
+        refuse_shapes(self.free_sites, values)
         fixed = [s for s in self.free_sites if s.is_discrete or s.support is not None]
         out = constrain(fixed, values, self.device)
         moved = [s for s in self.free_sites if s.name not in out]

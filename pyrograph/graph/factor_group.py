@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from pyrograph.errors import ShapeMismatch, UnsupportedSite
+from pyrograph.errors import OptionError, ShapeMismatch, UnsupportedSite
 from pyrograph.trace.localize import LocalProgram
 from pyrograph.trace.sites import Site
 
@@ -87,8 +87,10 @@ class FactorGroup:
             ``[S, E]``.
 
         Raises:
-            ShapeMismatch: naming the slot.
+            ShapeMismatch, OptionError: naming the slot or the statement.
         """
+        if isinstance(values, Tensor):
+            raise OptionError(f'factors of "{self.name}" take a list of tensors, one per slot.')
         samples = values[0].shape[:1] if values else ()
         expected = [(*samples, *shape) for shape in self._shapes]
         if [v.shape for v in values] != expected:

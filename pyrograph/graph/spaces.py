@@ -58,15 +58,10 @@ def leaf_buffers(sites: list[Site], values: Mapping[str, Tensor]) -> tuple[list[
         ShapeMismatch: a value has another shape, or another S than others.
     """
     buffers, lead = [], None
+    refuse_shapes(sites, values)
     for site in sites:
         value, shape = values[site.name], site.batch_shape + site.event_shape
-        extra = value.dim() - len(shape)
-        if extra not in (0, 1) or tuple(value.shape[extra:]) != shape:
-            raise ShapeMismatch(
-                f'value of site "{site.name}" has shape {tuple(value.shape)}; expected '
-                f"{list(shape)} or [S, *{list(shape)}]."
-            )
-        mine = value.shape[0] if extra else None
+        mine = value.shape[0] if value.dim() > len(shape) else None
         if buffers and mine != lead:
             raise ShapeMismatch(
                 f'value of site "{site.name}" has leading size {mine}, others have {lead}; '
@@ -76,6 +71,51 @@ def leaf_buffers(sites: list[Site], values: Mapping[str, Tensor]) -> tuple[list[
         flat = value.reshape(1 if mine is None else mine, site.num_nodes * site.width)
         buffers.append(flat.t().contiguous() if mine != 1 else flat.t())
     return buffers, lead is not None
+
+
+def refuse_shapes(sites: list[Site], values: Mapping[str, Tensor]) -> None:
+    """Whether values are ``[*batch, *event]``, or have one more leading dimension.
+
+    Raises:
+        ShapeMismatch: one does not.
+    """
+    for site in sites:
+        value, shape = values[site.name], site.batch_shape + site.event_shape
+        extra = value.dim() - len(shape)
+        if extra not in (0, 1) or tuple(value.shape[extra:]) != shape:
+            raise ShapeMismatch(
+                f'value of site "{site.name}" has shape {tuple(value.shape)}; expected '
+                f"{list(shape)} or [S, *{list(shape)}]."
+            )
+
+
+def refuse_other_particles(x: Tensor, dim: int) -> None:
+    """Whether flat particles are ``[n, dim]``.
+
+    Raises:
+        ShapeMismatch, OptionError: they are not.
+    """
+    if not isinstance(x, Tensor):
+        raise OptionError(f"particles are a {type(x).__name__}; give a tensor [n, {dim}].")
+    if x.dim() != 2 or x.shape[1] != dim:
+        raise ShapeMismatch(f"particles have shape {tuple(x.shape)}; expected [n, {dim}].")
+
+
+def refuse_outside(sites: list[Site], values: Mapping[str, object], device: torch.device) -> None:
+    """Whether values lie in the supports, as far as these are known without the program.
+
+    Raises:
+        OptionError: one does not.
+    """
+    for site in sites:
+        if site.support is None:
+            continue
+        value = _as_tensor(site, values[site.name], device).detach()
+        if value.numel() and not bool(support_on(site.support, value.device).check(value).all()):
+            raise OptionError(
+                f"a value of {site.describe()} is outside its support, {site.support}: the program "
+                "has no density there."
+            )
 
 
 def refuse_moved(fixed: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:

@@ -56,7 +56,8 @@ class Read:
         parts = [g.to(self.dtype) for g in gathered]
         if self.constant is not None:
             parts.append(self.constant)
-        samples = max(p.shape[1] for p in parts)
+        counts = [p.shape[1] for p in parts]
+        samples = max(counts) if all(counts) else 0  # what no sample changes has 1
         flat = torch.cat([p.expand(-1, samples) for p in parts])
         flat = flat.index_select(0, self.order) if self.order is not None else flat
         return flat.reshape(*self.shape, samples)

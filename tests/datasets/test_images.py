@@ -63,6 +63,7 @@ def test_a_file_that_is_no_picture_is_refused(monkeypatch, tmp_path, content):
         (("camera_50", {"noise": True}), "noise=True is not a number"),
         (("camera_50", {"seed": None}), "seed=None must be a whole number"),
         (("camera_50", {"seed": 1.5}), r"seed=1\.5 must be a whole number"),
+        (("camera_50", {"seed": 2**70}), "must be a whole number of 64 bits"),
         ((["square"], {}), r"no image \['square'\]"),
     ],
 )

@@ -531,3 +531,13 @@ def test_the_ising_grid_has_its_exact_marginals(data_root):
     with open(folder / "marginals.csv") as file:
         exact = torch.tensor([float(row["p1"]) for row in csv.DictReader(file)])
     assert_close((log_prob - log_z).exp() @ states.double(), exact, rtol=0, atol=1e-12)
+
+
+def test_states_and_labels_of_another_kind_are_refused():
+    model = DiscreteModel((2, 2), (), ())
+    with pytest.raises(ShapeMismatch, match="values miss x_2"):
+        model.states({})
+    with pytest.raises(ShapeMismatch, match="expected a tensor"):
+        model.values([0, 1])
+    with pytest.raises(OptionError, match="no node"):
+        model.variable("x_2", 0)

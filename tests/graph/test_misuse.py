@@ -176,3 +176,71 @@ def test_a_dtype_that_cannot_be_computed_in_is_refused(dtype):
 def test_a_device_that_is_none_is_refused(device):
     with pytest.raises(OptionError, match="no device"):
         trace_graph(mixed).to(device)
+
+
+# ---------------------------------------------------------------------- values and particles
+@pytest.mark.parametrize(
+    "name, value", [("s", -5.0), ("z", 3), ("z", -1), ("mu", float("nan"))], ids=repr
+)
+def test_values_outside_a_support_have_no_density(name, value):
+    graph = trace_graph(program)
+    values = {"z": torch.tensor(1), "mu": torch.tensor(0.5), "s": torch.tensor(2.0)}
+    expected = sum(
+        d.log_prob(torch.tensor(x))
+        for d, x in (
+            (dist.Categorical(torch.tensor([0.2, 0.3, 0.5])), 1),
+            (dist.Normal(1.0, 1.0), 0.5),
+            (dist.Gamma(2.0, 2.0), 2.0),
+            (dist.Normal(0.5, 2.0), 0.3),
+        )
+    )
+    torch.testing.assert_close(graph.log_prob(values), expected)
+    several = {n: v.repeat(3) for n, v in values.items()}
+    several[name][1] = value
+    with pytest.raises(OptionError, match=rf'site "{name}" .* outside its support'):
+        graph.log_prob(several)
+
+
+def test_no_sample_at_all_has_no_densities():
+    """A softmax with a reference class reads a constant and latents together."""
+
+    def model():
+        with pyro.plate("p", 3):
+            x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        with pyro.plate("q", 2):
+            logits = torch.cat([torch.zeros(1), x])
+            pyro.sample("y", dist.Categorical(logits=logits), obs=torch.tensor([0, 3]))
+
+    graph = trace_graph(model)
+    assert graph.log_prob({"x": torch.zeros(0, 3)}).shape == (0,)
+    assert graph.density(torch.zeros(0, 3)).shape == (0,)
+    for group in graph.factors:
+        assert group.log_prob([torch.zeros(0, *group.scope[:, 0].shape)] * group.arity).numel() == 0
+
+
+def test_a_program_without_latents_is_its_constant():
+    graph = trace_graph(lambda: pyro.sample("y", dist.Normal(0.0, 1.0), obs=torch.tensor(0.5)))
+    expected = dist.Normal(0.0, 1.0).log_prob(torch.tensor(0.5))
+    torch.testing.assert_close(graph.sum_of_factors({}), expected)
+    torch.testing.assert_close(graph.density(torch.zeros(4, 0)), expected.expand(4))
+
+
+def test_particles_of_another_kind_are_refused():
+    graph = trace_graph(observed, (torch.ones(3),))
+    with pytest.raises(OptionError, match="particles are a list"):
+        graph.density([[0.0, 0.0, 0.0]])
+    for function in (graph.density, graph.unflatten):
+        with pytest.raises(ShapeMismatch, match=r"\(2, 5\); expected \[n, 3\]"):
+            function(torch.zeros(2, 5))
+    with pytest.raises(ShapeMismatch, match=r'"z" has shape \(5,\)'):
+        trace_graph(observed, (torch.ones(3),), unconstrained=True).constrain({"z": torch.zeros(5)})
+    with pytest.raises(OptionError, match="list of tensors, one per slot"):
+        graph.factors[0].log_prob(torch.zeros(2, 3))
+
+
+@pytest.mark.parametrize("index", ["a", 1.0, None, 3], ids=repr)
+def test_an_index_of_no_element_is_refused(index):
+    graph = trace_graph(observed, (torch.ones(3),))
+    assert graph.node_id("z", np.int64(-1)) == 2
+    with pytest.raises(ShapeMismatch, match="does not fit site"):
+        graph.node_id("z", index)
