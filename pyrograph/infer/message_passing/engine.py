@@ -229,7 +229,7 @@ class MessagePassing(Engine):
                 self.messages, self.beliefs = found.messages, found.beliefs
                 residual, skipped = found.residual, found.num_skipped
                 if not self._settling.lowers_alphas(found):
-                    self._help(before, residual)
+                    self._help(before, residual, found.moved)
             met = self.tol is not None and float(residual) <= self.tol
             if met or self.num_done % RECORD == 0 or self._log_evidence is None:
                 self._log_evidence = self.log_evidence
@@ -240,8 +240,9 @@ class MessagePassing(Engine):
         falls = self._settling.is_exhausted and self._double_loop is None
         return falls and is_discrete(self.network)
 
-    def _help(self, before: list[list[Message]], residual: Tensor) -> None:
-        """Go on from elsewhere, where the last sweep was slow or ran away."""
+    def _help(self, before: list[list[Message]], residual: Tensor, moved: Tensor) -> None:
+        """Go on from elsewhere, where the last sweep was slow or ran away: by what moved, since
+        cavities may be improper for a while as others come to rest."""
         if self._settling.automatic is None and self._settling.leaps is None:
             return
         height = float(residual)
@@ -252,7 +253,7 @@ class MessagePassing(Engine):
                 self._settling.forget_leaps()
             else:
                 self._settle(leap, beliefs)
-        start = self._settling.new_start(height)
+        start = self._settling.new_start(float(moved))
         if start is not None:
             self._settle(start, self.network.beliefs_of(start))
 

@@ -29,6 +29,7 @@ from pyrograph.beliefs.gaussian import apply
 from pyrograph.beliefs.natural import where
 from pyrograph.errors import OptionError
 from pyrograph.infer.message_passing.conditional import ConditionalMoments
+from pyrograph.infer.message_passing.effective import Effective, Rest, effective
 from pyrograph.infer.message_passing.families import ZERO, finite_peak, without
 from pyrograph.infer.message_passing.grids import Grid
 from pyrograph.infer.message_passing.mean_field import Expectations, expectations
@@ -83,6 +84,7 @@ class QuadratureFactors:
         ends = torch.tensor(local.widths).cumsum(0).tolist()
         self.parts = [slice(end - w, end) for end, w in zip(ends, local.widths, strict=True)]
         self.grid: Grid | None = None
+        self._rest = None if local.joint is None else Rest(local.joint)
 
     @property
     def num_factors(self) -> int:
@@ -182,31 +184,32 @@ class QuadratureFactors:
     # ------------------------------------------------------------------ alpha other than 0
     def _surroundings(
         self, own: list[Natural], cavities: list[Natural]
-    ) -> tuple[Surroundings, Tensor, Grid]:
-        """What the cavities make, as a function of u - origin, the origin ``[D, E, r]``, and where
-        to look first."""
+    ) -> tuple[Surroundings, Tensor, Grid, Effective | None]:
+        """What the cavities make, as a function of u - origin, the origin ``[D, E, r]``, where to
+        look first, and where u is not v itself what is known of v given u - origin."""
         points = _points(own)
         origin = self._effective_point(torch.cat(points, 1))
-        if self.local.joint is not None:
-            mean, covariance = self._effective(cavities)
-            root = torch.linalg.cholesky(covariance).detach()
-            g = Gaussian.from_moments(mean - origin, covariance)
-            return g, origin, Grid(mean.detach(), root)
-        proper = torch.stack([c.is_proper for c in cavities]).all(0)
+        around = _about(cavities, points)
+        if self._rest is None:
+            flat = ~torch.stack([c.is_proper for c in cavities]).all(0)
+        else:
+            _, flat = self._rest.sorted(cavities)
         narrower = [  # a gamma or beta cavity may reach very far
-            q if isinstance(q, Conjugate) else where(proper, c, q)
+            q if isinstance(q, Conjugate) else where(flat, q, c)
             for c, q in zip(cavities, own, strict=True)
         ]
         mean, covariance = self._effective(narrower)
         first = Grid(mean.detach(), torch.linalg.cholesky(covariance).detach())
-        around = _about(cavities, points)
+        if self._rest is not None:
+            found = effective(self._rest, around, flat)
+            return found.g, origin, first, found
         if any(isinstance(c, Conjugate) for c in cavities):
-            return Product(around, self.parts), origin, first
+            return Product(around, self.parts), origin, first, None
         g, states = stacked(around), self.local.num_states
         g = Gaussian(
             g.precision.expand(states, *g.precision.shape), g.shift.expand(states, *g.shift.shape)
         )
-        return g, origin, first
+        return g, origin, first, None
 
     def _effective_point(self, v: Tensor) -> Tensor:
         """u ``[D, E, r]`` of v ``[E, R]``."""
@@ -214,13 +217,11 @@ class QuadratureFactors:
         return v.expand(self.local.num_states, *v.shape) if joint is None else apply(joint, v)
 
     def _is_usable(self, cavities: list[Natural]) -> Tensor:
-        """``[E]`` whether all cavities are proper; flat ones will do where the tilted moments are
-        those of the nodes themselves."""
-        usable = torch.ones_like(self.alpha, dtype=torch.bool)
-        for cavity in cavities:
-            flat_will_do = self.local.joint is None
-            usable = usable & (cavity.is_nearly_proper if flat_will_do else cavity.is_proper)
-        return usable
+        """``[E]`` whether all cavities are proper, or flat: then the factor has to hold the node,
+        and other nodes what it does not read."""
+        if self._rest is not None:
+            return self._rest.sorted(cavities)[0]
+        return torch.stack([c.is_nearly_proper for c in cavities]).all(0)
 
     def _repaired(
         self, usable: Tensor, cavities: list[Natural], own: list[Natural]
@@ -236,10 +237,10 @@ class QuadratureFactors:
         usable = held & self._is_usable(cavities)
         cavities = self._repaired(usable, cavities, own)
         _, states = self._discrete(messages, beliefs)
-        g, origin, first = self._surroundings(own, cavities)
+        g, origin, first, of_u = self._surroundings(own, cavities)
         tilted = self.tilted(g, origin, self.grid, first)
         self.grid = tilted.grid
-        log_mass = self._of_cavities(tilted, g)
+        log_mass = tilted.log_mass if of_u is None else tilted.log_mass + of_u.log_rest
         out = list(messages)
         for position, k in enumerate(self.local.discrete):
             value = self._per_state(log_mass + self._of_states(states, position), position)
@@ -248,9 +249,9 @@ class QuadratureFactors:
             out[k] = torch.where(usable[:, None], value, messages[k])
         joint_mass = log_mass + self._of_states(states)
         share = (joint_mass - joint_mass.logsumexp(0)).exp()
-        slots = zip(self.local.continuous, self.parts, own, cavities, strict=True)
+        slots = zip(self.local.continuous, self.parts, own, strict=True)
         expected = iter((share[..., None] * tilted.expected).sum(0).split(2, -1))
-        for k, part, q, cavity in slots:
+        for k, part, q in slots:
             if isinstance(q, Conjugate):
                 found = q.project(next(expected))
                 good = usable & found.is_proper
@@ -258,7 +259,7 @@ class QuadratureFactors:
                 out[k] = where(good, new, messages[k])
                 usable = good
                 continue
-            there, around = self._node_moments(tilted, g, origin, cavity, part)
+            there, around = self._node_moments(tilted, of_u, origin, q, part)
             centre = (share[..., None] * there).sum(0)
             off = there - centre
             spread = around + off[..., :, None] * off[..., None, :]
@@ -269,23 +270,14 @@ class QuadratureFactors:
             usable = good
         return out, ~usable
 
-    def _of_cavities(self, tilted: Tilted, g: Surroundings) -> Tensor:
-        """Log masses ``[D, E]`` under the cavities, up to what is the same for all states.
-
-        Where u is not v itself the Gaussian of u has a mass of its own for every state.
-        """
-        return tilted.log_mass if self.local.joint is None else tilted.log_mass - g.log_mass
-
     def _node_moments(
-        self, tilted: Tilted, g: Gaussian, origin: Tensor, cavity: Gaussian, part: slice
+        self, tilted: Tilted, of_u: Effective | None, origin: Tensor, own: Gaussian, part: slice
     ) -> tuple[Tensor, Tensor]:
         """Mean ``[D, E, r_i]`` and covariance of a slot's v under the tilted distributions."""
-        if self.local.joint is None:
+        if of_u is None:
             return tilted.mean[..., part], tilted.covariance[..., part, part]
-        gain = cavity.covariance @ self.local.joint[..., part].mT @ g.precision
-        there = cavity.mean + apply(gain, tilted.mean - origin - g.mean)
-        around = cavity.covariance + gain @ (tilted.covariance - g.covariance) @ gain.mT
-        return there, around
+        there, around = of_u.moments(tilted.mean - origin, tilted.covariance, part)
+        return own.mean.detach() + there, around
 
     # ------------------------------------------------------------------ alpha = 0
     def _mean_field(self, messages: list, beliefs: list) -> list:
@@ -373,13 +365,12 @@ class QuadratureFactors:
             return ratio
         usable = held & self._is_usable(cavities)
         cavities = self._repaired(usable, cavities, own)
-        g, origin, first = self._surroundings(own, cavities)
+        g, origin, first, of_u = self._surroundings(own, cavities)
         tilted = self.tilted(g, origin, self.grid, first)
-        mass = self._of_cavities(tilted, g) + self._of_states(states)
+        log_mass = tilted.log_mass if of_u is None else tilted.log_mass + of_u.log_rest
+        mass = log_mass + self._of_states(states)
         points = _points(own)
         gap = -sum((q.log_mass for q in _about(own, points)), start=torch.zeros_like(self.alpha))
-        if self.local.joint is not None:
-            gap = gap + sum(c.log_mass for c in _about(cavities, points))
         gap = gap - sum((q.logsumexp(1) for q in q_states), start=torch.zeros_like(self.alpha))
         value = (mass.logsumexp(0) + gap) / self.alpha
         return torch.where(usable, value, torch.nan)
@@ -406,16 +397,13 @@ class QuadratureFactors:
         if self.is_mean_field:
             return stacked([q.normal if isinstance(q, Conjugate) else q for q in own])
         cavities = self._repaired(self._is_usable(cavities), cavities, own)
-        g, origin, first = self._surroundings(own, cavities)
+        g, origin, first, of_u = self._surroundings(own, cavities)
         tilted = self.tilted(g, origin, self.grid, first)
-        if self.local.joint is None:
+        if of_u is None:
             return Gaussian.from_moments(tilted.mean[0], tilted.covariance[0])
-        joint = stacked(cavities)
-        gain = joint.covariance @ self.local.joint[0].mT @ g.precision[0]
-        return Gaussian.from_moments(
-            joint.mean + apply(gain, (tilted.mean - origin - g.mean)[0]),
-            joint.covariance + gain @ (tilted.covariance - g.covariance)[0] @ gain.mT,
-        )
+        every = slice(0, sum(self.local.widths))
+        mean, covariance = of_u.moments(tilted.mean - origin, tilted.covariance, every)
+        return Gaussian.from_moments(torch.cat(_points(own), 1) + mean[0], covariance[0])
 
 
 def _points(own: list[Natural]) -> list[Tensor]:

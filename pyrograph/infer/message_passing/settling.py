@@ -75,12 +75,12 @@ class Settling:
         if self.leaps:
             self.leaps.forget()
 
-    def new_start(self, residual: float) -> Messages | None:
-        """Take note of a sweep's residual: messages to start again from if sweeps run away."""
+    def new_start(self, moved: float) -> Messages | None:
+        """Take note of how far a sweep went: messages to start again from if sweeps run away."""
         if self.automatic is None:
             return None
         before = self.automatic.value
-        runs_away = self.automatic.observe(residual)
+        runs_away = self.automatic.observe(moved)
         if self.automatic.value != before:
             self.forget_leaps()
         return self._mode() or self._first() if runs_away and self.may_start_again else None

@@ -56,6 +56,9 @@ APART = 4.0
 #: Difference of log masses from which a grid of few points is not trusted, and of means (in
 #: standard deviations) and variances (relative).
 DISAGREE, DIFFER = 1e-4, 0.01
+#: Functions whose log falls by less over a standard deviation of the grid count as flat; and how
+#: often the distance is doubled at which what they leave to the factor is looked for.
+FLAT, DOUBLINGS = 1e-6, 40
 #: Difference of log masses, or relative one of second moments, that steps between evenly spaced
 #: points may make; and of such points, how many are enough to compare two grids.
 STEPS, COMPARED = 0.05, 257
@@ -193,6 +196,8 @@ class TiltedMoments:
             return self._moved(g, origin, self._nearer(g, origin, start, first))
         if self.dim > 1:
             return self._moved(g, origin, first)
+        if isinstance(g, Gaussian) and self.local.dim == 1:
+            first = self._widened(g, origin, first)
         with torch.no_grad():
             scan = self._on(g, origin, first, self._even(FIRST_NUMBERS))
             if scan.has_few:
@@ -202,6 +207,24 @@ class TiltedMoments:
             self.is_rough = True
             found = self._moved(g, origin, scan.grid)
         return found
+
+    @torch.no_grad()
+    def _widened(self, g: Gaussian, origin: Tensor, first: Grid) -> Grid:
+        """Where g is flat the grid is laid over nothing but a guess: wide enough to reach where
+        f is largest at points that double their distance."""
+        flat = g.precision[..., 0, 0] * first.root[..., 0, 0].square() < FLAT
+        if not bool(flat.any()):
+            return first
+        steps = 2.0 ** torch.arange(DOUBLINGS, device=first.mean.device, dtype=first.mean.dtype)
+        z = torch.cat([torch.zeros_like(steps[:1]), steps, -steps]).view(-1, 1, 1, 1)
+        u = first.mean + first.root[..., 0] * z
+        try:
+            value = self.alpha * self.evaluate(u) + g.log_value(u - origin)
+        except NonFiniteDensity:  # f may be no number so far out
+            return first
+        reach = z.abs()[value.argmax(0), 0, 0, 0]  # [D, E]
+        wide = torch.where(flat, reach.clamp_min(1), 1.0)[..., None, None]
+        return Grid(first.mean, first.root * wide)
 
     def _differ(self, found: Tilted, scan: Tilted) -> bool:
         """Whether moments on few points are not those of the scan."""
