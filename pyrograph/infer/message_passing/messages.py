@@ -42,10 +42,11 @@ def damped(old: Message, new: Message, step: float, chosen: Tensor | None) -> Me
     return torch.where(chosen if old.dim() == 1 else chosen.unsqueeze(1), moved, old)
 
 
-def change(old: Message, new: Message, own: Tensor | None = None) -> Tensor:
+def change(old: Message, new: Message, own: Tensor | None = None, by_factor: bool = True) -> Tensor:
     """``[E]``: largest change of a log value; of the others see :func:`movement`.
 
     Args:
+        by_factor: with False ``[1]``, the largest of all factors, in a fraction of the time.
         own: beliefs of the nodes, ``[E, c]`` log values, where hard constraints are about. States
             whose belief is, and stays, smaller than the square of the dtype's precision beside the
             largest count as settled: on their way to a zero their logs never come to rest.
@@ -54,6 +55,8 @@ def change(old: Message, new: Message, own: Tensor | None = None) -> Tensor:
         like = next(iter(old.parameters().values()))
         return like.new_zeros(len(like))
     gap = (new - old).abs_()
+    if not by_factor and own is None and gap.numel():
+        return gap.amax().unsqueeze(0)
     if gap.dim() == 1:
         return gap
     if own is None:
@@ -66,9 +69,13 @@ def change(old: Message, new: Message, own: Tensor | None = None) -> Tensor:
 
 
 def changes(
-    block: Block, old: list[Message], new: list[Message], beliefs: list[Tensor | Natural]
+    block: Block,
+    old: list[Message],
+    new: list[Message],
+    beliefs: list[Tensor | Natural],
+    by_factor: bool = True,
 ) -> list[Tensor]:
-    """:func:`change` of every message of a block, ``[E]`` a port."""
+    """:func:`change` of every message of a block, ``[E]`` or ``[1]`` a port."""
     own: list[Tensor | None] = [None] * len(old)
     if block.has_zeros:
         pairs = zip(block.families, block.rows, strict=True)
@@ -76,7 +83,7 @@ def changes(
             beliefs[f][rows] if isinstance(m, Tensor) else None
             for m, (f, rows) in zip(old, pairs, strict=True)
         ]
-    return [change(*parts) for parts in zip(old, new, own, strict=True)]
+    return [change(*parts, by_factor) for parts in zip(old, new, own, strict=True)]
 
 
 def largest(moves: list[list[Tensor]], chosen: list[list], like: Tensor) -> Tensor:

@@ -47,6 +47,7 @@ class SlotFactors(ABC):
         self.alpha = alpha
         self.has_zeros = bool(is_zero(log_value).any())
         self.is_mean_field = bool((alpha == 0).all())
+        self._is_one = bool((alpha == 1).all())  # of small tables powers would take a tenth
         width = alpha.view(-1, *(1,) * (log_value.dim() - 1))
         self.scaled = log_value if self.is_mean_field else width * log_value
         with torch.no_grad():
@@ -109,7 +110,7 @@ class SlotFactors(ABC):
         """n_j, ``[E, c_j]`` log values; a state that the factor itself excludes stays out."""
         out = []
         for own, message in zip(self._own(beliefs), messages, strict=True):
-            sent = self.alpha.unsqueeze(1) * message
+            sent = message if self._is_one else self.alpha.unsqueeze(1) * message
             out.append(without(own, sent) if self.has_zeros else own - sent)
         return out
 
@@ -124,7 +125,8 @@ class SlotFactors(ABC):
             if self.has_zeros:
                 empty = empty | is_zero(value.amax(1))
             value = value - finite_peak(value)
-            out.append(value if self.is_mean_field else value / self.alpha.unsqueeze(1))
+            is_final = self.is_mean_field or self._is_one
+            out.append(value if is_final else value / self.alpha.unsqueeze(1))
         return out, empty if self.has_zeros else None
 
     def log_ratio(self, messages: list[Tensor], beliefs: list) -> Tensor:

@@ -75,7 +75,7 @@ def gap(network: Network, messages: Messages, beliefs: list) -> Tensor:
     gaps = [
         change.amax()
         for block, old in zip(network.blocks, messages, strict=True)
-        for change in changes(block, old, block.update(old, beliefs)[0], beliefs)
+        for change in changes(block, old, block.update(old, beliefs)[0], beliefs, False)
     ]
     return torch.stack(gaps).amax()
 
@@ -138,7 +138,7 @@ class Sweep:
             found.append(new)
             chosen.append([self._chosen(block, port, nodes) for port in range(len(block.rows))])
         moves = [
-            changes(block, old, new, beliefs)
+            changes(block, old, new, beliefs, by_factor=self.is_residual or nodes is not None)
             for block, old, new in zip(blocks, messages, found, strict=True)
         ]
         largest_move = largest(moves, chosen, like=self.graph.constant.new_zeros(()))
