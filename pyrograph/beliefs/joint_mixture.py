@@ -87,6 +87,14 @@ class Normals:
         no_width = held.unsqueeze(2) if self.is_dense else held
         return Normals(torch.where(held, x, self.mean), torch.where(no_width, 0.0, self.factor))
 
+    def widened(self, mask: Tensor) -> Normals:
+        """With independent numbers of width 1 in the nodes in ``mask [n]``."""
+        held = mask.unsqueeze(1)
+        if not self.is_dense:
+            return Normals(self.mean, torch.where(held, 1.0, self.factor))
+        unit = torch.eye(*self.factor.shape[-2:]).to(self.factor)
+        return Normals(self.mean, torch.where(held.unsqueeze(2), unit, self.factor))
+
 
 @dataclass(frozen=True)
 class Categoricals:

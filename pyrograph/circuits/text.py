@@ -23,6 +23,7 @@ import torch
 from pyrograph.circuits.circuit import Circuit
 from pyrograph.circuits.leaves import Domain
 from pyrograph.circuits.units import INPUT, PRODUCT, SUM, Units
+from pyrograph.circuits.vtree import text_lines
 from pyrograph.errors import DataFormatError, InvalidCircuit, OptionError
 
 #: Of the format.
@@ -83,11 +84,7 @@ def read_circuit(path: str | os.PathLike[str]) -> Circuit:
 
 class _Reader:
     def __init__(self, path: Path):
-        self.name, self.number = path.name, 0
-        try:
-            self.lines = path.read_text(encoding="utf-8").splitlines()
-        except UnicodeDecodeError as error:
-            raise DataFormatError(f"{path.name}: no text: {error}.") from error
+        self.name, self.number, self.lines = path.name, 0, text_lines(path)
 
     def fail(self, what: str) -> NoReturn:
         raise DataFormatError(f"{self.name}:{self.number}: {what}.")

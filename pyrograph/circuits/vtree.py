@@ -50,15 +50,27 @@ class Line:
             self.fail(f"{len(self.words)} words where {form!r} has {count}")
 
 
+def text_lines(path: str | os.PathLike[str]) -> list[str]:
+    """The lines of a file in UTF-8.
+
+    Raises:
+        DataFormatError: the file is no text.
+    """
+    try:
+        return Path(path).read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise DataFormatError(f"{Path(path).name}: no text: {error}.") from error
+
+
 def lines_of(path: str | os.PathLike[str], heading: str) -> Iterator[Line]:
     """The lines below ``heading COUNT``, as many as that says.
 
     Raises:
-        DataFormatError: there is no such heading, or another number of lines.
+        DataFormatError: the file is no text, there is no such heading, or another number of lines.
     """
     name, count, found = Path(path).name, None, 0
     number = 0
-    for number, text in enumerate(Path(path).read_text().splitlines(), start=1):
+    for number, text in enumerate(text_lines(path), start=1):
         words = text.split()
         if not words or words[0] == "c":
             continue

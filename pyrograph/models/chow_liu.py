@@ -27,7 +27,7 @@ from torch.distributions import Distribution
 
 from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.models import parzen
-from pyrograph.models.parzen import Parzen, checked_data, silverman_bandwidth
+from pyrograph.models.parzen import Parzen, as_numbers, checked_data, silverman_bandwidth
 
 REPARAMETRISATIONS = ("edge-only", "marginal", "edge", "directed")
 
@@ -190,20 +190,25 @@ class ChowLiuTree:
         """Number of neighbours of every variable, ``[D]``."""
         return torch.bincount(self.edges.flatten(), minlength=self.num_variables)
 
-    def log_prob(self, x: Tensor) -> Tensor:
+    def log_prob(self, x: Tensor | np.ndarray) -> Tensor:
         """Log density at ``[*, D]``; ``[*]``. Memory is bounded however many rows there are.
 
         Raises:
+            OptionError: ``x`` is no tensor or array of numbers.
             ShapeMismatch: the last dimension is not the number of variables.
         """
+        x = as_numbers(x, "[*, D]", "x is").to(self._like.device)
         if x.dim() == 0 or x.shape[-1] != self.num_variables:
             raise ShapeMismatch(f"x has shape {tuple(x.shape)}; expected [*, {self.num_variables}]")
         rows = x.reshape(-1, self.num_variables)
-        log_p = ((1 - self.degree) * self.unary.log_prob_of_many(rows)).sum(-1)
+        single = self.unary.log_prob_of_many(rows)
+        log_p = ((1 - self.degree) * single).sum(-1)
         if self.pair is not None:
             ends = (rows[:, end] for end in self.edges.unbind(1))
             log_p = log_p + self.pair.log_prob_of_many(*ends).sum(-1)
-        return log_p.reshape(x.shape[:-1])
+        # so far out a p_i is 0, and quotients of p_ij by it are 0 / 0, which tends to 0
+        is_far = single.isneginf().any(-1) & ~rows.isnan().any(-1)
+        return torch.where(is_far, -torch.inf, log_p).reshape(x.shape[:-1])
 
     def marginals(self) -> Distribution:
         """The exact marginals p_i, batch shape ``[D]``."""

@@ -44,8 +44,9 @@ def silverman_bandwidth(data: Tensor) -> Tensor:
             follows from it.
     """
     data = checked_data(data)
-    sd = data.std(0)
-    low, high = data.quantile(data.new_tensor([0.25, 0.75]), 0)
+    wide = data.to(torch.promote_types(data.dtype, torch.float32))  # halves have no quantiles
+    sd = wide.std(0)
+    low, high = wide.quantile(wide.new_tensor([0.25, 0.75]), 0)
     iqr = (high - low) / NORMAL_IQR
     spread = torch.where(iqr > 0, torch.minimum(sd, iqr), sd)
     constant = (data == data[0]).all(0).nonzero().flatten().tolist()
@@ -54,7 +55,22 @@ def silverman_bandwidth(data: Tensor) -> Tensor:
             f'bandwidth="silverman" has no width for constant columns, here {constant}. Leave '
             f"them out of the data, or give the widths as a number or a tensor [D]."
         )
-    return 0.9 * spread * len(data) ** -0.2
+    return (0.9 * spread * len(data) ** -0.2).to(data)
+
+
+def as_numbers(given: Tensor | np.ndarray, shape: str, subject: str = "data are") -> Tensor:
+    """A tensor, or an array as a tensor; ``shape`` and ``subject`` are for messages.
+
+    Raises:
+        OptionError: it is neither, or its elements are no numbers.
+    """
+    if not isinstance(given, Tensor | np.ndarray):
+        kind = type(given).__name__
+        raise OptionError(f"{subject} {kind}; hand in a tensor or an array {shape}")
+    try:
+        return torch.as_tensor(given)
+    except TypeError as error:
+        raise OptionError(f"{subject} an array of {given.dtype}; hand in one of floats") from error
 
 
 def checked_data(data: Tensor | np.ndarray) -> Tensor:
@@ -64,12 +80,7 @@ def checked_data(data: Tensor | np.ndarray) -> Tensor:
         ShapeMismatch: they have another shape, or are fewer than two.
         OptionError: they are not floating and finite.
     """
-    if not isinstance(data, Tensor | np.ndarray):
-        raise OptionError(f"data are {type(data).__name__}; hand in a tensor or an array [N, D]")
-    try:
-        data = torch.as_tensor(data)
-    except TypeError as error:
-        raise OptionError(f"data are an array of {data.dtype}; hand in one of floats") from error
+    data = as_numbers(data, "[N, D]")
     if data.dim() != 2 or data.shape[0] < 2 or data.shape[1] < 1:
         raise ShapeMismatch(
             f"data have shape {tuple(data.shape)}; expected [N, D] with two rows or more"

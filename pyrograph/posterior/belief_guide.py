@@ -28,10 +28,11 @@ from torch.distributions.transforms import ReshapeTransform
 
 from pyrograph.beliefs import Conjugate, LogGamma, LogitBeta, Natural
 from pyrograph.errors import OptionError
-from pyrograph.posterior.conjugate import Rescaled, conjugate_distribution, median
-from pyrograph.posterior.finite import Finite
+from pyrograph.posterior.conjugate import Rescaled, conjugate_distribution, quantile
+from pyrograph.posterior.finite import Finite, state_quantile
 from pyrograph.posterior.guide import describe_site
-from pyrograph.posterior.site_guide import SiteGuide, as_drawn, with_states
+from pyrograph.posterior.mixture import NORMAL_REACH
+from pyrograph.posterior.site_guide import SiteGuide, as_drawn, levels, with_states
 from pyrograph.posterior.support import restore
 
 #: Names of a conjugate family's parameters, as its Pyro distribution has them.
@@ -158,18 +159,41 @@ class BeliefGuide(SiteGuide):
         """Median of every continuous coordinate in unconstrained space, mapped to the site; the
         most probable state of discrete sites."""
         out = {}
-        for name, site in self.sites.items():
+        for name in self.sites:
             fn = self.distribution(name)
-            if site["values"] is not None:
-                out[name] = fn.mode
-            elif not isinstance(fn, TransformedDistribution) or isinstance(fn, Rescaled):
-                out[name] = median(fn)
-            else:
-                value = fn.base_dist.mean
-                for transform in fn.transforms:
-                    value = transform(value)
-                out[name] = value
+            out[name] = fn.mode if isinstance(fn, Finite) else _quantile(fn, 0.5)
         return out
+
+    @torch.no_grad()
+    def quantiles(self, quantiles: Sequence[float], *args, **kwargs) -> dict[str, Tensor]:
+        """``{site: [len(quantiles), *shape]}``, coordinate-wise in unconstrained space.
+
+        Of discrete sites the least value that is reached with the probability asked for; states
+        that are vectors have no order, and their sites are left out.
+
+        Raises:
+            OptionError: they are no sequence of numbers from 0 to 1, or there are none.
+        """
+        wanted, out = levels(quantiles), {}
+        for name, site in self.sites.items():
+            if site["values"] is None or site["values"].dim() == 1:
+                fn = self.distribution(name)
+                out[name] = torch.stack([_quantile(fn, q) for q in wanted])
+        return out
+
+
+def _quantile(fn: TorchDistribution, q: float) -> Tensor:
+    """Of every number of what :meth:`BeliefGuide.distribution` returns; not of vector states."""
+    if isinstance(fn, Finite):
+        return fn.values[state_quantile(fn.values, fn.logits.softmax(-1), q)]
+    if not isinstance(fn, TransformedDistribution) or isinstance(fn, Rescaled):
+        return quantile(fn, q)
+    base = fn.base_dist
+    steps = torch.special.ndtri(base.mean.new_tensor(q)).clamp(-NORMAL_REACH, NORMAL_REACH)
+    value = base.mean + steps * base.stddev
+    for transform in fn.transforms:
+        value = transform(value)
+    return value
 
 
 def describe(site) -> dict[str, Any]:

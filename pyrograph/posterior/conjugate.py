@@ -50,15 +50,16 @@ def conjugate_distribution(
     return base if is_base else Rescaled(base, rest)
 
 
-def median(fn: TorchDistribution) -> Tensor:
-    """Of what :func:`conjugate_distribution` returns, ``[*batch]``."""
+def quantile(fn: TorchDistribution, q: float) -> Tensor:
+    """Of what :func:`conjugate_distribution` returns, ``[*batch]``: the image of the gamma or beta
+    variable's quantile, which counts from the other end where the map is decreasing."""
     if isinstance(fn, Rescaled):
-        return fn.transforms[0](median(fn.base_dist))
+        return fn.transforms[0](quantile(fn.base_dist, q))
     if isinstance(fn, dist.Gamma):
-        value = scipy.special.gammaincinv(fn.concentration.double().cpu().numpy(), 0.5)
+        value = scipy.special.gammaincinv(fn.concentration.double().cpu().numpy(), q)
         return torch.as_tensor(value).to(fn.rate) / fn.rate
     a, b = (c.double().cpu().numpy() for c in (fn.concentration1, fn.concentration0))
-    return torch.as_tensor(scipy.special.betaincinv(a, b, 0.5)).to(fn.concentration1)
+    return torch.as_tensor(scipy.special.betaincinv(a, b, q)).to(fn.concentration1)
 
 
 class Rescaled(TransformedDistribution, TorchDistributionMixin):
@@ -66,6 +67,9 @@ class Rescaled(TransformedDistribution, TorchDistributionMixin):
 
     def __init__(self, base: TorchDistribution, scaling: Transform):
         super().__init__(base, [scaling], validate_args=False)
+
+    def expand(self, batch_shape: torch.Size, _instance=None) -> Rescaled:
+        return Rescaled(self.base_dist.expand(batch_shape), self.transforms[0])
 
     @property
     def mean(self) -> Tensor:

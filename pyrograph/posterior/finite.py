@@ -40,6 +40,9 @@ class States(torch.distributions.Categorical):
         super().__init__(logits=logits, validate_args=False)
         self.values = values.to(logits)
 
+    def expand(self, batch_shape: torch.Size, _instance=None) -> States:
+        return States(self.values, self.logits.expand(*batch_shape, self.logits.shape[-1]))
+
     def sample(self, sample_shape: torch.Size = NO_SAMPLES) -> Tensor:
         """Numbers of states, ``[*sample_shape, *batch]``."""
         shape = self._extended_shape(sample_shape)
@@ -96,6 +99,18 @@ class Finite(TorchDistribution):
     @property
     def mode(self) -> Tensor:
         return self.values[self.logits.argmax(-1)]
+
+
+def state_quantile(values: Tensor, probs: Tensor, q: float) -> Tensor:
+    """Number of the state with the least value that is reached with probability q.
+
+    Shapes:
+        values: ``[c]``; probs: ``[*batch, c]``.
+        output: ``[*batch]``.
+    """
+    order = values.argsort()
+    is_below = probs[..., order].cumsum(-1) < q
+    return order[is_below.sum(-1).clamp_max(len(order) - 1)]
 
 
 def _matches(values: Tensor, value: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from pyro.distributions import Delta
 from torch import Tensor
 
 from pyrograph.beliefs import Categoricals, JointForest, JointMixture, Normals
+from pyrograph.posterior.finite import state_quantile
 from pyrograph.posterior.guide import image
 from pyrograph.posterior.joint_density import Baseline, JointDensity
 from pyrograph.posterior.mixture import NormalMixture
@@ -129,9 +130,7 @@ def _state_quantile(probs: Tensor, site: Mapping[str, Any], q: float) -> Tensor:
     """State numbers ``[n]``; of vectors any."""
     if site["values"].dim() > 1:
         return probs.new_zeros(len(probs), dtype=torch.int64)
-    order = site["values"].to(probs.device).argsort()
-    reached = probs[:, order].cumsum(1) < q
-    return order[reached.sum(1).clamp_max(len(order) - 1)]
+    return state_quantile(site["values"].to(probs.device), probs, q)
 
 
 def finite(log_p: Tensor) -> Tensor:

@@ -34,6 +34,7 @@ from pyrograph.beliefs import Categoricals, JointMixture, Normals
 from pyrograph.errors import InferenceError, OptionError, ShapeMismatch, UnsupportedSite
 from pyrograph.posterior.finite import States
 from pyrograph.posterior.mixture_guide import MixtureGuide
+from pyrograph.posterior.partly_given import PartlyGiven
 from pyrograph.posterior.posterior import number_of_draws
 from pyrograph.posterior.pushforward import Pushforward, Reshaped, is_real
 from pyrograph.posterior.scopes import ScopedPosterior, Scopes
@@ -57,11 +58,14 @@ class MixturePosterior(ScopedPosterior):
     ):
         super().__init__(graph, scopes, **run)
         self.mixture, self.is_joint = mixture, is_joint
+        #: By site, ``[n]`` which nodes were given; of continuous ones the values, of its shape.
         self.given: dict[str, Tensor] = {}
+        self.given_values: dict[str, Tensor] = {}
 
     def marginal(self, site: str) -> Distribution:
         """``MixtureSameFamily`` over the components, joint over an event, in the program's space;
-        ``Categorical`` over the states of a discrete site. Nodes that were given have no width.
+        ``Categorical`` over the states of a discrete site. Nodes that were given are points: like
+        Pyro's ``Delta``, ``log_prob`` is 0 at their value and -inf elsewhere.
 
         Raises:
             OptionError: no such site.
@@ -74,15 +78,17 @@ class MixturePosterior(ScopedPosterior):
             values = described.enumeration.to(log_p.device)
             return States(values, log_p.reshape(*batch, -1))
         lead = (*batch, self.mixture.num_components)
-        base = _normal(nodes, lead, event)
+        is_given = self.given.get(site)
+        base = _normal(nodes if is_given is None else nodes.widened(is_given), lead, event)
         if not is_real(described.support):
             support = support_on(described.support, nodes.mean.device)
             beside = _beside_components(support, len(described.constrained_event_shape))
             base = Pushforward(base, biject_to(beside))
-        weights = self.mixture.log_weights.expand(lead)
-        return MixtureSameFamily(
-            Categorical(logits=weights, validate_args=False), base, validate_args=False
-        )
+        log_weights = self.mixture.log_weights.expand(lead)
+        weights = Categorical(logits=log_weights, validate_args=False)
+        if is_given is None:
+            return MixtureSameFamily(weights, base, validate_args=False)
+        return PartlyGiven(weights, base, is_given.reshape(batch), self.given_values[site])
 
     def sample(self, num_samples: int) -> dict[str, Tensor]:
         """Draws from the joint mixture: one component for all nodes of a draw.
@@ -130,7 +136,7 @@ class MixturePosterior(ScopedPosterior):
                 "conditioning needs a joint mixture, and none has the beliefs of the factors (see "
                 'posterior.status); run QBethe with covariance="diagonal"'
             )
-        known, given = {}, dict(self.given)
+        known, given, given_values = {}, dict(self.given), dict(self.given_values)
         for name in [*values, *(name for name in mask if name not in values)]:
             site = self._site(name)
             if name not in values:
@@ -140,6 +146,11 @@ class MixturePosterior(ScopedPosterior):
                 raise OptionError(f'nodes of site "{name}" are given already')
             known[name] = which, self._states_or_numbers(site, values[name], which)
             given[name] = which | given.get(name, torch.zeros_like(which))
+            if not site.is_discrete:
+                value = torch.as_tensor(values[name]).to(self.mixture.sites[name].mean)
+                shape = (*site.batch_shape, *(1 for _ in site.constrained_event_shape))
+                before = given_values.get(name, 0.0)
+                given_values[name] = torch.where(which.reshape(shape), value, before)
         mixture = self.mixture.condition(known)
         if not bool(mixture.log_weights.exp().isfinite().all()):
             raise OptionError(self._out_of_reach(known))
@@ -152,7 +163,7 @@ class MixturePosterior(ScopedPosterior):
             status=self.status,
             history=self.history,
         )
-        result.given = given
+        result.given, result.given_values = given, given_values
         return result
 
     def _out_of_reach(self, known: Mapping[str, tuple[Tensor, Tensor]]) -> str:

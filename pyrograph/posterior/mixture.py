@@ -22,6 +22,8 @@ from torch import Tensor
 DEFENSIVE_WEIGHT = 0.05
 DEFENSIVE_SCALE = 1.5
 BISECTIONS = 60
+#: Standard deviations from a mean to the quantiles of 0 and 1, which have to be finite numbers.
+NORMAL_REACH = 10.0
 NO_BATCH = torch.Size()
 
 
@@ -87,7 +89,7 @@ class NormalMixture(TorchDistribution):
 
     def quantile(self, q: float) -> Tensor:
         """Quantile of each coordinate, by bisection of its distribution function: ``[D]``."""
-        reach = 10 * self.scales
+        reach = NORMAL_REACH * self.scales
         low, high = (self.locs - reach).amin(0), (self.locs + reach).amax(0)
         weights = self.logits.softmax(-1)
         for _ in range(BISECTIONS):

@@ -125,6 +125,21 @@ def test_malformed_vtrees_are_refused_with_the_line(read, old, new, message):
         read(vtree=VTREE.replace(old, new, 1))
 
 
+@pytest.mark.parametrize("name", ["a.psdd", "a.vtree"])
+def test_files_that_are_no_text_are_refused_by_name(tmp_path, name):
+    (tmp_path / "a.psdd").write_text(PSDD)
+    (tmp_path / "a.vtree").write_text(VTREE)
+    (tmp_path / name).write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DataFormatError, match=rf"{name}: no text"):
+        read_psdd(tmp_path / "a.psdd", tmp_path / "a.vtree")
+
+
+def test_comments_may_have_any_letters_whatever_the_locale(tmp_path, monkeypatch):
+    monkeypatch.setattr("io.text_encoding", lambda encoding, *_: encoding or "ascii")
+    (tmp_path / "a.vtree").write_text("c \u03b8 is a probability\n" + VTREE, encoding="utf-8")
+    assert read_vtree(tmp_path / "a.vtree").num_variables == 3
+
+
 def test_a_vtree_of_two_roots_is_refused(read):
     with pytest.raises(DataFormatError, match=r":6: the nodes \[0, 3\] have no parent"):
         read(vtree=VTREE.replace("I 4 0 3\n", "").replace("vtree 5", "vtree 4"))

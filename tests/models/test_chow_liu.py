@@ -428,3 +428,40 @@ def test_numbers_of_draws_that_are_none_are_refused(n):
 
 def test_no_draws_are_none():
     assert ChowLiuTree.fit(bimodal_rows()).sample(0).shape == (0, 5)
+
+
+def test_arrays_have_the_log_density_of_their_tensors_and_lists_are_refused():
+    data = bimodal_rows()
+    tree = ChowLiuTree.fit(data, bandwidth=0.5)
+    expected = log_density(data, torch.full((5,), 0.5).double(), tree.edges.tolist(), data.numpy())
+    assert_close(tree.log_prob(data.numpy()), torch.from_numpy(expected))
+    with pytest.raises(OptionError, match=r"x is list.*\[\*, D\]"):
+        tree.log_prob(data.tolist())
+    with pytest.raises(OptionError, match=r"x is an array of <U"):
+        tree.log_prob(data.numpy().astype(str))
+
+
+@pytest.mark.parametrize("num_variables", [1, 2, 5])
+def test_the_density_of_infinite_and_very_large_numbers_is_zero(num_variables):
+    tree = ChowLiuTree.fit(bimodal_rows(num_variables=num_variables), bandwidth=0.5)
+    ordinary = torch.randn(num_variables, dtype=torch.float64)
+    for far in (torch.inf, -torch.inf, 1e200):
+        for i in range(num_variables):
+            x = ordinary.clone()
+            x[i] = far
+            both = tree.log_prob(torch.stack([x, ordinary]))
+            assert both[0] == -torch.inf and bool(both[1].isfinite())
+    unknown = ordinary.clone()
+    unknown[0] = torch.nan
+    assert bool(tree.log_prob(unknown).isnan())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_has_silvermans_width(dtype):
+    data = bimodal_rows().to(dtype)
+    x = data.double().numpy()
+    low, high = np.percentile(x, [25, 75], axis=0)
+    expected = 0.9 * np.minimum(x.std(0, ddof=1), (high - low) / 1.34) * len(x) ** -0.2
+    found = ChowLiuTree.fit(data).unary.bandwidth.flatten()
+    assert found.dtype == dtype
+    np.testing.assert_allclose(found.double(), expected, rtol=torch.finfo(dtype).eps)

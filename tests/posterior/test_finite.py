@@ -87,6 +87,20 @@ def test_log_probabilities_differentiate_with_respect_to_logits():
     assert_close(logits.grad, truth)
 
 
+def test_expanded_states_repeat_them():
+    probs = torch.tensor([[0.2, 0.3, 0.5], [0.6, 0.1, 0.3]])
+    values = torch.tensor([2.0, 3.0, 5.0])
+    wide = States(values, probs.log()).expand(torch.Size([4, 2]))
+    assert wide.batch_shape == (4, 2) and wide.sample((3,)).shape == (3, 4, 2)
+    index = torch.randint(3, (4, 2))
+    assert_close(
+        wide.log_prob(index), probs.log().expand(4, 2, 3).gather(2, index[..., None])[..., 0]
+    )
+    assert_close(wide.mean, (probs @ values).expand(4, 2))
+    vectors = States(torch.eye(3), probs[0].log()).expand((2,))
+    assert_close(vectors.mean, probs[:1].expand(2, 3))
+
+
 def test_states_have_the_moments_of_their_values():
     probs = torch.tensor([[0.2, 0.3, 0.5], [1.0, 0.0, 0.0]])
     values = torch.tensor([2.0, 3.0, 5.0])

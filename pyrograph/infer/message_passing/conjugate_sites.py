@@ -25,8 +25,12 @@ FAMILIES: dict[str, type[Conjugate]] = {"gamma": LogGamma, "beta": LogitBeta}
 REACH = {torch.float64: (30.0, 20.0), torch.float32: (13.0, 6.0)}
 #: What a factor may be off by, as a share of its terms.
 NEAR = 1e-7
-#: Fewest and most points there, and numbers altogether; shifts of the points by factor.
-FEWEST, MOST, NUMBERS = 2**9, 2**14, 2**22
+#: Fewest and most points there, and numbers altogether. Where factors are tens of thousands, what
+#: none of the others has can be missed in one of them if it is narrower than x to 1.6 x.
+FEWEST, MOST, NUMBERS = 2**7, 2**14, 2**22
+#: Numbers at once: what stays in a cache.
+CHUNK = 2**18
+#: Shifts of the points by factor.
 GOLDEN = (5**0.5 - 1) / 2
 FITTING = {
     "gamma": "a half-line (Gamma, HalfNormal, LogNormal sites)",
@@ -81,7 +85,7 @@ def member(local: LocalDensity, family: type[Conjugate]) -> Conjugate | None:
     shift = (GOLDEN * torch.arange(count, dtype=torch.float64)).frac()
     rounding = _rounding(local, family)
     with torch.no_grad():
-        for piece in torch.arange(number).split(max(1, NUMBERS // count)):
+        for piece in torch.arange(number).split(max(1, CHUNK // count)):
             z = -low + (low + high) * (piece.unsqueeze(1) + shift) / number
             if not _is_near(local, family, terms, z.to(like), rounding):
                 return None
@@ -112,7 +116,8 @@ def _is_near(
     one, two = family.statistics(z).unbind(-1)
     parts = [terms[0].expand_as(z), terms[1] * one, terms[2] * two]
     error = max(local.rounding, NEAR) * (1 + sum(part.abs() for part in parts))
-    eps = torch.finfo(z.dtype).eps
-    error = error + eps * rounding[0] * (-z).exp() * terms[1].abs()
-    error = error + eps * rounding[1] * z.exp() * terms[2].abs()
+    if any(rounding):
+        eps = torch.finfo(z.dtype).eps
+        error = error + eps * rounding[0] * (-z).exp() * terms[1].abs()
+        error = error + eps * rounding[1] * z.exp() * terms[2].abs()
     return bool(((local.at_numbers(z) - sum(parts)).abs() <= error).all())
