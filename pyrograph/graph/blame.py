@@ -1,11 +1,14 @@
-"""Which factor breaks: the first non-finite log density or gradient, by name."""
+"""Which factor breaks: the first non-finite log density or gradient, by name; sums by statement."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+from pyrograph.graph.spaces import as_tensors, leaf_buffers
 
 if TYPE_CHECKING:
     from pyrograph.graph.factor_graph import FactorGraph
@@ -37,3 +40,22 @@ def first_non_finite(graph: FactorGraph, x: Tensor) -> str | None:
                 value, name = q[particle, e].item(), graph.factor_name(group, e)
                 return f"{what} of {name} is {value} at particle {particle}"
     return None
+
+
+def log_prob_by_statement(graph: FactorGraph, values: Mapping[str, Tensor]) -> dict[str, float]:
+    """Log density of every statement at one point: all elements at once, then sums.
+
+    Args:
+        values: one tensor per free site, ``[*batch, *event]`` in the graph's space.
+    """
+    statements = graph._reading.statements
+    sums = torch.stack([s.values[s.ids == 0].double().sum() for s in statements])
+    if graph.free_sites:
+        buffers, _ = leaf_buffers(
+            graph.free_sites, as_tensors(graph.free_sites, values, graph.device)
+        )
+        elements = graph._density_program()(buffers)[:, 0].double().cpu()
+        sizes = torch.tensor([int((s.ids != 0).sum()) for s in statements])
+        owner = torch.arange(len(statements)).repeat_interleave(sizes)
+        sums = sums.index_add(0, owner, elements)
+    return {s.name: total for s, total in zip(statements, sums.tolist(), strict=True)}

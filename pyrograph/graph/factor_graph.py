@@ -314,17 +314,6 @@ class FactorGraph:
         total = self._compile_shared(self._terms.ids).total(buffers) + self.constant
         return total if batched else total[0]
 
-    def log_prob_by_statement(self, values: Mapping[str, Tensor]) -> dict[str, tuple[float, float]]:
-        """Of every statement, at one point: the sum of its latent elements, and of its others."""
-        buffers, _ = self._leaves(values)
-        sums = {}
-        for s in self._reading.statements:
-            latent = s.ids != 0
-            program = self._compile_shared(s.ids[latent])
-            total = float(program.total(buffers)[0]) if buffers else 0.0
-            sums[s.name] = total, float(s.values[~latent].double().sum())
-        return sums
-
     def density(self, x: Tensor) -> Tensor:
         """Log density at flat particles ``[n, dim]``, as ``[n]``; differentiable."""
         refuse_other_particles(x, self.dim)

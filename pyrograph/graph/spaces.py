@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor
-from torch.distributions import biject_to
+from torch.distributions import biject_to, constraints
 
 from pyrograph.errors import OptionError, ShapeMismatch, UnsupportedSite
 from pyrograph.trace.sites import Site, support_on
@@ -111,11 +111,19 @@ def refuse_outside(sites: list[Site], values: Mapping[str, object], device: torc
         if site.support is None:
             continue
         value = _as_tensor(site, values[site.name], device).detach()
-        if value.numel() and not bool(support_on(site.support, value.device).check(value).all()):
+        if value.numel() and not _lies_in(support_on(site.support, value.device), value):
             raise OptionError(
                 f"a value of {site.describe()} is outside its support, {site.support}: the program "
                 "has no density there."
             )
+
+
+def _lies_in(support: constraints.Constraint, value: Tensor) -> bool:
+    inside = support.check(value).all()
+    try:
+        return bool(inside)
+    except RuntimeError:  # inside torch.func.vmap nobody knows
+        return True
 
 
 def refuse_moved(fixed: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:

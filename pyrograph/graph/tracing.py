@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 
 import torch
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
-from pyrograph.errors import OptionError, RandomDrawError, StructureError, VerificationError
+from pyrograph.errors import (
+    InvalidProgram,
+    OptionError,
+    RandomDrawError,
+    StructureError,
+    VerificationError,
+)
+from pyrograph.graph.blame import log_prob_by_statement
 from pyrograph.graph.factor_graph import FactorGraph
 from pyrograph.trace.plain_run import Point, log_probs_at, plain_run
-from pyrograph.trace.program import read_program
+from pyrograph.trace.program import Reading, read_program, text_decides
 from pyrograph.trace.sites import enumeration, name_of
 
-#: Runs of a program that draws random numbers outside ``pyro.sample``: do they matter?
+#: Runs of a program that draws random numbers outside ``pyro.sample``, or prints latents: do they
+#: matter?
 REPEATS = 16
+#: Statements that a message names.
+LISTED = 5
 #: Rounding of a log density that changes nothing.
 HARMLESS = 1e-3
 
@@ -41,7 +53,8 @@ def trace_graph(
             from, so that densities, local functions, tables and the graph's constant differentiate
             with respect to arguments and ``pyro.param``s. They share what the program computed:
             several derivatives of one graph need ``retain_graph=True``.
-        verify: compare the graph with Pyro's own log density at a second point.
+        verify: compare the graph with Pyro's own log density at a second point, with discrete sites
+            in other states where they have some; at several, if the program prints latents.
 
     ``.detach()`` inside the program is not seen: gradients are those of the plain function.
 
@@ -54,18 +67,25 @@ def trace_graph(
     args, kwargs, held = tuple(model_args), dict(model_kwargs or {}), _held(fixed)
     with _CheckHeld(held):
         point = plain_run(model, args, kwargs, held, unconstrained)
-    reading = read_program(model, args, kwargs, held, unconstrained, differentiable)
+    apart_from = point.values if verify else None
+    reading = read_program(model, args, kwargs, held, unconstrained, differentiable, apart_from)
     _same_sites({s.name: s.shape for s in reading.sites}, point)
     graph = FactorGraph(reading, unconstrained=unconstrained)
     if graph.device.type != "cpu":
         graph = graph.to(graph.device)
     if verify:
-        _verify(graph, point, reading.random_draws)
+        _verify(graph, point, reading)
         if reading.random_draws:  # some only start parameters
             _refuse_random(
                 lambda: log_probs_at(model, args, kwargs, point.values),
                 reading.random_draws,
             )
+        if reading.printed:
+
+            def run(last: Point) -> Point:
+                return plain_run(model, args, kwargs, held, unconstrained, last.values)
+
+            _refuse_text(graph, run, point, reading)
     return graph
 
 
@@ -147,15 +167,37 @@ def _refuse_random(run: Callable[[], dict[str, Tensor]], random_draws: tuple[str
         ]
         if differ:
             raise RandomDrawError(
-                f"statement {', '.join(sorted(differ))} has other densities in other runs at the "
+                f"statement {_listed(sorted(differ))} has other densities in other runs at the "
                 f"same latents. {_advice(random_draws)}"
             )
+
+
+def _refuse_text(
+    graph: FactorGraph, run: Callable[[Point], Point], point: Point, reading: Reading
+) -> None:
+    """Whether the text of a latent chooses anything: the graph is compared at several points."""
+    for _ in range(REPEATS):
+        try:
+            with redirect_stdout(io.StringIO()):  # the program's prints have been seen
+                point = run(point)
+        except (IndexError, InvalidProgram):  # no sense in these states
+            continue
+        except (KeyError, AttributeError) as error:
+            what = f"fails at some draws of its prior ({type(error).__name__}: {error})"
+            raise text_decides(what, reading.printed) from error
+        _verify(graph, point, reading)
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
     """Equal but for an order of summation that may vary."""
     precision = 1e-10 if a.dtype == torch.float64 else 1e-5
     return bool(torch.isclose(a, b.to(a), rtol=precision, atol=precision, equal_nan=True))
+
+
+def _listed(names: list[str]) -> str:
+    """``"a", "b"``; of a loop's thousand statements the first few."""
+    shown = ", ".join(names[:LISTED])
+    return shown if len(names) <= LISTED else f"{shown} and {len(names) - LISTED} others"
 
 
 def _advice(random_draws: tuple[str, ...]) -> str:
@@ -176,7 +218,7 @@ def _same_sites(shapes: dict[str, tuple[int, ...]], point: Point) -> None:
 
 
 @torch.no_grad()
-def _verify(graph: FactorGraph, point: Point, random_draws: tuple[str, ...]) -> None:
+def _verify(graph: FactorGraph, point: Point, reading: Reading) -> None:
     """A wrong rule, or Python state that followed a latent's value, shows at another point."""
     values = {s.name: point.free[s.name] for s in graph.free_sites}
     theirs = float(point.log_prob)
@@ -189,21 +231,25 @@ def _verify(graph: FactorGraph, point: Point, random_draws: tuple[str, ...]) -> 
         if not _agree(graph, value, theirs):
             blamed = [
                 f'"{name}"'
-                for name, (mine, constant) in graph.log_prob_by_statement(values).items()
-                if not _agree(graph, mine + constant, float(point.log_probs.get(name, 0.0)))
+                for name, mine in log_prob_by_statement(graph, values).items()
+                if not _agree(graph, mine, float(point.log_probs.get(name, 0.0)))
             ]
-            where = f" They differ in statement {', '.join(blamed)}." if blamed else ""
+            where = f" They differ in statement {_listed(blamed)}." if blamed else ""
             message = f"{what} {value:.10g} at a second point, Pyro gives {theirs:.10g}.{where} "
             cancelling = _cancelling(graph, values)
             if cancelling:
                 raise VerificationError(
                     f"{message}In float64 the factors add up to the density: terms of statement "
-                    f"{', '.join(cancelling)}, far larger than their sum, cancel in "
+                    f"{_listed(cancelling)}, far larger than their sum, cancel in "
                     f"{graph.lowest_precision}. Use float64 (data and parameters of it, or "
                     "torch.set_default_dtype), or sample deviations and add the location."
                 )
-            if random_draws:
-                raise RandomDrawError(message + _advice(random_draws))
+            if reading.random_draws:
+                raise RandomDrawError(message + _advice(reading.random_draws))
+            if reading.printed:
+                raise text_decides(
+                    f"is no fixed function of its latents ({message[:-1]})", reading.printed
+                )
             raise VerificationError(
                 f"{message}The program is not a fixed function of its latents: it draws random "
                 f"numbers outside pyro.sample, keeps state between runs, or reads a latent's "
@@ -242,6 +288,12 @@ def _agree(graph: FactorGraph, ours: float, theirs: float) -> bool:
     """Equal but for rounding, which grows with the number of terms; both infinite or NaN alike."""
     if not (math.isfinite(ours) and math.isfinite(theirs)):
         return ours == theirs or (math.isnan(ours) and math.isnan(theirs))
-    precision = 1e-8 if graph.lowest_precision is torch.float64 else 1e-4
     growth = max(1.0, graph.num_factors**0.5 / 100)
-    return abs(ours - theirs) <= precision * (1.0 + abs(theirs)) * growth
+    return abs(ours - theirs) <= _precision(graph.lowest_precision) * (1.0 + abs(theirs)) * growth
+
+
+def _precision(dtype: torch.dtype) -> float:
+    """Relative difference that rounding may make; of 16 bits a few of the last one."""
+    if dtype is torch.float64:
+        return 1e-8
+    return max(1e-4, 8 * torch.finfo(dtype).eps)

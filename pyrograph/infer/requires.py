@@ -14,14 +14,7 @@ from torch.distributions import Independent, biject_to
 from pyrograph.diagnostics.support import DRAW_THE_PLANE
 from pyrograph.errors import UnsupportedSite, ZeroMass
 from pyrograph.trace.plain_run import refuse_empty_plate, retried
-from pyrograph.trace.sites import (
-    draw,
-    enumeration,
-    is_latent,
-    name_of,
-    periodic_part,
-    support_of,
-)
+from pyrograph.trace.sites import draw, enumeration, is_latent, name_of, periodic_part, support_of
 
 
 class Requirement(Protocol):
@@ -99,7 +92,7 @@ class Continuous:
 
     def check(self, msg: dict, engine: str) -> None:
         name, fn = msg["name"], msg["fn"]
-        if not fn.support.is_discrete:
+        if not support_of(fn, name).is_discrete:
             return check_continuous(msg, engine)
         values = enumeration(fn)
         states = "" if values is None else f", {len(values)} states"
@@ -117,7 +110,7 @@ class FiniteOrContinuous:
 
     def check(self, msg: dict, engine: str) -> None:
         name, fn = msg["name"], msg["fn"]
-        if not fn.support.is_discrete:
+        if not support_of(fn, name).is_discrete:
             return check_continuous(msg, engine)
         if enumeration(fn) is not None:
             return
@@ -156,7 +149,7 @@ class FiniteDiscrete:
 
     def check(self, msg: dict, engine: str) -> None:
         name, fn = msg["name"], msg["fn"]
-        if fn.support.is_discrete:
+        if support_of(fn, name).is_discrete:
             return FiniteOrContinuous().check(msg, engine)
         advice = CONJUGATE.get(name_of(fn))
         collapse = f" It may be summed out in the model: {advice}." if advice else ""

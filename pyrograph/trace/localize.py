@@ -9,9 +9,11 @@ gathered.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +21,9 @@ from torch import Tensor
 from pyrograph.trace.demand import LEAVES, Demand, Piece
 from pyrograph.trace.source import Gather, Line, Read, write_function
 from pyrograph.trace.tape import Operand, Tape
+
+#: What programs write for the lowest or the highest number, as in a clamp.
+_BOUNDS = {torch.finfo(d).max for d in (torch.float64, torch.float32, torch.bfloat16)}
 
 
 def _gather(buffer: int, positions: Tensor | None, size: int) -> Gather:
@@ -31,6 +36,16 @@ def _gather(buffer: int, positions: Tensor | None, size: int) -> Gather:
     ):
         return Gather(buffer) if n == size else Gather(buffer, start, start + n)
     return Gather(buffer, index=positions)
+
+
+def _in_range(static: Any, dtype: torch.dtype) -> Any:
+    """A step's own numbers beyond a dtype: a wider one's bounds are its bounds, others infinite."""
+    if type(static) is tuple:
+        return tuple(_in_range(v, dtype) for v in static)
+    limit = torch.finfo(dtype).max
+    if isinstance(static, float) and math.isfinite(static) and abs(static) > limit:
+        return math.copysign(limit if abs(static) in _BOUNDS else math.inf, static)
+    return static
 
 
 class LocalProgram:
@@ -248,5 +263,7 @@ class LocalProgram:
                 g.index = move(g.index)
         for line in self.lines:
             line.dtype = cast(line.dtype)
+            if dtype is not None:
+                line.rule = line.rule._replace(static=_in_range(line.rule.static, dtype))
         self._values = self._total = None
         return self

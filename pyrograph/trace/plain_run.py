@@ -25,7 +25,7 @@ from pyrograph.errors import (
     SubsampleError,
     UnsupportedOperation,
 )
-from pyrograph.trace.sites import draw, is_delta, is_latent, support_of, transform_of
+from pyrograph.trace.sites import draw_apart, is_delta, is_latent, support_of, transform_of
 
 #: Draws from the prior that are tried before a program is given up.
 PRIOR_DRAWS = 20
@@ -93,9 +93,11 @@ class _Draw(Messenger):
     a support (a sparse Dirichlet's zeros) is the same for Pyro and for the graph.
     """
 
-    def __init__(self, fixed: Mapping[str, Tensor], unconstrained: bool) -> None:
+    def __init__(
+        self, fixed: Mapping[str, Tensor], unconstrained: bool, apart_from: Mapping[str, Tensor]
+    ) -> None:
         super().__init__()
-        self.fixed, self.unconstrained = fixed, unconstrained
+        self.fixed, self.unconstrained, self.apart_from = fixed, unconstrained, apart_from
         self.last: str | None = None
         self.free: dict[str, Tensor] = {}
         self.log_jacobians: dict[str, Tensor] = {}
@@ -113,9 +115,9 @@ class _Draw(Messenger):
         if name in self.fixed:
             value = self.free[name] = check_fixed(name, self.fixed[name], fn)
         else:
-            value = self.free[name] = draw(fn, name)
-            if self.unconstrained and not fn.support.is_discrete:
-                transform = transform_of(support_of(fn), name, fn)
+            value = self.free[name] = draw_apart(fn, name, self.apart_from.get(name))
+            if self.unconstrained and not support_of(fn, name).is_discrete:
+                transform = transform_of(support_of(fn, name), name, fn)
                 free = self.free[name] = transform.inv(value)
                 value = transform(free)
                 log_jacobian = transform.log_abs_det_jacobian(free, value)
@@ -159,15 +161,23 @@ def retried(run: Callable[[], Any], last_statement: Callable[[], str | None]) ->
 
 
 def plain_run(
-    model: Callable, args: tuple, kwargs: dict, fixed: Mapping[str, Tensor], unconstrained: bool
+    model: Callable,
+    args: tuple,
+    kwargs: dict,
+    fixed: Mapping[str, Tensor],
+    unconstrained: bool,
+    apart_from: Mapping[str, Tensor] | None = None,
 ) -> Point:
     """A point and Pyro's log densities there, by Pyro's own code; finite ones if they are found.
+
+    Args:
+        apart_from: values whose discrete nodes are to be in other states here.
 
     Raises:
         InvalidProgram: the program fails at every draw.
         OptionError: ``fixed`` names a site that is not there.
     """
-    drawing = _Draw(fixed, unconstrained)
+    drawing = _Draw(fixed, unconstrained, apart_from or {})
     for _ in range(PRIOR_DRAWS):
         point = retried(lambda: _run_once(model, args, kwargs, drawing), lambda: drawing.last)
         if bool(point.log_prob.isfinite()):

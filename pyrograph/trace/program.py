@@ -22,16 +22,22 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from pyrograph.errors import PyrographError, StructureError, UnsupportedOperation
+from pyrograph.errors import (
+    ControlFlowError,
+    PyrographError,
+    StructureError,
+    UnsupportedOperation,
+)
 from pyrograph.trace.loops import LoopStatements
 from pyrograph.trace.plain_run import check_fixed, refuse_unscored, retried
 from pyrograph.trace.record import Recorder, recording
 from pyrograph.trace.sites import (
     Site,
     delta_density,
-    draw,
+    draw_apart,
     enumeration,
     is_latent,
+    left_as_it_is,
     name_of,
     periodic_part,
     support_of,
@@ -61,6 +67,7 @@ class Reading:
         leaves: first leaf of every free site.
         constrained: ids of every free site's value in the program's space.
         random_draws: where the program drew constants outside ``pyro.sample``.
+        printed: which latents became text, and where.
     """
 
     sites: tuple[Site, ...]
@@ -70,6 +77,7 @@ class Reading:
     leaves: dict[str, int]
     constrained: dict[str, Tensor]
     random_draws: tuple[str, ...]
+    printed: tuple[str, ...]
 
 
 @contextmanager
@@ -96,10 +104,15 @@ class ProgramReader(Messenger):
     """Puts leaves at latent sites and collects the statements' log densities."""
 
     def __init__(
-        self, recorder: Recorder, fixed: Mapping[str, Tensor], unconstrained: bool
+        self,
+        recorder: Recorder,
+        fixed: Mapping[str, Tensor],
+        unconstrained: bool,
+        apart_from: Mapping[str, Tensor],
     ) -> None:
         super().__init__()
         self.recorder, self.fixed, self.unconstrained = recorder, fixed, unconstrained
+        self.apart_from = apart_from
         self.sites: list[Site] = []
         self.held: dict[str, Tensor] = {}
         self.statements: list[tuple[str, Tensor | None]] = []  # None: among the loops
@@ -119,13 +132,11 @@ class ProgramReader(Messenger):
             self.held[name] = value
             self._add_site(msg, value, tuple(fn.event_shape))
         else:
-            rec.paused = True
-            try:
-                value = draw(fn, name)
-            finally:
-                rec.paused = False
+            with self._looking_at(fn):
+                value = draw_apart(fn, name, self.apart_from.get(name))
+                is_discrete = support_of(fn, name).is_discrete
             self.leaves[name] = rec.num_leaves
-            if self.unconstrained and not fn.support.is_discrete:
+            if self.unconstrained and not is_discrete:
                 value = self._free_leaf(msg, value)
             else:
                 value = rec.leaf(name, value)
@@ -134,10 +145,20 @@ class ProgramReader(Messenger):
         msg["value"] = value
         msg["done"] = True
 
+    @contextmanager
+    def _looking_at(self, fn: object) -> Iterator[None]:
+        """The library's own look at a distribution: nothing of it is recorded, nothing stays."""
+        self.recorder.paused = True
+        try:
+            with left_as_it_is(fn), torch._C._DisableTorchDispatch():  # dispatch takes most of it
+                yield
+        finally:
+            self.recorder.paused = False
+
     def _free_leaf(self, msg: dict, value: Tensor) -> Tensor:
         """A leaf in unconstrained space, its image, and the log Jacobian as a statement."""
         name, fn, rec = msg["name"], msg["fn"], self.recorder
-        transform = transform_of(support_of(fn), name, fn)
+        transform = transform_of(support_of(fn, name), name, fn)
         rec.paused = True
         try:
             free = transform.inv(value)
@@ -157,9 +178,8 @@ class ProgramReader(Messenger):
 
     def _add_site(self, msg: dict, value: Tensor, event_shape: tuple[int, ...]) -> None:
         fn, rec = msg["fn"], self.recorder
-        rec.paused = True
-        try:
-            support = support_of(fn)
+        with self._looking_at(fn):
+            support = support_of(fn, msg["name"])
             latent_support = any(rec.is_latent(v) for v in vars(_innermost(support)).values())
             self.sites.append(
                 Site(
@@ -179,8 +199,6 @@ class ProgramReader(Messenger):
                     is_periodic=periodic_part(fn) is not None,
                 )
             )
-        finally:
-            rec.paused = False
 
     def _pyro_post_sample(self, msg: dict) -> None:
         name, rec = msg["name"], self.recorder
@@ -203,6 +221,22 @@ class ProgramReader(Messenger):
             self.statements[k] = (self.statements[k][0], log_prob)
 
 
+def _of_text(recorder: Recorder, error: Exception) -> ControlFlowError | None:
+    """A look-up of what is not there, after latents were printed: of their text, very likely."""
+    if not recorder.printed or not isinstance(error, (KeyError, AttributeError)):
+        return None
+    return text_decides(f"fails ({type(error).__name__}: {error})", tuple(recorder.printed))
+
+
+def text_decides(what: str, printed: tuple[str, ...]) -> ControlFlowError:
+    """The refusal of a program that does something else when a latent's text is another one."""
+    return ControlFlowError(
+        f"the program {what}, and turns latents into text: {'; '.join(printed)}. Text may be "
+        f"printed, but not looked up or compared: the graph must not depend on a latent's value. "
+        f"Use torch.where for a choice and tensor indexing for a lookup."
+    )
+
+
 def _innermost(support: Any) -> Any:
     while hasattr(support, "base_constraint"):
         support = support.base_constraint
@@ -216,17 +250,43 @@ def read_program(
     fixed: Mapping[str, Tensor],
     unconstrained: bool,
     differentiable: bool = False,
+    apart_from: Mapping[str, Tensor] | None = None,
 ) -> Reading:
     """Record the program at a fresh point; see the module's text.
 
     Args:
         differentiable: constants stay attached to the tensors they were computed from.
+        apart_from: values whose discrete nodes are to be in other states here, if the program
+            makes sense there.
+
+    Raises:
+        StructureError: (a subclass) where the structure cannot be read.
     """
     last: list[str | None] = [None]
-    return retried(
-        lambda: _read_program(model, args, kwargs, fixed, unconstrained, differentiable, last),
-        lambda: last[0],
-    )
+
+    def read(apart_from: Mapping[str, Tensor]) -> Reading:
+        return _read_program(
+            model, args, kwargs, fixed, unconstrained, differentiable, apart_from, last
+        )
+
+    try:
+        if apart_from:
+            try:
+                return read(apart_from)
+            except (PyrographError, torch.OutOfMemoryError):
+                raise
+            except (LookupError, RuntimeError, ValueError):  # no sense in these states, perhaps
+                pass
+        return retried(lambda: read({}), lambda: last[0])
+    except (PyrographError, torch.linalg.LinAlgError, torch.OutOfMemoryError):
+        raise
+    except RuntimeError as error:  # of a program that has run without being read
+        where = "before its first statement" if last[0] is None else f'after statement "{last[0]}"'
+        raise UnsupportedOperation(
+            f"the program fails {where} while its structure is read, not in a plain run: "
+            f"{error} Operations that take functions (torch.cond) cannot be followed: write "
+            "what they compute in plain operations."
+        ) from error
 
 
 def _read_program(
@@ -236,31 +296,25 @@ def _read_program(
     fixed: Mapping[str, Tensor],
     unconstrained: bool,
     differentiable: bool,
+    apart_from: Mapping[str, Tensor],
     last: list[str | None],
 ) -> Reading:
-    """One attempt; ``last[0]`` is left at the last statement that was read.
-
-    Raises:
-        StructureError: (a subclass) where the structure cannot be read.
-    """
+    """One attempt; ``last[0]`` is left at the last statement that was read."""
     with pyro.validation_enabled(False), _validation_off(), recording(differentiable) as recorder:
-        reader = ProgramReader(recorder, fixed, unconstrained)
+        reader = ProgramReader(recorder, fixed, unconstrained, apart_from)
         try:
             with reader:
                 model(*args, **kwargs)
             reader.finish()
-        except (PyrographError, torch.linalg.LinAlgError, torch.OutOfMemoryError):
-            raise
-        except RuntimeError as error:  # of a program that has run without being read
-            after = recorder.last_statement
-            where = "before its first statement" if after is None else f'after statement "{after}"'
-            raise UnsupportedOperation(
-                f"the program fails {where} while its structure is read, not in a plain run: "
-                f"{error} Operations that take functions (torch.cond) cannot be followed: write "
-                "what they compute in plain operations."
-            ) from error
+        except Exception as error:
+            cause = recorder.refused or _of_text(recorder, error)
+            if cause is None or cause is error:
+                raise
+            raise cause from error
         finally:
             last[0] = recorder.last_statement
+        if recorder.refused is not None:  # the program caught it, and went another way than Pyro
+            raise recorder.refused
         statements = []
         names = set()
         for name, log_prob in reader.statements:
@@ -281,5 +335,6 @@ def _read_program(
         ),
         leaves=reader.leaves,
         constrained={n: renumber(ids) for n, ids in constrained.items()},
-        random_draws=tuple(recorder.random_draws[:3]),
+        random_draws=tuple(recorder.random_draws),
+        printed=tuple(recorder.printed),
     )

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from pyrograph.errors import UnsupportedOperation
+from pyrograph.errors import StructureError, UnsupportedOperation
 
 if TYPE_CHECKING:
     from pyrograph.trace.record import Recorder
@@ -27,7 +27,7 @@ _READS = {
     Tensor.__int__: "int()",
     Tensor.__index__: "an index, range() or a legacy constructor",
 }
-#: Printing a latent while debugging a program does no harm.
+#: Printing a latent while debugging a program does no harm; text that chooses a branch does.
 _PRINTING = {Tensor.__repr__, Tensor.__format__}
 _BUILDERS = {torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor}
 _WATCHED = {
@@ -51,12 +51,19 @@ class PythonReads(TorchFunctionMode):
         kwargs = kwargs or {}
         if func not in _WATCHED or self.recorder.paused:
             return func(*args, **kwargs)
+        try:
+            return self._watched(func, args, kwargs)
+        except StructureError as error:
+            self.recorder.refused = self.recorder.refused or error
+            raise
+
+    def _watched(self, func, args: tuple, kwargs: dict):
         if func is Tensor.__getitem__:
             return self._getitem(*args)
         if func is Tensor.__setitem__:
             return self._setitem(*args)
         if func in _PRINTING:
-            return self._unrecorded(func, args)
+            return self._text(func, args)
         if func is torch.nn.functional.one_hot and self.recorder.is_latent(args[0]):
             return self._one_hot(*args, **kwargs)
         if func in _READS and self.recorder.is_latent(args[0]):
@@ -67,7 +74,9 @@ class PythonReads(TorchFunctionMode):
                 raise self.recorder.control_flow(f"{func.__name__}([...])", latent)
         return func(*args, **kwargs)
 
-    def _unrecorded(self, func, args: tuple):
+    def _text(self, func, args: tuple):
+        if self.recorder.is_latent(args[0]):
+            self.recorder.note_printed(args[0])
         self.recorder.paused = True
         try:
             return func(*args)

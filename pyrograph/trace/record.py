@@ -32,6 +32,7 @@ from pyrograph.errors import (
     LatentMutationError,
     LatentShapeError,
     ScopeBudgetError,
+    StructureError,
     UnsupportedOperation,
 )
 from pyrograph.trace.operations import handler_of, sparse_handler_of
@@ -40,6 +41,9 @@ from pyrograph.trace.tape import Operand, Rule, Step
 
 #: Ids one operation may read, all its blocks together; 1 GB of memory at the limit.
 MAX_READS = 64_000_000
+
+#: Random draws, or prints, that are told of: the first ones.
+TOLD = 3
 
 #: Dtypes whose numbers survive a round trip through Python.
 _EXACT = {torch.float64, torch.float32, torch.int64, torch.int32, torch.bool}
@@ -113,6 +117,8 @@ class Recorder(TorchDispatchMode):
         self.statement: str | None = None  # whose log density is being computed
         self.last_statement: str | None = None
         self.random_draws: list[str] = []  # where constants were drawn, in case they matter
+        self.printed: list[str] = []  # where latents became text, in case it chooses anything
+        self.refused: StructureError | None = None  # the first refusal, which a program may catch
         self._next_id = 1
         self._shadows: dict[int, Shadow] = {}
         self._leaves: dict[int, str] = {}
@@ -133,9 +139,7 @@ class Recorder(TorchDispatchMode):
         shadows = self._shadows
         for a in args:
             if isinstance(a, Tensor):
-                if a.layout is not torch.strided:
-                    return self._sparse(func, args, kwargs)
-                if a.untyped_storage()._cdata in shadows:
+                if a.layout is not torch.strided or a.untyped_storage()._cdata in shadows:
                     break
             elif isinstance(a, (list, tuple)) and any(
                 isinstance(b, Tensor) and b.untyped_storage()._cdata in shadows for b in a
@@ -143,12 +147,16 @@ class Recorder(TorchDispatchMode):
                 break
         else:
             if not any(isinstance(a, Tensor) and self.is_latent(a) for a in kwargs.values()):
-                if _is_random(func):
+                if _is_random(func) and len(self.random_draws) < TOLD:
                     self.random_draws.append(f"{func} {self.place()}")
                 return func(*args, **kwargs)
-        if any(isinstance(a, Tensor) and a.layout is not torch.strided for a in args):
-            return self._sparse(func, args, kwargs)
-        return handler_of(func)(self, func, args, kwargs)
+        try:
+            if any(isinstance(a, Tensor) and a.layout is not torch.strided for a in args):
+                return self._sparse(func, args, kwargs)
+            return handler_of(func)(self, func, args, kwargs)
+        except StructureError as error:
+            self.refused = self.refused or error
+            raise
 
     def _sparse(self, func, args, kwargs):
         """Operations among sparse constants pass; of those with latents, products have a rule."""
@@ -420,6 +428,11 @@ class Recorder(TorchDispatchMode):
             f"torch.stack for a list of tensors, tensor indexing for a lookup; or hold the site "
             f'with fixed={{"site": value}}, or condition on it.'
         )
+
+    def note_printed(self, t: Tensor) -> None:
+        """Text of a latent may go to the screen or choose a branch: the first few are told of."""
+        if len(self.printed) < TOLD:
+            self.printed.append(f"{self.sites_behind(t)} {self.place()}")
 
     def latent_shape(self, func: object, t: Tensor) -> LatentShapeError:
         return LatentShapeError(

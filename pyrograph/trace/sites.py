@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from pyro.distributions import Delta
 from torch import Tensor
-from torch.distributions import biject_to, constraints
+from torch.distributions import Distribution, biject_to, constraints
 
 from pyrograph.errors import UnsupportedSite
 
 #: Distributions of angles that Pyro takes to live on the real line. Their density there repeats for
 #: ever and has no integral, so neither Stein's identity nor a normal approximation makes sense.
 PERIODIC = frozenset({"VonMises", "SineBivariateVonMises", "SineSkewed"})
+
+#: Other states that are tried for a node that a second draw left where it was.
+STATES_TRIED = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +139,7 @@ def draw(fn: object, name: str) -> Tensor:
     except NotImplementedError:
         pass
     try:
-        transform = biject_to(support_of(fn))
+        transform = biject_to(support_of(fn, name))
     except NotImplementedError as error:
         raise UnsupportedSite(
             f'site "{name}" ({name_of(fn)}) can neither be sampled nor mapped from the reals; '
@@ -142,6 +147,75 @@ def draw(fn: object, name: str) -> Tensor:
         ) from error
     shape = transform.inverse_shape(fn.batch_shape + fn.event_shape)
     return transform(4 * torch.rand(shape) - 2).detach()
+
+
+def draw_apart(fn: object, name: str, other: Tensor | None) -> Tensor:
+    """A draw whose discrete nodes are not in the states of ``other``, where others are possible.
+
+    Two draws of a site that is mostly in one state are mostly equal, so that they would not show
+    what depends on it.
+    """
+    value = draw(fn, name)
+    if other is None or other.shape != value.shape or not support_of(fn, name).is_discrete:
+        return value
+    fn = _unwrapped(fn)  # an event of independent numbers moves number by number
+    dims = len(fn.event_shape)
+    stays = _nodes(value == other, dims)
+    for state in _further_states(fn, value, other) if stays.any() else ():
+        log_prob = fn.log_prob(state)
+        is_possible = log_prob > math.log(2 * torch.finfo(log_prob.dtype).eps)  # logits of 0: eps
+        moves = stays & is_possible & ~_nodes(state == other, dims)
+        value = torch.where(_spread(moves, dims), state, value)
+        stays = stays & ~moves
+        if not stays.any():
+            break
+    return value
+
+
+def _further_states(fn: object, value: Tensor, other: Tensor) -> Iterator[Tensor]:
+    """In their shape: some of a finite event's states, else ``other``'s neighbours if there are."""
+    states = enumeration(fn)
+    if states is not None:
+        for k in torch.randperm(len(states))[:STATES_TRIED].tolist():
+            yield states[k].expand(other.shape)
+        return
+    for state in (other + 1, other - 1):
+        inside = _spread(fn.support.check(state), len(fn.event_shape))
+        yield torch.where(inside, state, value)
+
+
+def _nodes(holds: Tensor, dims: int) -> Tensor:
+    """Whether it holds for all of a node's numbers, ``[*batch, *event]`` to ``[*batch]``."""
+    return holds.flatten(-dims).all(-1) if dims else holds
+
+
+def _spread(holds: Tensor, dims: int) -> Tensor:
+    """``[*batch]`` to ``[*batch, 1, ...]``."""
+    return holds.reshape((*holds.shape, *(1,) * dims))
+
+
+@contextmanager
+def left_as_it_is(fn: object) -> Iterator[None]:
+    """What a distribution works out about itself inside (a lazy ``logits``) is dropped after.
+
+    Kept, it would be a constant: latents are not followed there.
+    """
+    before = [(part, set(vars(part))) for part in _parts(fn)]
+    try:
+        yield
+    finally:
+        for part, names in before:
+            for name in vars(part).keys() - names:
+                del vars(part)[name]
+
+
+def _parts(fn: object) -> Iterator[Distribution]:
+    """A distribution and those that it is made of."""
+    yield fn
+    for value in list(vars(fn).values()):
+        for part in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(part, Distribution):
+                yield from _parts(part)
 
 
 def enumeration(fn: object) -> Tensor | None:
@@ -155,9 +229,21 @@ def enumeration(fn: object) -> Tensor | None:
     return values.reshape(values.shape[:1] + fn.event_shape).detach().clone()
 
 
-def support_of(fn: object) -> constraints.Constraint:
-    """A distribution's support; that of a mixture is its components'."""
-    support = fn.support
+def support_of(fn: object, name: str | None = None) -> constraints.Constraint:
+    """A distribution's support; that of a mixture is its components'.
+
+    Raises:
+        UnsupportedSite: it says none.
+    """
+    try:
+        support = fn.support
+    except NotImplementedError as error:
+        site = name_of(fn) if name is None else f'site "{name}" ({name_of(fn)})'
+        raise UnsupportedSite(
+            f"{site} says no support, so it is not known whether its values are continuous or "
+            f"discrete. Give its class, or a subclass of it, one: support = "
+            f"torch.distributions.constraints.real, or whatever holds its values."
+        ) from error
     while type(support).__name__ == "MixtureSameFamilyConstraint":
         support = support.base_constraint
     return support

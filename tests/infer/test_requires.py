@@ -128,3 +128,15 @@ def test_particles_have_states_of_no_nodes_too():
     found = pg.fit(model, infer=pg.DPVI, num_particles=2, progress=False)
     assert float(found.log_evidence) == pytest.approx(0.0, abs=1e-6)
     assert found.sample(4)["none"].shape == (4, 0)
+
+
+def test_a_distribution_without_a_support_is_refused_by_name():
+    class Bare(dist.Normal):
+        support = property(lambda self: dist.TorchDistribution.support.fget(self))
+
+    def model():
+        pyro.sample("x", Bare(0.0, 1.0, validate_args=False))
+
+    for infer in (pg.GraphicalSVGD, pg.EP, pg.DPVI, pg.QBethe):
+        with pytest.raises(UnsupportedSite, match=r'site "x" .*says no support'):
+            pg.fit(model, infer=infer, progress=False)

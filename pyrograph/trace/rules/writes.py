@@ -69,8 +69,10 @@ def fill(rec: Recorder, func, args, kwargs):
     rec.forbid_leaf(args[0], func)
     out = func(*args, **kwargs)
     value = args[1] if len(args) > 1 else None
-    ids = rec.ids(value) if isinstance(value, Tensor) else None
-    rec.write(args[0], 0 if ids is None else ids.expand(args[0].shape))
+    if rec.is_latent(value):
+        rec.write(args[0], rec.ids(value).expand(args[0].shape), rec.level(value))
+    else:
+        rec.write(args[0], 0)
     return out
 
 

@@ -1,0 +1,64 @@
+"""A graph moved to a narrower dtype whose program names the bounds of a wider one."""
+
+import itertools
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+
+import pyrograph as pg
+
+STEPS = 4
+
+
+def hidden_chain():
+    m = pyro.sample("m", dist.Normal(torch.zeros(2).double(), 1.0).to_event(1))
+    a = pyro.sample("a", dist.Normal(torch.zeros(2, 2).double(), 1.0).to_event(2))
+    start = torch.zeros(2).double()
+    hmm = dist.DiscreteHMM(start, a.log_softmax(-1), dist.Normal(m, 1.0), duration=STEPS)
+    pyro.sample("y", hmm, obs=torch.linspace(-1, 1, STEPS).double())
+
+
+def sum_over_paths(m, a):
+    """Log density of the observations and the latents, path by path."""
+    normal, transition = dist.Normal(m, torch.ones_like(m)), a.log_softmax(-1)
+    y = torch.linspace(-1, 1, STEPS).double()
+    paths = []
+    for path in itertools.product(range(2), repeat=STEPS + 1):
+        moves = sum(transition[i, j] for i, j in itertools.pairwise(path)) - torch.log(
+            torch.tensor(2.0).double()
+        )
+        paths.append(moves + sum(normal.log_prob(v)[k] for v, k in zip(y, path[1:], strict=True)))
+    prior = dist.Normal(torch.zeros((), dtype=torch.float64), 1.0).log_prob
+    return torch.stack(paths).logsumexp(0) + prior(m).sum() + prior(a).sum()
+
+
+def test_a_hidden_markov_model_runs_in_float32():
+    graph = pg.trace_graph(hidden_chain)
+    values = {
+        "m": torch.tensor([0.3, -0.6]).double(),
+        "a": torch.tensor([[0.2, 1.0], [-1, 0.5]]).double(),
+    }
+    expected = sum_over_paths(**values)
+    torch.testing.assert_close(graph.log_prob(values), expected)
+    moved = graph.to(dtype=torch.float32).log_prob(values)
+    assert moved.dtype is torch.float32
+    torch.testing.assert_close(moved, expected.float())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_the_lowest_double_is_the_lowest_number_of_the_other_dtype(dtype):
+    """Truth: the Gaussian and the clamped sine by hand."""
+    lowest, highest = torch.finfo(torch.float64).min, torch.finfo(torch.float64).max
+
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.zeros(3).double(), 1.0))
+        pyro.factor("f", torch.sin(x).clamp(lowest, highest).clamp(-1e300, 1e300).sum())
+
+    graph = pg.trace_graph(model).to(dtype=dtype)
+    x = torch.tensor([0.5, -1.0, 2.0]).double()
+    expected = (
+        dist.Normal(torch.zeros((), dtype=torch.float64), 1.0).log_prob(x).sum() + x.sin().sum()
+    )
+    torch.testing.assert_close(graph.log_prob({"x": x}), expected.to(dtype), rtol=5e-3, atol=5e-3)
