@@ -305,6 +305,9 @@ class TiltedMoments:
             few = 1 / sums.squares < FEW_POINTS
             floor = SHRINK * grid.root @ grid.root.mT
             mean, covariance = self._on_grid(sums.mean, sums.covariance)
+            if self.dim > 1:  # few along an axis, though not altogether
+                width = grid.root.square().sum(-1)
+                few = few | (covariance.diagonal(dim1=-2, dim2=-1) < SHRINK * width).any(-1)
             root, info = torch.linalg.cholesky_ex(covariance + floor * few[..., None, None])
             keep = (info != 0)[..., None]
             peak = Grid(
