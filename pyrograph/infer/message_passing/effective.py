@@ -71,10 +71,11 @@ class Rest:
 
     Args:
         joint: ``[D, E, r, R]``, A, with orthonormal rows.
+        takes_flat: whether flat cavities may be used at all.
     """
 
-    def __init__(self, joint: Tensor):
-        self.joint = joint
+    def __init__(self, joint: Tensor, takes_flat: bool = True):
+        self.joint, self.takes_flat = joint, takes_flat
 
     @cached_property
     def basis(self) -> Tensor:
@@ -85,16 +86,20 @@ class Rest:
         """``[E]`` which factors may use their cavities, and which of these have flat ones, or so
         nearly that their covariances would leave no digits of the others'."""
         proper = torch.stack([c.is_proper for c in cavities]).all(0)
-        nearly = torch.stack([c.is_nearly_proper for c in cavities]).all(0)
+        if not self.takes_flat:
+            return proper, torch.zeros_like(proper)
         size = torch.stack([c.precision.abs().amax((1, 2)) for c in cavities]).amax(0)
         eps = torch.finfo(size.dtype).eps
+        slack = SLACK * eps * size
+        nearly = [c.is_nearly_proper | _lowered(c, -slack).is_proper for c in cavities]
+        nearly = torch.stack(nearly).all(0)
         steep = torch.stack([_lowered(c, eps**0.5 * size).is_proper for c in cavities]).all(0)
         flat = nearly & ~steep
         rows = flat.nonzero().squeeze(1)
         if len(rows):
             basis = self.basis[:, rows]
             inner = Gaussian(basis @ stacked(cavities).precision[rows] @ basis.mT, basis[..., 0])
-            held = _lowered(inner, SLACK * eps * size[rows]).is_proper.all(0)
+            held = _lowered(inner, slack[rows]).is_proper.all(0)
             flat = flat.index_copy(0, rows, held)
         return proper | flat, flat
 

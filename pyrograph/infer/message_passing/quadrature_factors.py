@@ -84,7 +84,10 @@ class QuadratureFactors:
         ends = torch.tensor(local.widths).cumsum(0).tolist()
         self.parts = [slice(end - w, end) for end, w in zip(ends, local.widths, strict=True)]
         self.grid: Grid | None = None
-        self._rest = None if local.joint is None else Rest(local.joint)
+        self._rest = None
+        if local.joint is not None:
+            # in more dimensions nothing is known of where to look along a flat one
+            self._rest = Rest(local.joint, takes_flat=self.tilted.dim == 1)
 
     @property
     def num_factors(self) -> int:

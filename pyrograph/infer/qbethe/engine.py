@@ -40,7 +40,7 @@ from pyrograph.infer.qbethe.certificate import (
 from pyrograph.infer.qbethe.components import Components, Parameters
 from pyrograph.infer.qbethe.entropy import component_entropies, node_entropies, overlaps
 from pyrograph.infer.qbethe.joint import MOST_ENTRIES, joint_root, root_entries
-from pyrograph.infer.qbethe.potentials import IntegratedPotential
+from pyrograph.infer.qbethe.potentials import IntegratedPotential, QuadraticPotential
 from pyrograph.infer.qbethe.results import mixture_of_graph
 from pyrograph.infer.qbethe.rules import (
     Rules,
@@ -423,6 +423,9 @@ class QBethe(Engine):
                 self.network.kinds[k] = replace(
                     kind, **{n: v.to(kind.centre) for n, v in measures.items()}
                 )
+        for potential in self.network.potentials:
+            if isinstance(potential, QuadraticPotential):
+                potential.expanded = None  # about these centres
         self._rule.load_state_dict(deepcopy(state["optimizer"]))  # torch keeps what it is given
 
 

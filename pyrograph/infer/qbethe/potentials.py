@@ -78,12 +78,16 @@ class QuadraticPotential:
         self.maps = _node_maps(local, wiring)
         self.numbers = _numbers(local, wiring) if local.is_scalar and wiring.ties is None else None
         is_one = self.numbers is not None and local.group.arity == 1
-        self.expanded = Expanded.of(local) if is_one and not local.group.is_differentiable else None
+        self._expands = is_one and not local.group.is_differentiable
+        #: Of factors of one number, from the first evaluation on.
+        self.expanded: Expanded | None = None
         #: P_kk, ``[R, E]``.
         self._curvature = self.precision.diagonal(dim1=1, dim2=2).t().contiguous()
 
     def expected(self, mixture: Components, rules: Rules) -> Tensor:
-        if self.expanded is not None:
+        if self._expands:
+            if self.expanded is None:
+                self.expanded = self._expanded(mixture)
             return self.numbers.expected(mixture, self.expanded)
         if self.numbers is not None:
             return self._expected_of_scalars(mixture)
@@ -95,6 +99,15 @@ class QuadraticPotential:
         else:
             trace = ((self.precision @ root) * root).sum((-1, -2))
         return (value - 0.5 * trace).sum(2)
+
+    def _expanded(self, mixture: Components) -> Expanded:
+        """Near where components start."""
+        where = [
+            [None if v is None else v[None, None] for v in values]
+            for values in ([k.centre for k in mixture.kinds], [k.unit for k in mixture.kinds])
+        ]
+        centre, unit = (self.numbers.read(values)[0, 0, 0] for values in where)
+        return Expanded.of(self.local, centre, unit)
 
     def _expected_of_scalars(self, mixture: Components) -> Tensor:
         """The same for independent single numbers, in few operations."""

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from pyrograph.infer.message_passing.reduction import LocalDensity
 
-#: P is a difference of slopes at points so far apart, beside 1, as a share of their size.
-STEP = 2.0**-8
-#: Steps to c: the first starts at 0, where slopes of a far and narrow factor have few digits left.
+#: Slopes are compared a unit apart, and this share of the numbers' size, which rounding may need.
+STEP = 2.0**-12
+#: Steps to c: at the first point slopes of a far and narrow factor may have few digits.
 NEWTON_STEPS = 3
 
 
@@ -39,12 +39,16 @@ class Expanded:
 
     @classmethod
     @torch.no_grad()
-    def of(cls, local: LocalDensity) -> Expanded:
-        """Of factors of one number known to be quadratic."""
-        centre = local.like.new_zeros(local.num_factors)
+    def of(cls, local: LocalDensity, centre: Tensor, unit: Tensor) -> Expanded:
+        """Of factors of one number known to be quadratic.
+
+        Args:
+            centre, unit: ``[E]``, where the number is looked for at first, and on which scale: what
+                rounding leaves of a curvature there is all that matters there.
+        """
         value, slope = _with_slope(local, centre)
         for _ in range(NEWTON_STEPS):
-            peak = centre - slope / _curvature(local, centre, slope)
+            peak = centre - slope / _curvature(local, centre, slope, unit)
             peak = torch.where(peak.isfinite(), peak, centre)
             there, slope_there = _with_slope(local, peak)
             # a curvature that is all rounding would send the centre anywhere
@@ -52,7 +56,7 @@ class Expanded:
             centre = torch.where(is_flatter, peak, centre)
             value = torch.where(is_flatter, there, value)
             slope = torch.where(is_flatter, slope_there, slope)
-        return cls(centre, slope, _curvature(local, centre, slope), value.sum())
+        return cls(centre, slope, _curvature(local, centre, slope, unit), value.sum())
 
     def __call__(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """See :data:`~.numbers.Integral`."""
@@ -72,7 +76,7 @@ def _with_slope(local: LocalDensity, x: Tensor) -> tuple[Tensor, Tensor]:
     return value.detach(), slope
 
 
-def _curvature(local: LocalDensity, x: Tensor, slope: Tensor) -> Tensor:
-    """Second derivative at ``[E]``, where the first is known."""
-    aside = x + 1 + STEP * x.abs()
+def _curvature(local: LocalDensity, x: Tensor, slope: Tensor, unit: Tensor) -> Tensor:
+    """Second derivative at ``[E]``, where the first is known: a difference of slopes."""
+    aside = x + unit + STEP * x.abs()
     return (_with_slope(local, aside)[1] - slope) / (aside - x)

@@ -160,3 +160,39 @@ def test_flat_cavities_are_usable_where_others_hold_what_is_not_read():
     # given the difference, which says nothing of x_1 alone
     torch.testing.assert_close(mean[0, 0], torch.tensor([0.5, 0.5 - 0.7 * math.sqrt(2)]))
     torch.testing.assert_close(covariance[0, 0], torch.full((2, 2), 0.5))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_forecasts_in_either_precision(dtype: torch.dtype):
+    torch.set_default_dtype(dtype)
+
+    def model():
+        x = pyro.sample("x_0", dist.Normal(0.0, 1.0))
+        pyro.sample("seen", dist.Normal(x, 0.5), obs=torch.tensor(1.0))
+        for k in range(1, 11):
+            x = pyro.sample(f"x_{k}", dist.Logistic(x, 0.3))
+
+    posterior = pg.fit(model, infer=pg.EP, progress=False)
+    last = float(posterior.marginal("x_10").variance)
+    assert posterior.converged and posterior.status == "converged"
+    assert float(posterior.log_evidence) == pytest.approx(EVIDENCE, abs=1e-4)
+    assert last == pytest.approx(VARIANCE + 10 * 0.09 * math.pi**2 / 3, rel=1e-3)
+
+
+@pytest.mark.parametrize("unit", [1e-5, 1e-4, 3.8e-4, 1e-2, 1.0])
+def test_narrow_children_of_two_numbers_do_not_converge_to_something_else(unit: float):
+    """Grids of two dimensions may not find them; then alphas are lowered, which is said."""
+
+    def model():
+        a = pyro.sample("a", dist.Normal(torch.zeros(2), unit).to_event(1))
+        x = pyro.sample("x", dist.Logistic(a, unit).to_event(1))
+        pyro.sample("seen", dist.Normal(x.sum(), unit), obs=torch.tensor(0.5 * unit))
+
+    try:
+        posterior = pg.fit(model, infer=pg.EP, num_steps=60, progress=False)
+    except (pg.errors.InferenceError, ValueError):
+        return
+    if posterior.converged:
+        # of variance 2 (1 + pi^2 / 3) + 1, and all but normal
+        expected = stats.norm.logpdf(0.5, 0, math.sqrt(3 + 2 * math.pi**2 / 3)) - math.log(unit)
+        assert float(posterior.log_evidence) == pytest.approx(expected, abs=0.1)

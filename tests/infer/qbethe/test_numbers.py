@@ -79,9 +79,10 @@ def log_normal(mean: np.ndarray, variance: np.ndarray, sigma: float) -> np.ndarr
 
 def quadratics(engine: QBethe) -> Tensor:
     found = [p for p in engine.network.potentials if isinstance(p, QuadraticPotential)]
-    assert all((p.expanded is not None) == (p.local.group.arity == 1) for p in found)
     mixture = Components(engine.network.kinds, engine.parameters)
-    return sum(p.expected(mixture, engine._rules[0]) for p in found).detach()
+    total = sum(p.expected(mixture, engine._rules[0]) for p in found).detach()
+    assert all((p.expanded is not None) == (p.local.group.arity == 1) for p in found)
+    return total
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -175,3 +176,24 @@ def test_lines_are_quadratic_functions_without_a_peak():
     m, _ = (v[..., 0] for v in moments(engine)[0])
     a = slopes.double().numpy()
     np.testing.assert_allclose(quadratics(engine), (2 * a * m + a**2).sum(-1), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "loc, sigma", [(2e7, 1e3), (1e8, 1e4), (1.6e9, 1e5), (-1e9, 1e7), (0.0, 1e8), (3e4, 1e-1)]
+)
+def test_time_stamps_in_single_precision(loc: float, sigma: float):
+    torch.set_default_dtype(torch.float32)
+
+    def model():
+        x = pyro.sample("x", dist.Normal(loc, sigma))
+        pyro.sample("y", dist.Normal(x, sigma), obs=torch.tensor(loc + sigma))
+
+    pyro.set_rng_seed(0)
+    options = {"num_components": 1, "num_steps": 300, "progress": False}
+    posterior = pg.fit(model, infer=pg.QBethe, **options)
+    x = posterior.marginal("x")
+    seen = float(torch.tensor(loc + sigma)) - float(torch.tensor(loc))
+    expected = log_normal(np.array(seen), np.array(0.0), 2**0.5 * sigma)
+    assert (float(x.mean) - loc) / sigma == pytest.approx(seen / sigma / 2, abs=0.02)
+    assert float(x.variance) / sigma**2 == pytest.approx(0.5, abs=0.02)
+    assert float(posterior.log_evidence) == pytest.approx(float(expected), abs=0.02)
