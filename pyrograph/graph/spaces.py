@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.distributions import biject_to, constraints
 
 from pyrograph.errors import OptionError, ShapeMismatch, UnsupportedSite
@@ -120,10 +121,9 @@ def refuse_outside(sites: list[Site], values: Mapping[str, object], device: torc
 
 def _lies_in(support: constraints.Constraint, value: Tensor) -> bool:
     inside = support.check(value).all()
-    try:
-        return bool(inside)
-    except RuntimeError:  # inside torch.func.vmap nobody knows
-        return True
+    return is_functorch_wrapped_tensor(inside) or bool(
+        inside
+    )  # inside torch.func.vmap nobody knows
 
 
 def refuse_moved(fixed: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:

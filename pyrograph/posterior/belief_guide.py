@@ -166,10 +166,7 @@ class BeliefGuide(SiteGuide):
 
     @torch.no_grad()
     def quantiles(self, quantiles: Sequence[float], *args, **kwargs) -> dict[str, Tensor]:
-        """``{site: [len(quantiles), *shape]}``, coordinate-wise in unconstrained space.
-
-        Of discrete sites the least value that is reached with the probability asked for; states
-        that are vectors have no order, and their sites are left out.
+        """``{site: [len(quantiles), *shape]}``, as a joint guide's ``quantiles`` are.
 
         Raises:
             OptionError: they are no sequence of numbers from 0 to 1, or there are none.

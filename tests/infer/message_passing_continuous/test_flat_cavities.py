@@ -181,18 +181,15 @@ def test_forecasts_in_either_precision(dtype: torch.dtype):
 
 @pytest.mark.parametrize("unit", [1e-5, 1e-4, 3.8e-4, 1e-2, 1.0])
 def test_narrow_children_of_two_numbers_do_not_converge_to_something_else(unit: float):
-    """Grids of two dimensions may not find them; then alphas are lowered, which is said."""
+    """Grids of two dimensions may not find them: alphas are lowered, which is said."""
 
     def model():
         a = pyro.sample("a", dist.Normal(torch.zeros(2), unit).to_event(1))
         x = pyro.sample("x", dist.Logistic(a, unit).to_event(1))
         pyro.sample("seen", dist.Normal(x.sum(), unit), obs=torch.tensor(0.5 * unit))
 
-    try:
-        posterior = pg.fit(model, infer=pg.EP, num_steps=60, progress=False)
-    except (pg.errors.InferenceError, ValueError):
-        return
-    if posterior.converged:
-        # of variance 2 (1 + pi^2 / 3) + 1, and all but normal
-        expected = stats.norm.logpdf(0.5, 0, math.sqrt(3 + 2 * math.pi**2 / 3)) - math.log(unit)
-        assert float(posterior.log_evidence) == pytest.approx(expected, abs=0.1)
+    posterior = pg.fit(model, infer=pg.EP, num_steps=60, progress=False)
+    assert posterior.converged and "lowered" in posterior.status
+    # the sum has variance 2 (1 + pi^2 / 3) + 1 and is all but normal
+    expected = stats.norm.logpdf(0.5, 0, math.sqrt(3 + 2 * math.pi**2 / 3)) - math.log(unit)
+    assert float(posterior.log_evidence) == pytest.approx(expected, abs=0.05)
