@@ -19,7 +19,7 @@ MESSAGES += (
     "disease_mapping",
 )
 QBETHE = ("denoising", "hand_written", "chow_liu", "optical_flow", "speed")
-REAL = [("message_passing", name) for name in ("uai", "alarm")]
+REAL = [("message_passing", name) for name in ("uai", "alarm", "distances")]
 REAL += [("qbethe", name) for name in QBETHE]
 REAL += [("dpvi", name) for name in ("spikes", "alice", "animals")]
 CIRCUITS = ("compile", "learning", "missing_features", "collapsed")

@@ -10,12 +10,16 @@ from torch import Tensor
 from pyrograph.beliefs import Natural
 from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.infer.message_passing.binary import BinaryFactors
+from pyrograph.infer.message_passing.boxes import Boxes
 from pyrograph.infer.message_passing.grids import Grid
 from pyrograph.infer.message_passing.messages import Message
 from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 from pyrograph.infer.message_passing.states import by_slot, in_form_of
 from pyrograph.infer.message_passing.tables import TableFactors
+
+#: Names of :attr:`Boxes.tensors`.
+BOXES = ("low", "edge", "missed", "mean", "root", "laid_for_mean", "laid_for_root")
 
 
 def saved_messages(network: Network, messages: list[list[Message]]) -> dict[str, Tensor]:
@@ -32,6 +36,11 @@ def saved_messages(network: Network, messages: list[list[Message]]) -> dict[str,
             kept[f"{b}.grid.mean"] = block.grid.mean.clone()
             kept[f"{b}.grid.root"] = block.grid.root.clone()
             kept[f"{b}.grid.rough"] = torch.tensor(block.tilted.is_rough)
+            kept[f"{b}.grid.checked"] = torch.tensor(block.tilted.is_checked)
+            kept[f"{b}.grid.age"] = torch.tensor(block.tilted.age)
+            if block.tilted.boxes is not None:
+                for name, value in zip(BOXES, block.tilted.boxes.tensors, strict=True):
+                    kept[f"{b}.boxes.{name}"] = value.clone()
     return kept
 
 
@@ -91,4 +100,9 @@ def loaded_messages(
                     continue  # laid over other numbers than today: the next one is found afresh
                 block.grid = Grid(mean.to(block.alpha), root.to(block.alpha))
                 block.tilted.is_rough = bool(saved[f"{b}.grid.rough"])
+                block.tilted.is_checked = bool(saved.get(f"{b}.grid.checked", False))
+                block.tilted.age = int(saved.get(f"{b}.grid.age", 0))
+                if f"{b}.boxes.low" in saved:
+                    parts = (saved[f"{b}.boxes.{name}"].to(block.alpha) for name in BOXES)
+                    block.tilted.boxes = Boxes.of_tensors(*parts)
     return out

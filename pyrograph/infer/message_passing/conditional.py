@@ -28,15 +28,11 @@ from torch import Tensor
 from pyrograph.beliefs import Gaussian
 from pyrograph.beliefs.gaussian import apply
 from pyrograph.errors import InferenceError
-from pyrograph.infer.message_passing.grids import Grid, every_second, reached
+from pyrograph.infer.message_passing.checked import NOTHING, Improper
+from pyrograph.infer.message_passing.grids import Grid
 from pyrograph.infer.message_passing.reduction import LocalDensity
-from pyrograph.infer.message_passing.tilted import (
-    NOTHING,
-    POINTS,
-    Sums,
-    Tilted,
-    TiltedMoments,
-)
+from pyrograph.infer.message_passing.sums import Tilted, Weighed
+from pyrograph.infer.message_passing.tilted import POINTS, TiltedMoments
 from pyrograph.trace.degree import polynomial_degree
 
 #: Coefficients of coordinates below this are rounding.
@@ -145,7 +141,7 @@ class ConditionalMoments(TiltedMoments):
         mean, covariance = self._on_grid(first.mean, covariance)
         try:
             return super().__call__(g, origin, start, Grid(mean, torch.linalg.cholesky(covariance)))
-        except _Improper as error:
+        except Improper as error:
             if self._whole is None:
                 raise InferenceError(str(error)) from None
         found = self._whole(g, origin, None, first)
@@ -155,10 +151,8 @@ class ConditionalMoments(TiltedMoments):
     def _on_grid(self, mean: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
         return mean[..., self._outer], covariance[..., self._outer, :][..., self._outer]
 
-    def _sums(
-        self, g: Gaussian, origin: Tensor, grid: Grid, z: Tensor, volume: Tensor, even: bool
-    ) -> Sums:
-        t = grid.mean + apply(grid.root, z[:, None, None, :])  # [N, D, E, |t|]
+    def _weights(self, g: Gaussian, origin: Tensor, grid: Grid, z: Tensor) -> Weighed:
+        t = grid.mean + apply(grid.root, z)  # [N, D, E, |t|]
         base = origin[..., self._inner]
         around = g.precision[..., self._inner, :]  # [D, E, |s|, r]
         unit = around[..., self._inner].diagonal(dim1=-2, dim2=-1).detach()
@@ -174,31 +168,18 @@ class ConditionalMoments(TiltedMoments):
         )
         self._refuse_improper(inner)
         u = self._joined(base + unit * inner.mean, t)
-        value = torch.where(is_nothing, NOTHING, self.evaluate(u))
+        value = torch.where(is_nothing, NOTHING, self.density(u))
         mass = inner.log_mass_over_peak + unit.log().sum(-1)
-        stretch = grid.root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        log_w = self.alpha * value + g.log_value(u - origin) + mass
-        log_w = log_w + volume[:, None, None] + stretch
-        log_w = torch.where(value <= NOTHING, NOTHING, log_w)
-        log_mass = log_w.logsumexp(0)
-        share = (log_w - log_mass).exp()
-        mean = (share[..., None] * u).sum(0)
-        off = u - mean
-        within = (share[..., None, None] * inner.covariance).sum(0)
-        within = self._place @ (within * unit[..., :, None] * unit[..., None, :]) @ self._place.T
-        covariance = torch.einsum("nde,nder,ndes->ders", share, off, off) + within
-        nothing = (value <= NOTHING).flatten(0, 1).all(0)
-        reach = reached(share, z) if even else None
-        half = every_second(share, z) if even else None
-        squares = share.square().sum(0)
-        return Sums(log_mass, mean, covariance, mean, squares, nothing, reach, half)
+        log_weight = self.alpha * value + g.log_value(u - origin) + mass + grid.log_volume
+        place = self._place * unit[..., None, :]
+        return Weighed(u, log_weight, value <= NOTHING, inner.covariance, place)
 
     def _coefficients(self, t: Tensor, base: Tensor, unit: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """alpha A ``[N, D, E, |s|, |s|]`` and alpha b of y at t, and ``[N, D, E]`` where f is 0."""
         count, size = len(t), len(self._inner)
         s = base + unit * self._stencil[:, None, None, None]  # [C, 1, D, E, |s|]
         u = self._joined(s.expand(-1, count, -1, -1, -1), t.expand(len(s), *t.shape))
-        value = self.evaluate(u.flatten(0, 1)).view(u.shape[:-1])
+        value = self.density(u.flatten(0, 1)).view(u.shape[:-1])
         at, up, down, both = value.split([1, size, size, len(value) - 1 - 2 * size])
         precision = torch.diag_embed((2 * at - up - down).movedim(0, -1))
         if size > 1:
@@ -220,14 +201,10 @@ class ConditionalMoments(TiltedMoments):
         bad = ~inner.is_proper
         if bool(bad.any()):
             e = int(bad.flatten(0, 1).any(0).nonzero()[0])
-            raise _Improper(
+            raise Improper(
                 f"{self.local.name(e)} and the cavities of its nodes leave no distribution: their "
                 "product cannot be normalised. Use damping=0.5, or priors that hold the nodes."
             )
-
-
-class _Improper(Exception):
-    """No distribution of s at some t."""
 
 
 def _stencil(size: int) -> Tensor:

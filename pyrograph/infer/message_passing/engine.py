@@ -30,6 +30,7 @@ from pyrograph.graph.forest import is_forest
 from pyrograph.infer.base import Engine, with_notes
 from pyrograph.infer.message_passing.acceleration import Acceleration, applies_to
 from pyrograph.infer.message_passing.alphas import Alpha, alpha_of_factors, check_alpha
+from pyrograph.infer.message_passing.boxes import RULE
 from pyrograph.infer.message_passing.build import build
 from pyrograph.infer.message_passing.checkpoint import loaded_messages, saved_messages
 from pyrograph.infer.message_passing.contradictions import refuse_contradictions
@@ -327,10 +328,11 @@ class MessagePassing(Engine):
         for block in self.network.blocks:
             if isinstance(block, QuadratureFactors) and block.too_coarse is not None:
                 notes.append(
-                    f"The quadrature is too coarse for {block.too_coarse}: on every second point "
-                    "it finds another mass or variance, so that those of its nodes may be wrong. "
-                    "A spike beside a broad part is the usual cause: choose between them by a "
-                    "discrete site."
+                    f"The quadrature is too coarse for {block.too_coarse}: on fewer points it "
+                    "finds another mass or variance, so that those of its nodes may be wrong. A "
+                    "spike beside a broad part is the usual cause: choose between them by a "
+                    "discrete site. Or an edge, or a scale far below the width of the beliefs"
+                    f"{': raise num_points.' if block.tilted.dim > max(RULE) else '.'}"
                 )
                 break
         return with_notes(super().status, notes)
@@ -341,7 +343,7 @@ class MessagePassing(Engine):
             "such as 0.5, or a smaller alpha (pg.PowerEP, pg.FractionalBP)."
         )
         for block in self.network.blocks:
-            if isinstance(block, QuadratureFactors) and block.tilted.dim > 1:
+            if isinstance(block, QuadratureFactors) and block.tilted.dim > max(RULE):
                 return (
                     f"{text} Or the quadrature does not come to rest: {block.local.name(0)} is "
                     f"integrated in {block.tilted.dim} dimensions with "

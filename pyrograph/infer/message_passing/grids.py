@@ -19,6 +19,8 @@ REACH = 8.0
 #: where something counts: a grid stays where it is as long as that holds, since the integrand's
 #: edges would jump over moving points for ever.
 COUNTS, LEAST = 1e-12, 0.5
+#: Deviations, and relative variances, by which grids that are near each other may differ.
+NEAR = 0.5
 
 
 @dataclass(frozen=True)
@@ -32,12 +34,26 @@ class Grid:
     mean: Tensor
     root: Tensor
 
+    def is_near(self, other: Grid, within: float = NEAR) -> bool:
+        """Whether all grids are moved, in deviations, and scaled by little."""
+        off = (other.mean - self.mean).unsqueeze(-1)
+        moved = torch.linalg.solve_triangular(self.root, off, upper=False)
+        scaled = torch.linalg.solve_triangular(self.root, other.root, upper=False)
+        eye = torch.eye(self.root.shape[-1], dtype=off.dtype, device=off.device)
+        apart = torch.stack([moved.abs().amax(), (scaled @ scaled.mT - eye).abs().amax()])
+        return bool(apart.amax() < within)
+
+    @property
+    def log_volume(self) -> Tensor:
+        """Of the unit cube in z, ``[D, E]``."""
+        return self.root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
 
 @torch.no_grad()
 def reached(share: Tensor, z: Tensor) -> Tensor:
-    """First and last of the points ``z [N, 1]`` that count for mass or variance, ``[2, D, E]``, of
-    weights ``[N, D, E]``."""
-    z = z.unsqueeze(-1)
+    """First and last of the points ``z [N, 1, 1, 1]`` that count for mass or variance,
+    ``[2, D, E]``, of weights ``[N, D, E]``."""
+    z = z.squeeze(-1)
     square = share * (z - (share * z).sum(0)).square()
     counts = (share > COUNTS) | (square > COUNTS * square.sum(0))
     low = torch.where(counts, z, torch.inf).amin(0)
@@ -46,9 +62,9 @@ def reached(share: Tensor, z: Tensor) -> Tensor:
 
 @torch.no_grad()
 def every_second(share: Tensor, z: Tensor) -> Tensor:
-    """Mass and second moment on every second of the points ``z [N, 1]``, as shares of those on all:
-    ``[2, D, E]``, of weights ``[N, D, E]``. Near 1 where there are enough points."""
-    square = share * z.unsqueeze(-1).square()
+    """Mass and second moment on every second of the points ``z [N, 1, 1, 1]``, as shares of those
+    on all: ``[2, D, E]``, of weights ``[N, D, E]``. Near 1 where there are enough points."""
+    square = share * z.squeeze(-1).square()
     return torch.stack([2 * share[::2].sum(0), 2 * square[::2].sum(0) / square.sum(0)])
 
 
@@ -86,8 +102,9 @@ def laid_over(reach: Tensor, grid: Grid, peak: Grid, few: Tensor, count: int) ->
 
 
 def evenly_spaced(count: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Points ``[count, 1]`` over :data:`REACH`, and the log of the length each stands for."""
+    """Points ``[count, 1, 1, 1]`` over :data:`REACH`, and the log of the length each stands for,
+    ``[count, 1, 1]``."""
     z = torch.linspace(-REACH, REACH, count, dtype=like.dtype, device=like.device)
     volume = torch.full_like(z, math.log(2 * REACH / (count - 1)))
     volume[[0, -1]] -= math.log(2)
-    return z.unsqueeze(1), volume
+    return z[:, None, None, None], volume[:, None, None]

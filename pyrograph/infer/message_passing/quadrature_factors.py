@@ -28,6 +28,7 @@ from pyrograph.beliefs import Conjugate, Gaussian, Natural
 from pyrograph.beliefs.gaussian import apply
 from pyrograph.beliefs.natural import where
 from pyrograph.errors import OptionError
+from pyrograph.infer.message_passing.checked import NOTHING
 from pyrograph.infer.message_passing.conditional import ConditionalMoments
 from pyrograph.infer.message_passing.effective import Effective, Rest, effective
 from pyrograph.infer.message_passing.families import ZERO, finite_peak, without
@@ -35,14 +36,8 @@ from pyrograph.infer.message_passing.grids import Grid
 from pyrograph.infer.message_passing.mean_field import Expectations, expectations
 from pyrograph.infer.message_passing.quadratic import seen, stacked
 from pyrograph.infer.message_passing.reduction import LocalDensity
-from pyrograph.infer.message_passing.tilted import (
-    NOTHING,
-    POINTS,
-    Product,
-    Surroundings,
-    Tilted,
-    TiltedMoments,
-)
+from pyrograph.infer.message_passing.sums import Product, Surroundings, Tilted
+from pyrograph.infer.message_passing.tilted import POINTS, TiltedMoments
 from pyrograph.quadrature import gauss_hermite
 
 
@@ -87,7 +82,7 @@ class QuadratureFactors:
         self._rest = None
         if local.joint is not None:
             # in more dimensions nothing is known of where to look along a flat one
-            self._rest = Rest(local.joint, takes_flat=self.tilted.dim == 1)
+            self._rest = Rest(local.joint, takes_flat=self.tilted.dim <= 3)
 
     @property
     def num_factors(self) -> int:
@@ -119,7 +114,8 @@ class QuadratureFactors:
 
     def forget_grid(self) -> None:
         """The next update finds out afresh where to look."""
-        self.grid, self.tilted.is_rough, self.tilted.coarse = None, False, None
+        self.grid = None
+        self.tilted.forget()
 
     @property
     def too_coarse(self) -> str | None:
@@ -321,8 +317,8 @@ class QuadratureFactors:
             OptionError: it is, somewhere; names the factor.
             NonFiniteDensity: it is too large a number there.
         """
-        value = self.tilted.evaluate(u)
-        self.tilted.refuse_zeros(value, u)
+        value = self.tilted.density(u)
+        self.tilted.density.refuse_zeros(value, u, self.alpha)
         return value
 
     def overflow(self, beliefs: list) -> bool:
@@ -338,7 +334,8 @@ class QuadratureFactors:
         corner = self.nodes[(self.nodes.abs() >= self.nodes.abs().amax()).all(1)]
         z = torch.cat([torch.zeros_like(corner[:1]), corner])
         u = mean + apply(torch.linalg.cholesky(covariance), z[:, None, None, :])
-        return bool(self.tilted.too_large(self.tilted.evaluate(u), u).any())
+        density = self.tilted.density
+        return bool(density.too_large(density(u), u).any())
 
     def _expectations(self, own: list[Natural]) -> Expectations:
         moments, rule = self._effective(own), (self.nodes, self.weights)

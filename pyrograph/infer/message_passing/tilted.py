@@ -4,34 +4,40 @@
 
 g is Gaussian, but for numbers with gamma or beta beliefs. Gauss-Hermite points are laid where the
 tilted distribution was found before, so that near a fixed point the integrand is almost constant
-and few points are enough. In one dimension the first grid comes of a fine scan, since a peak much
-narrower than g may fall between the points; where the scan and the few points disagree (several
-modes, edges), evenly spaced points stay in use, over all that counts for mass or variance: a small
-mode far away may be most of a variance.
+and few points are enough. They are checked the first time and when they come to rest: in one
+dimension by a fine scan, since a peak much narrower than g may fall between the points, in two and
+three by boxes that are halved where the integrand varies. Where these disagree (several modes,
+edges, shells) the few points are given up: for evenly spaced ones over all that counts for mass or
+variance, since a small mode far away may be most of a variance, and for the boxes. Boxes cost time:
+at the first cavities, which are wide, they are used where few points are far off; how good these
+are is seen once they come to rest.
 
 Source: Liu & Pierce (1994) for adaptive Gauss-Hermite quadrature.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from pyrograph.beliefs import Conjugate, Gaussian, Natural
+from pyrograph.beliefs import Gaussian
 from pyrograph.beliefs.gaussian import LOG_2PI, apply
-from pyrograph.errors import NonFiniteDensity, ZeroMass
-from pyrograph.infer.message_passing.families import zeros_refused
-from pyrograph.infer.message_passing.grids import (
-    Grid,
-    evenly_spaced,
-    every_second,
-    laid_over,
-    reached,
-    reached_together,
-)
+from pyrograph.errors import NonFiniteDensity
+from pyrograph.infer.message_passing.boxes import ENOUGH, Boxes, fewest_points, lay, spanning
+from pyrograph.infer.message_passing.checked import NOTHING, CheckedDensity, Improper
+from pyrograph.infer.message_passing.grids import Grid, evenly_spaced, laid_over
 from pyrograph.infer.message_passing.reduction import LocalDensity
+from pyrograph.infer.message_passing.sums import (
+    Sums,
+    Surroundings,
+    Tilted,
+    Weighed,
+    summed,
+    together,
+)
 from pyrograph.quadrature import gauss_hermite
 
 #: Points per dimension, by effective dimension. Even: in the middle of a grid differences vanish,
@@ -41,21 +47,19 @@ POINTS = {1: 32, 2: 16, 3: 10, 4: 8, 5: 6}
 FEW_POINTS, MAX_MOVES = 4.0, 12
 #: A grid shrinks to no less than this share of its variance at once.
 SHRINK = 0.05
-#: Log of a zero on the grid: minus infinity would make weights NaN where all points are zeros.
-NOTHING = -1e30
-#: Halvings of the way to a zero, whose edge is then known to rounding.
-BISECTIONS = 60
-#: Numbers evaluated at once, and numbers of the points that are weighed at once: arrays of more
-#: than 32 MiB, which go back to the system as soon as they are freed.
-CHUNK, PIECE = 2**20, 3 * 2**21
-#: Most evenly spaced points, and where these are too few; fewest; and the numbers that the first
-#: scan may evaluate, and later ones.
-MOST, FINEST, FEWEST, FIRST_NUMBERS, NUMBERS = 4097, 2**16 + 1, 65, 2**25, 2**22
+#: Numbers of the points that are weighed at once: arrays of more than 32 MiB, which go back to the
+#: system as soon as they are freed.
+PIECE = 3 * 2**21
+#: Most evenly spaced points, and where these are too few; fewest; and the numbers that scans may
+#: evaluate but for the first.
+MOST, FINEST, FEWEST, NUMBERS = 4097, 2**16 + 1, 65, 2**22
+#: Deviations and relative variances by which grids move when few points are checked for good; and
+#: times after which they are checked at any rate.
+AT_REST, PATIENCE = 0.05, 10
 #: Squared distance, in a grid's standard deviations, from which it may miss what is there.
 APART = 4.0
-#: Difference of log masses from which a grid of few points is not trusted, and of means (in
-#: standard deviations) and variances (relative).
-DISAGREE, DIFFER = 1e-4, 0.01
+#: Shares of mass and second moment that a scan may miss and count as sure.
+SURE = 0.01
 #: Functions whose log falls by less over a standard deviation of the grid count as flat; and how
 #: often the distance is doubled at which what they leave to the factor is looked for.
 FLAT, DOUBLINGS = 1e-6, 40
@@ -63,65 +67,30 @@ FLAT, DOUBLINGS = 1e-6, 40
 #: points may make; and of such points, how many are enough to compare two grids.
 STEPS, COMPARED = 0.05, 257
 
+#: Points ``[N, D, E, r]`` of a grid, and the logs of the volumes they stand for ``[N, D, E]``; or
+#: the same for all factors.
+Points = tuple[Tensor, Tensor]
+
 
 @dataclass(frozen=True)
-class Product:
-    """A product of functions of different numbers, some of them gamma or beta ones.
+class Agreement:
+    """What few points and a scan may differ by, and what the scan may cost.
 
     Attributes:
-        parts: functions of batch ``[E]``; slices: the numbers of u that each one is about.
+        mass: of log masses; moments: of means, in standard deviations, and of variances, relative.
+        enough: see :func:`lay`; numbers: of the points of all factors.
     """
 
-    parts: list[Natural]
-    slices: list[slice]
-
-    def log_value(self, u: Tensor) -> Tensor:
-        """``[*batch, E]`` of ``u [*batch, E, r]``."""
-        return sum(p.log_value(u[..., s]) for p, s in zip(self.parts, self.slices, strict=True))
-
-    def statistics(self, u: Tensor) -> Tensor:
-        """Of the gamma and beta parts, two each: ``[*batch, E, 2 m]``."""
-        both = zip(self.parts, self.slices, strict=True)
-        return torch.cat(
-            [p.statistics(u[..., s.start]) for p, s in both if isinstance(p, Conjugate)], -1
-        )
+    mass: float
+    moments: float
+    enough: float
+    numbers: int
 
 
-Surroundings = Gaussian | Product
-
-
-@dataclass(frozen=True)
-class Tilted:
-    """Log mass ``[D, E]`` of f^alpha g (g not normalised), mean ``[D, E, r]``, covariance
-    ``[D, E, r, r]``, expectations of g's statistics ``[D, E, k]``, the grid for the next time, the
-    one laid over the moments, whether too few points carried the weight, and of evenly spaced ones
-    what every second one finds, ``[2, D, E]``."""
-
-    log_mass: Tensor
-    mean: Tensor
-    covariance: Tensor
-    expected: Tensor
-    grid: Grid
-    peak: Grid
-    has_few: bool
-    half: Tensor | None
-
-
-@dataclass(frozen=True)
-class Sums:
-    """Of :class:`Tilted`, over some points; and sums of squared weights ``[D, E]``, ``[E]``
-    whether a factor is zero at all of these points, and of evenly spaced ones the first and the
-    last z that count, ``[2, D, E]``, and mass and second moment on every second one, as shares of
-    those on all, ``[2, D, E]``."""
-
-    log_mass: Tensor
-    mean: Tensor
-    covariance: Tensor
-    expected: Tensor
-    squares: Tensor
-    is_nothing: Tensor
-    reach: Tensor | None
-    half: Tensor | None
+#: In one dimension, where a scan costs little; in more at the first cavities, which will soon be
+#: others, and later.
+SCAN = Agreement(1e-4, 0.01, ENOUGH, 2**25)
+GROSS, FINE = Agreement(0.05, 0.3, 1e-3, 2**23), Agreement(1e-3, 0.02, ENOUGH, 2**25)
 
 
 class TiltedMoments:
@@ -142,41 +111,32 @@ class TiltedMoments:
         dim: int | None = None,
     ):
         self.local, self.alpha = local, alpha
+        self.density = CheckedDensity(local)
         self.dim = local.dim if dim is None else dim
-        like = local.like
-        z, w = gauss_hermite(num_points or POINTS[self.dim], self.dim, like.dtype, like.device)
-        volume = w.log() + 0.5 * z.square().sum(1) + 0.5 * self.dim * LOG_2PI
-        self._few = z, volume
-        self.is_rough = False
-        #: ``[D, E]`` where evenly spaced points were too few the last time.
-        self.coarse: Tensor | None = None
-        self._most = MOST
+        self._num_points = num_points or POINTS[self.dim]
+        self._few = self._tensor_grid(self._num_points)
         self._has_negative = bool((alpha < 0).any())
+        self.forget()
+
+    def _tensor_grid(self, num_points: int) -> Points:
+        like = self.local.like
+        z, w = gauss_hermite(num_points, self.dim, like.dtype, like.device)
+        volume = w.log() + 0.5 * z.square().sum(1) + 0.5 * self.dim * LOG_2PI
+        return z[:, None, None], volume[:, None, None]
+
+    def forget(self) -> None:
+        """The next time it is found out afresh which points serve."""
+        self.is_rough = self.is_checked = False
+        self._most = MOST
+        #: Times that few points were used without being checked.
+        self.age = 0
+        #: ``[D, E]`` where points in the place of the few ones were too few the last time.
+        self.coarse: Tensor | None = None
+        self.boxes: Boxes | None = None
 
     def use_alpha(self, alpha: Tensor) -> None:
         """Go on with other alphas ``[E]``, of the same signs."""
         self.alpha = alpha
-
-    def evaluate(self, u: Tensor) -> Tensor:
-        """log f at ``[N, D, E, r]``, zeros as :data:`NOTHING`.
-
-        Raises:
-            NonFiniteDensity: NaN, naming the factor.
-        """
-        size = max(1, CHUNK // max(1, u[0].numel() * sum(self.local.read_widths)))
-        value = torch.cat([self.local(part) for part in u.split(size)])
-        if bool(value.detach().sum().isnan()):
-            bad = (value.isnan() | (value == torch.inf)).flatten(0, 1).any(0)
-            if bool(bad.any()):
-                e = int(bad.nonzero()[0])
-                at = u[..., e, :][(value[..., e].isnan() | (value[..., e] == torch.inf))][0]
-                raise NonFiniteDensity(
-                    f"{self.local.name(e)} has log density NaN or plus infinity, at effective "
-                    f"coordinates {[round(float(x), 4) for x in at]}. Look at that statement: a "
-                    "scale that can reach 0 or a logarithm of a negative number are the usual "
-                    "causes."
-                )
-        return torch.nan_to_num(value, nan=torch.nan, neginf=NOTHING)
 
     def __call__(self, g: Surroundings, origin: Tensor, start: Grid | None, first: Grid) -> Tilted:
         """Moments of f^alpha g.
@@ -192,22 +152,25 @@ class TiltedMoments:
         Raises:
             ZeroMass: no point with a positive density was found.
         """
-        if start is not None:
-            return self._moved(g, origin, self._nearer(g, origin, start, first))
-        if self.dim > 1:
-            return self._moved(g, origin, first)
-        if isinstance(g, Gaussian) and self.local.dim == 1:
-            first = self._widened(g, origin, first)
-        with torch.no_grad():
-            scan = self._on(g, origin, first, self._even(FIRST_NUMBERS))
-            if scan.has_few:
-                scan = self._moved_over(g, origin, scan.grid, self._even(NUMBERS))
-        found = self._moved(g, origin, scan.peak)
-        if self._differ(found, scan):
-            self.is_rough = True
-            found = self._moved(g, origin, scan.grid)
-        return found
+        if start is None:
+            self.forget()
+            if self.dim > 1:
+                return self._checked(self._moved(g, origin, first), g, origin, first, GROSS)
+            scan = self._scan(g, origin, first, SCAN.numbers)
+            found = self._moved(g, origin, scan.peak)
+            return self._even_ones(scan, g, origin) if self._differ(found, scan, SCAN) else found
+        if self.is_rough and self.dim > 1:
+            return self._in_boxes(g, origin, first)
+        found = self._moved(g, origin, self._nearer(g, origin, start, first))
+        if self.is_rough or self.is_checked:
+            return found
+        self.age += 1
+        self.is_checked = start.is_near(found.peak, AT_REST)
+        if not self.is_checked and self.age % PATIENCE:
+            return found
+        return self._checked(found, g, origin, first, FINE)
 
+    # ------------------------------------------------------------------ where to look
     @torch.no_grad()
     def _widened(self, g: Gaussian, origin: Tensor, first: Grid) -> Grid:
         """Where g is flat the grid is laid over nothing but a guess: wide enough to reach where
@@ -219,22 +182,12 @@ class TiltedMoments:
         z = torch.cat([torch.zeros_like(steps[:1]), steps, -steps]).view(-1, 1, 1, 1)
         u = first.mean + first.root[..., 0] * z
         try:
-            value = self.alpha * self.evaluate(u) + g.log_value(u - origin)
+            value = self.alpha * self.density(u) + g.log_value(u - origin)
         except NonFiniteDensity:  # f may be no number so far out
             return first
         reach = z.abs()[value.argmax(0), 0, 0, 0]  # [D, E]
         wide = torch.where(flat, reach.clamp_min(1), 1.0)[..., None, None]
         return Grid(first.mean, first.root * wide)
-
-    def _differ(self, found: Tilted, scan: Tilted) -> bool:
-        """Whether moments on few points are not those of the scan."""
-        mean, covariance = self._on_grid(found.mean, found.covariance)
-        expected, width = self._on_grid(scan.mean, scan.covariance)
-        spread = (covariance / width - 1).abs()[..., 0, 0] > DIFFER
-        shift = (mean - expected).square()[..., 0] > DIFFER**2 * width[..., 0, 0]
-        mass = (found.log_mass - scan.log_mass).abs() > DISAGREE
-        is_sure = (scan.half - 1).abs().amax(0) < DIFFER
-        return bool((mass | (is_sure & (shift | spread))).any())
 
     def _nearer(self, g: Surroundings, origin: Tensor, start: Grid, first: Grid) -> Grid:
         """The grid of the last time, or the one laid over g for factors for which g lies off the
@@ -252,31 +205,143 @@ class TiltedMoments:
                 here, there = (self._weighed(g, origin, grid, points) for grid in (start, first))
         except NonFiniteDensity:  # g may reach where f is no number
             return start
-        has_more = there.log_mass > here.log_mass + (STEPS if self.is_rough else DISAGREE)
+        has_more = there.log_mass > here.log_mass + (STEPS if self.is_rough else SCAN.mass)
         moved = (apart & has_more & (1 / there.squares > FEW_POINTS))[..., None]
         return Grid(
             torch.where(moved, first.mean, start.mean),
             torch.where(moved[..., None], first.root, start.root),
         )
 
+    # ------------------------------------------------------------------ which points
+    def _differ(
+        self, found: Tilted, scan: Tilted, within: Agreement, unsure: Tensor | float = 0.0
+    ) -> bool:
+        """Whether moments on few points are not those of the scan, whose masses are off by less
+        than ``unsure [D, E]``."""
+        off = (found.log_mass - scan.log_mass).abs()
+        is_sure = (scan.half - 1).abs().amax(0) < SURE
+        moved = self._moments_apart(found, scan, within.moments)
+        return bool(((off > within.mass) & (off > unsure) | (is_sure & moved)).any())
+
+    def _moments_apart(self, found: Tilted, other: Tilted, within: float) -> Tensor:
+        """``[D, E]`` whether means or variances on a grid differ by more than this."""
+        mean, covariance = self._on_grid(found.mean, found.covariance)
+        expected, width = self._on_grid(other.mean, other.covariance)
+        variance, width = (m.diagonal(dim1=-2, dim2=-1) for m in (covariance, width))
+        spread = (variance / width - 1).abs() > within
+        return (spread | ((mean - expected).square() > within**2 * width)).any(-1)
+
     @property
-    def _points(self) -> tuple[Tensor, Tensor]:
-        """Points in use, and their log volumes."""
+    def _points(self) -> Points:
+        """Points in use in one dimension."""
         return self._even(NUMBERS) if self.is_rough else self._few
 
-    def _even(self, numbers: int) -> tuple[Tensor, Tensor]:
+    def _even(self, numbers: int) -> Points:
         """Evenly spaced points, as many as may be evaluated for all factors."""
-        evaluations = self.local.num_states * len(self.alpha) * self._evaluations
-        per_point = evaluations * sum(self.local.read_widths)
-        count = min(self._most, max(FEWEST, numbers // max(1, per_point)))
+        evaluations = self.local.num_states * len(self.alpha) * self._numbers_per_point
+        count = min(self._most, max(FEWEST, numbers // max(1, evaluations)))
         return evenly_spaced(count, self.local.like)
+
+    @property
+    def _numbers_per_point(self) -> int:
+        """Numbers evaluated for a point of a factor and a state."""
+        return self._evaluations * sum(self.local.read_widths)
+
+    def _checked(
+        self, found: Tilted, g: Surroundings, origin: Tensor, first: Grid, within: Agreement
+    ) -> Tilted:
+        """Moments on few points if boxes find no others, else those of boxes. Where there are none,
+        or too many factors for them, points that are fewer still tell whether few are enough."""
+        if self.dim == 1:
+            return self._scanned(found, g, origin, first)
+        if self._has_negative or self._room(within) < fewest_points(self.dim):
+            with torch.no_grad():
+                fewer = self._tensor_grid(self._num_points - 1)
+                fewer = self._on(g, origin, found.peak, fewer)
+            off = (found.log_mass - fewer.log_mass).abs() > STEPS
+            self.coarse = off | self._moments_apart(found, fewer, STEPS)
+            return found
+        try:
+            with torch.no_grad():
+                boxes = self._laid(g, origin, first, spanning(first, found.peak), within)
+                scan = self._on_boxes(g, origin, boxes)
+        except (NonFiniteDensity, Improper):  # so far out f may be no number
+            return found
+        if not self._differ(found, scan, within, boxes.missed):
+            return found
+        self.is_rough, self.coarse = True, boxes.missed > STEPS
+        if within is FINE:  # those of the first cavities serve once
+            self.boxes = boxes
+        return self._on_boxes(g, origin, boxes)
+
+    def _scanned(self, found: Tilted, g: Surroundings, origin: Tensor, first: Grid) -> Tilted:
+        """Moments on few points if a scan that is sure finds no others, in one dimension."""
+        if self._has_negative:
+            return found
+        try:
+            scan = self._scan(g, origin, first, NUMBERS)
+        except (NonFiniteDensity, Improper):  # so far out f may be no number
+            return found
+        unsure = torch.where((scan.half - 1).abs().amax(0) < SURE, 0.0, torch.inf)
+        if self._differ(found, scan, SCAN, unsure):
+            return self._even_ones(scan, g, origin)
+        return found
+
+    @torch.no_grad()
+    def _scan(self, g: Surroundings, origin: Tensor, first: Grid, numbers: int) -> Tilted:
+        """On evenly spaced points over the first grid, in one dimension."""
+        if isinstance(g, Gaussian) and self.local.dim == 1:
+            first = self._widened(g, origin, first)
+        scan = self._on(g, origin, first, self._even(numbers))
+        if scan.has_few:
+            scan = self._moved_over(g, origin, scan.grid, self._even(NUMBERS))
+        return scan
+
+    def _even_ones(self, scan: Tilted, g: Surroundings, origin: Tensor) -> Tilted:
+        """Evenly spaced points from now on."""
+        self.is_rough = True
+        return self._moved(g, origin, scan.grid)
+
+    def _in_boxes(self, g: Surroundings, origin: Tensor, first: Grid) -> Tilted:
+        """On the boxes of the last time as long as they serve. When they are laid anew few points
+        may do again."""
+        if self.boxes is None or not self.boxes.serve(first):
+            self.boxes = self._laid(g, origin, first, first, FINE)
+            with torch.no_grad():
+                scan = self._on_boxes(g, origin, self.boxes)
+                few = self._moved_over(g, origin, scan.peak, self._few)
+            if not self._differ(few, scan, FINE, self.boxes.missed):
+                self.forget()
+                return self._moved(g, origin, few.grid)
+        self.coarse = self.boxes.missed > STEPS
+        return self._on_boxes(g, origin, self.boxes)
+
+    def _laid(
+        self, g: Surroundings, origin: Tensor, first: Grid, frame: Grid, within: Agreement
+    ) -> Boxes:
+        def log_weight(grid: Grid, z: Tensor) -> Tensor:
+            points = self._weights(g, origin, grid, z)
+            return torch.where(points.is_zero, NOTHING, points.log_weight)
+
+        return lay(log_weight, frame, first, self._room(within), within.enough)
+
+    def _room(self, within: Agreement) -> int:
+        """Points of a factor and a state."""
+        columns = self.local.num_states * len(self.alpha)
+        return within.numbers // max(1, columns * self._numbers_per_point)
+
+    def _on_boxes(self, g: Surroundings, origin: Tensor, boxes: Boxes) -> Tilted:
+        found = self._on(g, origin, boxes.frame, boxes)
+        half = (1 - boxes.missed).expand(2, *boxes.missed.shape)
+        return replace(found, grid=boxes.frame, half=half)
 
     def _moved(self, g: Surroundings, origin: Tensor, grid: Grid) -> Tilted:
         """Moments on a grid that is moved until enough points carry the weight."""
         found = self._moved_over(g, origin, grid, self._points)
         if self.is_rough and self._refines(found):
             found = self._moved_over(g, origin, grid, self._points)
-        self.coarse = _misses(found) if self.is_rough else None
+        if self.dim == 1:
+            self.coarse = _misses(found) if self.is_rough else None
         return found
 
     def _refines(self, found: Tilted) -> bool:
@@ -286,9 +351,7 @@ class TiltedMoments:
         before, self._most = len(self._points[0]), FINEST
         return len(self._points[0]) > before
 
-    def _moved_over(
-        self, g: Surroundings, origin: Tensor, grid: Grid, points: tuple[Tensor, Tensor]
-    ) -> Tilted:
+    def _moved_over(self, g: Surroundings, origin: Tensor, grid: Grid, points: Points) -> Tilted:
         for _ in range(MAX_MOVES):
             found = self._on(g, origin, grid, points)
             if not found.has_few:
@@ -296,11 +359,10 @@ class TiltedMoments:
             grid = found.grid
         return found
 
-    def _on(
-        self, g: Surroundings, origin: Tensor, grid: Grid, points: tuple[Tensor, Tensor]
-    ) -> Tilted:
+    # ------------------------------------------------------------------ moments on points
+    def _on(self, g: Surroundings, origin: Tensor, grid: Grid, points: Points | Boxes) -> Tilted:
         sums = self._weighed(g, origin, grid, points)
-        self._refuse_nothing(sums.is_nothing)
+        self.density.refuse_nothing(sums.is_nothing)
         with torch.no_grad():
             few = 1 / sums.squares < FEW_POINTS
             floor = SHRINK * grid.root @ grid.root.mT
@@ -320,15 +382,16 @@ class TiltedMoments:
         moments = sums.log_mass, sums.mean, sums.covariance, sums.expected
         return Tilted(*moments, there, peak, bool(few.any()), sums.half)
 
-    def _weighed(
-        self, g: Surroundings, origin: Tensor, grid: Grid, points: tuple[Tensor, Tensor]
-    ) -> Sums:
+    def _weighed(self, g: Surroundings, origin: Tensor, grid: Grid, points: Points | Boxes) -> Sums:
         """Sums over all points, some at a time."""
         numbers = grid.mean[..., 0].numel() * self.local.dim * self._evaluations
         size = max(2, PIECE // max(1, numbers) // 2 * 2)  # pieces begin with the same half
-        pieces = zip(*(part.split(size) for part in points), strict=True)
-        even = points is not self._few
-        return _together([self._sums(g, origin, grid, z, volume, even) for z, volume in pieces])
+        even = self.dim == 1 and points is not self._few
+        found = []
+        for z, volume in _pieces(points, size):
+            weighed = self._weights(g, origin, grid, z)
+            found.append(summed(weighed, g, z, volume, even))
+        return together(found)
 
     #: How often f is evaluated for a point.
     _evaluations = 1
@@ -337,112 +400,23 @@ class TiltedMoments:
         """Moments of u's numbers that the grid is laid over."""
         return mean, covariance
 
-    def _sums(
-        self,
-        g: Surroundings,
-        origin: Tensor,
-        grid: Grid,
-        z: Tensor,
-        volume: Tensor,
-        even: bool,
-    ) -> Sums:
-        """Over some points ``[N, r]``, of log volumes ``[N]``, evenly spaced ones or not."""
-        u = grid.mean + apply(grid.root, z[:, None, None, :])
-        value = self.evaluate(u)
+    def _weights(self, g: Surroundings, origin: Tensor, grid: Grid, z: Tensor) -> Weighed:
+        """Of points ``[N, D, E, r]`` of a grid."""
+        u = grid.mean + apply(grid.root, z)
+        value = self.density(u)
         if self._has_negative:
-            self.refuse_zeros(value, u)
-        stretch = grid.root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        log_w = self.alpha * value + g.log_value(u - origin) + volume[:, None, None] + stretch
-        log_w = torch.where(value <= NOTHING, NOTHING, log_w)
-        log_mass = log_w.logsumexp(0)
-        share = (log_w - log_mass).exp()
-        mean = (share[..., None] * u).sum(0)
-        off = u - mean
-        if off.shape[-1] == 1:  # a third of the time of the contraction
-            covariance = (share[..., None] * off * off).sum(0).unsqueeze(-1)
-        else:
-            covariance = torch.einsum("nde,nder,ndes->ders", share, off, off)
-        expected = (share[..., None] * g.statistics(u)).sum(0) if isinstance(g, Product) else mean
-        nothing = (value <= NOTHING).flatten(0, 1).all(0)
-        reach = reached(share, z) if even else None
-        half = every_second(share, z) if even else None
-        squares = share.square().sum(0)
-        return Sums(log_mass, mean, covariance, expected, squares, nothing, reach, half)
+            self.density.refuse_zeros(value, u, self.alpha)
+        log_weight = self.alpha * value + g.log_value(u - origin) + grid.log_volume
+        return Weighed(u, log_weight, value <= NOTHING)
 
-    def refuse_zeros(self, value: Tensor, u: Tensor) -> None:
-        """Refuse values ``[N, D, E]`` at ``u`` of factors with alpha <= 0 that are zeros.
 
-        Raises:
-            OptionError: naming the factor.
-            NonFiniteDensity: naming a factor that is not zero, but whose logarithm overflows.
-        """
-        zero = ((value <= NOTHING) & (self.alpha <= 0)).flatten(0, 1).any(0)
-        if not bool(zero.any()):
-            return
-        e = int(zero.nonzero()[0])
-        if bool(self.too_large(value, u)[e]):
-            raise NonFiniteDensity(
-                f"{self.local.name(e)} has a log density too large for numbers within reach of its "
-                f"nodes' beliefs, and alpha={float(self.alpha[e]):g} averages it there: the "
-                "beliefs are too wide. Use damping=0.5, a prior that holds the nodes tighter, or "
-                "pg.EP."
-            )
-        raise zeros_refused(self.local.name(e), float(self.alpha[e]))
-
-    def too_large(self, value: Tensor, u: Tensor) -> Tensor:
-        """``[E]`` which factors have values ``[N, D, E]`` at ``u`` that are no zeros but overflow:
-        on the way there from the best point log f falls without a jump."""
-        nothing = (value <= NOTHING).any(0)
-        if not bool(nothing.any()):
-            return nothing.any(0)
-        best, worst = (
-            u.gather(0, at[None, ..., None].expand(1, *u.shape[1:]))
-            for at in (value.argmax(0), value.argmin(0))
-        )
-        for _ in range(BISECTIONS):
-            middle = (best + worst) / 2
-            there = (self.evaluate(middle) > NOTHING)[..., None]
-            best, worst = torch.where(there, middle, best), torch.where(there, worst, middle)
-        last = self.evaluate(best)[0]
-        return (nothing & (last > NOTHING) & (last < NOTHING / 2)).any(0)
-
-    def _refuse_nothing(self, nothing: Tensor) -> None:
-        if bool(nothing.any()):
-            raise ZeroMass(
-                f"{self.local.name(int(nothing.nonzero()[0]))} is zero at every point of the grid "
-                "laid over its cavity: the program's total mass is zero, or what is left of it "
-                "lies too far out. Look at the constraint and at the priors of its nodes."
-            )
+def _pieces(points: Points | Boxes, size: int) -> Iterator[Points]:
+    """Some of the points at a time."""
+    if isinstance(points, Boxes):
+        return points.pieces(size)
+    return zip(*(part.split(size) for part in points), strict=True)
 
 
 def _misses(found: Tilted) -> Tensor:
     """``[D, E]``: where every second of evenly spaced points finds another mass or width."""
     return (found.half - 1).abs().amax(0) > STEPS
-
-
-def _together(pieces: list[Sums]) -> Sums:
-    """Sums over the points of all pieces."""
-    if len(pieces) == 1:
-        return pieces[0]
-    log_mass = torch.stack([p.log_mass for p in pieces]).logsumexp(0)
-    share = [(p.log_mass - log_mass).exp()[..., None] for p in pieces]
-    both = list(zip(share, pieces, strict=True))
-    mean = sum(s * p.mean for s, p in both)
-    off = [p.mean - mean for p in pieces]
-    reach = half = None
-    if pieces[0].reach is not None:
-        reach = reached_together([s[..., 0] for s in share], [p.reach for p in pieces])
-        half = sum(s[..., 0] * p.half for s, p in both)
-    return Sums(
-        log_mass,
-        mean,
-        sum(
-            s[..., None] * (p.covariance + o[..., :, None] * o[..., None, :])
-            for (s, p), o in zip(both, off, strict=True)
-        ),
-        sum(s * p.expected for s, p in both),
-        sum(s[..., 0].square() * p.squares for s, p in both),
-        torch.stack([p.is_nothing for p in pieces]).all(0),
-        reach,
-        half,
-    )

@@ -446,7 +446,7 @@ def test_a_jeffreys_prior_under_a_normal_likelihood():
         s = pyro.sample("s", dist.Beta(0.5, 0.5))
         pyro.sample("y", dist.Normal(s, 0.5), obs=torch.tensor(0.8))
 
-    posterior = fit(program, pg.EP, num_steps=100)
+    posterior = fit(program, pg.EP)
     assert posterior.converged
     assert_close(posterior.log_evidence, torch.tensor(-0.5628), rtol=0, atol=0.05)
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from scipy import stats
 from torch import Tensor
+from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.beliefs import Gaussian
@@ -180,16 +181,33 @@ def test_forecasts_in_either_precision(dtype: torch.dtype):
 
 
 @pytest.mark.parametrize("unit", [1e-5, 1e-4, 3.8e-4, 1e-2, 1.0])
-def test_narrow_children_of_two_numbers_do_not_converge_to_something_else(unit: float):
-    """Grids of two dimensions may not find them: alphas are lowered, which is said."""
+def test_narrow_children_of_two_numbers_are_found(unit: float):
 
     def model():
         a = pyro.sample("a", dist.Normal(torch.zeros(2), unit).to_event(1))
         x = pyro.sample("x", dist.Logistic(a, unit).to_event(1))
         pyro.sample("seen", dist.Normal(x.sum(), unit), obs=torch.tensor(0.5 * unit))
 
-    posterior = pg.fit(model, infer=pg.EP, num_steps=60, progress=False)
-    assert posterior.converged and "lowered" in posterior.status
+    posterior = pg.fit(model, infer=pg.EP, num_steps=20, progress=False)
+    assert posterior.converged and posterior.status == "converged"
     # the sum has variance 2 (1 + pi^2 / 3) + 1 and is all but normal
     expected = stats.norm.logpdf(0.5, 0, math.sqrt(3 + 2 * math.pi**2 / 3)) - math.log(unit)
     assert float(posterior.log_evidence) == pytest.approx(expected, abs=0.05)
+
+
+@pytest.mark.parametrize("width, scale, count", [(2, 0.3, 20), (2, 0.01, 20), (3, 0.3, 1)])
+def test_unobserved_vectors_say_nothing_of_their_parent(width: int, scale: float, count: int):
+    def model():
+        a = pyro.sample("a", dist.Normal(torch.zeros(width), 1.0).to_event(1))
+        pyro.sample("seen", dist.Normal(a.sum(), 0.5), obs=torch.tensor(0.5))
+        with pyro.plate("missing", count):
+            pyro.sample("x", dist.StudentT(4.0, a, scale).to_event(1))
+
+    posterior = pg.fit(model, infer=pg.EP, num_steps=20, progress=False)
+    total = width + 0.25  # variance of what is seen
+    expected = stats.norm.logpdf(0.5, 0, math.sqrt(total))
+    assert posterior.converged and posterior.status == "converged"
+    assert float(posterior.log_evidence) == pytest.approx(expected, abs=2e-5 * count)
+    a = posterior.marginal("a")
+    assert_close(a.mean, torch.full((width,), 0.5 / total), rtol=1e-6, atol=0)
+    assert_close(a.variance, torch.full((width,), 1 - 1 / total), rtol=1e-6, atol=0)

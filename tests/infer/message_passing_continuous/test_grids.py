@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.errors import ConvergenceWarning
-from pyrograph.infer.message_passing import tilted
+from pyrograph.infer.message_passing import checked, tilted
 
 from .reference import plain_ep
 
@@ -29,17 +29,33 @@ def parabola_truth():
     return logsumexp(value) + np.log(x[1] - x[0])
 
 
-def valley():
-    x = pyro.sample("x", dist.Normal(0.5, 1.0))
-    y = pyro.sample("y", dist.Normal(0.0, 1.0))
-    pyro.sample("o", dist.Normal(y.exp() + x**2, 0.1), obs=torch.tensor(2.0))
+def valley(noise):
+    x = pyro.sample("x", dist.Normal(torch.tensor([0.5, 0.0]), 1.0).to_event(1))
+    y = pyro.sample("y", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    pyro.sample("o", dist.Normal((y.exp() + x**2).sum(), noise), obs=torch.tensor(2.0))
 
 
-@pytest.mark.parametrize("num_points", [None, 40])
-def test_a_narrow_factor_of_two_numbers_that_does_not_settle_asks_for_points(num_points):
-    with pytest.warns(ConvergenceWarning, match='"o".* in 2 dimensions.*raise num_points'):
-        posterior = pg.fit(valley, infer=pg.EP, num_points=num_points, num_steps=20, progress=False)
-    assert f"{num_points or 16} points each" in posterior.status
+@pytest.mark.parametrize("num_points", [None, 10])
+def test_a_narrow_factor_of_four_numbers_that_does_not_settle_asks_for_points(num_points):
+    with pytest.warns(ConvergenceWarning, match='"o".* in 4 dimensions.*raise num_points'):
+        posterior = pg.fit(
+            valley, (0.1,), infer=pg.EP, num_points=num_points, num_steps=1, progress=False
+        )
+    assert f"{num_points or 8} points each" in posterior.status
+
+
+@pytest.mark.filterwarnings("ignore::pyrograph.errors.ConvergenceWarning")
+@pytest.mark.parametrize("noise", [0.1, 0.02])
+def test_too_few_points_in_four_dimensions_are_said_also_at_rest(noise):
+    posterior = pg.fit(valley, (noise,), infer=pg.EP, num_points=10, num_steps=20, progress=False)
+    assert 'too coarse for factor "o"' in posterior.status
+    assert "raise num_points" in posterior.status
+    assert posterior.evidence_kind == "estimate"
+
+
+def test_enough_points_in_four_dimensions_raise_no_alarm():
+    posterior = pg.fit(valley, (2.0,), infer=pg.EP, progress=False)
+    assert posterior.converged and posterior.status == "converged"
 
 
 @pytest.mark.parametrize("num_points", [None, 40])
@@ -69,14 +85,14 @@ def heavy_tails(y):
 def test_points_are_weighed_in_pieces_and_the_moments_are_those_of_all(monkeypatch):
     y = torch.tensor([0.3, -0.2, 0.4, 0.1, 1.5])
     whole = pg.fit(heavy_tails, (y,), infer=pg.EP, progress=False)
-    evaluate, sizes = tilted.TiltedMoments.evaluate, []
+    evaluate, sizes = checked.CheckedDensity.__call__, []
 
     def recorded(self, u):
         sizes.append(u.numel())
         return evaluate(self, u)
 
     monkeypatch.setattr(tilted, "PIECE", 1000)
-    monkeypatch.setattr(tilted.TiltedMoments, "evaluate", recorded)
+    monkeypatch.setattr(checked.CheckedDensity, "__call__", recorded)
     pieces = pg.fit(heavy_tails, (y,), infer=pg.EP, progress=False)
     assert max(sizes) <= 1000
     assert_close(pieces.log_evidence, whole.log_evidence, rtol=0, atol=1e-9)

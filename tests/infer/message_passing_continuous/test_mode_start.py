@@ -11,7 +11,6 @@ from scipy import stats
 from scipy.special import logsumexp
 
 import pyrograph as pg
-from pyrograph.errors import ConvergenceWarning
 from pyrograph.infer.message_passing.build import build
 from pyrograph.infer.message_passing.mode_start import messages_at_mode
 
@@ -168,8 +167,7 @@ def test_a_run_resumed_after_the_start_ends_where_the_whole_run_does():
     assert again.num_done == whole.num_done
 
 
-def test_steps_have_no_slope_and_run_on():
-    """Piecewise constant factors: what cannot start at a mode says that it did not settle."""
+def test_steps_have_no_slope_and_are_integrated():
 
     def steps():
         x = pyro.sample("x", dist.Normal(torch.tensor(0.0, dtype=torch.float64), 1.0))
@@ -177,9 +175,14 @@ def test_steps_have_no_slope_and_run_on():
         fall = torch.where(x > 0.3, 0.0, -3.0)
         pyro.factor("steps", fall * torch.where(y > 0, 1.0, 2.0))
 
-    with pytest.warns(ConvergenceWarning):
-        posterior = pg.EP(steps, num_steps=200).run()
-    assert not posterior.converged
+    posterior = pg.fit(steps, infer=pg.EP, progress=False)
+    above = stats.norm.sf(0.3)
+    low = 0.5 * math.exp(-3) + 0.5 * math.exp(-6)
+    evidence = above + (1 - above) * low
+    mean = stats.norm.pdf(0.3) * (1 - low) / evidence
+    assert posterior.converged
+    assert float(posterior.log_evidence) == pytest.approx(math.log(evidence), abs=1e-3)
+    assert float(posterior.marginal("x").mean) == pytest.approx(mean, abs=1e-3)
 
 
 def counts(seed):

@@ -249,7 +249,6 @@ def test_poisson_regression_on_features_of_a_hundred_is_reduced():
     assert dims(regression, args) == [1]
 
 
-@pytest.mark.xfail(strict=True, reason="all points of the fixed grid lie beyond the bend")
 def test_a_bend_narrower_than_the_grid_is_integrated():
     def log_f(w):
         return -0.5 * (1 - w[..., 0].clamp(-1, 1) * w[..., 1]).square()

@@ -1,0 +1,103 @@
+"""Log values of factors on the points of a grid, and what is refused among them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pyrograph.errors import NonFiniteDensity, ZeroMass
+from pyrograph.infer.message_passing.families import zeros_refused
+from pyrograph.infer.message_passing.reduction import LocalDensity
+
+#: Log of a zero on the grid: minus infinity would make weights NaN where all points are zeros.
+NOTHING = -1e30
+#: Halvings of the way to a zero, whose edge is then known to rounding.
+BISECTIONS = 60
+#: Numbers evaluated at once.
+CHUNK = 2**20
+
+
+class Improper(Exception):
+    """Numbers that are to be integrated in closed form have no distribution at some point."""
+
+
+class CheckedDensity:
+    """A set of like factors, f(u).
+
+    Args:
+        local: their density in effective coordinates.
+    """
+
+    def __init__(self, local: LocalDensity):
+        self.local = local
+
+    def __call__(self, u: Tensor) -> Tensor:
+        """log f at ``[N, D, E, r]``, zeros as :data:`NOTHING`.
+
+        Raises:
+            NonFiniteDensity: NaN, naming the factor.
+        """
+        size = max(1, CHUNK // max(1, u[0].numel() * sum(self.local.read_widths)))
+        value = torch.cat([self.local(part) for part in u.split(size)])
+        if bool(value.detach().sum().isnan()):
+            bad = (value.isnan() | (value == torch.inf)).flatten(0, 1).any(0)
+            if bool(bad.any()):
+                e = int(bad.nonzero()[0])
+                at = u[..., e, :][(value[..., e].isnan() | (value[..., e] == torch.inf))][0]
+                raise NonFiniteDensity(
+                    f"{self.local.name(e)} has log density NaN or plus infinity, at effective "
+                    f"coordinates {[round(float(x), 4) for x in at]}. Look at that statement: a "
+                    "scale that can reach 0 or a logarithm of a negative number are the usual "
+                    "causes."
+                )
+        return torch.nan_to_num(value, nan=torch.nan, neginf=NOTHING)
+
+    def refuse_zeros(self, value: Tensor, u: Tensor, alpha: Tensor) -> None:
+        """Refuse values ``[N, D, E]`` at ``u`` of factors with ``alpha [E]`` <= 0 that are zeros.
+
+        Raises:
+            OptionError: naming the factor.
+            NonFiniteDensity: naming a factor that is not zero, but whose logarithm overflows.
+        """
+        zero = ((value <= NOTHING) & (alpha <= 0)).flatten(0, 1).any(0)
+        if not bool(zero.any()):
+            return
+        e = int(zero.nonzero()[0])
+        if bool(self.too_large(value, u)[e]):
+            raise NonFiniteDensity(
+                f"{self.local.name(e)} has a log density too large for numbers within reach of its "
+                f"nodes' beliefs, and alpha={float(alpha[e]):g} averages it there: the "
+                "beliefs are too wide. Use damping=0.5, a prior that holds the nodes tighter, or "
+                "pg.EP."
+            )
+        raise zeros_refused(self.local.name(e), float(alpha[e]))
+
+    def too_large(self, value: Tensor, u: Tensor) -> Tensor:
+        """``[E]`` which factors have values ``[N, D, E]`` at ``u`` that are no zeros but overflow:
+        on the way there from the best point log f falls without a jump."""
+        nothing = (value <= NOTHING).any(0)
+        if not bool(nothing.any()):
+            return nothing.any(0)
+        best, worst = (
+            u.gather(0, at[None, ..., None].expand(1, *u.shape[1:]))
+            for at in (value.argmax(0), value.argmin(0))
+        )
+        for _ in range(BISECTIONS):
+            middle = (best + worst) / 2
+            there = (self(middle) > NOTHING)[..., None]
+            best, worst = torch.where(there, middle, best), torch.where(there, worst, middle)
+        last = self(best)[0]
+        return (nothing & (last > NOTHING) & (last < NOTHING / 2)).any(0)
+
+    def refuse_nothing(self, nothing: Tensor) -> None:
+        """Refuse factors that are zero at all points, ``[E]``.
+
+        Raises:
+            ZeroMass: naming the factor.
+        """
+        if bool(nothing.any()):
+            raise ZeroMass(
+                f"{self.local.name(int(nothing.nonzero()[0]))} is zero at every point of the grid "
+                "laid over its cavity: the program's total mass is zero, or what is left of it "
+                "lies too far out. Look at the constraint and at the priors of its nodes."
+            )

@@ -1,0 +1,303 @@
+"""Factors that are thin shells in the numbers they read. Truth: dense sums, and the densities of
+distances, which are chi or non-central chi ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from scipy import stats
+from scipy.integrate import quad
+from scipy.special import logsumexp
+from torch import Tensor
+from torch.testing import assert_close
+
+import pyrograph as pg
+from pyrograph.infer.message_passing import tilted
+from pyrograph.infer.message_passing.boxes import Boxes, lay, spanning
+from pyrograph.infer.message_passing.grids import Grid
+from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
+
+
+@pytest.fixture(autouse=True)
+def double() -> None:
+    torch.set_default_dtype(torch.float64)  # put back by the fixture of all tests
+
+
+def to_anchor(x: Tensor, y: Tensor) -> Tensor:
+    return ((x - 1) ** 2 + (y + 0.5) ** 2) ** 0.5
+
+
+def ring(x: Tensor, y: Tensor) -> Tensor:
+    return x**2 + y**2
+
+
+def valley(x: Tensor, y: Tensor) -> Tensor:
+    return x.exp() + y.exp()
+
+
+def of_two(read: Callable, noise: float, seen: float = 1.3):
+    def model():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        y = pyro.sample("y", dist.Normal(0.0, 1.0))
+        pyro.sample("o", dist.Normal(read(x, y), noise), obs=torch.tensor(seen))
+
+    return model
+
+
+def truth(read: Callable, noise: float, seen: float = 1.3):
+    """Log evidence, means and variances by a dense sum."""
+    axis = np.linspace(-6.5, 6.5, 5201)
+    x, y = np.meshgrid(axis, axis, indexing="ij")
+    there = read(torch.from_numpy(x), torch.from_numpy(y)).numpy()
+    value = -(x**2 + y**2) / 2 - math.log(2 * math.pi) + stats.norm.logpdf(seen, there, noise)
+    whole = logsumexp(value)
+    weight = np.exp(value - whole)
+    mean = [(weight * part).sum() for part in (x, y)]
+    variance = [(weight * (part - m) ** 2).sum() for part, m in zip((x, y), mean, strict=True)]
+    return whole + 2 * math.log(axis[1] - axis[0]), mean, variance
+
+
+def blocks(engine: pg.EP) -> list[QuadratureFactors]:
+    return [block for block in engine.network.blocks if isinstance(block, QuadratureFactors)]
+
+
+@pytest.mark.parametrize("noise", [0.3, 0.1, 0.03, 0.01])
+@pytest.mark.parametrize("read", [to_anchor, ring, valley])
+def test_shells_of_two_numbers(read: Callable, noise: float):
+    posterior = pg.fit(of_two(read, noise), infer=pg.EP, progress=False)
+    evidence, mean, variance = truth(read, noise)
+    assert posterior.converged and posterior.status == "converged"
+    assert float(posterior.log_evidence) == pytest.approx(evidence, abs=2e-5)
+    for site, m, v in zip("xy", mean, variance, strict=True):
+        found = posterior.marginal(site)
+        assert float(found.mean) == pytest.approx(m, abs=1e-4)
+        assert float(found.variance) == pytest.approx(v, rel=1e-4)
+
+
+def test_a_shell_in_single_precision():
+    torch.set_default_dtype(torch.float32)
+    posterior = pg.fit(of_two(to_anchor, 0.03), infer=pg.EP, progress=False)
+    evidence, _, variance = truth(to_anchor, 0.03)
+    assert posterior.converged
+    assert float(posterior.log_evidence) == pytest.approx(evidence, abs=1e-3)
+    assert float(posterior.marginal("y").variance) == pytest.approx(variance[1], rel=1e-3)
+
+
+def log_evidence_of_distance(seen: float, noise: float, anchor: float, width: int) -> float:
+    """Of a distance to a point at ``anchor`` from the origin, x ~ N(0, I)."""
+
+    def of_distance(d: float) -> float:
+        density = 2 * d * stats.ncx2.pdf(d * d, width, anchor**2)
+        return density * stats.norm.pdf(seen, d, noise)
+
+    low, high = max(0.0, seen - 9 * noise), seen + 9 * noise
+    return math.log(quad(of_distance, low, high, epsabs=0, epsrel=1e-10)[0])
+
+
+@pytest.mark.parametrize("seen, noise, anchor, width", [(1.5, 0.1, 1.0, 3), (12.0, 0.1, 2.0, 2)])
+def test_distances_in_space_and_far_from_the_prior(
+    seen: float, noise: float, anchor: float, width: int
+):
+    place = torch.zeros(width)
+    place[0] = anchor
+
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.zeros(width), 1.0).to_event(1))
+        pyro.sample("d", dist.Normal((x - place).norm(), noise), obs=torch.tensor(seen))
+
+    posterior = pg.fit(model, infer=pg.EP, progress=False)
+    expected = log_evidence_of_distance(seen, noise, anchor, width)
+    assert posterior.converged
+    assert float(posterior.log_evidence) == pytest.approx(expected, abs=1e-4)
+    across = posterior.marginal("x").variance[1:]  # alike in all directions but the anchor's
+    assert_close(across, across[:1].expand_as(across), rtol=1e-3, atol=0)
+
+
+def triangle():
+    """Three sensors, some of their distances to three anchors and to each other."""
+    with pyro.plate("sensors", 3):
+        x = pyro.sample("x", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    anchors = torch.tensor([[1.0, 0.0], [-1.0, 0.5], [0.0, -1.0]])
+    for k, seen in enumerate([[0.8, 1.3, 1.2], [1.9, 0.7, 1.5], [1.1, 1.6, 0.4]]):
+        with pyro.plate(f"anchors_{k}", 3):
+            away = (x[k] - anchors).norm(dim=-1)
+            pyro.sample(f"a_{k}", dist.Normal(away, 0.1), obs=torch.tensor(seen))
+    pyro.sample("b", dist.Normal((x[0] - x[1]).norm(), 0.1), obs=torch.tensor(1.5))
+    pyro.sample("c", dist.Normal((x[1] - x[2]).norm(), 0.1), obs=torch.tensor(1.6))
+
+
+def test_a_network_of_distances_settles_near_the_truth():
+    """Truth: importance sampling from what the anchors say of each sensor, on dense grids."""
+    posterior = pg.fit(triangle, infer=pg.EP, progress=False)
+    assert posterior.converged
+    generator = torch.Generator().manual_seed(0)
+    axis = torch.linspace(-3, 3, 1201)
+    points = torch.cartesian_prod(axis, axis)
+    anchors = torch.tensor([[1.0, 0.0], [-1.0, 0.5], [0.0, -1.0]])
+    log_mass, draws = torch.zeros(()), []
+    for seen in ([0.8, 1.3, 1.2], [1.9, 0.7, 1.5], [1.1, 1.6, 0.4]):
+        away = torch.cdist(points, anchors)
+        value = dist.Normal(away, 0.1).log_prob(torch.tensor(seen)).sum(1)
+        value = value + dist.Normal(0.0, 1.0).log_prob(points).sum(1)
+        log_mass = log_mass + value.logsumexp(0) + 2 * math.log(0.005)
+        at = torch.multinomial(value.softmax(0), 400_000, replacement=True, generator=generator)
+        draws.append(points[at])
+    log_w = dist.Normal((draws[0] - draws[1]).norm(dim=-1), 0.1).log_prob(torch.tensor(1.5))
+    log_w = log_w + dist.Normal((draws[1] - draws[2]).norm(dim=-1), 0.1).log_prob(torch.tensor(1.6))
+    share = log_w.softmax(0)[:, None]
+    found = posterior.marginal("x")
+    evidence = log_mass + log_w.logsumexp(0) - math.log(len(log_w))
+    assert float(posterior.log_evidence) == pytest.approx(float(evidence), abs=0.05)
+    for k, part in enumerate(draws):
+        mean = (share * part).sum(0)
+        sd = (share * (part - mean) ** 2).sum(0).sqrt()
+        assert bool(((found.mean[k] - mean).abs() < 0.15 * sd).all())
+        assert bool(((found.variance[k].sqrt() / sd - 1).abs() < 0.1).all())
+
+
+def room(net: pg.datasets.RangingNetwork):
+    with pyro.plate("sensors", net.num_sensors):
+        prior = dist.Normal(net.anchors.mean(0), 2 * net.anchors.std(0))
+        x = pyro.sample("x", prior.to_event(1))
+    with pyro.plate("links", len(net.range)):
+        away = (x[net.src] - x[net.dst]).norm(dim=-1)
+        pyro.sample("range", dist.Normal(away, net.sigma), obs=net.range)
+    with pyro.plate("anchor_links", len(net.anchor_range)):
+        away = (x[net.anchor_src] - net.anchors[net.anchor_dst]).norm(dim=-1)
+        pyro.sample("anchor_range", dist.Normal(away, net.sigma), obs=net.anchor_range)
+
+
+def test_radios_in_a_room(data_root):
+    """Truth: importance sampling of the density by hand, from heavy tails about EP's beliefs."""
+    net = pg.datasets.uwb_network()
+    posterior = pg.fit(room, (net,), infer=pg.EP, progress=False)
+    assert posterior.converged
+    found = posterior.marginal("x")
+    sd = found.variance.sqrt()
+    pyro.set_rng_seed(0)
+    tails = torch.distributions.StudentT(torch.tensor(6.0))
+    z = tails.sample((100_000, *sd.shape))
+    x = found.mean + 1.3 * sd * z
+    prior = dist.Normal(net.anchors.mean(0), 2 * net.anchors.std(0))
+    log_w = prior.log_prob(x).sum((-1, -2)) - (tails.log_prob(z) - (1.3 * sd).log()).sum((-1, -2))
+    for from_, to, seen in (
+        (x[:, net.src], x[:, net.dst], net.range),
+        (x[:, net.anchor_src], net.anchors[net.anchor_dst], net.anchor_range),
+    ):
+        away = (from_ - to).norm(dim=-1)
+        log_w = log_w + dist.Normal(away, net.sigma).log_prob(seen).sum(-1)
+    share = log_w.softmax(0)[:, None, None]
+    assert 1 / share.square().sum() > 5000
+    mean = (share * x).sum(0)
+    spread = (share * (x - mean) ** 2).sum(0).sqrt()
+    evidence = float(log_w.logsumexp(0)) - math.log(len(log_w))
+    assert float(posterior.log_evidence) == pytest.approx(evidence, abs=0.1)  # measured: .06
+    assert float(((found.mean - mean) / spread).abs().max()) < 0.06  # .02
+    assert float((sd / spread - 1).abs().max()) < 0.1  # .06
+
+
+def test_a_constraint_on_the_product_of_two_numbers():
+    """P(x y > 1) of standard normal numbers, whose product has the density K_0(|p|) / pi."""
+
+    def model():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        y = pyro.sample("y", dist.Normal(0.0, 1.0))
+        pyro.factor("above", torch.where(x * y > 1, 0.0, -torch.inf))
+
+    x = np.linspace(0, 9, 900_001)[1:]
+    above = 2 * (stats.norm.pdf(x) * stats.norm.sf(1 / x)).sum() * 1e-5
+    posterior = pg.fit(model, infer=pg.EP, progress=False)
+    assert float(posterior.log_evidence) == pytest.approx(math.log(above), abs=2e-3)
+
+
+def test_boxes_serve_functions_near_theirs():
+    """A Gaussian function about another place, on boxes laid for the first."""
+    eye = torch.eye(2).expand(1, 3, 2, 2)
+    first = Grid(torch.zeros(1, 3, 2), eye)
+    scale = torch.tensor([1.0, 0.1, 0.01])  # of each factor, along one axis
+    moved = torch.tensor([0.0, 0.3])
+
+    def log_weight(shift: Tensor) -> Callable[[Grid, Tensor], Tensor]:
+        def at(grid: Grid, z: Tensor) -> Tensor:
+            u = grid.mean + (grid.root @ z.unsqueeze(-1)).squeeze(-1)
+            u = u - shift
+            return -0.5 * (u[..., 0] / scale) ** 2 - 0.5 * u[..., 1] ** 2
+
+        return at
+
+    boxes = lay(log_weight(torch.zeros(2)), first, first, room=10**6)
+    assert not bool(boxes.missed.any())
+    z, volume = (torch.cat(parts) for parts in zip(*boxes.pieces(1000), strict=True))
+    for shift in (torch.zeros(2), moved):
+        value = log_weight(shift)(boxes.frame, z) + volume
+        assert_close(value.logsumexp(0)[0], (2 * math.pi * scale).log(), rtol=0, atol=1e-5)
+    assert boxes.serve(Grid(first.mean + moved, eye))
+    assert not boxes.serve(Grid(first.mean + 2 * moved, eye))
+    assert not boxes.serve(Grid(first.mean, 2 * eye))
+
+
+def test_a_frame_spans_both_grids():
+    first = Grid(torch.zeros(1, 1, 2), torch.eye(2).expand(1, 1, 2, 2))
+    peak = Grid(torch.tensor([[[20.0, 0.0]]]), 0.1 * torch.eye(2).expand(1, 1, 2, 2))
+    frame = spanning(first, peak)
+    corners = frame.mean + 8 * frame.root.diagonal(dim1=-2, dim2=-1) * torch.tensor([[-1.0], [1.0]])
+    assert_close(corners, torch.tensor([[[-8.0, -8.0], [20.8, 8.0]]]))
+
+
+def test_few_points_take_over_where_they_serve():
+    """A location and a log scale of many numbers: the first cavities are wide, later ones are not.
+    Truth: a dense sum."""
+    y = torch.randn(200, generator=torch.Generator().manual_seed(0)) * 0.7 + 0.3
+
+    def model():
+        m = pyro.sample("m", dist.Normal(0.0, 3.0))
+        s = pyro.sample("s", dist.Normal(0.0, 1.0))
+        with pyro.plate("n", len(y)):
+            pyro.sample("y", dist.StudentT(4.0, m, s.exp()), obs=y)
+
+    engine = pg.EP(model, progress=False)
+    posterior = engine.run()
+    assert posterior.converged
+    assert not blocks(engine)[0].tilted.is_rough and blocks(engine)[0].tilted.boxes is None
+    axes = torch.linspace(-0.2, 0.8, 401), torch.linspace(-1, 0.3, 401)
+    m, s = torch.meshgrid(*axes, indexing="ij")
+    value = dist.Normal(0.0, 3.0).log_prob(m) + dist.Normal(0.0, 1.0).log_prob(s)
+    value = value + sum(dist.StudentT(4.0, m, s.exp()).log_prob(one) for one in y)
+    evidence = value.flatten().logsumexp(0) + math.log(0.0025 * 0.00325)
+    assert float(posterior.log_evidence) == pytest.approx(float(evidence), abs=0.01)
+
+
+def test_stepping_on_from_a_state_with_boxes_is_bit_for_bit_the_unbroken_run():
+    model = of_two(ring, 0.1)
+    one, half, rest = (pg.EP(model, num_steps=n, tol=None, progress=False) for n in (6, 3, 6))
+    one.run()
+    half.run()
+    assert all(block.tilted.boxes is not None for block in blocks(half))
+    rest.load_state_dict(half.state_dict())
+    rest.run()
+    for ours, theirs in zip(one.messages, rest.messages, strict=True):
+        for a, b in zip(ours, theirs, strict=True):
+            assert torch.equal(a.precision, b.precision) and torch.equal(a.shift, b.shift)
+
+
+def test_shells_that_no_boxes_resolve_are_said(monkeypatch: pytest.MonkeyPatch):
+    few = tilted.Agreement(1e-4, 0.01, 1e-6, 2**14)
+    monkeypatch.setattr(tilted, "FINE", few)
+    monkeypatch.setattr(tilted, "GROSS", few)
+    posterior = pg.fit(of_two(ring, 0.003), infer=pg.EP, progress=False, num_steps=5, tol=None)
+    assert 'too coarse for factor "o"' in posterior.status
+
+
+def test_points_of_boxes_come_in_pieces():
+    low, edge = torch.zeros(5, 1, 1, 2), torch.full((5, 1, 1), 0.5)
+    grid = Grid(torch.zeros(1, 1, 2), torch.eye(2).expand(1, 1, 2, 2))
+    boxes = Boxes(low, edge, torch.zeros(1, 1), grid, grid)
+    pieces = list(boxes.pieces(80))
+    assert [len(z) for z, _ in pieces] == [72, 72, 36]
+    assert float(sum(volume.exp().sum() for _, volume in pieces)) == pytest.approx(5 * 0.25)
