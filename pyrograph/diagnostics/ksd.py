@@ -151,7 +151,13 @@ def _values(graph, x) -> dict[str, Tensor]:
     for site in graph.free_sites:
         if site.name not in given:
             raise ShapeMismatch(f'no particles given for site "{site.name}"')
-        value = values[site.name] = torch.as_tensor(given[site.name])
+        try:
+            value = values[site.name] = torch.as_tensor(given[site.name])
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise OptionError(
+                f'particles of site "{site.name}" are a {type(given[site.name]).__name__}, of '
+                "which no tensor can be made"
+            ) from error
         if value.dim() == 0 or tuple(value.shape[1:]) != site.shape:
             raise ShapeMismatch(
                 f'particles of site "{site.name}" have shape {list(value.shape)}; expected '

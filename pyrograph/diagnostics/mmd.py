@@ -35,7 +35,7 @@ def mmd(x: Tensor, y: Tensor, kernel: Radial | None = None, statistic: str = "V"
     Raises:
         ShapeMismatch: the events differ, or a sample is empty.
         OptionError: unknown statistic, or ``"U"`` with a single point; the kernel is not radial;
-            a sample is not of floating numbers, or not finite.
+            a sample is no tensor, not of floating numbers, or not finite.
     """
     kernel = RBF() if kernel is None else kernel
     if not isinstance(kernel, Radial):
@@ -43,6 +43,12 @@ def mmd(x: Tensor, y: Tensor, kernel: Radial | None = None, statistic: str = "V"
             f"kernel={kernel!r} is not a radial kernel such as pg.kernels.RBF(); of a sum take the "
             "weighted sum of the discrepancies"
         )
+    for name, sample in (("x", x), ("y", y)):
+        if not isinstance(sample, Tensor):
+            raise OptionError(
+                f"{name} is a {type(sample).__name__}; give one tensor [n, *event], such as the "
+                "values of one site"
+            )
     if x.dim() == 0 or x.shape[1:] != y.shape[1:] or 0 in (len(x), len(y)):
         raise ShapeMismatch(
             f"samples have shapes {tuple(x.shape)} and {tuple(y.shape)}; expected [n, *event] "

@@ -11,6 +11,8 @@ are too few, but marginal variances may be off either way.
 
 from torch import Tensor
 
+from pyrograph.errors import ShapeMismatch
+
 
 def variance_ratio(x: Tensor, score: Tensor) -> Tensor:
     """Estimated ratio of the particles' variance to the target's, per coordinate.
@@ -21,5 +23,13 @@ def variance_ratio(x: Tensor, score: Tensor) -> Tensor:
 
     Shapes:
         output: ``[dim]``.
+
+    Raises:
+        ShapeMismatch: particles and scores are not of one shape ``[n, dim]``.
     """
+    if x.dim() != 2 or x.shape != score.shape:
+        raise ShapeMismatch(
+            f"particles have shape {tuple(x.shape)} and scores {tuple(score.shape)}; expected "
+            "[n, dim] for both"
+        )
     return -(score * (x - x.mean(0))).mean(0)

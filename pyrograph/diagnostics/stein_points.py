@@ -19,6 +19,9 @@ from torch import Tensor
 
 from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch
 
+#: What rounding leaves of an eigenvalue of zero, per row and relative to the largest entry.
+NEGATIVE = 1e-4
+
 
 def stein_thinning(gram: Tensor, num_points: int) -> Tensor:
     """Indices of ``num_points`` particles, in the order in which they are chosen.
@@ -28,7 +31,8 @@ def stein_thinning(gram: Tensor, num_points: int) -> Tensor:
         num_points: how many; a particle may be chosen more than once.
 
     Raises:
-        OptionError: ``num_points`` is not a whole number, at least 1.
+        OptionError: ``num_points`` is not a whole number, at least 1, or the matrix is not of
+            floating numbers.
         ShapeMismatch: the matrix is not square.
         NonFiniteDensity: it holds NaN or infinite numbers.
     """
@@ -54,14 +58,20 @@ def stein_weights(gram: Tensor) -> Tensor:
 
     Raises:
         ShapeMismatch: the matrix is not square.
+        OptionError: it is not of floating numbers, or has an eigenvalue below 0.
         NonFiniteDensity: it holds NaN or infinite numbers.
     """
     _check(gram)
     u = gram.detach().double().cpu().numpy()
     if not u.any():
         return torch.full_like(gram[0], 1 / len(u))
-    values, vectors = np.linalg.eigh(u / np.trace(u))
-    root = np.sqrt(values.clip(0))[:, None] * vectors.T
+    values, vectors = np.linalg.eigh(u / np.abs(u).max())
+    if values[0] < -NEGATIVE * len(u) or values[-1] <= 0:
+        raise OptionError(
+            f"the matrix has the eigenvalue {values[0] * np.abs(u).max():.3g} and is no Stein "
+            "kernel matrix, which has none below 0; take one of pg.diagnostics.stein_gram"
+        )
+    root = np.sqrt(values.clip(0) / values.sum())[:, None] * vectors.T
     ones = np.ones((1, len(u)))
     w = nnls(np.concatenate([root, ones]), np.append(np.zeros(len(u)), 1.0))[0]
     return torch.as_tensor(w / w.sum()).to(gram)
@@ -72,6 +82,8 @@ def _check(gram: Tensor) -> None:
         raise ShapeMismatch(f"a Stein kernel matrix is a tensor [n, n]; got {type(gram).__name__}")
     if gram.dim() != 2 or gram.shape[0] != gram.shape[1] or len(gram) == 0:
         raise ShapeMismatch(f"a Stein kernel matrix is [n, n]; got {list(gram.shape)}")
+    if not gram.is_floating_point():
+        raise OptionError(f"the matrix holds {gram.dtype}; give floating numbers: gram.double()")
     if not gram.isfinite().all():
         raise NonFiniteDensity(
             "the Stein kernel matrix holds NaN or infinite numbers: scores of its particles "

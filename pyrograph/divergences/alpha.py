@@ -99,6 +99,9 @@ def optimal_scale(p: Measure, q: Measure, alpha: float | Tensor) -> Tensor:
 
     Returns:
         ``[...]``; ``-inf`` and ``inf`` where no positive scale makes the divergence finite.
+
+    Raises:
+        ZeroMass: q is zero on all atoms, and no scale changes that.
     """
     if isinstance(p, Gaussian) and isinstance(q, Gaussian):
         alpha = gaussian_order(p, q, alpha)
@@ -106,6 +109,7 @@ def optimal_scale(p: Measure, q: Measure, alpha: float | Tensor) -> Tensor:
         shape = torch.where((alpha != 1) & _both_have_mass(p, q), shape, 0)
         return p.log_mass - q.log_mass - (1 - alpha) * shape
     a, b, alpha = atom_pair(p, q, alpha)
+    check_mass("q", b)
     limit = is_limit(alpha)
     divisor = torch.where(limit, 1, alpha)
     log_q_total = b.logsumexp(-1)

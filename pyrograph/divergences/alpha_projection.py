@@ -6,13 +6,14 @@ Source: Minka (2005), section 3.1.
 from __future__ import annotations
 
 import math
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
 
 from pyrograph.divergences.alpha import alpha_divergence, optimal_scale
 from pyrograph.divergences.direct import minima_from
-from pyrograph.divergences.families import Family, Member
+from pyrograph.divergences.families import Family, Member, check_family
 from pyrograph.divergences.fixed_point import iterate
 from pyrograph.divergences.measures import Atomic
 from pyrograph.divergences.pairs import check_target
@@ -38,7 +39,7 @@ def alpha_project(
     """The member of ``family`` that minimises D_alpha(p || q), with the scale of eq (8).
 
     Every start of the family is followed and the best end kept, since D_alpha has several local
-    minima for small alpha.
+    minima for small alpha. No method here proves that the best of them is the global one.
 
     Args:
         p: the measure to approximate, as for :func:`project`; a batch is solved together.
@@ -47,7 +48,8 @@ def alpha_project(
             batch element at a time; slower, and independent of the iteration).
         init: follow this member alone; its batch broadcasts to that of ``p``.
         step: eta in (0, 1].
-        tol: largest change of a moment per unit step at which the iteration has converged.
+        tol: largest change of a moment per unit step at which the iteration has converged; where
+            it is finer than 100 roundings of the dtype of ``p``, that.
         max_steps: largest number of iterations.
         restarts: random starts of the direct method beside the family's.
 
@@ -68,8 +70,8 @@ def alpha_project(
     alpha = checked_alpha(alpha)
     if method not in ("fixed point", "direct"):
         raise OptionError(f'method={method!r}: choose "fixed point" or "direct"')
-    if not 0 < step <= 1:
-        raise OptionError(f"step={step!r} must lie in (0, 1]; it is eta, its sign follows alpha")
+    check_options(step, tol, max_steps, restarts)
+    check_family(family)
     check_target(p)
     batch = p.batch_shape
     flat = p.flatten()
@@ -108,6 +110,8 @@ def local_minima(
     Returns:
         pairs of a member, scaled by eq (8), and its divergence.
     """
+    check_options(restarts=restarts)
+    check_family(family)
     check_target(p)
     if p.batch_shape:
         raise OptionError(f"local_minima takes one measure, not a batch {list(p.batch_shape)}")
@@ -120,6 +124,23 @@ def local_minima(
             divergence = alpha_divergence(p, family.place(scaled, p), alpha)
             found.append((scaled, float(divergence)))
     return found
+
+
+def check_options(
+    step: float = 1.0, tol: float = 0.0, max_steps: int = 0, restarts: int = 0
+) -> None:
+    """Refuse options of the two methods that are out of range."""
+    if not (_is_number(step) and 0 < step <= 1):
+        raise OptionError(f"step={step!r} must lie in (0, 1]; it is eta, its sign follows alpha")
+    if not (_is_number(tol) and tol >= 0):
+        raise OptionError(f"tol={tol!r} must be a number, at least 0")
+    for name, value in (("max_steps", max_steps), ("restarts", restarts)):
+        if not (_is_number(value) and isinstance(value, Integral) and value >= 0):
+            raise OptionError(f"{name}={value!r} must be a whole number, at least 0")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def checked_alpha(alpha: float) -> float:

@@ -9,13 +9,16 @@ Source: Minka (2005), section 3, Theorem 1 and eqs (12) to (14).
 from __future__ import annotations
 
 import math
+from itertools import zip_longest
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from pyrograph.divergences.boxes import supports
 from pyrograph.divergences.measures import Atomic, Discrete, Factorised, Gaussian, Gridded
-from pyrograph.errors import ShapeMismatch
+from pyrograph.divergences.pairs import check_target
+from pyrograph.errors import OptionError, ShapeMismatch
 
 #: How many peaks of p serve as starts of an alpha-projection.
 PEAKS = 2
@@ -68,8 +71,19 @@ def project(p: Atomic, family: Family) -> Member:
 
     Raises:
         ShapeMismatch: the family does not describe measures like ``p``.
+        OptionError: ``family`` is none, or the batch is empty.
+        NonFiniteDensity: a mass of ``p`` is NaN or infinite.
+        ZeroMass: ``p`` has no mass.
     """
+    check_family(family)
+    check_target(p)
     return family.project(p)
+
+
+def check_family(family: Family) -> None:
+    """Refuse what is no family, such as the class of one."""
+    if isinstance(family, type) or not hasattr(family, "from_natural"):
+        raise OptionError(f"family={family!r} is no family: give FullyFactorised() or Gaussian1D()")
 
 
 class Gaussian1D:
@@ -196,27 +210,27 @@ class FullyFactorised:
         """The marginals of p, the neighbourhoods of its heaviest joint states, and boxes.
 
         Where p has zeros, a q of finite divergence has for alpha <= 0 its support inside that of
-        p, and the optimum can lie on that boundary for any alpha < 1. The largest products of
-        sets of states that grow from the heaviest joint states without meeting a zero are the
-        supports to look at.
+        p, and the optimum can lie on that boundary for any alpha < 1. The supports to look at are
+        boxes, products of sets of states without a zero of p: see
+        :func:`~pyrograph.divergences.boxes.supports` for which of them are.
         """
         whole = self.project(p)
         p = p.flatten()
         atoms = p.log_atoms
         heavy = atoms.topk(min(PEAKS, atoms.shape[-1]), dim=-1).indices
-        found = [whole]
+        soft, boxes = [], []
         for k in range(heavy.shape[-1]):
             states = torch.unravel_index(heavy[:, k], p.cards)
-            soft = [
+            near = [
                 torch.full(i.shape + (c,), SOFT / c).to(atoms).scatter(-1, i[..., None], 1 - SOFT)
                 for i, c in zip(states, p.cards)
             ]
-            found.append(self._shape_like(whole, [m.log() for m in soft], p))
-            if alpha < 1 and bool((atoms == -math.inf).any()):
-                boxes = zip(*(grow_box(t > -math.inf, s) for t, s in zip(p.log_mass, zip(*states))))
-                inside = [torch.stack(masks).log().to(atoms) for masks in boxes]
-                found.append(self._shape_like(whole, inside, p))
-        return found
+            soft.append(self._shape_like(whole, [m.log() for m in near], p))
+        if alpha < 1 and bool((atoms == -math.inf).any()):
+            for masks in supports(p.log_mass):
+                boxes.append(self._shape_like(whole, [m.to(atoms).log() for m in masks], p))
+        pairs = zip_longest(soft, boxes)
+        return [whole, *(start for pair in pairs for start in pair if start is not None)]
 
     def _shape_like(self, whole: Factorised, tables: list[Tensor], p: Discrete) -> Factorised:
         member, _ = self.from_natural(torch.cat(tables, -1), p)
@@ -224,21 +238,3 @@ class FullyFactorised:
         return Factorised(
             whole.log_mass, tuple(m.reshape(batch + m.shape[-1:]) for m in member.log_marginals)
         )
-
-
-def grow_box(support: Tensor, start: tuple[Tensor, ...]) -> list[Tensor]:
-    """A product of sets of states inside ``support`` ``[c_1, ..., c_d]`` that cannot be widened.
-
-    Returns:
-        one float mask ``[c_i]`` per variable; contains the joint state ``start``.
-    """
-    sets = [[int(s)] for s in start]
-    for i, card in enumerate(support.shape):
-        for state in range(card):
-            slab = [torch.tensor(s) for s in sets[:i] + [[state]] + sets[i + 1 :]]
-            if bool(support[torch.meshgrid(*slab, indexing="ij")].all()):
-                sets[i] = sorted({*sets[i], state})
-    masks = [torch.zeros(card) for card in support.shape]
-    for mask, states in zip(masks, sets):
-        mask[states] = 1
-    return masks

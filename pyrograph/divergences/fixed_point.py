@@ -34,8 +34,10 @@ from pyrograph.errors import ConvergenceWarning
 SMALL_ALPHA = 1e-6
 #: A step that would raise the divergence is halved, down to this.
 SMALLEST_STEP = 1e-7
-#: Rounding allowed in the test for descent.
+#: Rounding allowed in the test for descent, in double precision.
 ROUNDING = 1e-12
+#: Divergences and moments are known to this many units of their dtype's rounding.
+UNITS = 100
 
 
 @dataclass
@@ -83,6 +85,8 @@ def iterate(
         torch.full_like(end_values, torch.inf),
     ).keep(end_values.isfinite())
     done = torch.zeros(num_starts * batch, dtype=torch.bool)
+    eps = torch.finfo(value.dtype).eps
+    rounding, least = max(ROUNDING, UNITS * eps), max(tol, UNITS * eps)
     for _ in range(max_steps):
         if not walk.index.numel():
             break
@@ -91,7 +95,7 @@ def iterate(
         new, proper = family.from_natural(trial, walk.p)
         q = family.place(new, walk.p)
         value = normalised_divergence(walk.p.log_atoms, q.log_atoms, alpha)
-        slack = ROUNDING * (1 + walk.value.abs())
+        slack = rounding * (1 + walk.value.abs())
         accept = proper & value.isfinite() & (value <= walk.value + slack)
         rate = family.change(old, new) / walk.step
         # where the divergence is flat to rounding, only the rate shows that a step was too long
@@ -105,7 +109,8 @@ def iterate(
             rate=torch.where(accept, rate, walk.rate),
         )
         ends[walk.index], end_values[walk.index] = walk.natural, walk.value
-        converged = accept & (rate < tol)
+        # a step so short that it is lost to rounding says nothing
+        converged = accept & (rate < least) & (walk.step * least > eps)
         done[walk.index[converged]] = True
         walk = walk.keep(~converged & (walk.step > SMALLEST_STEP))
     best = end_values.reshape(num_starts, batch).nan_to_num(nan=math.inf).argmin(0)

@@ -16,6 +16,16 @@ from torch import Tensor
 from pyrograph.errors import OptionError, ShapeMismatch
 
 
+def check_tensors(measure: object, *names: str) -> None:
+    """Refuse lists and numbers in the place of tensors."""
+    for name in names:
+        value = getattr(measure, name)
+        if not isinstance(value, Tensor):
+            raise OptionError(
+                f"{type(measure).__name__}: {name} is a {type(value).__name__}; give a tensor"
+            )
+
+
 class Atomic:
     """A measure given by the masses of finitely many atoms."""
 
@@ -72,6 +82,7 @@ class Discrete(Atomic):
     num_variables: int = 1
 
     def __post_init__(self):
+        check_tensors(self, "log_mass")
         if not 1 <= self.num_variables <= self.log_mass.dim():
             raise ShapeMismatch(
                 f"Discrete: num_variables={self.num_variables} does not fit log_mass of shape "
@@ -119,6 +130,7 @@ class Gridded(Atomic):
     log_weights: Tensor | None = None
 
     def __post_init__(self):
+        check_tensors(self, "log_density", "points")
         if self.log_weights is None:
             object.__setattr__(self, "log_weights", trapezoid_log_weights(self.points))
         for name in ("points", "log_weights"):
@@ -183,6 +195,9 @@ class Gaussian:
     covariance: Tensor
 
     def __post_init__(self):
+        check_tensors(self, "log_mass", "mean", "covariance")
+        if not self.mean.dim():
+            raise ShapeMismatch("Gaussian: the mean is a number; its shape is [..., d]")
         dim = self.mean.shape[-1]
         if self.covariance.shape[-2:] != (dim, dim):
             raise ShapeMismatch(

@@ -38,7 +38,7 @@ def atom_pair(p: Atomic, q: Atomic, alpha: float | Tensor) -> tuple[Tensor, Tens
 def paired_atoms(p: Atomic, q: Atomic) -> tuple[Tensor, Tensor]:
     """Log masses of ``p`` and ``q`` on their common atoms, ``[..., n]``."""
     kinds = f"{type(p).__name__} and {type(q).__name__}"
-    if type(p) is not type(q) or isinstance(p, Gaussian):
+    if type(p) is not type(q) or not isinstance(p, Atomic):
         raise ShapeMismatch(
             f"{kinds}: both measures must be of one kind; Gaussian.on_grid(p) and "
             "Factorised.joint() put an approximation on the atoms of p"

@@ -57,11 +57,12 @@ def pointwise_divergence(a: Tensor, b: Tensor, alpha: Tensor) -> Tensor:
     limit = is_limit(alpha)
     divisor = torch.where(limit, 1, alpha)
     both = (a > -math.inf) & (b > -math.inf)
-    shift = torch.where(both, torch.maximum(a, b), 0).detach()
-    log_q = torch.where(both, b - shift, 0)
     t = torch.where(both, a - b, 0)
-
     scaled = alpha * t
+    # the largest of p, q and p^alpha q^(1 - alpha), which for alpha < 0 is often the last
+    shift = torch.where(both, torch.maximum(torch.maximum(a, b), b + scaled), 0).detach()
+    log_q = torch.where(both, b - shift, 0)
+
     slope = torch.where(limit, log_q.exp() * t, masked_expm1(log_q, scaled) / divisor)
     direct = (masked_expm1(log_q, t) - slope) / (1 - alpha)
     tiny = torch.maximum(t.abs(), scaled.abs()) < SERIES

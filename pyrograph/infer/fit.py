@@ -26,8 +26,11 @@ def fit(
         options: the engine's.
 
     Raises:
-        OptionError: ``model_args`` is no tuple, or ``model_kwargs`` no dict.
+        OptionError: ``infer`` cannot be called, ``model_args`` is no tuple, or ``model_kwargs``
+            no dict.
     """
+    if not callable(infer):
+        raise OptionError(f"infer={infer!r} is no engine: give a class such as pg.GraphicalSVGD")
     if not isinstance(model_args, tuple | list):
         raise OptionError(
             f"model_args is a {type(model_args).__name__}, not a tuple: for one argument write "

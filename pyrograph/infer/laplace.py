@@ -51,15 +51,23 @@ def mode_and_width(graph, max_steps: int = 500) -> tuple[Tensor, Tensor]:
         InferenceError: the climb ended where the density still rises, naming the site.
     """
     mode, exhausted = find_mode(graph, max_steps)
-    precision = conditional_precision(graph, mode)
-    width = torch.where(precision > 0, precision.clamp_min(1e-300).rsqrt(), 1)
-    if not exhausted:  # else it is on its way, which is good enough to start from
-        _refuse_a_slope(graph, mode, width)
+    width = conditional_width(graph, mode)
+    if exhausted:  # it is on its way, which is good enough to start from
+        return mode, width
+    column = rising_column(graph, mode, width)
+    if column is not None and graph.dtype != torch.float64:  # rounding can end a climb too
+        mode, exhausted = find_mode(graph.to(None, torch.float64), max_steps, mode)
+        mode = mode.to(graph.dtype)
+        width = conditional_width(graph, mode)
+        column = None if exhausted else rising_column(graph, mode, width)
+    if column is not None:
+        _refuse_a_slope(graph, mode, column)
     return mode, width
 
 
-def find_mode(graph, max_steps: int) -> tuple[Tensor, bool]:
-    """The point at which L-BFGS stops, ``[dim]``, and whether for want of steps."""
+def find_mode(graph, max_steps: int, start: Tensor | None = None) -> tuple[Tensor, bool]:
+    """The point at which L-BFGS from ``start`` (zero) stops, ``[dim]``, and whether for want of
+    steps."""
     highest = -math.inf
 
     def descent(x: np.ndarray) -> tuple[float, np.ndarray]:
@@ -68,35 +76,45 @@ def find_mode(graph, max_steps: int) -> tuple[Tensor, bool]:
         try:
             log_p, score = value_and_score(graph, point)
         except NonFiniteDensity:
-            if highest == -math.inf:  # at zero, where the climb starts
+            if highest == -math.inf:  # where the climb starts
                 raise
             # a wall that the line search can backtrack from: infinity spoils its interpolation
             return highest + 1.0, np.zeros(graph.dim)
         highest = max(highest, -float(log_p))
         return -float(log_p), -score[0].double().cpu().numpy()
 
-    found = minimize(
-        descent, np.zeros(graph.dim), jac=True, method="L-BFGS-B", options={"maxiter": max_steps}
-    )
+    begin = np.zeros(graph.dim) if start is None else start.double().cpu().numpy()
+    found = minimize(descent, begin, jac=True, method="L-BFGS-B", options={"maxiter": max_steps})
     out_of_steps = found.status == 1  # SciPy's code for it
     return torch.as_tensor(found.x, dtype=graph.dtype, device=graph.device), out_of_steps
 
 
-def _refuse_a_slope(graph, x: Tensor, width: Tensor) -> None:
-    """Raise where a step of one width along the steepest coordinate still climbs: at a mode it
-    would lose 1/2. The score alone may be rounding, in single precision."""
+def rising_column(graph, x: Tensor, width: Tensor) -> int | None:
+    """The steepest coordinate, if a step of one width along it still climbs: at a mode it would
+    lose 1/2. The score alone may be rounding, in single precision. A wide step can also overshoot,
+    so that a step of 1 is tried too."""
     log_p, score = value_and_score(graph, x[None])
     column = int((score[0].abs() * width).argmax())
-    step = torch.zeros_like(x)
-    step[column] = score[0, column].sign() * width[column].clamp_max(1.0)
-    if float(graph.density((x + step)[None]) - log_p) < RISE:
-        return
+    steps = torch.zeros(2, len(x), dtype=x.dtype, device=x.device)
+    steps[:, column] = torch.stack([width[column], width[column].clamp_max(1.0)])
+    gains = graph.density(x + steps * score[0, column].sign()) - log_p
+    return column if bool((gains >= RISE).any()) else None
+
+
+def _refuse_a_slope(graph, x: Tensor, column: int) -> None:
     raise InferenceError(
-        f'init="laplace" found no mode: the climb ended at log density {float(log_p):.4g}, which '
-        f"still rises along {coordinate_name(graph, column)}. A centred hierarchy has none, its "
+        f'init="laplace" found no mode: the climb ended at log density '
+        f"{float(graph.density(x[None])):.4g}, which still rises along "
+        f"{coordinate_name(graph, column)}. A centred hierarchy has none, its "
         "density grows without bound as the scale goes to 0. Reparameterise it "
         "(pyro.infer.reparam.LocScaleReparam), or leave init= out."
     )
+
+
+def conditional_width(graph, x: Tensor) -> Tensor:
+    """Conditional standard deviations at ``x``, 1 where there is no maximum: ``[dim]``."""
+    precision = conditional_precision(graph, x)
+    return torch.where(precision > 0, precision.clamp_min(1e-300).rsqrt(), 1)
 
 
 def conditional_precision(graph, x: Tensor) -> Tensor:

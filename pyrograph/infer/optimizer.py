@@ -20,6 +20,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from pyrograph.errors import OptionError
 from pyrograph.infer.options import fraction, positive
 
 Memory = dict[str, Tensor]
@@ -91,6 +92,8 @@ class Adam:
 
     def __post_init__(self):
         positive("Adam: lr", self.lr)
+        if not isinstance(self.betas, tuple | list) or len(self.betas) != 2:
+            raise OptionError(f"Adam: betas={self.betas!r} must be two numbers in [0, 1)")
         for beta in self.betas:
             fraction("Adam: betas", beta)
         positive("Adam: eps", self.eps)

@@ -25,7 +25,7 @@ class Summable:
     """Kernels that can be weighted with ``*`` and added with ``+``."""
 
     def __mul__(self, weight: float) -> Sum:
-        if isinstance(weight, bool) or not isinstance(weight, numbers.Real):
+        if not _is_number(weight):
             raise OptionError(
                 f"{self!r} times {weight!r}: kernels are weighted by numbers and added, as in "
                 "0.7 * RBF() + 0.3 * Linear()"
@@ -67,10 +67,18 @@ class Sum(Summable):
         terms: pairs of weight and kernel; a kernel may be a sum.
 
     Raises:
-        OptionError: a weight is not above 0 and finite, or a term is no kernel.
+        OptionError: there are no terms, one is no such pair, a weight is not above 0 and finite,
+            or a kernel is none.
     """
 
     def __init__(self, *terms: tuple[float, Kernel | Summable]):
+        if not terms:
+            raise OptionError("Sum() has no terms: give pairs, as in Sum((0.5, RBF()))")
+        for term in terms:
+            if not (isinstance(term, tuple) and len(term) == 2 and _is_number(term[0])):
+                raise OptionError(
+                    f"{term!r} is no pair of a weight and a kernel, as in Sum((0.5, RBF()))"
+                )
         self.terms = [(w * v, kernel) for w, term in terms for v, kernel in terms_of(term)]
         for weight, kernel in self.terms:
             if not 0 < weight < math.inf:
@@ -91,6 +99,10 @@ def terms_of(kernel: Kernel | Summable) -> list[tuple[float, Kernel | Own]]:
     if not isinstance(kernel, Own):
         _check(kernel)
     return [(1.0, kernel)]
+
+
+def _is_number(weight: object) -> bool:
+    return isinstance(weight, numbers.Real) and not isinstance(weight, bool)
 
 
 def _check(kernel: Kernel) -> None:

@@ -58,7 +58,15 @@ class States(torch.distributions.Categorical):
     @property
     def variance(self) -> Tensor:
         """``[*batch, *event]``."""
-        return torch.tensordot(self.probs, self.values.square(), 1) - self.mean.square()
+        mean = self.mean
+        columns = self.values.flatten(1).T if self.values.dim() > 1 else self.values[None]
+        means = mean.reshape(*self.batch_shape, len(columns)).unbind(-1)
+        # about the mean: E v^2 - (E v)^2 loses the digits of large values
+        spread = [
+            (self.probs * (column - centre[..., None]).square()).sum(-1)
+            for column, centre in zip(columns, means, strict=True)
+        ]
+        return torch.stack(spread, -1).reshape(mean.shape)
 
 
 class Finite(TorchDistribution):

@@ -161,8 +161,11 @@ def _stack_values(parts: list[Operand], counts: list[int]) -> Tensor | None:
     core = head.core
     tensors = []
     for p, n in zip(parts, counts, strict=True):
-        v = torch.zeros(()) if p.values is None else torch.as_tensor(p.values)
-        tensors.append(v.to(head.dtype).expand(n, *core))
+        if isinstance(p.values, Tensor):
+            v = p.values.to(head.dtype)
+        else:  # a number keeps its digits: by way of a tensor of the default dtype it would not
+            v = torch.tensor(p.values or 0, dtype=head.dtype)
+        tensors.append(v.expand(n, *core))
     return torch.cat(tensors)
 
 

@@ -309,6 +309,11 @@ def test_a_periodic_density_is_refused_whatever_wraps_it(angle):
         graphical_ksd(graph, torch.zeros(3, 1))
 
 
+def test_particles_that_are_no_numbers_are_refused(graph):
+    with pytest.raises(OptionError, match=r'particles of site "x" are a str'):
+        graphical_ksd(graph, {"x": "a"})
+
+
 def test_inference_mode_changes_nothing(graph):
     x = torch.randn(5, 4)
     truth, gram = graphical_ksd(graph, x), stein_gram(graph, x)

@@ -94,3 +94,11 @@ def test_misuse_is_refused():
         mmd(torch.zeros(3, 2), torch.zeros(3, 2), statistic="X")
     with pytest.raises(OptionError, match="two particles"):
         mmd(torch.zeros(1, 2), torch.zeros(3, 2), statistic="U")
+
+
+@pytest.mark.parametrize("sample", [np.zeros((3, 2)), {"x": torch.zeros(3)}, None], ids=repr)
+def test_what_is_no_tensor_is_refused_as_a_sample(sample):
+    with pytest.raises(OptionError, match=r"^x is a .*give one tensor"):
+        mmd(sample, torch.zeros(3, 2))
+    with pytest.raises(OptionError, match=r"^y is a .*give one tensor"):
+        mmd(torch.zeros(3, 2), sample)

@@ -1,9 +1,11 @@
 """The variance ratio against what it estimates."""
 
+import pytest
 import torch
 from torch.testing import assert_close
 
 from pyrograph.diagnostics import variance_ratio
+from pyrograph.errors import ShapeMismatch
 
 
 def test_it_is_the_ratio_for_a_shrunken_gaussian():
@@ -21,3 +23,10 @@ def test_it_is_one_on_average_for_draws_of_a_non_gaussian_density():
     x = torch.distributions.Gumbel(0.0, 1.0).sample((4000, 50))
     ratio = variance_ratio(x, (-x).exp() - 1)
     assert abs(float(ratio.mean()) - 1) < 0.01  # standard error 0.003
+
+
+def test_unlike_shapes_are_refused():
+    with pytest.raises(ShapeMismatch, match=r"\(3, 2\) and scores \(3, 3\)"):
+        variance_ratio(torch.zeros(3, 2), torch.zeros(3, 3))
+    with pytest.raises(ShapeMismatch, match=r"\[n, dim\]"):
+        variance_ratio(torch.zeros(3), torch.zeros(3))

@@ -85,3 +85,22 @@ def test_wrong_input_is_refused():
 
 def test_where_all_discrepancies_are_zero_weights_are_equal():
     assert_close(stein_weights(torch.zeros(3, 3)), torch.full((3,), 1 / 3))
+
+
+@pytest.mark.parametrize("matrix", [-torch.eye(3), torch.tensor([[1.0, 0.0], [0.0, -1.0]])])
+def test_a_matrix_with_negative_eigenvalues_is_no_stein_kernel(matrix):
+    with pytest.raises(OptionError, match=r"eigenvalue -1 .*stein_gram"):
+        stein_weights(matrix)
+
+
+def test_whole_numbers_are_no_stein_kernel():
+    for find in (stein_weights, lambda u: stein_thinning(u, 2)):
+        with pytest.raises(OptionError, match=r"int64.*gram\.double"):
+            find(torch.eye(3, dtype=torch.int64))
+
+
+def test_eigenvalues_that_are_rounding_are_none_below_zero():
+    """Rank one in single precision, whose other eigenvalues are of either sign."""
+    v = torch.linspace(1, 2, 200, dtype=torch.float32)
+    weights = stein_weights(v[:, None] * v)
+    assert_close(weights, torch.eye(200, dtype=torch.float32)[0], rtol=0, atol=1e-3)

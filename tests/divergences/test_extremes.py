@@ -104,3 +104,37 @@ def test_the_affinity_of_a_gaussian_without_mass_is_a_power_of_zero(alpha, varia
     assert float(log_affinity(*gaussians(0.3, -math.inf, variance), alpha)) == truth
     assert float(log_affinity(*gaussians(-math.inf, -math.inf, variance), alpha)) == -math.inf
     assert float(optimal_scale(*gaussians(-math.inf, 0.3, variance), alpha)) == -math.inf
+
+
+@pytest.mark.parametrize("alpha", [1.5, 2.0, 3.0, -1.0])
+@pytest.mark.parametrize(("dtype", "reach"), [(torch.float32, 30), (torch.float64, 85)])
+def test_tails_of_a_grid_do_not_overflow(alpha, dtype, reach):
+    """Two centred Gaussians far out, against int p^alpha q^(1 - alpha) by hand, of precision
+    alpha / v_p + (1 - alpha) / v_q."""
+    v_p, v_q = (1.0, 0.8) if alpha > 1 else (0.8, 1.0)
+    x = torch.linspace(-reach, reach, 2001, dtype=dtype)
+    p, q = (
+        Gridded(-0.5 * (x**2 / v + math.log(2 * math.pi * v)), x).scaled(scale)
+        for v, scale in ((v_p, 0.3), (v_q, 0.0))
+    )
+    shared = -0.5 * (alpha * math.log(v_p) + (1 - alpha) * math.log(v_q))
+    log_affinity = shared - 0.5 * math.log(alpha / v_p + (1 - alpha) / v_q)
+    c = alpha * (1 - alpha)
+    mass = math.exp(0.3)
+    truth = (alpha * mass + (1 - alpha) - mass**alpha * math.exp(log_affinity)) / c
+    rtol = 1e-4 if dtype == torch.float32 else 1e-9
+    assert float(alpha_divergence(p, q, alpha)) == pytest.approx(truth, rel=rtol)
+    assert float(scale_free_divergence(p, q, alpha)) == pytest.approx(-log_affinity / c, rel=rtol)
+
+
+def test_the_power_of_two_small_masses_can_be_the_largest():
+    """p = q at the first state; at the second p^2 / q is all, and e^-9."""
+    p, q = (
+        Discrete(torch.tensor([0.0, b], dtype=torch.float32, requires_grad=True))
+        for b in (-100.0, -191.0)
+    )
+    value = alpha_divergence(p, q, 2.0)
+    assert float(value.detach()) == pytest.approx(math.exp(-9) / 2, rel=1e-5)
+    gradient = torch.autograd.grad(value, (p.log_mass, q.log_mass))
+    by_hand = torch.tensor([2.0, -1.0], dtype=torch.float32) * math.exp(-9) / 2
+    assert_close(torch.stack([g[1] for g in gradient]), by_hand, rtol=1e-4, atol=0)

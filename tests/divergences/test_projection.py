@@ -258,3 +258,25 @@ def test_what_cannot_be_projected_is_refused():
         alpha_project(p, FullyFactorised(), 0.0, init=uniform)
     with pytest.raises(OptionError, match="batch"):
         local_minima(Discrete(torch.zeros(3, 2)), FullyFactorised(), 0.0)
+
+
+@pytest.mark.parametrize("alpha", [0.5, 2.0, 5.0])
+@pytest.mark.parametrize("seed", range(4))
+def test_single_precision_settles_to_its_own_digits(alpha, seed):
+    """Truth: SciPy's minimum of -log sum p^alpha q^(1 - alpha) / (alpha (1 - alpha)), by hand.
+    A run that does not settle would warn."""
+    table = 2 * np.random.default_rng(seed).normal(size=(2, 2, 2))
+    log_p = table - np.log(np.exp(table).sum())
+
+    def divergence(logits):
+        one, two, three = (-np.logaddexp(0, np.array([x, -x])) for x in logits)
+        log_q = one[:, None, None] + two[:, None] + three
+        affinity = np.log(np.exp(alpha * log_p + (1 - alpha) * log_q).sum())
+        return -affinity / (alpha * (1 - alpha))
+
+    starts = np.random.default_rng(0).normal(size=(8, 3))
+    ends = [optimize.minimize(divergence, s, options={"gtol": 1e-9}) for s in starts]
+    truth = min(ends, key=lambda end: end.fun).x
+    p = Discrete(torch.tensor(table, dtype=torch.float32), 3)
+    found = [m.exp()[1].item() for m in alpha_project(p, FullyFactorised(), alpha).log_marginals]
+    np.testing.assert_allclose(found, 1 / (1 + np.exp(-truth)), rtol=0, atol=1e-4)

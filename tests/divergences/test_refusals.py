@@ -17,6 +17,7 @@ from pyrograph.divergences import (
     local_minima,
     log_affinity,
     optimal_scale,
+    project,
     scale_free_divergence,
 )
 from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch, ZeroMass
@@ -150,3 +151,56 @@ def test_a_start_that_is_no_member_of_the_family_is_refused(method):
         start(uniform(2, 3), Gaussian1D)
     with pytest.raises(ShapeMismatch, match="2 dimensions; a grid on the line takes one"):
         start(gaussian(), Gaussian1D)
+
+
+WRONG = {
+    "step": ["a", None, 0.0, 1.5, True],
+    "tol": ["a", None, NAN, -1.0],
+    "max_steps": ["a", None, -3, 2.5],
+    "restarts": ["a", None, -1, 1.5],
+}
+
+
+@pytest.mark.parametrize("name, value", [(n, v) for n, values in WRONG.items() for v in values])
+def test_options_out_of_range_are_refused_by_name(name, value):
+    for method in ("fixed point", "direct"):
+        with pytest.raises(OptionError, match=f"^{name}="):
+            alpha_project(Discrete(TABLE, 2), FullyFactorised(), 0.5, method, **{name: value})
+    if name == "restarts":
+        with pytest.raises(OptionError, match=r"^restarts="):
+            local_minima(Discrete(TABLE, 2), FullyFactorised(), 0.5, restarts=value)
+
+
+@pytest.mark.parametrize("family", [FullyFactorised, None, "FullyFactorised"])
+@pytest.mark.parametrize("solve", [project_directly, project_by_iteration, minima, project])
+def test_what_is_no_family_is_refused(solve, family):
+    with pytest.raises(OptionError, match=r"is no family: give FullyFactorised\(\)"):
+        solve(Discrete(TABLE, 2), family)
+
+
+def test_the_projection_in_kl_refuses_what_the_others_do():
+    with pytest.raises(NonFiniteDensity, match=r"^p has log masses"):
+        project(discrete(NAN, 0.0), FullyFactorised())
+    with pytest.raises(ZeroMass, match=r"^p has no mass"):
+        project(discrete(-INF, -INF), FullyFactorised())
+
+
+@pytest.mark.parametrize("alpha", [-1.0, 0.0, 0.5, 2.0])
+def test_no_scale_of_a_zero_measure_is_the_best(alpha):
+    with pytest.raises(ZeroMass, match=r"^q has no mass"):
+        optimal_scale(discrete(0.0, 1.0), discrete(-INF, -INF), alpha)
+
+
+def test_what_is_no_measure_is_refused():
+    one = torch.zeros(1)
+    for of in QUANTITIES:
+        with pytest.raises(ShapeMismatch, match="Tensor and Tensor"):
+            of(one, one, 0.5)
+    with pytest.raises(OptionError, match="Discrete: log_mass is a list"):
+        Discrete([0.0, 1.0])
+    with pytest.raises(OptionError, match="Gridded: points is a list"):
+        Gridded(one, [0.0])
+    with pytest.raises(OptionError, match="Gaussian: log_mass is a float"):
+        Gaussian(0.0, one, torch.eye(1))
+    with pytest.raises(ShapeMismatch, match="the mean is a number"):
+        Gaussian(torch.zeros(()), torch.zeros(()), torch.eye(1))

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from pyrograph.errors import InferenceError, NonFiniteDensity
 from pyrograph.graph import trace_graph
 from pyrograph.infer import AdaGrad, Adam, GraphicalSVGD, RMSProp
-from pyrograph.infer.laplace import mode_and_width
+from pyrograph.infer.laplace import mode_and_width, rising_column
 
 from .programs import chain_truth, gaussian_chain
 
@@ -144,3 +144,47 @@ def test_a_centred_hierarchy_has_no_mode_and_is_told_what_to_do(num_groups, dtyp
     engine = GraphicalSVGD(model, init="laplace", dtype=dtype, progress=False)
     with pytest.raises(InferenceError, match=r'no mode.*site "(tau|theta|mu)".*LocScaleReparam'):
         engine.setup()
+
+
+@pytest.mark.parametrize("seed", [3, 7])
+def test_wide_coordinates_are_climbed_to_the_end_in_single_precision(seed):
+    """Truth: the density written out in double precision, whose score is zero at a mode."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = 0.1 * torch.randn(4, 2, generator=generator, dtype=torch.float32)
+    y = 100 * torch.randn(4, generator=generator, dtype=torch.float32)
+
+    def number(value):
+        return torch.tensor(value, dtype=torch.float32)
+
+    def model():
+        with pyro.plate("p", 2):
+            x = pyro.sample("x", dist.Normal(number(0.0), number(100.0)))
+        t = pyro.sample("t", dist.Gamma(number(3.0), number(2.0)))
+        with pyro.plate("q", 4):
+            pyro.sample("y", dist.Normal(rows @ x, t.sqrt()), obs=y)
+
+    def log_density(z):
+        x, log_t = z[:2], z[2]
+        prior = -0.5 * (x / 100).square().sum() + 3 * log_t - 2 * log_t.exp()
+        residual = y.double() - rows.double() @ x
+        return prior - 0.5 * residual.square().sum() / log_t.exp() - 2 * log_t
+
+    mode, width = mode_and_width(trace_graph(model, unconstrained=True))
+    point = mode.double().requires_grad_()
+    (score,) = torch.autograd.grad(log_density(point), point)
+    hessian = torch.autograd.functional.hessian(log_density, point.detach())
+    assert_close(width.double(), (-hessian.diagonal()).rsqrt(), rtol=0.05, atol=0)
+    assert float((score.abs() * width).max()) < 0.3
+
+
+def test_a_slope_along_a_wide_coordinate_is_no_mode():
+    """1000 wide by its curvature, and the climb is cut short far below the top."""
+    x = torch.tensor([0.0])
+
+    def model():
+        pyro.sample("x", dist.Normal(1e4, 1e3))
+
+    graph = trace_graph(model, unconstrained=True)
+    width = torch.tensor([1e3])
+    assert rising_column(graph, x, width) == 0
+    assert rising_column(graph, torch.tensor([1e4 - 500.0]), width) is None

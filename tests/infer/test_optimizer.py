@@ -68,6 +68,8 @@ def test_steps_leave_their_inputs_alone_and_zero_directions_do_not_move(rule):
         lambda: AdaGrad(lr=0),
         lambda: Adam(lr=-1.0),
         lambda: Adam(betas=(0.9, 1.0)),
+        lambda: Adam(betas=0.9),
+        lambda: Adam(betas=(0.9, 0.9, 0.9)),
         lambda: RMSProp(decay=1.5),
         lambda: RMSProp(eps=0.0),
     ],

@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from pyrograph.errors import OptionError
-from pyrograph.kernels import IMQ, RBF, Layout, Linear, Mixed, RandomNeighbors, SteinOperator
+from pyrograph.kernels import IMQ, RBF, Layout, Linear, Mixed, RandomNeighbors, SteinOperator, Sum
 
 
 def test_the_sum_of_a_list_is_the_sum_of_its_terms():
@@ -38,3 +38,9 @@ def test_a_spread_whose_inverse_square_overflows_counts_as_none():
     # k = 1: all particles feel the mean score
     assert_close(field.direction, score.mean(0).expand(6, 2))
     assert_close(field.discrepancy().float(), score.mean(0).square().sum())
+
+
+@pytest.mark.parametrize("terms", [(), (RBF(),), (("a", RBF()),), ((True, RBF()),), ((1.0,),)])
+def test_a_sum_takes_pairs_of_a_number_and_a_kernel(terms):
+    with pytest.raises(OptionError, match=r"Sum\(\(0\.5, RBF\(\)\)\)"):
+        Sum(*terms)

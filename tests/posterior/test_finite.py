@@ -112,3 +112,16 @@ def test_states_have_the_moments_of_their_values():
     one_hot = States(torch.eye(3), probs.log())
     assert_close(one_hot.mean, probs)
     assert_close(one_hot.variance, probs * (1 - probs))
+
+
+@pytest.mark.parametrize("event", [(), (1,), (2, 1)])
+def test_variances_of_large_values_keep_their_digits_in_single_precision(event):
+    """Truth: three numbers about 2000, in Python's floats."""
+    numbers = torch.tensor([1999.0, 2000.0, 2002.0], dtype=torch.float32)
+    values = numbers.reshape(3, *(1,) * len(event)).expand(3, *event)
+    weights = [0.25, 0.5, 0.25]
+    logits = torch.tensor(weights, dtype=torch.float32).log().expand(4, 3)
+    mean = sum(w * x for w, x in zip(weights, numbers.tolist(), strict=True))
+    truth = sum(w * (x - mean) ** 2 for w, x in zip(weights, numbers.tolist(), strict=True))
+    found = States(values, logits).variance
+    assert_close(found, torch.full((4, *event), truth, dtype=torch.float32), rtol=1e-5, atol=0)

@@ -8,6 +8,9 @@ read a second time with 2 eps in that place, and
 
     zero  <=>  log f = -inf,  or  log f gains (log 2, or a multiple) when eps is doubled.
 
+A distribution made outside of the model keeps the logits that torch once computed with eps: where
+they are log eps to the last digit, they are doubled by hand.
+
 Exact for zeros and ones; probabilities within 2 eps of them count as such, since torch moves them
 too. It costs one more reading. A factor that is eps by the user's own hand is no zero.
 """
@@ -20,8 +23,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
+from pyro.poutine.messenger import Messenger
 from torch import Tensor
-from torch.distributions import utils
+from torch.distributions import Distribution, utils
 
 from pyrograph.errors import StructureError, UnsupportedFactor
 from pyrograph.graph import FactorGraph
@@ -29,8 +33,52 @@ from pyrograph.infer.dpvi.network import EXCLUDED, Network
 
 #: Gain of a log value that is no rounding: log 2, also where a statement is scaled down.
 GAIN = 1e-3
-#: Relative to log eps: what a multiple of it may be off by.
-ROUNDING = 1e-5
+#: Relative to log eps: what it may be off by, which is its last digit in single precision.
+ROUNDING = 1e-7
+
+
+class _KeptLogits(Messenger):
+    """Doubles the eps in logits that distributions hold from before; they get them back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.original: list[tuple[Distribution, Tensor]] = []
+
+    def _pyro_sample(self, msg: dict) -> None:
+        for fn in _parts(msg["fn"]):
+            logits = vars(fn).get("logits")
+            if isinstance(logits, Tensor) and logits.is_floating_point():
+                self._double(fn, logits)
+
+    def _double(self, fn: Distribution, logits: Tensor) -> None:
+        with torch._C._DisableTorchDispatch():  # a look at numbers, which is not the program's
+            at_eps = _is_log_eps(logits)
+            if not bool(at_eps.any()):
+                return
+        self.original.append((fn, logits))
+        fn.logits = torch.where(at_eps, logits - logits.sign() * math.log(2), logits)
+
+    def restore(self) -> None:
+        while self.original:
+            fn, logits = self.original.pop()
+            fn.logits = logits
+
+
+def _parts(fn: object) -> Iterator[Distribution]:
+    """A distribution and those that it is made of."""
+    if isinstance(fn, Distribution):
+        yield fn
+        for part in vars(fn).values():
+            yield from _parts(part)
+
+
+def _is_log_eps(logits: Tensor) -> Tensor:
+    """Whether they are the log odds of eps or of 1 - eps, in either precision."""
+    found = torch.zeros_like(logits, dtype=torch.bool)
+    for dtype in (torch.float32, torch.float64):
+        log_eps = math.log(torch.finfo(dtype).eps)
+        found |= (logits.abs() + log_eps).abs() <= -ROUNDING * log_eps
+    return found
 
 
 @contextmanager
@@ -42,13 +90,14 @@ def doubled_eps() -> Iterator[None]:
         eps = 2 * torch.finfo(probs.dtype).eps
         return probs.clamp(min=eps, max=1 - eps)
 
-    utils.clamp_probs = clamp_probs
+    utils.clamp_probs, kept = clamp_probs, _KeptLogits()
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), kept:
             warnings.simplefilter("ignore")
             yield
     finally:
         utils.clamp_probs = original
+        kept.restore()
 
 
 def zero_entries(
@@ -77,23 +126,10 @@ def zero_entries(
             "the program has other factors when it is read again with the same random numbers: it "
             "depends on something that changes from one run to the next. Pass that as an argument."
         )
-    found = []
-    for group, zero, now, then in zip(graph.factors, zeros, network.tables, again, strict=True):
-        zero = zero | ((then.values - now.values).flatten(1) > GAIN)
-        if not graph.sites.keys().isdisjoint(group.statements):
-            zero |= _multiples_of_log_eps(now.values.flatten(1))
-        found.append(zero)
-    return found
-
-
-def _multiples_of_log_eps(values: Tensor) -> Tensor:
-    """Priors made outside of the model may keep the logits of their first reading."""
-    found = torch.zeros_like(values, dtype=torch.bool)
-    for dtype in (torch.float32, torch.float64):
-        multiple = values / math.log(torch.finfo(dtype).eps)
-        near = (multiple - multiple.round()).abs() <= ROUNDING * multiple
-        found |= near & (multiple > 0.5)
-    return found
+    return [
+        zero | ((then.values - now.values).flatten(1) > GAIN)
+        for zero, now, then in zip(zeros, network.tables, again, strict=True)
+    ]
 
 
 def refuse_zeros(graph: FactorGraph, zeros: Sequence[Tensor]) -> None:

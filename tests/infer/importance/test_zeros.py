@@ -118,6 +118,58 @@ def test_a_hidden_zero_is_exact_once_it_is_summed_out(name, truth, dtype):
     assert_close(found, torch.tensor(truth, dtype=dtype), rtol=0, atol=1e-6)
 
 
+OUTSIDE = {
+    "Binomial": (lambda p: dist.Binomial(2, p), [False, True, True]),
+    "Categorical": (lambda p: dist.Categorical(torch.stack([1 - p, p, p])), [False, True, True]),
+    "Masked": (lambda p: dist.Bernoulli(p).mask(torch.tensor(True)), [False, True]),
+    "OneHotCategorical": (lambda p: dist.OneHotCategorical(torch.stack([p, 1 - p])), [True, False]),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_priors_made_outside_hide_no_zero_and_keep_their_logits(name, dtype):
+    make, truth = OUTSIDE[name]
+    prior = make(torch.zeros((), dtype=dtype))
+    value = prior.enumerate_support()
+    before = prior.log_prob(value)
+    assert entries(lambda: pyro.sample("z", prior))["z"] == truth
+    assert torch.equal(prior.log_prob(value), before)
+
+
+def near_a_multiple_of_log_eps():
+    """A binomial prior with a state whose log probability is one to 1e-5, and that state."""
+    for total in range(20, 400):
+        prior = dist.Binomial(total, torch.tensor(0.3))
+        log_probs = prior.log_prob(torch.arange(total + 1.0))
+        multiple = log_probs / math.log(torch.finfo(torch.float32).eps)
+        near = (multiple - multiple.round()).abs() <= 1e-5 * multiple
+        near &= (multiple > 0.5) & (log_probs > -60)
+        if bool(near.any()):
+            return total, int(near.nonzero()[0])
+    raise AssertionError("no such state")
+
+
+def test_a_small_prior_probability_is_no_zero():
+    """Truth: Bayes' rule over the states, by hand."""
+    total, state = near_a_multiple_of_log_eps()
+
+    def model():
+        n = pyro.sample("n", dist.Binomial(total, torch.tensor(0.3)))
+        pyro.sample("y", dist.Normal(n, 0.3), obs=torch.tensor(float(state)))
+        pyro.sample("b", dist.Bernoulli(0.4))
+
+    samples = {"n": torch.zeros(2), "b": torch.tensor([0.0, 1.0])}
+    engine = pg.CollapsedBBIS(model, samples=samples, collapse=[("n", ())], progress=False)
+    k = torch.arange(total + 1, dtype=torch.float64)
+    choose = math.lgamma(total + 1) - (k + 1).lgamma() - (total - k + 1).lgamma()
+    prior = choose + k * math.log(0.3) + (total - k) * math.log(0.7)
+    truth = (prior - 0.5 * ((k - state) / 0.3) ** 2).softmax(0)
+    assert_close(engine.run().marginal("n").probs.double(), truth, rtol=0, atol=1e-5)
+    near = {"n": state + torch.arange(-1.0, 1.0), "b": torch.tensor([0.0, 1.0])}
+    pg.BBIS(model, samples=near, progress=False).run()  # does not refuse it
+
+
 def test_a_second_reading_leaves_no_trace():
     model, clamp = PROGRAMS["Categorical"], utils.clamp_probs
 
