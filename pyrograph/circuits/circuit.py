@@ -167,6 +167,7 @@ class Circuit(nn.Module):
         """Read what :meth:`save` wrote, bit by bit the same.
 
         Raises:
+            DataNotFound: there is no such file.
             DataFormatError: naming file and line.
         """
         from pyrograph.circuits.text import read_circuit

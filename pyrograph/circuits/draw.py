@@ -21,8 +21,15 @@ def draw_circuit(circuit: Circuit, ax=None, names: Sequence[str] | None = None):
         names: of the variables; ``x0``, ``x1``, ... by default.
 
     Raises:
-        OptionError: the circuit has more than 200 units.
+        OptionError: the circuit has more than 200 units, or not as many variables as names.
     """
+    if names is None:
+        names = [f"x{i}" for i in range(circuit.num_variables)]
+    if len(names) != circuit.num_variables:
+        raise OptionError(
+            f"names= has {len(names)} names for the circuit's {circuit.num_variables} variables: "
+            "give one each"
+        )
     units = circuit.units
     if len(units) > MAX_UNITS:
         raise OptionError(
@@ -34,7 +41,6 @@ def draw_circuit(circuit: Circuit, ax=None, names: Sequence[str] | None = None):
 
     if ax is None:
         _, ax = plt.subplots(figsize=(8, 6), layout="constrained")
-    names = names or [f"x{i}" for i in range(circuit.num_variables)]
     net = nx.DiGraph()
     net.add_nodes_from((n, {"layer": int(depth)}) for n, depth in enumerate(units.depth))
     net.add_edges_from(zip(units.parent.tolist(), units.child.tolist(), strict=True))

@@ -57,7 +57,7 @@ class ExpectedSVR:
 
     Raises:
         ShapeMismatch: the parts do not fit each other.
-        OptionError: a coefficient is not finite, or ``circuit`` is none.
+        OptionError: a coefficient or the intercept is not finite, or ``circuit`` is none.
     """
 
     def __init__(
@@ -82,6 +82,9 @@ class ExpectedSVR:
             raise ShapeMismatch(f"{count} coefficients for {shape[0]} support vectors")
         if not bool(numbers(dual_coef).isfinite().all()):
             raise OptionError("dual_coef has a coefficient that is NaN or infinite")
+        offset = numbers(intercept)
+        if offset.numel() != 1 or not bool(offset.isfinite().all()):
+            raise OptionError(f"intercept={intercept!r} must be one finite number")
 
     @staticmethod
     def from_sklearn(svr: SVR | NuSVR, circuit: Circuit) -> ExpectedSVR:

@@ -77,6 +77,7 @@ def read_circuit(path: str | os.PathLike[str]) -> Circuit:
     """Read a circuit that :func:`write_circuit` wrote, or a hand.
 
     Raises:
+        DataNotFound: there is no such file.
         DataFormatError: naming file and line.
     """
     return _Reader(Path(path)).circuit()

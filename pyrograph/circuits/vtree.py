@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from pyrograph.errors import DataFormatError
+from pyrograph.errors import DataFormatError, DataNotFound
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,14 @@ def text_lines(path: str | os.PathLike[str]) -> list[str]:
     """The lines of a file in UTF-8.
 
     Raises:
+        DataNotFound: there is no such file.
         DataFormatError: the file is no text.
     """
+    if not Path(path).is_file():
+        raise DataNotFound(
+            f"there is no file {str(path)!r}; look at the path, which is taken from "
+            f"{str(Path.cwd())!r} on if it is relative."
+        )
     try:
         return Path(path).read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:

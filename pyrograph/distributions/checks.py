@@ -4,6 +4,8 @@ Reading the value of a tensor is what a traced program may not do with its laten
 tracer turns validation off for its run; shapes are checked always.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
@@ -65,6 +67,22 @@ def require_count(owner: str, name: str, value: int, least: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise OptionError(f"{owner}: {name}={value!r} must be a whole number, at least {least}")
     return value
+
+
+def require_expansion(owner: str, batch: torch.Size, wanted: Sequence[int]) -> torch.Size:
+    """The batch shape that one of shape ``batch`` is expanded to.
+
+    Raises:
+        ShapeMismatch: it does not expand to that.
+    """
+    wanted = torch.Size(wanted)
+    missing = len(wanted) - len(batch)
+    if missing < 0 or any(b not in (1, w) for b, w in zip(batch, wanted[missing:], strict=True)):
+        raise ShapeMismatch(
+            f"{owner}: a batch of shape {tuple(batch)} does not expand to {tuple(wanted)}; "
+            "dimensions may be added on the left, and those of size 1 take any size"
+        )
+    return wanted
 
 
 def require_labels(owner: str, name: str, z: Tensor, length: int | None = None) -> Tensor:

@@ -18,6 +18,7 @@ from torch.distributions import constraints
 from pyrograph.distributions.checks import (
     floats,
     require_count,
+    require_expansion,
     require_labels,
     require_positive,
     unbatched,
@@ -53,9 +54,9 @@ class ChineseRestaurant(TorchDistribution):
 
     def expand(self, batch_shape, _instance=None):
         new = self._get_checked_instance(ChineseRestaurant, _instance)
+        batch = require_expansion("ChineseRestaurant", self.batch_shape, batch_shape)
         new.n = self.n
-        new.alpha = self.alpha.expand(batch_shape)
-        batch = torch.Size(batch_shape)
+        new.alpha = self.alpha.expand(batch)
         super(ChineseRestaurant, new).__init__(batch, self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
         return new

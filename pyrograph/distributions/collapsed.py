@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from pyrograph.distributions.beta_bernoulli import BetaBernoulli, Cells, LineTerm, RelationScores
-from pyrograph.distributions.checks import require_labels, require_tensor
+from pyrograph.distributions.checks import require_expansion, require_labels, require_tensor
 from pyrograph.distributions.dirichlet_categorical import DirichletCategorical
 from pyrograph.distributions.incremental import Clusters
 from pyrograph.distributions.labels import Runs, by_appearance
@@ -72,8 +72,8 @@ class CollapsedMixture(TorchDistribution):
 
     def expand(self, batch_shape, _instance=None):
         new = self._get_checked_instance(CollapsedMixture, _instance)
+        batch = require_expansion("CollapsedMixture", self.batch_shape, batch_shape)
         new.component = self.component
-        batch = torch.Size(batch_shape)
         new.z = _expanded(self.z, batch)
         super(CollapsedMixture, new).__init__(batch, self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
@@ -165,7 +165,7 @@ class CollapsedRelation(TorchDistribution):
 
     def expand(self, batch_shape, _instance=None):
         new = self._get_checked_instance(CollapsedRelation, _instance)
-        batch = torch.Size(batch_shape)
+        batch = require_expansion("CollapsedRelation", self.batch_shape, batch_shape)
         new.component, new.observed = self.component, self.observed
         new.rows, new.columns = _expanded(self.rows, batch), _expanded(self.columns, batch)
         super(CollapsedRelation, new).__init__(batch, self.event_shape, validate_args=False)

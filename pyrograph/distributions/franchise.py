@@ -43,6 +43,7 @@ from torch.distributions import constraints
 from pyrograph.distributions.checks import (
     floats,
     require_count,
+    require_expansion,
     require_labels,
     require_positive,
     unbatched,
@@ -100,10 +101,11 @@ class ChineseRestaurantFranchise(TorchDistribution):
 
     def expand(self, batch_shape, _instance=None):
         new = self._get_checked_instance(ChineseRestaurantFranchise, _instance)
+        batch = require_expansion("ChineseRestaurantFranchise", self.batch_shape, batch_shape)
         new.n, new.urn = self.n, self.urn
-        new.alpha, new.gamma = self.alpha.expand(batch_shape), self.gamma.expand(batch_shape)
+        new.alpha, new.gamma = self.alpha.expand(batch), self.gamma.expand(batch)
         super(ChineseRestaurantFranchise, new).__init__(
-            torch.Size(batch_shape), self.event_shape, validate_args=False
+            batch, self.event_shape, validate_args=False
         )
         new._validate_args = self._validate_args
         return new

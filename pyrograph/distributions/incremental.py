@@ -190,6 +190,7 @@ class Clusters:
 
     def scores(self, i: int) -> Tensor:
         seating = self.seating
+        seating.require(i)
         if seating.inside[i]:
             raise OptionError(f"element {i} is present; take it out before scoring its places")
         if not self.by_cluster:
@@ -240,8 +241,11 @@ def join(*parts: Clusters) -> Clusters:
     """One state for several terms over the same labels (prior and likelihoods).
 
     Raises:
+        OptionError: there are no parts.
         ShapeMismatch: the parts do not have the same labels.
     """
+    if not parts:
+        raise OptionError("join() has nothing to join: give the states of a prior and of data")
     first = parts[0]
     for part in parts[1:]:
         if part.labels.shape != first.labels.shape or bool((part.labels != first.labels).any()):

@@ -161,7 +161,19 @@ class Seating:
         """``[P, n]``, ``absent`` for elements that are out."""
         return torch.where(self._labels < 0, absent, self.labels)
 
+    def require(self, i: int) -> None:
+        """Raise unless there is an element i.
+
+        Raises:
+            OptionError: there is none.
+        """
+        if not 0 <= i < len(self.inside):
+            raise OptionError(
+                f"there is no element {i}: elements are numbered 0, ..., {len(self.inside) - 1}"
+            )
+
     def slot_of(self, i: int) -> Tensor:
+        self.require(i)
         return self._labels[:, i].long()
 
     @property
@@ -200,6 +212,7 @@ class Seating:
         Row k of those, changed, is row ``start + k`` of the pool, where start is ``num_rows``
         before.
         """
+        self.require(i)
         if self.inside[i] != (sign < 0):
             state = "present already; take it out first" if sign > 0 else "out already"
             raise OptionError(f"element {i} is {state}")

@@ -20,7 +20,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from pyrograph.distributions.checks import floats, require_positive
+from pyrograph.distributions.checks import floats, require_expansion, require_positive
 from pyrograph.errors import OptionError, ShapeMismatch
 
 
@@ -95,11 +95,12 @@ class TruncatedLaplace(TorchDistribution):
 
     def expand(self, batch_shape, _instance=None):
         new = self._get_checked_instance(TruncatedLaplace, _instance)
+        batch = require_expansion("TruncatedLaplace", self.batch_shape, batch_shape)
         new.is_proper = self.is_proper
         for name in ("loc", "scale", "cut", "low", "high"):
             value = getattr(self, name)
-            setattr(new, name, None if value is None else value.expand(batch_shape))
-        super(TruncatedLaplace, new).__init__(torch.Size(batch_shape), validate_args=False)
+            setattr(new, name, None if value is None else value.expand(batch))
+        super(TruncatedLaplace, new).__init__(batch, validate_args=False)
         new._validate_args = self._validate_args
         return new
 

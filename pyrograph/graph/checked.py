@@ -11,6 +11,42 @@ from pyrograph.errors import NonFiniteDensity, UnsupportedFactor
 from pyrograph.graph.factor_graph import FactorGraph
 from pyrograph.graph.factor_group import FactorGroup
 
+#: How the statements of log Jacobians end, which hold no node in place by themselves.
+JACOBIAN = ":jacobian"
+
+
+def unread_nodes(graph: FactorGraph) -> list[int]:
+    """Nodes that no factor reads, but for log Jacobians: they are masked out. Ascending."""
+    unread = torch.ones(graph.num_nodes, dtype=torch.bool, device=graph.device)
+    for group in graph.factors:
+        if not all(name.endswith(JACOBIAN) for name in group.statements):
+            unread[group.scope.flatten()] = False
+    return unread.nonzero()[:, 0].tolist()
+
+
+def note_on_unread(graph: FactorGraph) -> str | None:
+    """What discrete nodes that are masked out do to the evidence; None where there are none."""
+    nodes = [graph.nodes[node] for node in unread_nodes(graph)]
+    cards = {node: graph.sites[node[0]].cardinality for node in nodes}
+    unread = [node for node in nodes if cards[node]]
+    if not unread:
+        return None
+    site, index = unread[0]
+    first = f'"{site}"{list(index) if index else ""}'
+    if len(unread) == 1:
+        who = f"node {first} (masked out): each of its {cards[unread[0]]} states counts alike"
+        adds = f"adds log {cards[unread[0]]}"
+    else:
+        who = (
+            f"{len(unread)} discrete nodes (masked out), {first} the first: their states count "
+            "alike"
+        )
+        adds = f"add {sum(math.log(cards[node]) for node in unread):.5g}"
+    return (
+        f"No factor reads {who} and {adds} to the evidence, where Pyro's enumeration would keep "
+        "the prior. Sample the unmasked elements alone."
+    )
+
 
 def table_of(graph: FactorGraph, group: FactorGroup, budget: int, advice: str = "") -> Tensor:
     """Log values of a group's factors in all states, minus infinity for a zero.

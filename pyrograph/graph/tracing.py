@@ -252,8 +252,10 @@ def _verify(graph: FactorGraph, point: Point, reading: Reading) -> None:
                 )
             raise VerificationError(
                 f"{message}The program is not a fixed function of its latents: it draws random "
-                f"numbers outside pyro.sample, keeps state between runs, or reads a latent's "
-                f"value in a way that was not caught. Please remove that (or report it)."
+                f"numbers outside pyro.sample, keeps state between runs, changes a tensor in place "
+                f"after a statement used it (write mask = mask | new in the place of mask |= new), "
+                f"or reads a latent's value in a way that was not caught. Please remove that (or "
+                f"report it)."
             )
 
 

@@ -19,7 +19,7 @@ from tqdm import tqdm
 from pyrograph.diagnostics.score import outside_inference_mode
 from pyrograph.errors import ConvergenceWarning, InferenceError, OptionError, ShapeMismatch
 from pyrograph.graph import FactorGraph, trace_graph
-from pyrograph.graph.checked import constant_of
+from pyrograph.graph.checked import constant_of, note_on_unread
 from pyrograph.infer.options import count, floating, positive, refuse_unknown
 from pyrograph.infer.requires import Requirement, check_program, refuse_no_mass
 from pyrograph.posterior import Posterior
@@ -208,6 +208,12 @@ class Engine(ABC):
     @property
     def status(self) -> str:
         """``"converged"``, or what happened and what to do."""
+        # a labelled program stands in the graph's place, or nothing does yet
+        note = note_on_unread(self._graph) if isinstance(self._graph, FactorGraph) else None
+        return with_notes(self._outcome(), [] if note is None else [note])
+
+    def _outcome(self) -> str:
+        """How the run went."""
         if self.converged:
             return "converged"
         measured = self._history.get(self.monitor)

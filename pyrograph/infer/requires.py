@@ -36,7 +36,9 @@ def refuse_periodic(msg: dict, engine: str) -> None:
         return
     raise UnsupportedSite(
         f'site "{msg["name"]}" ({type(fn).__name__}): its density is periodic, and {engine} needs '
-        f"one with an integral over the reals. {DRAW_THE_PLANE}"
+        f"one with an integral over the reals. {DRAW_THE_PLANE} The uniform angle has a density "
+        "too, 1 / (2 pi): for the evidence of this program add log(2 pi) to that factor, for every "
+        "angle."
     )
 
 

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from pyrograph.errors import OptionError
 from pyrograph.graph import FactorGraph
-from pyrograph.posterior.finite import Finite, States
+from pyrograph.posterior.finite import Finite, States, state_quantile
 from pyrograph.posterior.joint_states import JointStateGuide
 from pyrograph.posterior.posterior import Posterior, draw_indices
-from pyrograph.posterior.site_guide import with_states
+from pyrograph.posterior.site_guide import levels, with_states
 
 
 def values_of(graph: FactorGraph, x: Tensor) -> dict[str, Tensor]:
@@ -180,3 +180,35 @@ class DiscreteParticleGuide(JointStateGuide):
             shape = (*site["batch_shape"], *site["event_shape"])
             out[name] = site["values"].to(codes.device)[codes].reshape(shape)
         return out
+
+    @torch.no_grad()
+    def quantiles(self, quantiles: Sequence[float], *args, **kwargs) -> dict[str, Tensor]:
+        """``{site: [len(quantiles), *shape]}``: of every node the least value that is reached with
+        the probability asked for. States that are vectors have no order: their sites are left out.
+
+        Raises:
+            OptionError: they are no sequence of numbers from 0 to 1, or there are none.
+        """
+        wanted, start, out = levels(quantiles), 0, {}
+        for k, (name, site) in enumerate(self.sites.items()):
+            size = torch.Size(site["batch_shape"]).numel()
+            codes = self.codes[:, start : start + size]
+            start += size
+            values = site["values"].to(codes.device)
+            if values.dim() > 1:
+                continue
+            shares = self._shares(codes, len(values), getattr(self, f"states_{k}", None))
+            # shares add up to 1 but for rounding, and states of none behind are not reached
+            total = shares[:, values.argsort()].cumsum(1)[:, -1:]
+            found = [values[state_quantile(values, shares, q * total)] for q in wanted]
+            out[name] = torch.stack(found).reshape(len(wanted), *site["batch_shape"])
+        return out
+
+    def _shares(self, codes: Tensor, num_states: int, log_p: Tensor | None) -> Tensor:
+        """``[nodes, c]``: the marginal of nodes with states ``codes [K, nodes]``, or with ``log_p
+        [nodes, K, c]`` given the joint state."""
+        weights = self.logits.double().softmax(0)
+        if log_p is not None:
+            return (log_p.double().exp() * weights.unsqueeze(1)).sum(1)
+        shares = weights.new_zeros(codes.shape[1], num_states)
+        return shares.scatter_add_(1, codes.t(), weights.expand(codes.shape[1], -1))

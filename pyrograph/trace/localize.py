@@ -26,6 +26,10 @@ from pyrograph.trace.tape import Operand, Tape
 _BOUNDS = {torch.finfo(d).max for d in (torch.float64, torch.float32, torch.bfloat16)}
 
 
+def _is_narrower(a: torch.dtype, b: torch.dtype) -> bool:
+    return torch.finfo(a).bits < torch.finfo(b).bits
+
+
 def _gather(buffer: int, positions: Tensor | None, size: int) -> Gather:
     if positions is None:
         return Gather(buffer)
@@ -38,10 +42,13 @@ def _gather(buffer: int, positions: Tensor | None, size: int) -> Gather:
     return Gather(buffer, index=positions)
 
 
-def _in_range(static: Any, dtype: torch.dtype) -> Any:
-    """A step's own numbers beyond a dtype: a wider one's bounds are its bounds, others infinite."""
+def _in_dtype(static: Any, dtype: torch.dtype) -> Any:
+    """A step's own options: floating dtypes are this one, and of numbers beyond it a wider one's
+    bounds are its bounds, others infinite."""
     if type(static) is tuple:
-        return tuple(_in_range(v, dtype) for v in static)
+        return tuple(_in_dtype(v, dtype) for v in static)
+    if isinstance(static, torch.dtype):
+        return dtype if static.is_floating_point else static
     limit = torch.finfo(dtype).max
     if isinstance(static, float) and math.isfinite(static) and abs(static) > limit:
         return math.copysign(limit if abs(static) in _BOUNDS else math.inf, static)
@@ -242,6 +249,17 @@ class LocalProgram:
         out._values = out._total = None
         return out
 
+    def in_dtype(self, dtype: torch.dtype) -> LocalProgram:
+        """The same program with all that is computed in narrower floating dtypes in this one."""
+        reads = [r for line in self.lines for r in line.reads] + [self.output]
+        dtypes = {line.dtype for line in self.lines} | {read.dtype for read in reads}
+        if not any(d.is_floating_point and _is_narrower(d, dtype) for d in dtypes):
+            return self
+        out = copy(self)
+        out.lines = [replace(line, reads=[replace(r) for r in line.reads]) for line in self.lines]
+        out.output = replace(self.output)
+        return out.to(dtype=dtype)
+
     def to(self, device: torch.device | None = None, dtype: torch.dtype | None = None):
         """Constants and indices to a device; floating constants to a dtype."""
 
@@ -264,6 +282,6 @@ class LocalProgram:
         for line in self.lines:
             line.dtype = cast(line.dtype)
             if dtype is not None:
-                line.rule = line.rule._replace(static=_in_range(line.rule.static, dtype))
+                line.rule = line.rule._replace(static=_in_dtype(line.rule.static, dtype))
         self._values = self._total = None
         return self

@@ -6,11 +6,15 @@ import torch
 
 from pyrograph.distributions import (
     BetaBernoulli,
+    ChineseRestaurant,
+    ChineseRestaurantFranchise,
     CollapsedMixture,
     CollapsedRelation,
     DirichletCategorical,
     NormalInverseGamma,
     NormalInverseWishart,
+    TruncatedLaplace,
+    join,
 )
 from pyrograph.errors import OptionError, ShapeMismatch
 
@@ -56,3 +60,43 @@ def test_data_are_tensors(data):
         CollapsedMixture(Z, DirichletCategorical(1.0, 2)).log_prob(data)
     with pytest.raises(OptionError, match=r"torch\.as_tensor"):
         CollapsedRelation(Z, Z, BetaBernoulli(1.0, 1.0)).log_prob([data, data])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ChineseRestaurant(torch.tensor([1.0, 2.0]), 2),
+        lambda: ChineseRestaurantFranchise(torch.tensor([1.0, 2.0]), 1.0, 2),
+        lambda: TruncatedLaplace(torch.tensor([1.0, 2.0]), 1.0, 3.0, low=0.0, high=4.0),
+        lambda: CollapsedMixture(Z, DirichletCategorical(torch.ones(2, 3), 3)),
+        lambda: CollapsedMixture(Z, NormalInverseGamma(torch.tensor([1.0, 2.0]), 1.0, 1.0, dim=0)),
+        lambda: CollapsedRelation(Z, Z, BetaBernoulli(torch.tensor([1.0, 2.0]), 1.0)),
+        lambda: CollapsedRelation(
+            Z, Z, BetaBernoulli(1.0, 1.0), mask=torch.ones(2, 2, 2, dtype=torch.bool)
+        ),
+    ],
+    ids=["restaurant", "franchise", "laplace", "symbols", "numbers", "relation", "masks"],
+)
+def test_batches_expand_to_shapes_that_they_broadcast_to(make):
+    fn = make()
+    assert fn.batch_shape == (2,)
+    for shape in [(3,), (1,), (), (2, 1), (2, 3)]:
+        with pytest.raises(ShapeMismatch, match=r"batch of shape \(2,\) does not expand"):
+            fn.expand(shape)
+    assert fn.expand((3, 2)).batch_shape == (3, 2) and fn.expand([2]).batch_shape == (2,)
+    assert fn.expand((3, 2)).sample().shape == (3, 2, *fn.event_shape)
+
+
+@pytest.mark.parametrize("i", [3, 5, -1])
+def test_elements_that_there_are_not_are_refused(i):
+    state = ChineseRestaurant(1.0, 3).incremental(torch.tensor([[0, 1]]))
+    slot = torch.zeros(1, dtype=torch.int64)
+    for ask in (state.scores, state.take_out, lambda i: state.put_in(i, slot)):
+        with pytest.raises(OptionError, match=f"no element {i}: .* 0, ..., 2"):
+            ask(i)
+    assert state.labels.tolist() == [[0, 1, -1]]  # nothing has changed
+
+
+def test_nothing_to_join_is_refused():
+    with pytest.raises(OptionError, match="nothing to join"):
+        join()

@@ -1,6 +1,7 @@
 """A graph moved to a narrower dtype whose program names the bounds of a wider one."""
 
 import itertools
+import math
 
 import pyro
 import pyro.distributions as dist
@@ -62,3 +63,16 @@ def test_the_lowest_double_is_the_lowest_number_of_the_other_dtype(dtype):
         dist.Normal(torch.zeros((), dtype=torch.float64), 1.0).log_prob(x).sum() + x.sin().sum()
     )
     torch.testing.assert_close(graph.log_prob({"x": x}), expected.to(dtype), rtol=5e-3, atol=5e-3)
+
+
+def test_a_cast_of_the_program_does_not_cut_the_digits_of_a_wider_graph():
+    """Truth: the factor by hand, in double precision."""
+
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.zeros(()).double(), 1.0))
+        pyro.factor("f", (1e3 * (x.float() - 0.25)).square().double())
+
+    x = 0.3 + 1e-9
+    graph = pg.trace_graph(model, verify=False).to(dtype=torch.float64)
+    expected = -0.5 * x**2 - 0.5 * math.log(2 * math.pi) + 1e6 * (x - 0.25) ** 2
+    assert abs(float(graph.log_prob({"x": torch.tensor(x).double()})) - expected) < 1e-8

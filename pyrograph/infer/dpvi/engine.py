@@ -318,8 +318,8 @@ class DPVI(Engine):
                 )
             raise InferenceError(
                 f"none of the {len(self.particles)} particles has mass: every state that was met "
-                "breaks a hard constraint. Start from states that hold it: init={site: values}, or "
-                "init=posterior of pg.BP."
+                "breaks a hard constraint. Start pg.DPVI from states that hold it: "
+                "init={site: values}, or init=posterior of pg.BP."
             )
         x, score = self.particles.x[:, kept], self.particles.score[kept]
         evidence = score.logsumexp(0)
@@ -399,8 +399,9 @@ class DPVI(Engine):
             )
         x = state["x"].to(cards.device)[:, : self.num_particles]
         score = state["score"].to(x.device)[: self.num_particles]
-        mass = self.network.has_mass(score)
-        refuse_other_scores(score[mass], self._score_of(x)[mass])
+        now = self._score_of(x)
+        mass = self.network.has_mass(score) | self.network.has_mass(now)
+        refuse_other_scores(score[mass], now[mass])
         self.particles = Particles(x, score, self.hashes(x))
         self._restore_stages(state)
 

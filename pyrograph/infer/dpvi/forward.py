@@ -45,13 +45,14 @@ class ForwardPass:
         sums: of data and priors.
         labels: ``[K, n]``, -1 of elements that are out.
         score: ``[K]``, of these labels.
+        slots: C; a few more than are in use, if 0.
 
     Attributes:
         num_inside: number of elements that are in.
         score: ``[K]``, by falling score once an element came in.
     """
 
-    def __init__(self, sums: Sums, labels: Tensor, score: Tensor):
+    def __init__(self, sums: Sums, labels: Tensor, score: Tensor, slots: int = 0):
         self.sums, self.num_inside = sums, int((labels[0] >= 0).sum())
         self._labels = in_order(labels)
         self._elements: list[int] = []
@@ -62,7 +63,7 @@ class ForwardPass:
         self._score = score.double() + self._offset
         #: Clusters of the particle that has most, or more.
         self._used = int(self._labels.max()) + 1 if self.num_inside else 0
-        self._room = Room(self.sums, len(score), self._used + ROOM)
+        self._room = Room(self.sums, len(score), slots or self._used + ROOM)
         self._fill(self._room.state.whole)
 
     def _fill(self, whole: Tensor) -> None:
@@ -166,6 +167,22 @@ class ForwardPass:
     @property
     def score(self) -> Tensor:
         return self._score - self._offset
+
+    @property
+    def slots(self) -> int:
+        """C."""
+        return self._room.slots
+
+    @property
+    def unshifted(self) -> Tensor:
+        """``[K]``: the scores as steps add to them."""
+        return self._score
+
+    def hold(self, unshifted: Tensor) -> None:
+        """Go on from these if they are the present scores, which adding the offset rounded."""
+        unshifted = unshifted.to(self._score.device)
+        if torch.equal(unshifted - self._offset, self.score):
+            self._score = unshifted.clone()
 
     @property
     def is_large(self) -> bool:

@@ -9,6 +9,7 @@ Source: Saeedi, Kulkarni, Mansinghka & Gershman (2017), Algorithm 1 and eq (16)-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -132,14 +133,38 @@ class Labellings:
 
     # ------------------------------------------------------------------ filtering
     @torch.inference_mode()
-    def begin_pass(self) -> None:
-        """Elements come in next: prepare for it where a pass has a form of its own."""
+    def begin_pass(self, slots: int = 0) -> None:
+        """Elements come in next: prepare for it where a pass has a form of its own, with so many
+        slots if not 0."""
         ((_, clusters), *others) = self._clusters.items()
         if self._pass is not None or not self._may_pass or others or not is_covered(clusters):
             return
         if self._sums is None:
             self._sums = Sums(clusters)
-        self._pass = ForwardPass(self._sums, clusters.labels, self._score)
+        self._pass = ForwardPass(self._sums, clusters.labels, self._score, slots)
+
+    @property
+    def layout(self) -> dict[str, Any]:
+        """How labellings stand while elements come in. The number of slots decides which of equal
+        scores is first, and how sums are rounded."""
+        if self._pass is None:
+            slots = {name: c.capacity for name, c in self._clusters.items()}
+            return {"slots": slots, "may_pass": self._may_pass}
+        slots = dict.fromkeys(self._clusters, self._pass.slots)
+        return {"slots": slots, "may_pass": True, "in_pass": self._pass.unshifted}
+
+    def lay_out(self, layout: Mapping[str, Any]) -> None:
+        """Let the same labellings stand like this."""
+        self._may_pass = bool(layout["may_pass"])
+        if "in_pass" in layout:
+            self.begin_pass(*map(int, layout["slots"].values()))
+        if self._pass is not None:
+            self._pass.hold(layout["in_pass"])
+            return
+        for name, clusters in self.clusters.items():
+            clusters.seating.capacity = int(layout["slots"][name])
+        for clusters in self.clusters.values():
+            clusters.refresh()
 
     def _end_pass(self) -> None:
         """Its labellings, in the pool of shared clusters."""

@@ -148,6 +148,16 @@ class Network:
         """Whether states of these scores are no zeros of any factor."""
         return score - self.constant > self.excluded / 2
 
+    def among(self, nodes: Tensor) -> Network:
+        """The same with those factors alone that read none but ``nodes [n]``."""
+        is_one = torch.zeros_like(self.cards, dtype=torch.bool)
+        is_one[nodes] = True
+        tables = []
+        for group in self.tables:
+            all_are = is_one[group.scope].all(1)
+            tables.append(Tables(group.scope[all_are], group.values[all_are]))
+        return Network(self.cards, tables, self.constant, self.excluded)
+
     def clusters_by_cards(self, clusters: Tensor) -> Iterator[Tensor]:
         """Clusters ``[n, m]``, those of like numbers of states together."""
         cards = self.cards[clusters]

@@ -112,6 +112,6 @@ def refuse_other_scores(saved: Tensor, now: Tensor) -> None:
     if not torch.allclose(saved.double(), now.double(), rtol=tolerance, atol=tolerance):
         raise ShapeMismatch(
             "the state belongs to other data or parameters: its particles have other scores here. "
-            "Set the engine up with the arguments of the saved run, or start a new one from its "
+            "Set the engine up with the arguments of the saved run, or start pg.DPVI from its "
             "particles by init=."
         )

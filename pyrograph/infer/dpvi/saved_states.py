@@ -31,7 +31,7 @@ def score_of_labels(saved: Tensor, now: Tensor) -> Tensor:
         raise ShapeMismatch(
             "the state belongs to other data or parameters: the log densities of its labels "
             f"differ here by up to {float(gap.max()):.3g}. Set the engine up with the "
-            "arguments of the saved run, or start a new one from its labels by init=."
+            "arguments of the saved run, or start pg.DPVI from its labels by init=."
         )
     return torch.where(gap <= same * (1 + size), saved, now)
 

@@ -24,11 +24,12 @@ from pyrograph.errors import InferenceError, OptionError, ShapeMismatch, ZeroMas
 from pyrograph.graph.factor_graph import Label
 from pyrograph.infer.dpvi.engine import DPVI
 from pyrograph.infer.dpvi.labelled import Labellings
-from pyrograph.infer.dpvi.network import Network, Tables
+from pyrograph.infer.dpvi.network import Network
 from pyrograph.infer.dpvi.particles import Hash, Particles, highest
 from pyrograph.infer.dpvi.paths import Paths
 from pyrograph.infer.dpvi.saved_states import order_of, score_of_labels
 from pyrograph.infer.dpvi.sweeps import Sweeps
+from pyrograph.infer.dpvi.zeros import are_among, zeros_of
 from pyrograph.infer.options import count
 from pyrograph.posterior import Posterior
 
@@ -50,10 +51,11 @@ class SequentialDPVI(DPVI):
         smoothing: local sweeps over all nodes after the forward pass.
         order: labels ``(site, index)`` of all nodes, if another order is meant.
         num_steps: nodes and sweeps together; by default all nodes and 100 sweeps.
-        options: see :class:`DPVI`.
+        options: see :class:`DPVI`; ``moves`` and ``proposals`` are for smoothing. A filter starts
+            from nothing and takes in every node, so it has no ``init`` and no ``sum_out``.
 
     Raises:
-        OptionError: ``order`` is not one of all nodes.
+        OptionError: ``order`` is not one of all nodes, or an option is unknown or out of range.
         ZeroMass: hard constraints leave nothing.
     """
 
@@ -69,6 +71,7 @@ class SequentialDPVI(DPVI):
         num_steps: int | None = None,
         **options: Any,
     ):
+        _refuse_fixed(options)
         super().__init__(
             model,
             num_particles=num_particles,
@@ -79,6 +82,8 @@ class SequentialDPVI(DPVI):
             count("num_steps", num_steps, least=0)
         if not (order is None or isinstance(order, Collection)):
             raise OptionError(f"order={order!r} is no list of nodes (site, index)")
+        if not isinstance(smoothing, bool):
+            raise OptionError(f"smoothing={smoothing!r} must be True or False")
         self._all_steps = num_steps is None
         self.smoothing, self.order = smoothing, order
         self._past: list = []
@@ -287,7 +292,7 @@ class SequentialDPVI(DPVI):
         labels = self.graph.nodes
         old, cards = self.particles, self.network.cards
         filtered, is_all, history = self._filtered, self._is_all, self._history
-        constant = self.network.constant
+        past = self._network_of_past(len(was))
         self._past = [labels[v] for v in was.tolist()]
         try:
             self.setup(*args, **kwargs)
@@ -299,11 +304,13 @@ class SequentialDPVI(DPVI):
         x = old.x.new_zeros(self.graph.num_nodes, len(old))
         x[new] = old.x[was]
         self._filtered[new.cpu(), : filtered.shape[1]] = filtered[was]
-        score = self._score_of_past(x, len(was))
-        # other factors of the past may give mass to states that had none, and were not kept
-        change = score - self.network.constant - old.score + constant
-        self._is_all = is_all and bool((change.abs() <= 1e-9 * (1 + score.abs())).all())
-        self._go_on(x, score, len(was))
+        if is_all:  # states without mass were not kept: none has some unless a zero has gone
+            number = torch.zeros_like(cards)
+            number[was] = new
+            zeros = zeros_of(past, self.hashes, number)
+            is_all = are_among(zeros, self._zeros_of_past(len(was)))
+        self._is_all = is_all
+        self._go_on(x, self._network_of_past(len(was)).score(x), len(was))
         self._history = history
         if self._all_steps:
             self.num_steps += self.num_done - len(was)
@@ -320,13 +327,13 @@ class SequentialDPVI(DPVI):
         if self._all_steps:
             self.num_steps += self.num_done - len(past)
 
-    def _score_of_past(self, x: Tensor, position: int) -> Tensor:
-        """``[K]``: the factors whose nodes are all among the first so many."""
-        past = []
-        for group in self.network.tables:
-            is_in = self._paths.place[group.scope].amax(1) < position
-            past.append(Tables(group.scope[is_in], group.values[is_in]))
-        return Network(self.network.cards, past, self.network.constant).score(x)
+    def _network_of_past(self, position: int) -> Network:
+        """Of the factors whose nodes are all among the first so many."""
+        return self.network.among(self._sequence[:position])
+
+    def _zeros_of_past(self, position: int) -> Tensor:
+        """``[2, Z]`` hashes of the zeros in the factors of the past."""
+        return zeros_of(self._network_of_past(position), self.hashes)
 
     # ------------------------------------------------------------------ results
     def posterior(self) -> Posterior:
@@ -356,12 +363,14 @@ class SequentialDPVI(DPVI):
     def _carried_since(self) -> dict[str, Any]:
         # after an extension nodes and elements do not come in as they do in a program of their own
         if self._labelled is not None:
-            return {"elements": list(self._elements)}
-        return {"sequence": self._sequence}
+            return {"elements": list(self._elements), "layout": self.labellings.layout}
+        if not self._is_all:
+            return {"sequence": self._sequence}
+        return {"sequence": self._sequence, "zeros": self._zeros_of_past(self._position).sum(1)}
 
     def _score_of(self, x: Tensor) -> Tensor:
         if self._position < self._num_elements:
-            return self._score_of_past(x, self._position)
+            return self._network_of_past(self._position).score(x)
         return super()._score_of(x)
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -374,13 +383,24 @@ class SequentialDPVI(DPVI):
         if self._labelled is not None:
             self._elements = order_of(state.get("elements", self._elements), self._elements)
             self._restore_labels(state["labels"], state["score"])
+            if "layout" in state and self._position < self._num_elements:
+                self.labellings.lay_out(state["layout"])
             self._restore_stages(state)
             return
         super().restore(state)
-        self._is_all &= len(state["score"]) == len(self.particles)
+        is_whole = len(state["score"]) == len(self.particles)
+        self._is_all = self._is_all and is_whole and self._has_zeros_of(state)
         if self._position < self._num_elements:
             self._go_on(self.particles.x, self.particles.score, self._position)
         self._filtered = state["filtered"].clone()
+
+    def _has_zeros_of(self, state: Mapping[str, Any]) -> bool:
+        """Whether states without mass, which are not kept, are those of a saved state."""
+        zeros = self._zeros_of_past(self._position)
+        if "zeros" in state:
+            return torch.equal(state["zeros"].to(zeros.device), zeros.sum(1))
+        cards = self.network.cards[self._sequence[: self._position]]
+        return len(self.particles) == float(cards.double().prod())
 
     def _restore_labels(self, labels: Mapping[str, Tensor], score: Tensor) -> None:
         """Labellings ``{site: [K, n]}`` of a saved state, as many of the best as are kept."""
@@ -394,6 +414,20 @@ class SequentialDPVI(DPVI):
             self.labellings.score = score_of_labels(score, now)
         else:
             self.labellings.score = score.clone()
+
+
+def _refuse_fixed(options: Mapping[str, Any]) -> None:
+    """Raise for options of :class:`DPVI` that a filter has no use for."""
+    if "init" in options:
+        raise OptionError(
+            "SequentialDPVI takes no init=: its particles grow node by node from nothing. Give "
+            "init= to pg.DPVI, or go on from a filter's state_dict()"
+        )
+    if "sum_out" in options:
+        raise OptionError(
+            "SequentialDPVI takes no sum_out=: every node comes in as a part of the particles. "
+            "Give sum_out= to pg.DPVI"
+        )
 
 
 def _is_label(label: Any) -> bool:

@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 import torch
 from torch import Tensor
+from torch.distributions import constraints
 
 from pyrograph.beliefs import Conjugate, Gaussian
 from pyrograph.errors import UnsupportedFactor, ZeroMass
@@ -287,11 +288,21 @@ class _Builder:
             self.row[group.scope[index, 0]], found, local.at_node
         )
 
-    def _without_integrals(self) -> str:
-        """Which engine takes the program without integrals over scopes."""
-        if any(site.is_discrete for site in self.graph.sites.values()):
-            return " into ones of fewer nodes"
-        return ", or use an engine without integrals over scopes (pg.GraphicalSVGD)"
+    def _without_grids(self, group: FactorGroup) -> str:
+        """What to do about factors of too many coordinates."""
+        is_mixed = any(site.is_discrete for site in self.graph.sites.values())
+        engines = "pg.QBethe" if is_mixed else "pg.QBethe or pg.GraphicalSVGD"
+        site = group.slots[0]
+        if group.arity > 1:
+            first = "Split the statement into ones of fewer nodes, or use "
+        elif group.name == site.name and isinstance(site.support, constraints.independent):
+            first = (
+                f'Where the numbers of "{site.name}" are independent make each a node of its own '
+                "(a pyro.plate in the place of .to_event), or use "
+            )
+        else:
+            first = "Use "
+        return f"{first}{engines}, without grids over scopes."
 
     def _names(self, group: FactorGroup, index: Tensor) -> Callable[[int], str]:
         return lambda e: self.graph.factor_name(group, int(index[e]))
@@ -319,7 +330,7 @@ class _Builder:
             raise UnsupportedFactor(
                 f"{self.graph.factor_name(group, int(index[0]))} depends on {local.dim} continuous "
                 f"coordinates jointly, and is not quadratic: a quadrature grid serves up to "
-                f"{max(POINTS)}. Split the statement{self._without_integrals()}."
+                f"{max(POINTS)}. {self._without_grids(group)}"
             )
         return QuadratureFactors(local, alpha, rows, families, self.num_points, inner)
 

@@ -67,8 +67,8 @@ class CheckedDensity:
             raise NonFiniteDensity(
                 f"{self.local.name(e)} has a log density too large for numbers within reach of its "
                 f"nodes' beliefs, and alpha={float(alpha[e]):g} averages it there: the "
-                "beliefs are too wide. Use damping=0.5, a prior that holds the nodes tighter, or "
-                "pg.EP."
+                "beliefs are too wide. Use pg.EP or pg.QBethe, or a prior that holds the nodes "
+                "tighter."
             )
         raise zeros_refused(self.local.name(e), float(alpha[e]))
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from copy import copy
 from functools import cached_property
 
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from pyrograph.beliefs import Gaussian
 from pyrograph.beliefs.gaussian import apply
+from pyrograph.errors import UnsupportedFactor
 from pyrograph.graph import FactorGroup
 from pyrograph.trace.combinations import combinations_read
 from pyrograph.trace.degree import polynomial_degree
@@ -200,7 +202,8 @@ class LocalDensity:
                 kept[k] = rows
                 columns = (rows % width).view(-1, most).to(self.index.device)
                 self.columns[-1] = columns[self.index]
-        self.program = self.group.program.compacted(kept) if kept else self.group.program
+        program = self.group.program.compacted(kept) if kept else self.group.program
+        self.program = program.in_dtype(self.like.dtype)  # narrower steps would set the precision
         self.read_widths = [
             width if columns is None else columns.shape[1]
             for width, columns in zip(self.nodes_widths, self.columns, strict=True)
@@ -321,12 +324,38 @@ class LocalDensity:
     @cached_property
     def quadratic(self) -> Gaussian | None:
         """Coefficients in v of factors without discrete slots, batch ``[E]``, dimension R, if all
-        are quadratic; constants left out."""
-        if self.discrete or polynomial_degree(self.group.program) > 2:
+        are quadratic; constants left out.
+
+        Raises:
+            UnsupportedFactor: a coefficient is beyond the dtype's range.
+        """
+        if not is_discrete_or_quadratic(self.group):
             return None
+        found = self._in_double()._coefficients()
+        if found is None:
+            return None
+        own = Gaussian(found.precision.to(self.like), found.shift.to(self.like))
+        too_large = ~torch.cat([own.precision.flatten(1), own.shift], 1).isfinite().all(1)
+        if bool(too_large.any()):
+            raise UnsupportedFactor(
+                f"{self.name(int(too_large.nonzero()[0]))} has a curvature or slope beyond the "
+                f"range of {self.like.dtype}. Use dtype=torch.float64, or other units."
+            )
+        return own
+
+    def _in_double(self) -> LocalDensity:
+        """The same factors in double precision: their coefficients are differences of numbers that
+        may be far larger than what single precision has to tell of them."""
+        fine = copy(self)
+        fine.like = self.like.double()
+        fine.program = self.program.in_dtype(fine.like.dtype)
+        fine._inner = [None if basis is None else basis.double() for basis in self._inner]
+        return fine
+
+    def _coefficients(self) -> Gaussian | None:
+        """:attr:`quadratic` of polynomials of degree 2."""
         total = sum(self.widths)
-        start = self._stacked_points(1)[0]  # [1, E, R]
-        v = start.repeat(total + 1, 1, 1, 1)
+        v = self.like.new_zeros(total + 1, 1, self.num_factors, total)
         v[1:] += torch.eye(total, dtype=v.dtype, device=v.device).view(total, 1, 1, total)
         v.requires_grad_()
         attached = self.group.is_differentiable
@@ -339,13 +368,9 @@ class LocalDensity:
                 )
                 slope = slope if found[0] is None else found[0]
         slope = slope.squeeze(1)  # [R + 1, E, R]
-        value, origin = value[0, 0] if attached else value.detach()[0, 0], start[0]
         precision = -(slope[1:] - slope[:1]).transpose(0, 1)
-        precision = (precision + precision.mT) / 2
-        shift = slope[0] + apply(precision, origin)
-        gaussian = Gaussian(precision, shift)
-        constant = value - gaussian.log_value(origin)
-        return gaussian if self._is_finite(gaussian, constant) else None
+        gaussian = Gaussian((precision + precision.mT) / 2, slope[0])
+        return gaussian if self._is_finite(gaussian, value[0, 0]) else None
 
     @torch.no_grad()
     def _is_finite(self, gaussian: Gaussian, constant: Tensor) -> bool:
@@ -360,6 +385,13 @@ class LocalDensity:
         if not bool(theirs.isfinite().all()):
             return False
         return bool(((theirs - ours).abs() <= rounding * bound).all())
+
+
+def is_discrete_or_quadratic(group: FactorGroup) -> bool:
+    """Whether no integral over the factors' nodes needs a grid, as far as their steps tell."""
+    if any(site.is_discrete for site in group.slots):
+        return group.is_discrete
+    return polynomial_degree(group.program) <= 2
 
 
 def is_unconstrained(site: Site) -> bool:

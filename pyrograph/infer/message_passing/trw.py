@@ -33,6 +33,7 @@ from pyrograph.infer.message_passing.bp import BP, refuse_alpha
 from pyrograph.infer.message_passing.engine import MessagePassing
 from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.quadratic import QuadraticFactors
+from pyrograph.infer.message_passing.reduction import is_discrete_or_quadratic
 from pyrograph.infer.message_passing.spanning_trees import (
     crowded_nodes,
     heaviest_tree,
@@ -95,8 +96,7 @@ class TRW(BP):
             if group.arity > 2:
                 raise UnsupportedFactor(
                     f"{self.graph.factor_name(group, 0)} has {group.arity} nodes; spanning trees "
-                    "are made of pairs. Use pg.BP or pg.FractionalBP, whose factors may have any "
-                    "number of nodes."
+                    f"are made of pairs. Use {self._others()}."
                 )
             if group.arity == 2:
                 pairs.append(group)
@@ -109,6 +109,15 @@ class TRW(BP):
         self.mu = self._appearance()
         self._trees_mixed = 0
         return super().build()
+
+    def _others(self) -> str:
+        """Which engines take factors of more nodes."""
+        if all(is_discrete_or_quadratic(group) for group in self.graph.factors):
+            return "pg.BP or pg.FractionalBP, whose factors may have any number of nodes"
+        return (
+            "pg.EP or pg.PowerEP, whose factors may have any number of nodes and need not be "
+            "Gaussian"
+        )
 
     def _appearance(self) -> Tensor:
         if isinstance(self.edge_appearance, str):

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from pyrograph.beliefs import Natural
 from pyrograph.errors import InferenceError
 from pyrograph.graph import FactorGraph
+from pyrograph.graph.checked import unread_nodes
 from pyrograph.infer.message_passing.families import Continuous
 from pyrograph.infer.message_passing.network import Family
-
-#: How the statements of log Jacobians end, which hold no node in place by themselves.
-JACOBIAN = ":jacobian"
 
 
 def refuse_masked_out(graph: FactorGraph) -> None:
@@ -23,11 +20,7 @@ def refuse_masked_out(graph: FactorGraph) -> None:
     Raises:
         InferenceError: naming the first one.
     """
-    unread = torch.ones(graph.num_nodes, dtype=torch.bool, device=graph.device)
-    for group in graph.factors:
-        if not all(name.endswith(JACOBIAN) for name in group.statements):
-            unread[group.scope.flatten()] = False
-    for node in unread.nonzero()[:, 0].tolist():
+    for node in unread_nodes(graph):
         site, index = graph.nodes[node]
         if not graph.sites[site].is_discrete:
             raise InferenceError(

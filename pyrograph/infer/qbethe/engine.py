@@ -28,6 +28,7 @@ from torch import Tensor
 
 from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch
 from pyrograph.infer.base import Engine, with_notes
+from pyrograph.infer.message_passing.unheld import refuse_masked_out
 from pyrograph.infer.options import count, positive
 from pyrograph.infer.qbethe.build import build
 from pyrograph.infer.qbethe.certificate import (
@@ -108,6 +109,7 @@ class QBethe(Engine):
         UnsupportedSite: a discrete site has infinitely many states.
         UnsupportedFactor: a discrete factor has zeros.
         OptionError: an option is unknown or out of range.
+        InferenceError: no factor reads a continuous node: it is masked out.
     """
 
     requires = FiniteOrContinuous()
@@ -153,6 +155,7 @@ class QBethe(Engine):
 
     # ------------------------------------------------------------------ state
     def allocate(self) -> None:
+        refuse_masked_out(self.graph)
         self.network = build(self.graph, self.covariance == "full", self.closed_forms)
         args, kwargs = self._arguments
         self.parameters = starting_parameters(

@@ -180,3 +180,21 @@ def test_runs_stop_and_go_on_where_they_stopped():
     q = second.run(observed)
     assert float(q.log_evidence) == float(whole.log_evidence)
     torch.testing.assert_close(q.history["objective"], whole.history["objective"])
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"init": "random"}, "init=.*pg.DPVI"),
+        ({"init": {"z_0": torch.zeros(1)}}, "init=.*pg.DPVI"),
+        ({"sum_out": "auto"}, "sum_out=.*pg.DPVI"),
+        ({"sum_out": None}, "sum_out=.*pg.DPVI"),
+        ({"smoothing": "no"}, "smoothing='no'"),
+        ({"smoothing": None}, "smoothing=None"),
+        ({"smoothing": 2.5}, "smoothing=2.5"),
+    ],
+    ids=str,
+)
+def test_options_that_a_filter_has_no_use_for_are_refused(options, words):
+    with pytest.raises(OptionError, match=words):
+        pg.SequentialDPVI(hmm, **options)

@@ -1,0 +1,152 @@
+"""Single precision and mixtures of both: coefficients are as exact as the program's constants."""
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from scipy import stats
+from scipy.special import log_expit
+from torch.testing import assert_close
+
+import pyrograph as pg
+from pyrograph.errors import UnsupportedFactor
+
+from .reference import plain_ep
+
+SINGLE, DOUBLE = torch.float32, torch.float64
+#: Of a normal observation.
+NOISE = 0.2
+
+
+def smooth(count, jitter, dtype=SINGLE):
+    """Covariance of a smooth function at points, and values of one."""
+    x = torch.linspace(0, 1, count, dtype=dtype)
+    covariance = torch.exp(-0.5 * ((x[:, None] - x) / 0.2) ** 2) + jitter * torch.eye(
+        count, dtype=dtype
+    )
+    return covariance, torch.sin(6 * x)
+
+
+def process(covariance, likelihood):
+    f = pyro.sample("f", dist.MultivariateNormal(torch.zeros_like(covariance[0]), covariance))
+    if likelihood is not None:
+        with pyro.plate("n", len(covariance)):
+            likelihood(f)
+
+
+def regression(y):
+    return lambda f: pyro.sample("y", dist.Normal(f, torch.tensor(NOISE, dtype=SINGLE)), obs=y)
+
+
+def classes(y):
+    return lambda f: pyro.sample("y", dist.Bernoulli(logits=f), obs=(y > 0).to(y))
+
+
+@pytest.mark.parametrize("infer", [pg.BP, pg.EP, pg.VMP])
+def test_a_smooth_prior_in_single_precision_is_normalised_about_its_mean(infer):
+    covariance, _ = smooth(20, 1e-5)
+    q = pg.fit(process, (covariance, None), infer=infer, progress=False)
+    assert (
+        abs(float(q.log_evidence)) < 0.03
+    )  # its own density is off by as much, a condition of 1e6
+    assert_close(q.marginal("f").mean, torch.zeros(20, dtype=SINGLE), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("jitter", [1e-4, 1e-5])
+def test_a_smooth_process_in_single_precision_has_its_evidence_and_means(jitter):
+    covariance, y = smooth(20, jitter)
+    q = pg.fit(process, (covariance, regression(y)), infer=pg.BP, progress=False)
+    k, values = covariance.double().numpy(), y.double().numpy()
+    whole = k + NOISE**2 * np.eye(20)
+    truth = stats.multivariate_normal(np.zeros(20), whole).logpdf(values)
+    assert q.evidence_kind == "exact" and abs(float(q.log_evidence) - truth) < 1e-3
+    mean = torch.tensor(k @ np.linalg.solve(whole, values), dtype=SINGLE)
+    assert_close(q.marginal("f").mean, mean, rtol=0, atol=1e-3)
+
+
+def test_classes_under_a_smooth_process_in_single_precision_are_those_of_plain_ep():
+    covariance, y = smooth(20, 1e-5)
+    q = pg.fit(process, (covariance, classes(y)), infer=pg.EP, progress=False)
+    sign = np.sign(y.numpy())
+    mean, _, evidence, _ = plain_ep(
+        np.zeros(20),
+        covariance.double().numpy(),
+        np.eye(20),
+        lambda a, z: log_expit((1 if sign[a] > 0 else -1) * z),
+    )
+    assert abs(float(q.log_evidence) - evidence) < 0.01
+    assert_close(q.marginal("f").mean, torch.tensor(mean, dtype=SINGLE), rtol=0, atol=0.02)
+
+
+def test_a_tight_prior_far_from_the_units_is_normalised():
+    """Gradients where x is of size 1 are larger by forty digits than those where the density is."""
+    size = 1e-20
+
+    def model():
+        x = pyro.sample(
+            "x", dist.MultivariateNormal(torch.zeros(3), scale_tril=size * torch.eye(3))
+        )
+        pyro.sample("y", dist.Normal((x / size).sum(), 1.0), obs=torch.tensor(1.0))
+
+    q = pg.fit(model, infer=pg.BP, progress=False)
+    assert abs(float(q.log_evidence) - stats.norm(0, 2).logpdf(1.0)) < 1e-8
+
+
+def test_curvatures_beyond_single_precision_name_the_other_one():
+    def model(size):
+        x = pyro.sample("x", dist.MultivariateNormal(size.new_zeros(7), scale_tril=size.diag()))
+        pyro.sample("y", dist.Normal(x.sum(), size.new_tensor(1.0)), obs=size.new_tensor(1.0))
+
+    size = torch.full((7,), 1e-20, dtype=SINGLE)
+    with pytest.raises(UnsupportedFactor, match=r'"x".*float32.*dtype=torch\.float64'):
+        pg.fit(model, (size,), infer=pg.EP, progress=False)
+    q = pg.fit(model, (size,), infer=pg.EP, progress=False, dtype=DOUBLE)
+    assert abs(float(q.log_evidence) - stats.norm(0, 1).logpdf(1.0)) < 1e-5
+
+
+# ---------------------------------------------------------------------- double data, single priors
+@pytest.mark.parametrize("infer", [pg.BP, pg.EP, pg.VMP])
+def test_double_data_of_a_process_in_single_precision_is_still_gaussian(infer):
+    covariance, y = smooth(12, 1e-4)
+    y = y.double() + 0.1
+    q = pg.fit(process, (covariance, regression(y)), infer=infer, progress=False)
+    whole = covariance.double().numpy() + NOISE**2 * np.eye(12)
+    truth = stats.multivariate_normal(np.zeros(12), whole).logpdf(y.numpy())
+    assert q.evidence_kind == "exact" and abs(float(q.log_evidence) - truth) < 1e-4
+
+
+def one(value):
+    return torch.tensor(value, dtype=SINGLE)
+
+
+def line(y):
+    a = pyro.sample("a", dist.Normal(one(0.0), 10.0))
+    b = pyro.sample("b", dist.Normal(one(0.0), 10.0))
+    s = pyro.sample("s", dist.HalfCauchy(one(1.0)))
+    with pyro.plate("n", 6):
+        mean = a + b * torch.linspace(-1, 1, 6, dtype=SINGLE)
+        pyro.sample("y", dist.Normal(mean, s), obs=y)
+
+
+def line_evidence(y):
+    """Sum over a grid of log s of what is left when a and b are summed out."""
+    x = np.stack([np.ones(6), np.linspace(-1, 1, 6)], 1)
+    grid = np.linspace(-6, 8, 2801)
+    terms = [
+        stats.multivariate_normal(np.zeros(6), np.exp(2 * u) * np.eye(6) + 100 * x @ x.T).logpdf(y)
+        + stats.halfcauchy.logpdf(np.exp(u))
+        + u
+        for u in grid
+    ]
+    return float(np.logaddexp.reduce(terms) + np.log(grid[1] - grid[0]))
+
+
+@pytest.mark.parametrize("infer, most", [(pg.EP, 0.4), (pg.VMP, 0.7)])
+def test_double_data_settle_to_double_precision_in_as_many_sweeps(infer, most):
+    y = torch.from_numpy(np.random.default_rng(0).normal(size=6))
+    mixed = pg.fit(line, (y,), infer=infer, progress=False)
+    double = pg.fit(line, (y,), infer=infer, progress=False, dtype=DOUBLE)
+    assert mixed.converged and float(mixed.history["residual"][-1]) <= 1e-8
+    assert len(mixed.history["residual"]) == len(double.history["residual"])
+    assert abs(float(mixed.log_evidence) - line_evidence(y.numpy())) < most

@@ -1,0 +1,112 @@
+"""Refusals name ways on that the program can take, and that lead to its own numbers."""
+
+import math
+import re
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from scipy import integrate, special
+
+import pyrograph as pg
+from pyrograph.errors import UnsupportedFactor, UnsupportedSite, VerificationError
+
+
+def engines_named(text):
+    return [getattr(pg, name) for name in re.findall(r"pg\.(\w+)", text)]
+
+
+def takes(infer, model):
+    return infer(model, progress=False).setup() is not None
+
+
+def test_the_plane_in_the_place_of_an_angle_has_the_angles_evidence():
+    def angle():
+        t = pyro.sample("t", dist.VonMises(0.0, 2.0))
+        pyro.sample("y", dist.VonMises(t, 3.0), obs=torch.tensor(0.5))
+
+    def as_told():
+        z = pyro.sample("z", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+        t = torch.atan2(z[..., 1], z[..., 0])
+        pyro.factor("t", dist.VonMises(0.0, 2.0).log_prob(t) + math.log(2 * math.pi))
+        pyro.sample("y", dist.VonMises(t, 3.0), obs=torch.tensor(0.5))
+
+    with pytest.raises(UnsupportedSite, match=r"add log\(2 pi\) to that factor"):
+        pg.fit(angle, infer=pg.EP, progress=False)
+    # I_0 of the resultant of both, over (2 pi) I_0(2) I_0(3)
+    length = abs(2 + 3 * complex(math.cos(0.5), math.sin(0.5)))
+    truth = special.i0(length) / (2 * math.pi * special.i0(2) * special.i0(3))
+    graph = pg.trace_graph(as_told)
+
+    def mass(t, r):
+        z = torch.tensor([r * math.cos(t), r * math.sin(t)])
+        return r * math.exp(float(graph.log_prob({"z": z})))
+
+    found = integrate.dblquad(mass, 0, 8, -math.pi, math.pi, epsabs=1e-6)[0]
+    assert abs(found - truth) < 1e-5
+
+
+def simplex():
+    p = pyro.sample("p", dist.Dirichlet(torch.ones(8)))
+    z = pyro.sample("z", dist.Categorical(p))
+    pyro.sample("y", dist.Normal(1.0 * z, 1.0), obs=torch.tensor(2.0))
+
+
+def rates():
+    w = pyro.sample("w", dist.Gamma(2.0, 1.0).expand([7]).to_event(1))
+    pyro.sample("y", dist.Normal(w, 1.0).to_event(1), obs=torch.ones(7))
+
+
+@pytest.mark.parametrize("model", [simplex, rates])
+@pytest.mark.parametrize("infer", [pg.EP, pg.VMP])
+def test_a_node_of_many_coordinates_is_sent_to_engines_that_take_it(infer, model):
+    with pytest.raises(UnsupportedFactor, match="7 continuous coordinates") as caught:
+        infer(model, progress=False).setup()
+    text = str(caught.value)
+    assert "Split the statement" not in text and pg.QBethe in engines_named(text)
+    assert ("pyro.plate in the place of .to_event" in text) == (model is rates)
+    assert all(takes(engine, model) for engine in engines_named(text))
+
+
+def schools():
+    mu = pyro.sample("mu", dist.Normal(0.0, 10.0))
+    tau = pyro.sample("tau", dist.HalfCauchy(5.0))
+    with pyro.plate("J", 4):
+        theta = pyro.sample("theta", dist.Normal(mu, tau))
+        pyro.sample("y", dist.Normal(theta, 10.0), obs=torch.tensor([28.0, 8.0, -3.0, 7.0]))
+
+
+def sums():
+    a, b, c = (pyro.sample(name, dist.Normal(0.0, 1.0)) for name in "abc")
+    pyro.sample("y", dist.Normal(a + b + c, 1.0), obs=torch.tensor(1.0))
+
+
+def triple():
+    bits = [pyro.sample(name, dist.Bernoulli(0.5)) for name in "abc"]
+    pyro.factor("f", bits[0] * bits[1] * bits[2])
+
+
+@pytest.mark.parametrize("model", [schools, sums, triple])
+def test_trees_send_wide_factors_to_engines_that_take_the_program(model):
+    with pytest.raises(UnsupportedFactor, match="spanning trees") as caught:
+        pg.TRW(model, progress=False).setup()
+    named = engines_named(str(caught.value))
+    assert named and all(takes(engine, model) for engine in named)
+    assert (pg.BP in named) == (model is not schools)
+
+
+def test_a_mask_changed_in_place_after_its_use_is_among_the_causes():
+    seen = torch.tensor([[True, False, True], [True, True, False]])
+
+    def model():
+        with pyro.plate("animals", 2):
+            first, z = torch.zeros(2).bool(), torch.ones(2)
+            for t in range(3):
+                with pyro.poutine.mask(mask=first):
+                    z = pyro.sample(f"z{t}", dist.Bernoulli(0.2 + 0.6 * z))
+                    pyro.sample(f"y{t}", dist.Bernoulli(0.1 + 0.6 * z), obs=seen[:, t].double())
+                first |= seen[:, t]
+
+    with pytest.raises(VerificationError, match=r"in place after a statement used it"):
+        pg.trace_graph(model)
