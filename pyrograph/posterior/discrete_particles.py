@@ -198,9 +198,7 @@ class DiscreteParticleGuide(JointStateGuide):
             if values.dim() > 1:
                 continue
             shares = self._shares(codes, len(values), getattr(self, f"states_{k}", None))
-            # shares add up to 1 but for rounding, and states of none behind are not reached
-            total = shares[:, values.argsort()].cumsum(1)[:, -1:]
-            found = [values[state_quantile(values, shares, q * total)] for q in wanted]
+            found = [values[state_quantile(values, shares, q)] for q in wanted]
             out[name] = torch.stack(found).reshape(len(wanted), *site["batch_shape"])
         return out
 

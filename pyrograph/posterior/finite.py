@@ -117,7 +117,9 @@ def state_quantile(values: Tensor, probs: Tensor, q: float) -> Tensor:
         output: ``[*batch]``.
     """
     order = values.argsort()
-    is_below = probs[..., order].cumsum(-1) < q
+    reached = probs[..., order].cumsum(-1)
+    # probabilities add up to 1 but for rounding, and states of none behind are not reached
+    is_below = reached < (q * reached[..., -1:])
     return order[is_below.sum(-1).clamp_max(len(order) - 1)]
 
 

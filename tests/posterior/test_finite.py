@@ -5,7 +5,7 @@ import torch
 from torch.distributions import Bernoulli, Categorical
 from torch.testing import assert_close
 
-from pyrograph.posterior.finite import Finite, States
+from pyrograph.posterior.finite import Finite, States, state_quantile
 
 VALUES = torch.tensor([0.5, -2.0, 3.0], dtype=torch.float64)
 ROWS = torch.eye(3, dtype=torch.float64)
@@ -125,3 +125,11 @@ def test_variances_of_large_values_keep_their_digits_in_single_precision(event):
     truth = sum(w * (x - mean) ** 2 for w, x in zip(weights, numbers.tolist(), strict=True))
     found = States(values, logits).variance
     assert_close(found, torch.full((4, *event), truth, dtype=torch.float32), rtol=1e-5, atol=0)
+
+
+def test_the_last_quantile_is_a_state_that_is_reached():
+    """Nine states of a ninth each, which add up to less than 1 by rounding, and one of none."""
+    ninth = torch.full((9,), 1 / 9).nextafter(torch.zeros(9))
+    probs = torch.cat([ninth, torch.zeros(1)])
+    assert float(probs.cumsum(0)[-1]) < 1
+    assert int(state_quantile(torch.arange(10.0), probs, 1.0)) == 8
