@@ -38,17 +38,20 @@ RULE, FIRST = {2: 6, 3: 4}, 4
 #: Nats by which log f varies over the points of a box that says nothing of its mass yet, or by
 #: which it varies so little that its mass is known.
 VARIES, SMOOTH = 16.0, 0.5
+#: Boxes without anything are halved too while they are as wide as this, by dimension: a corner of
+#: what is in the next one may lie between their points.
+BLANK = {2: 2.0, 3: 4.0}
 #: Share of the whole mass by which a box and its halves may differ, and in units of rounding.
 ENOUGH, ROUNDING = 1e-6, 16.0
 #: Nats below the whole mass at which boxes are not halved any more, and not kept.
 SPLITS, KEEPS = 14.0, 28.0
 #: Most boxes of a factor, and numbers of points that are looked at at once.
 MOST_BOXES, PIECE = 2**14, 2**22
-#: Most halvings: boxes then are as narrow as 16 / 4 / 2^12 of the frame's deviations.
-MOST_HALVINGS = 12
+#: Most halvings: a factor may be as much narrower than the cavities as a dtype can tell.
+MOST_HALVINGS = 40
 #: Share of the mass in boxes at the edge from which the frame is too small, and how often it grows.
 AT_EDGE, MOST_GROWTHS = 1e-8, 12
-#: Share of the mass in boxes that ought to be halved from which nothing is known of the edges.
+#: Share of the mass in boxes that ought to be halved again from which nothing is known.
 UNKNOWN = 0.01
 #: What boxes are laid over: log f^alpha g at points of a grid.
 LogWeight = Callable[[Grid, Tensor], Tensor]
@@ -82,6 +85,11 @@ class Boxes:
         """Boxes of their :attr:`tensors`."""
         low, edge, missed, mean, root, laid_for_mean, laid_for_root = parts
         return cls(low, edge, missed, Grid(mean, root), Grid(laid_for_mean, laid_for_root))
+
+    @property
+    def are_sure(self) -> bool:
+        """Whether no factor's mass is in boxes that ought to be halved again."""
+        return not bool((self.missed > UNKNOWN).any())
 
     def pieces(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Points ``[N, D, E, r]``, and the logs of the volumes that they stand for ``[N, D, E]``,
@@ -120,18 +128,24 @@ def fewest_points(dim: int) -> float:
 
 @torch.no_grad()
 def lay(
-    log_weight: LogWeight, frame: Grid, laid_for: Grid, room: int, enough: float = ENOUGH
+    log_weight: LogWeight,
+    frame: Grid,
+    laid_for: Grid,
+    room: int,
+    size: int = PIECE,
+    enough: float = ENOUGH,
 ) -> Boxes:
     """Boxes over all that counts, in a frame that grows until nothing does at its edges.
 
     Args:
         log_weight: log f^alpha g ``[N, D, E]`` at points ``[N, D, E, r]`` of a grid.
         room: points of a factor and a state, about; as many again and more are looked at.
+        size: of these at a time.
         enough: see :data:`ENOUGH`.
     """
     for _ in range(MOST_GROWTHS):
-        found, at_edge = _laid(log_weight, frame, laid_for, room, enough)
-        if not bool(at_edge.any()) or bool((found.missed > UNKNOWN).any()):
+        found, at_edge = _laid(log_weight, frame, laid_for, room, size, enough)
+        if not (bool(at_edge.any()) and found.are_sure):
             break
         low, high = REACH * (at_edge.to(frame.mean) + 1)
         frame = _spanning(frame, -low, high)
@@ -155,10 +169,10 @@ def _spanning(grid: Grid, low: Tensor, high: Tensor) -> Grid:
 
 
 def _laid(
-    log_weight: LogWeight, frame: Grid, laid_for: Grid, room: int, enough: float
+    log_weight: LogWeight, frame: Grid, laid_for: Grid, room: int, size: int, enough: float
 ) -> tuple[Boxes, Tensor]:
     """Boxes in a frame, and ``[2, D, E, r]`` at which of its sides there is mass."""
-    dim, size = frame.mean.shape[-1], max(1, PIECE // max(1, frame.mean.numel()))
+    dim = frame.mean.shape[-1]
     boxes = _first_boxes(frame.mean)
     room = min(MOST_BOXES, room // RULE[dim] ** dim)
     done: list[_Looked] = []
@@ -186,14 +200,16 @@ def _laid(
 
 @dataclass(frozen=True)
 class _Looked:
-    """Boxes that were looked at: their log masses, which of them must or may be halved, and logs of
-    the masses that they may have; all ``[M, D, E]``."""
+    """Boxes that were looked at: their log masses, which of them must or may be halved, logs of the
+    masses that they may have, and by what share of the whole mass halving may still change them:
+    their part of what it changed when they came to be; all ``[M, D, E]``."""
 
     low: Tensor
     edge: Tensor
     mass: Tensor
     varied: Tensor
     guess: Tensor
+    doubt: Tensor
     must: Tensor
     may: Tensor
 
@@ -202,6 +218,7 @@ class _Looked:
         too much to be known, and those that their halves might correct."""
         there = (self.edge > 0) & (self.guess > whole - SPLITS)
         must = there & (self.varied > VARIES)
+        must = must | (self.guess < NOTHING / 2) & (self.edge >= BLANK[self.low.shape[-1]])
         may = there & ~must & (self.varied > SMOOTH) & (self.mass > whole - SPLITS)
         return replace(self, must=must, may=may)
 
@@ -212,7 +229,7 @@ class _Looked:
             return x.gather(0, rows)
 
         low = self.low.gather(0, rows[..., None].expand(*rows.shape, self.low.shape[-1]))
-        rest = (take(x) for x in (self.edge, self.mass, self.varied, self.guess))
+        rest = (take(x) for x in (self.edge, self.mass, self.varied, self.guess, self.doubt))
         found = _Looked(low, *rest, take(self.must), take(self.may))
         return found.without(~chosen)
 
@@ -236,6 +253,7 @@ def _compared(
     off = ((tried.mass - whole).exp() - (together - whole).exp()).abs()
     rounding = ROUNDING * torch.finfo(off.dtype).eps
     serves = tried.may & (off < max(enough, rounding))
+    halves = replace(halves, doubt=(off / parts).repeat_interleave(parts, 0))
     return (
         replace(tried, may=torch.zeros_like(serves)).without(~serves),
         halves.without(serves.repeat_interleave(parts, 0)),
@@ -276,21 +294,22 @@ def _looked_at(log_weight: LogWeight, frame: Grid, low: Tensor, edge: Tensor, si
     varied = torch.where(has_zeros & (top > NOTHING / 2), torch.inf, top - bottom)
     guess = top + rises + low.shape[-1] * edge.clamp_min(torch.finfo(edge.dtype).tiny).log()
     none = torch.zeros_like(has_zeros)
-    return _Looked(low, edge, mass, varied, guess, none, none)
+    return _Looked(low, edge, mass, varied, guess, torch.ones_like(mass), none, none)
 
 
 def _counted(done: list[_Looked], frame: Grid, laid_for: Grid) -> tuple[Boxes, Tensor]:
     """The boxes that count for the mass of their factor."""
-    low, edge, mass, must = (
+    low, edge, mass, doubt, must, may = (
         torch.cat([getattr(part, name) for part in done])
-        for name in ("low", "edge", "mass", "must")
+        for name in ("low", "edge", "mass", "doubt", "must", "may")
     )
     share = (mass - mass.logsumexp(0)).exp()
     counts = (edge > 0) & (share > np.exp(-KEEPS))
     slack = REACH * torch.finfo(edge.dtype).eps * 16
     sides = torch.stack([low <= slack - REACH, low + edge[..., None] >= REACH - slack])
     at_edge = (share[..., None] * sides * counts[..., None]).sum(1) > AT_EDGE
-    missed = (share * (must & counts)).sum(0)
+    unsure = torch.where(may, doubt.minimum(share), torch.where(must, share, 0.0))
+    missed = (unsure * counts).sum(0)
     order = counts.to(torch.uint8).sort(dim=0, descending=True, stable=True).indices
     at = order[: max(1, _most(counts))]
     edge = torch.where(counts.gather(0, at), edge.gather(0, at), 0.0)

@@ -37,7 +37,10 @@ def saved_messages(network: Network, messages: list[list[Message]]) -> dict[str,
             kept[f"{b}.grid.root"] = block.grid.root.clone()
             kept[f"{b}.grid.rough"] = torch.tensor(block.tilted.is_rough)
             kept[f"{b}.grid.checked"] = torch.tensor(block.tilted.is_checked)
+            kept[f"{b}.grid.due"] = torch.tensor(block.tilted.is_due)
             kept[f"{b}.grid.age"] = torch.tensor(block.tilted.age)
+            if block.tilted.coarse is not None:
+                kept[f"{b}.grid.coarse"] = block.tilted.coarse.clone()
             if block.tilted.boxes is not None:
                 for name, value in zip(BOXES, block.tilted.boxes.tensors, strict=True):
                     kept[f"{b}.boxes.{name}"] = value.clone()
@@ -101,7 +104,10 @@ def loaded_messages(
                 block.grid = Grid(mean.to(block.alpha), root.to(block.alpha))
                 block.tilted.is_rough = bool(saved[f"{b}.grid.rough"])
                 block.tilted.is_checked = bool(saved.get(f"{b}.grid.checked", False))
+                block.tilted.is_due = bool(saved.get(f"{b}.grid.due", False))
                 block.tilted.age = int(saved.get(f"{b}.grid.age", 0))
+                coarse = saved.get(f"{b}.grid.coarse")
+                block.tilted.coarse = None if coarse is None else coarse.to(block.alpha.device)
                 if f"{b}.boxes.low" in saved:
                     parts = (saved[f"{b}.boxes.{name}"].to(block.alpha) for name in BOXES)
                     block.tilted.boxes = Boxes.of_tensors(*parts)

@@ -30,7 +30,6 @@ from pyrograph.graph.forest import is_forest
 from pyrograph.infer.base import Engine, with_notes
 from pyrograph.infer.message_passing.acceleration import Acceleration, applies_to
 from pyrograph.infer.message_passing.alphas import Alpha, alpha_of_factors, check_alpha
-from pyrograph.infer.message_passing.boxes import RULE
 from pyrograph.infer.message_passing.build import build
 from pyrograph.infer.message_passing.checkpoint import loaded_messages, saved_messages
 from pyrograph.infer.message_passing.contradictions import refuse_contradictions
@@ -232,6 +231,9 @@ class MessagePassing(Engine):
                 if not self._settling.lowers_alphas(found):
                     self._help(before, residual, found.moved)
             met = self.tol is not None and float(residual) <= self.tol
+            if met:
+                for block in self._unchecked:
+                    block.tilted.is_due = True
             if met or self.num_done % RECORD == 0 or self._log_evidence is None:
                 self._log_evidence = self.log_evidence
         return {"objective": self._log_evidence, "residual": residual, "skipped": skipped}
@@ -268,7 +270,17 @@ class MessagePassing(Engine):
             refuse_contradictions(self.graph, self.network, messages, beliefs)
         self.messages, self.beliefs = messages, beliefs
 
+    @property
+    def _unchecked(self) -> list[QuadratureFactors]:
+        blocks = [b for b in self.network.blocks if isinstance(b, QuadratureFactors)]
+        return [block for block in blocks if not block.is_checked]
+
     # ------------------------------------------------------------------ results
+    @property
+    def converged(self) -> bool:
+        """Whether ``tol`` was given and met, on points of quadrature that were checked."""
+        return super().converged and not self._unchecked
+
     @property
     def log_evidence(self) -> Tensor:
         """Eq (66) at the messages as they stand, ``[]``."""
@@ -332,7 +344,7 @@ class MessagePassing(Engine):
                     "finds another mass or variance, so that those of its nodes may be wrong. A "
                     "spike beside a broad part is the usual cause: choose between them by a "
                     "discrete site. Or an edge, or a scale far below the width of the beliefs"
-                    f"{': raise num_points.' if block.tilted.dim > max(RULE) else '.'}"
+                    f"{'.' if block.tilted.has_checks else ': raise num_points.'}"
                 )
                 break
         return with_notes(super().status, notes)
@@ -343,7 +355,7 @@ class MessagePassing(Engine):
             "such as 0.5, or a smaller alpha (pg.PowerEP, pg.FractionalBP)."
         )
         for block in self.network.blocks:
-            if isinstance(block, QuadratureFactors) and block.tilted.dim > max(RULE):
+            if isinstance(block, QuadratureFactors) and not block.tilted.has_checks:
                 return (
                     f"{text} Or the quadrature does not come to rest: {block.local.name(0)} is "
                     f"integrated in {block.tilted.dim} dimensions with "

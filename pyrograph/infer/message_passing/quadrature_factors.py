@@ -118,6 +118,11 @@ class QuadratureFactors:
         self.tilted.forget()
 
     @property
+    def is_checked(self) -> bool:
+        """Whether the points in use were compared with others at rest."""
+        return self.is_mean_field or self.tilted.is_rough or self.tilted.is_checked
+
+    @property
     def too_coarse(self) -> str | None:
         """A factor that the points in use do not resolve."""
         coarse = self.tilted.coarse
@@ -366,7 +371,7 @@ class QuadratureFactors:
         usable = held & self._is_usable(cavities)
         cavities = self._repaired(usable, cavities, own)
         g, origin, first, of_u = self._surroundings(own, cavities)
-        tilted = self.tilted(g, origin, self.grid, first)
+        tilted = copy(self.tilted)(g, origin, self.grid, first)  # looks, and changes nothing
         log_mass = tilted.log_mass if of_u is None else tilted.log_mass + of_u.log_rest
         mass = log_mass + self._of_states(states)
         points = _points(own)
@@ -398,7 +403,7 @@ class QuadratureFactors:
             return stacked([q.normal if isinstance(q, Conjugate) else q for q in own])
         cavities = self._repaired(self._is_usable(cavities), cavities, own)
         g, origin, first, of_u = self._surroundings(own, cavities)
-        tilted = self.tilted(g, origin, self.grid, first)
+        tilted = copy(self.tilted)(g, origin, self.grid, first)  # looks, and changes nothing
         if of_u is None:
             return Gaussian.from_moments(tilted.mean[0], tilted.covariance[0])
         every = slice(0, sum(self.local.widths))

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from pyrograph.beliefs import Gaussian
 from pyrograph.beliefs.gaussian import LOG_2PI, apply
-from pyrograph.errors import NonFiniteDensity
-from pyrograph.infer.message_passing.boxes import ENOUGH, Boxes, fewest_points, lay, spanning
+from pyrograph.errors import NonFiniteDensity, ZeroMass
+from pyrograph.infer.message_passing.boxes import ENOUGH, RULE, Boxes, fewest_points, lay, spanning
 from pyrograph.infer.message_passing.checked import NOTHING, CheckedDensity, Improper
 from pyrograph.infer.message_passing.grids import Grid, evenly_spaced, laid_over
 from pyrograph.infer.message_passing.reduction import LocalDensity
@@ -127,6 +127,8 @@ class TiltedMoments:
     def forget(self) -> None:
         """The next time it is found out afresh which points serve."""
         self.is_rough = self.is_checked = False
+        #: Whether the next time is one to check few points for good.
+        self.is_due = False
         self._most = MOST
         #: Times that few points were used without being checked.
         self.age = 0
@@ -155,7 +157,7 @@ class TiltedMoments:
         if start is None:
             self.forget()
             if self.dim > 1:
-                return self._checked(self._moved(g, origin, first), g, origin, first, GROSS)
+                return self._first_of_several(g, origin, first)
             scan = self._scan(g, origin, first, SCAN.numbers)
             found = self._moved(g, origin, scan.peak)
             return self._even_ones(scan, g, origin) if self._differ(found, scan, SCAN) else found
@@ -165,7 +167,7 @@ class TiltedMoments:
         if self.is_rough or self.is_checked:
             return found
         self.age += 1
-        self.is_checked = start.is_near(found.peak, AT_REST)
+        self.is_checked = self.is_due or start.is_near(found.peak, AT_REST)
         if not self.is_checked and self.age % PATIENCE:
             return found
         return self._checked(found, g, origin, first, FINE)
@@ -238,14 +240,26 @@ class TiltedMoments:
 
     def _even(self, numbers: int) -> Points:
         """Evenly spaced points, as many as may be evaluated for all factors."""
-        evaluations = self.local.num_states * len(self.alpha) * self._numbers_per_point
-        count = min(self._most, max(FEWEST, numbers // max(1, evaluations)))
+        count = min(self._most, max(FEWEST, self._points_in(numbers)))
         return evenly_spaced(count, self.local.like)
 
     @property
     def _numbers_per_point(self) -> int:
         """Numbers evaluated for a point of a factor and a state."""
         return self._evaluations * sum(self.local.read_widths)
+
+    def _first_of_several(self, g: Surroundings, origin: Tensor, first: Grid) -> Tilted:
+        """Moments in several dimensions, of which nothing is known yet."""
+        try:
+            found = self._moved(g, origin, first)
+        except ZeroMass:  # on few points
+            if not self.has_boxes or self._points_in(GROSS.numbers) < fewest_points(self.dim):
+                raise
+            self.is_rough = True
+            with torch.no_grad():
+                boxes = self._laid(g, origin, first, first, GROSS)
+            return self._on_boxes(g, origin, boxes)
+        return self._checked(found, g, origin, first, GROSS)
 
     def _checked(
         self, found: Tilted, g: Surroundings, origin: Tensor, first: Grid, within: Agreement
@@ -254,25 +268,41 @@ class TiltedMoments:
         or too many factors for them, points that are fewer still tell whether few are enough."""
         if self.dim == 1:
             return self._scanned(found, g, origin, first)
-        if self._has_negative or self._room(within) < fewest_points(self.dim):
-            with torch.no_grad():
-                fewer = self._tensor_grid(self._num_points - 1)
-                fewer = self._on(g, origin, found.peak, fewer)
-            off = (found.log_mass - fewer.log_mass).abs() > STEPS
-            self.coarse = off | self._moments_apart(found, fewer, STEPS)
-            return found
+        if not self.has_boxes or self._points_in(within.numbers) < fewest_points(self.dim):
+            return self._compared(found, g, origin)
         try:
             with torch.no_grad():
                 boxes = self._laid(g, origin, first, spanning(first, found.peak), within)
                 scan = self._on_boxes(g, origin, boxes)
         except (NonFiniteDensity, Improper):  # so far out f may be no number
+            return self._compared(found, g, origin)
+        if not self._differ(found, scan, within):
+            self.coarse = None
             return found
-        if not self._differ(found, scan, within, boxes.missed):
-            return found
-        self.is_rough, self.coarse = True, boxes.missed > STEPS
+        if not boxes.are_sure:
+            return self._compared(found, g, origin)
+        self.is_rough, self.coarse = True, None
         if within is FINE:  # those of the first cavities serve once
             self.boxes = boxes
         return self._on_boxes(g, origin, boxes)
+
+    def _compared(self, found: Tilted, g: Surroundings, origin: Tensor) -> Tilted:
+        """The same moments; points that are fewer tell whether few are enough."""
+        with torch.no_grad():
+            fewer = self._on(g, origin, found.peak, self._tensor_grid(self._num_points - 1))
+        off = (found.log_mass - fewer.log_mass).abs() > STEPS
+        self.coarse = off | self._moments_apart(found, fewer, STEPS)
+        return found
+
+    @property
+    def has_boxes(self) -> bool:
+        """Whether boxes are laid at all."""
+        return self.dim in RULE and not self._has_negative
+
+    @property
+    def has_checks(self) -> bool:
+        """Whether other points take over where few ones are not enough."""
+        return self.dim == 1 or self.has_boxes
 
     def _scanned(self, found: Tilted, g: Surroundings, origin: Tensor, first: Grid) -> Tilted:
         """Moments on few points if a scan that is sure finds no others, in one dimension."""
@@ -307,14 +337,22 @@ class TiltedMoments:
         may do again."""
         if self.boxes is None or not self.boxes.serve(first):
             self.boxes = self._laid(g, origin, first, first, FINE)
-            with torch.no_grad():
-                scan = self._on_boxes(g, origin, self.boxes)
-                few = self._moved_over(g, origin, scan.peak, self._few)
-            if not self._differ(few, scan, FINE, self.boxes.missed):
+            few = self._few_that_serve(g, origin)
+            if few is not None:
                 self.forget()
-                return self._moved(g, origin, few.grid)
-        self.coarse = self.boxes.missed > STEPS
+                return self._compared(self._moved(g, origin, few), g, origin)
         return self._on_boxes(g, origin, self.boxes)
+
+    def _few_that_serve(self, g: Surroundings, origin: Tensor) -> Grid | None:
+        """Where few points lie that are as good as the boxes."""
+        with torch.no_grad():
+            scan = self._on_boxes(g, origin, self.boxes)
+            try:
+                few = self._moved_over(g, origin, scan.peak, self._few)
+            except ZeroMass:  # they fall between
+                return None
+            is_other = self.boxes.are_sure and self._differ(few, scan, FINE)
+        return None if is_other else few.grid
 
     def _laid(
         self, g: Surroundings, origin: Tensor, first: Grid, frame: Grid, within: Agreement
@@ -323,12 +361,13 @@ class TiltedMoments:
             points = self._weights(g, origin, grid, z)
             return torch.where(points.is_zero, NOTHING, points.log_weight)
 
-        return lay(log_weight, frame, first, self._room(within), within.enough)
+        size = max(1, self._points_in(PIECE))
+        return lay(log_weight, frame, first, self._points_in(within.numbers), size, within.enough)
 
-    def _room(self, within: Agreement) -> int:
-        """Points of a factor and a state."""
+    def _points_in(self, numbers: int) -> int:
+        """Points of a factor and a state for which so many numbers are evaluated."""
         columns = self.local.num_states * len(self.alpha)
-        return within.numbers // max(1, columns * self._numbers_per_point)
+        return numbers // max(1, columns * self._numbers_per_point)
 
     def _on_boxes(self, g: Surroundings, origin: Tensor, boxes: Boxes) -> Tilted:
         found = self._on(g, origin, boxes.frame, boxes)
