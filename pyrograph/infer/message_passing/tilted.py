@@ -17,6 +17,7 @@ Source: Liu & Pierce (1994) for adaptive Gauss-Hermite quadrature.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -336,8 +337,10 @@ class TiltedMoments:
         """On the boxes of the last time as long as they serve. When they are laid anew few points
         may do again."""
         if self.boxes is None or not self.boxes.serve(first):
-            self.boxes = self._laid(g, origin, first, first, FINE)
-            few = self._few_that_serve(g, origin)
+            few: Grid | None = first
+            with contextlib.suppress(NonFiniteDensity, Improper):  # so far out f may be no number
+                self.boxes = self._laid(g, origin, first, first, FINE)
+                few = self._few_that_serve(g, origin)
             if few is not None:
                 self.forget()
                 return self._compared(self._moved(g, origin, few), g, origin)

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import pyrograph as pg
+from pyrograph.errors import NonFiniteDensity
 from pyrograph.infer.message_passing import tilted
 from pyrograph.infer.message_passing.boxes import Boxes, lay, spanning
 from pyrograph.infer.message_passing.grids import Grid
@@ -358,6 +359,24 @@ def test_shells_that_no_boxes_resolve_are_said(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tilted, "FINE", few)
     monkeypatch.setattr(tilted, "GROSS", few)
     posterior = pg.fit(of_two(ring, 0.003), infer=pg.EP, progress=False, num_steps=5, tol=None)
+    assert 'too coarse for factor "o"' in posterior.status
+
+
+def test_where_boxes_cannot_be_laid_anew_few_points_go_on(monkeypatch: pytest.MonkeyPatch):
+    """The first cavities take boxes; the next ones reach where the factor is no number."""
+    laid = []
+
+    def once(*args):
+        laid.append(lay(*args))
+        if len(laid) > 1:
+            raise NonFiniteDensity("far out")
+        return laid[0]
+
+    monkeypatch.setattr(tilted, "lay", once)
+    engine = pg.EP(of_two(to_anchor, 0.03), num_steps=5, tol=None, progress=False)
+    posterior = engine.run()
+    assert len(laid) > 1
+    assert not blocks(engine)[0].tilted.is_rough
     assert 'too coarse for factor "o"' in posterior.status
 
 
