@@ -18,39 +18,23 @@ Source: Liu & Pierce (1994) for adaptive Gauss-Hermite quadrature.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from pyrograph.beliefs import Gaussian
-from pyrograph.beliefs.gaussian import LOG_2PI, apply
 from pyrograph.errors import NonFiniteDensity, ZeroMass
 from pyrograph.infer.message_passing.boxes import ENOUGH, RULE, Boxes, fewest_points, lay, spanning
-from pyrograph.infer.message_passing.checked import NOTHING, CheckedDensity, Improper
-from pyrograph.infer.message_passing.grids import Grid, evenly_spaced, laid_over
+from pyrograph.infer.message_passing.checked import NOTHING, Improper
+from pyrograph.infer.message_passing.grids import Grid, evenly_spaced
+from pyrograph.infer.message_passing.on_points import FEW_POINTS, PIECE, MomentsOnPoints, Points
 from pyrograph.infer.message_passing.reduction import LocalDensity
-from pyrograph.infer.message_passing.sums import (
-    Sums,
-    Surroundings,
-    Tilted,
-    Weighed,
-    summed,
-    together,
-)
-from pyrograph.quadrature import gauss_hermite
+from pyrograph.infer.message_passing.sums import Surroundings, Tilted
 
 #: Points per dimension, by effective dimension. Even: in the middle of a grid differences vanish,
 #: and where they do a normal density grows without bound as its scale goes to 0.
 POINTS = {1: 32, 2: 16, 3: 10, 4: 8, 5: 6}
-#: Grids are moved again while fewer points than this carry the weight, at most so many times.
-FEW_POINTS, MAX_MOVES = 4.0, 12
-#: A grid shrinks to no less than this share of its variance at once.
-SHRINK = 0.05
-#: Numbers of the points that are weighed at once: arrays of more than 32 MiB, which go back to the
-#: system as soon as they are freed.
-PIECE = 3 * 2**21
 #: Most evenly spaced points, and where these are too few; fewest; and the numbers that scans may
 #: evaluate but for the first.
 MOST, FINEST, FEWEST, NUMBERS = 4097, 2**16 + 1, 65, 2**22
@@ -67,10 +51,6 @@ FLAT, DOUBLINGS = 1e-6, 40
 #: Difference of log masses, or relative one of second moments, that steps between evenly spaced
 #: points may make; and of such points, how many are enough to compare two grids.
 STEPS, COMPARED = 0.05, 257
-
-#: Points ``[N, D, E, r]`` of a grid, and the logs of the volumes they stand for ``[N, D, E]``; or
-#: the same for all factors.
-Points = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -94,7 +74,7 @@ SCAN = Agreement(1e-4, 0.01, ENOUGH, 2**25)
 GROSS, FINE = Agreement(0.05, 0.3, 1e-3, 2**23), Agreement(1e-3, 0.02, ENOUGH, 2**25)
 
 
-class TiltedMoments:
+class TiltedMoments(MomentsOnPoints):
     """Moments for a set of like factors.
 
     Args:
@@ -111,19 +91,9 @@ class TiltedMoments:
         num_points: int | None = None,
         dim: int | None = None,
     ):
-        self.local, self.alpha = local, alpha
-        self.density = CheckedDensity(local)
-        self.dim = local.dim if dim is None else dim
-        self._num_points = num_points or POINTS[self.dim]
-        self._few = self._tensor_grid(self._num_points)
-        self._has_negative = bool((alpha < 0).any())
+        dim = local.dim if dim is None else dim
+        super().__init__(local, alpha, dim, num_points or POINTS[dim])
         self.forget()
-
-    def _tensor_grid(self, num_points: int) -> Points:
-        like = self.local.like
-        z, w = gauss_hermite(num_points, self.dim, like.dtype, like.device)
-        volume = w.log() + 0.5 * z.square().sum(1) + 0.5 * self.dim * LOG_2PI
-        return z[:, None, None], volume[:, None, None]
 
     def forget(self) -> None:
         """The next time it is found out afresh which points serve."""
@@ -136,10 +106,6 @@ class TiltedMoments:
         #: ``[D, E]`` where points in the place of the few ones were too few the last time.
         self.coarse: Tensor | None = None
         self.boxes: Boxes | None = None
-
-    def use_alpha(self, alpha: Tensor) -> None:
-        """Go on with other alphas ``[E]``, of the same signs."""
-        self.alpha = alpha
 
     def __call__(self, g: Surroundings, origin: Tensor, start: Grid | None, first: Grid) -> Tilted:
         """Moments of f^alpha g.
@@ -243,11 +209,6 @@ class TiltedMoments:
         """Evenly spaced points, as many as may be evaluated for all factors."""
         count = min(self._most, max(FEWEST, self._points_in(numbers)))
         return evenly_spaced(count, self.local.like)
-
-    @property
-    def _numbers_per_point(self) -> int:
-        """Numbers evaluated for a point of a factor and a state."""
-        return self._evaluations * sum(self.local.read_widths)
 
     def _first_of_several(self, g: Surroundings, origin: Tensor, first: Grid) -> Tilted:
         """Moments in several dimensions, of which nothing is known yet."""
@@ -367,11 +328,6 @@ class TiltedMoments:
         size = max(1, self._points_in(PIECE))
         return lay(log_weight, frame, first, self._points_in(within.numbers), size, within.enough)
 
-    def _points_in(self, numbers: int) -> int:
-        """Points of a factor and a state for which so many numbers are evaluated."""
-        columns = self.local.num_states * len(self.alpha)
-        return numbers // max(1, columns * self._numbers_per_point)
-
     def _on_boxes(self, g: Surroundings, origin: Tensor, boxes: Boxes) -> Tilted:
         found = self._on(g, origin, boxes.frame, boxes)
         half = (1 - boxes.missed).expand(2, *boxes.missed.shape)
@@ -392,71 +348,6 @@ class TiltedMoments:
             return False
         before, self._most = len(self._points[0]), FINEST
         return len(self._points[0]) > before
-
-    def _moved_over(self, g: Surroundings, origin: Tensor, grid: Grid, points: Points) -> Tilted:
-        for _ in range(MAX_MOVES):
-            found = self._on(g, origin, grid, points)
-            if not found.has_few:
-                break
-            grid = found.grid
-        return found
-
-    # ------------------------------------------------------------------ moments on points
-    def _on(self, g: Surroundings, origin: Tensor, grid: Grid, points: Points | Boxes) -> Tilted:
-        sums = self._weighed(g, origin, grid, points)
-        self.density.refuse_nothing(sums.is_nothing)
-        with torch.no_grad():
-            few = 1 / sums.squares < FEW_POINTS
-            floor = SHRINK * grid.root @ grid.root.mT
-            mean, covariance = self._on_grid(sums.mean, sums.covariance)
-            if self.dim > 1:  # few along an axis, though not altogether
-                width = grid.root.square().sum(-1)
-                few = few | (covariance.diagonal(dim1=-2, dim2=-1) < SHRINK * width).any(-1)
-            root, info = torch.linalg.cholesky_ex(covariance + floor * few[..., None, None])
-            keep = (info != 0)[..., None]
-            peak = Grid(
-                torch.where(keep, grid.mean, mean).detach(),
-                torch.where(keep[..., None], grid.root, root).detach(),
-            )
-            there = peak
-            if sums.reach is not None:
-                there = laid_over(sums.reach, grid, peak, few, len(points[0]))
-        moments = sums.log_mass, sums.mean, sums.covariance, sums.expected
-        return Tilted(*moments, there, peak, bool(few.any()), sums.half)
-
-    def _weighed(self, g: Surroundings, origin: Tensor, grid: Grid, points: Points | Boxes) -> Sums:
-        """Sums over all points, some at a time."""
-        numbers = grid.mean[..., 0].numel() * self.local.dim * self._evaluations
-        size = max(2, PIECE // max(1, numbers) // 2 * 2)  # pieces begin with the same half
-        even = self.dim == 1 and points is not self._few
-        found = []
-        for z, volume in _pieces(points, size):
-            weighed = self._weights(g, origin, grid, z)
-            found.append(summed(weighed, g, z, volume, even))
-        return together(found)
-
-    #: How often f is evaluated for a point.
-    _evaluations = 1
-
-    def _on_grid(self, mean: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
-        """Moments of u's numbers that the grid is laid over."""
-        return mean, covariance
-
-    def _weights(self, g: Surroundings, origin: Tensor, grid: Grid, z: Tensor) -> Weighed:
-        """Of points ``[N, D, E, r]`` of a grid."""
-        u = grid.mean + apply(grid.root, z)
-        value = self.density(u)
-        if self._has_negative:
-            self.density.refuse_zeros(value, u, self.alpha)
-        log_weight = self.alpha * value + g.log_value(u - origin) + grid.log_volume
-        return Weighed(u, log_weight, value <= NOTHING)
-
-
-def _pieces(points: Points | Boxes, size: int) -> Iterator[Points]:
-    """Some of the points at a time."""
-    if isinstance(points, Boxes):
-        return points.pieces(size)
-    return zip(*(part.split(size) for part in points), strict=True)
 
 
 def _misses(found: Tilted) -> Tensor:

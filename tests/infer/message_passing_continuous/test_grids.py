@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.errors import ConvergenceWarning
-from pyrograph.infer.message_passing import checked, tilted
+from pyrograph.infer.message_passing import checked, on_points
 
 from .reference import plain_ep
 
@@ -91,7 +91,7 @@ def test_points_are_weighed_in_pieces_and_the_moments_are_those_of_all(monkeypat
         sizes.append(u.numel())
         return evaluate(self, u)
 
-    monkeypatch.setattr(tilted, "PIECE", 1000)
+    monkeypatch.setattr(on_points, "PIECE", 1000)
     monkeypatch.setattr(checked.CheckedDensity, "__call__", recorded)
     pieces = pg.fit(heavy_tails, (y,), infer=pg.EP, progress=False)
     assert max(sizes) <= 1000
@@ -137,7 +137,7 @@ def test_a_small_mode_counts_in_pieces_and_in_single_precision(monkeypatch):
         x = pyro.sample("x", dist.Normal(torch.tensor(1.0), 0.6))
         pyro.sample("o", dist.Normal(x**2, 0.1), obs=torch.tensor(1.0))
 
-    monkeypatch.setattr(tilted, "PIECE", 500)
+    monkeypatch.setattr(on_points, "PIECE", 500)
     _, _, variance = square_truth(0.1, 0.6)
     found = pg.fit(model, infer=pg.EP, progress=False).marginal("x")
     assert float(found.variance) == pytest.approx(variance, rel=1e-3)

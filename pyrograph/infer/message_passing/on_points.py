@@ -1,0 +1,137 @@
+"""Moments of tilted distributions, f(u)^alpha g(u), on points that are given, and on grids that are
+moved to where the weight is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from pyrograph.beliefs.gaussian import LOG_2PI, apply
+from pyrograph.infer.message_passing.boxes import Boxes
+from pyrograph.infer.message_passing.checked import NOTHING, CheckedDensity
+from pyrograph.infer.message_passing.grids import Grid, laid_over
+from pyrograph.infer.message_passing.reduction import LocalDensity
+from pyrograph.infer.message_passing.sums import (
+    Sums,
+    Surroundings,
+    Tilted,
+    Weighed,
+    summed,
+    together,
+)
+from pyrograph.quadrature import gauss_hermite
+
+#: Grids are moved again while fewer points than this carry the weight, at most so many times.
+FEW_POINTS, MAX_MOVES = 4.0, 12
+#: A grid shrinks to no less than this share of its variance at once.
+SHRINK = 0.05
+#: Numbers of the points that are weighed at once: arrays of more than 32 MiB, which go back to the
+#: system as soon as they are freed.
+PIECE = 3 * 2**21
+
+#: Points ``[N, D, E, r]`` of a grid, and the logs of the volumes they stand for ``[N, D, E]``; or
+#: the same for all factors.
+Points = tuple[Tensor, Tensor]
+
+
+class MomentsOnPoints:
+    """Moments for a set of like factors.
+
+    Args:
+        local: their density in effective coordinates.
+        alpha: ``[E]``, not 0.
+        dim: of the grid; num_points: per dimension, of the few Gauss-Hermite points.
+    """
+
+    def __init__(self, local: LocalDensity, alpha: Tensor, dim: int, num_points: int):
+        self.local, self.alpha, self.dim = local, alpha, dim
+        self.density = CheckedDensity(local)
+        self._num_points = num_points
+        self._few = self._tensor_grid(num_points)
+        self._has_negative = bool((alpha < 0).any())
+
+    def _tensor_grid(self, num_points: int) -> Points:
+        like = self.local.like
+        z, w = gauss_hermite(num_points, self.dim, like.dtype, like.device)
+        volume = w.log() + 0.5 * z.square().sum(1) + 0.5 * self.dim * LOG_2PI
+        return z[:, None, None], volume[:, None, None]
+
+    def use_alpha(self, alpha: Tensor) -> None:
+        """Go on with other alphas ``[E]``, of the same signs."""
+        self.alpha = alpha
+
+    @property
+    def _numbers_per_point(self) -> int:
+        """Numbers evaluated for a point of a factor and a state."""
+        return self._evaluations * sum(self.local.read_widths)
+
+    def _points_in(self, numbers: int) -> int:
+        """Points of a factor and a state for which so many numbers are evaluated."""
+        columns = self.local.num_states * len(self.alpha)
+        return numbers // max(1, columns * self._numbers_per_point)
+
+    def _moved_over(self, g: Surroundings, origin: Tensor, grid: Grid, points: Points) -> Tilted:
+        for _ in range(MAX_MOVES):
+            found = self._on(g, origin, grid, points)
+            if not found.has_few:
+                break
+            grid = found.grid
+        return found
+
+    def _on(self, g: Surroundings, origin: Tensor, grid: Grid, points: Points | Boxes) -> Tilted:
+        sums = self._weighed(g, origin, grid, points)
+        self.density.refuse_nothing(sums.is_nothing)
+        with torch.no_grad():
+            few = 1 / sums.squares < FEW_POINTS
+            floor = SHRINK * grid.root @ grid.root.mT
+            mean, covariance = self._on_grid(sums.mean, sums.covariance)
+            if self.dim > 1:  # few along an axis, though not altogether
+                width = grid.root.square().sum(-1)
+                few = few | (covariance.diagonal(dim1=-2, dim2=-1) < SHRINK * width).any(-1)
+            root, info = torch.linalg.cholesky_ex(covariance + floor * few[..., None, None])
+            keep = (info != 0)[..., None]
+            peak = Grid(
+                torch.where(keep, grid.mean, mean).detach(),
+                torch.where(keep[..., None], grid.root, root).detach(),
+            )
+            there = peak
+            if sums.reach is not None:
+                there = laid_over(sums.reach, grid, peak, few, len(points[0]))
+        moments = sums.log_mass, sums.mean, sums.covariance, sums.expected
+        return Tilted(*moments, there, peak, bool(few.any()), sums.half)
+
+    def _weighed(self, g: Surroundings, origin: Tensor, grid: Grid, points: Points | Boxes) -> Sums:
+        """Sums over all points, some at a time."""
+        numbers = grid.mean[..., 0].numel() * self.local.dim * self._evaluations
+        size = max(2, PIECE // max(1, numbers) // 2 * 2)  # pieces begin with the same half
+        even = self.dim == 1 and points is not self._few
+        found = []
+        for z, volume in _pieces(points, size):
+            weighed = self._weights(g, origin, grid, z)
+            found.append(summed(weighed, g, z, volume, even))
+        return together(found)
+
+    #: How often f is evaluated for a point.
+    _evaluations = 1
+
+    def _on_grid(self, mean: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
+        """Moments of u's numbers that the grid is laid over."""
+        return mean, covariance
+
+    def _weights(self, g: Surroundings, origin: Tensor, grid: Grid, z: Tensor) -> Weighed:
+        """Of points ``[N, D, E, r]`` of a grid."""
+        u = grid.mean + apply(grid.root, z)
+        value = self.density(u)
+        if self._has_negative:
+            self.density.refuse_zeros(value, u, self.alpha)
+        log_weight = self.alpha * value + g.log_value(u - origin) + grid.log_volume
+        return Weighed(u, log_weight, value <= NOTHING)
+
+
+def _pieces(points: Points | Boxes, size: int) -> Iterator[Points]:
+    """Some of the points at a time."""
+    if isinstance(points, Boxes):
+        return points.pieces(size)
+    return zip(*(part.split(size) for part in points), strict=True)
