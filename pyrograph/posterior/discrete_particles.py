@@ -22,6 +22,19 @@ from pyrograph.posterior.posterior import Posterior, draw_indices
 from pyrograph.posterior.site_guide import levels, with_states
 
 
+def log_shares(codes: Tensor, log_weights: Tensor, num_states: int, log_p: Tensor | None) -> Tensor:
+    """Logs of the marginals of nodes, ``[n, c]``.
+
+    Args:
+        codes: states of the particles, ``[K, n]``; log_weights: ``[K]``.
+        log_p: of nodes that are summed out, given the particle, ``[n, K, c]``.
+    """
+    if log_p is not None:
+        return (log_p + log_weights.unsqueeze(1)).logsumexp(1)
+    share = log_weights.new_zeros(codes.shape[1], num_states)
+    return share.scatter_add_(1, codes.t(), log_weights.exp().expand(codes.shape[1], -1)).log()
+
+
 def values_of(graph: FactorGraph, x: Tensor) -> dict[str, Tensor]:
     """Numbers of states ``[V, K]`` of all nodes as values ``{site: [K, *site shape]}``."""
     out, start = {}, 0
@@ -101,13 +114,8 @@ class DiscreteParticles(Posterior):
             OptionError: no such site.
         """
         described, codes, log_p = self._site(site), self._codes(site), self._log_probs(site)
-        if log_p is not None:
-            logits = (log_p + self.log_weights.unsqueeze(1)).logsumexp(1)
-            logits = logits.reshape(*described.batch_shape, described.cardinality)
-            return States(described.enumeration, logits)
-        share = self.log_weights.new_zeros(codes.shape[1], described.cardinality)
-        share.scatter_add_(1, codes.t(), self.weights.expand(codes.shape[1], -1))
-        logits = share.log().reshape(*described.batch_shape, described.cardinality)
+        logits = log_shares(codes, self.log_weights, described.cardinality, log_p)
+        logits = logits.reshape(*described.batch_shape, described.cardinality)
         return States(described.enumeration, logits)
 
     def sample(self, num_samples: int) -> dict[str, Tensor]:
@@ -190,6 +198,7 @@ class DiscreteParticleGuide(JointStateGuide):
             OptionError: they are no sequence of numbers from 0 to 1, or there are none.
         """
         wanted, start, out = levels(quantiles), 0, {}
+        log_weights = self.logits.double().log_softmax(0)
         for k, (name, site) in enumerate(self.sites.items()):
             size = torch.Size(site["batch_shape"]).numel()
             codes = self.codes[:, start : start + size]
@@ -197,16 +206,9 @@ class DiscreteParticleGuide(JointStateGuide):
             values = site["values"].to(codes.device)
             if values.dim() > 1:
                 continue
-            shares = self._shares(codes, len(values), getattr(self, f"states_{k}", None))
+            log_p = getattr(self, f"states_{k}", None)
+            log_p = None if log_p is None else log_p.double()
+            shares = log_shares(codes, log_weights, len(values), log_p).exp()
             found = [values[state_quantile(values, shares, q)] for q in wanted]
             out[name] = torch.stack(found).reshape(len(wanted), *site["batch_shape"])
         return out
-
-    def _shares(self, codes: Tensor, num_states: int, log_p: Tensor | None) -> Tensor:
-        """``[nodes, c]``: the marginal of nodes with states ``codes [K, nodes]``, or with ``log_p
-        [nodes, K, c]`` given the joint state."""
-        weights = self.logits.double().softmax(0)
-        if log_p is not None:
-            return (log_p.double().exp() * weights.unsqueeze(1)).sum(1)
-        shares = weights.new_zeros(codes.shape[1], num_states)
-        return shares.scatter_add_(1, codes.t(), weights.expand(codes.shape[1], -1))

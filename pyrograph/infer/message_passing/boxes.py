@@ -65,7 +65,8 @@ class Boxes:
         low: ``[M, D, E, r]``, their lowest corners; edge: ``[M, D, E]``.
         missed: ``[D, E]``, the share of the mass in boxes that ought to be halved again.
     Attributes:
-        frame: whose coordinates these are; laid_for: the grid over the cavities of that time.
+        frame: whose coordinates these are; laid_for: the grid over the cavities of that time. They
+            are as good for cavities near these.
     """
 
     low: Tensor
@@ -96,10 +97,6 @@ class Boxes:
         about ``size`` at a time."""
         for z, volume in _points(self.low, self.edge, size):
             yield z.flatten(0, 1), volume.flatten(0, 1)
-
-    def serve(self, first: Grid) -> bool:
-        """Whether they are as good for cavities over which ``first`` is laid."""
-        return self.laid_for.is_near(first)
 
 
 def _points(low: Tensor, edge: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -304,7 +301,7 @@ def _counted(done: list[_Looked], frame: Grid, laid_for: Grid) -> tuple[Boxes, T
         for name in ("low", "edge", "mass", "doubt", "must", "may")
     )
     share = (mass - mass.logsumexp(0)).exp()
-    counts = (edge > 0) & (share > np.exp(-KEEPS))
+    counts = (edge > 0) & (share > math.exp(-KEEPS))
     slack = REACH * torch.finfo(edge.dtype).eps * 16
     sides = torch.stack([low <= slack - REACH, low + edge[..., None] >= REACH - slack])
     at_edge = (share[..., None] * sides * counts[..., None]).sum(1) > AT_EDGE

@@ -218,9 +218,7 @@ class TiltedMoments(MomentsOnPoints):
             if not self.has_boxes or self._points_in(GROSS.numbers) < fewest_points(self.dim):
                 raise
             self.is_rough = True
-            with torch.no_grad():
-                boxes = self._laid(g, origin, first, first, GROSS)
-            return self._on_boxes(g, origin, boxes)
+            return self._on_boxes(g, origin, self._laid(g, origin, first, first, GROSS))
         return self._checked(found, g, origin, first, GROSS)
 
     def _checked(
@@ -233,9 +231,8 @@ class TiltedMoments(MomentsOnPoints):
         if not self.has_boxes or self._points_in(within.numbers) < fewest_points(self.dim):
             return self._compared(found, g, origin)
         try:
-            with torch.no_grad():
-                boxes = self._laid(g, origin, first, spanning(first, found.peak), within)
-                scan = self._on_boxes(g, origin, boxes)
+            boxes = self._laid(g, origin, first, spanning(first, found.peak), within)
+            scan = self._on_boxes(g, origin, boxes)
         except (NonFiniteDensity, Improper):  # so far out f may be no number
             return self._compared(found, g, origin)
         if not self._differ(found, scan, within):
@@ -246,7 +243,7 @@ class TiltedMoments(MomentsOnPoints):
         self.is_rough, self.coarse = True, None
         if within is FINE:  # those of the first cavities serve once
             self.boxes = boxes
-        return self._on_boxes(g, origin, boxes)
+        return scan
 
     def _compared(self, found: Tilted, g: Surroundings, origin: Tensor) -> Tilted:
         """The same moments; points that are fewer tell whether few are enough."""
@@ -297,25 +294,26 @@ class TiltedMoments(MomentsOnPoints):
     def _in_boxes(self, g: Surroundings, origin: Tensor, first: Grid) -> Tilted:
         """On the boxes of the last time as long as they serve. When they are laid anew few points
         may do again."""
-        if self.boxes is None or not self.boxes.serve(first):
-            few: Grid | None = first
-            with contextlib.suppress(NonFiniteDensity, Improper):  # so far out f may be no number
-                self.boxes = self._laid(g, origin, first, first, FINE)
-                few = self._few_that_serve(g, origin)
-            if few is not None:
-                self.forget()
-                return self._compared(self._moved(g, origin, few), g, origin)
-        return self._on_boxes(g, origin, self.boxes)
-
-    def _few_that_serve(self, g: Surroundings, origin: Tensor) -> Grid | None:
-        """Where few points lie that are as good as the boxes."""
-        with torch.no_grad():
+        if self.boxes is not None and self.boxes.laid_for.is_near(first):
+            return self._on_boxes(g, origin, self.boxes)
+        few: Grid | None = first
+        with contextlib.suppress(NonFiniteDensity, Improper):  # so far out f may be no number
+            self.boxes = self._laid(g, origin, first, first, FINE)
             scan = self._on_boxes(g, origin, self.boxes)
-            try:
-                few = self._moved_over(g, origin, scan.peak, self._few)
-            except ZeroMass:  # they fall between
-                return None
-            is_other = self.boxes.are_sure and self._differ(few, scan, FINE)
+            few = self._few_that_serve(scan, g, origin)
+        if few is None:
+            return scan
+        self.forget()
+        return self._compared(self._moved(g, origin, few), g, origin)
+
+    @torch.no_grad()
+    def _few_that_serve(self, scan: Tilted, g: Surroundings, origin: Tensor) -> Grid | None:
+        """Where few points lie that are as good as the boxes that found ``scan``."""
+        try:
+            few = self._moved_over(g, origin, scan.peak, self._few)
+        except ZeroMass:  # they fall between
+            return None
+        is_other = self.boxes.are_sure and self._differ(few, scan, FINE)
         return None if is_other else few.grid
 
     def _laid(

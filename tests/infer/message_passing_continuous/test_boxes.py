@@ -23,6 +23,7 @@ from pyrograph.infer.message_passing import tilted
 from pyrograph.infer.message_passing.boxes import Boxes, lay, spanning
 from pyrograph.infer.message_passing.grids import Grid
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
+from tutorials.sensor_localization import model as room
 
 
 @pytest.fixture(autouse=True)
@@ -162,18 +163,6 @@ def test_a_network_of_distances_settles_near_the_truth():
         assert bool(((found.variance[k].sqrt() / sd - 1).abs() < 0.1).all())
 
 
-def room(net: pg.datasets.RangingNetwork):
-    with pyro.plate("sensors", net.num_sensors):
-        prior = dist.Normal(net.anchors.mean(0), 2 * net.anchors.std(0))
-        x = pyro.sample("x", prior.to_event(1))
-    with pyro.plate("links", len(net.range)):
-        away = (x[net.src] - x[net.dst]).norm(dim=-1)
-        pyro.sample("range", dist.Normal(away, net.sigma), obs=net.range)
-    with pyro.plate("anchor_links", len(net.anchor_range)):
-        away = (x[net.anchor_src] - net.anchors[net.anchor_dst]).norm(dim=-1)
-        pyro.sample("anchor_range", dist.Normal(away, net.sigma), obs=net.anchor_range)
-
-
 def test_radios_in_a_room(data_root):
     """Truth: importance sampling of the density by hand, from heavy tails about EP's beliefs."""
     net = pg.datasets.uwb_network()
@@ -305,9 +294,9 @@ def test_boxes_serve_functions_near_theirs():
     for shift in (torch.zeros(2), moved):
         value = log_weight(shift)(boxes.frame, z) + volume
         assert_close(value.logsumexp(0)[0], (2 * math.pi * scale).log(), rtol=0, atol=1e-5)
-    assert boxes.serve(Grid(first.mean + moved, eye))
-    assert not boxes.serve(Grid(first.mean + 2 * moved, eye))
-    assert not boxes.serve(Grid(first.mean, 2 * eye))
+    assert boxes.laid_for.is_near(Grid(first.mean + moved, eye))
+    assert not boxes.laid_for.is_near(Grid(first.mean + 2 * moved, eye))
+    assert not boxes.laid_for.is_near(Grid(first.mean, 2 * eye))
 
 
 def test_a_frame_spans_both_grids():
