@@ -23,7 +23,7 @@ from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.graph import draw, markov
 from pyrograph.graph.blame import first_non_finite
 from pyrograph.graph.factor_group import FactorGroup
-from pyrograph.graph.grouping import group_factors
+from pyrograph.graph.grouping import families, group_factors
 from pyrograph.graph.programs import local_program, shared_program
 from pyrograph.graph.spaces import (
     as_tensors,
@@ -119,6 +119,10 @@ class FactorGraph:
             [kinds.setdefault(s.kind, len(kinds)) for s in self._reading.sites],
             dtype=torch.int64,
         )
+        # tables are the same in any order of slots
+        discrete = torch.tensor([s.is_discrete for s in self._reading.sites], dtype=torch.bool)
+        family_of_site = torch.tensor(families([s.name for s in self._reading.sites]))
+        family_of_site = family_of_site.long().masked_fill(discrete, 0)
         self.factors = tuple(
             self._make_group(index, scope)
             for index, scope in group_factors(
@@ -126,6 +130,7 @@ class FactorGraph:
                 self._statement_of_factor,
                 self._statement_names,
                 kind_of_site[self._site_of_node],
+                family_of_site[self._site_of_node],
             )
         )
 

@@ -78,3 +78,32 @@ def test_row_numbers_are_those_of_distinct_rows_in_order(width, most, numbers):
     found = row_numbers(rows)
     expected = rows.unique(dim=0, return_inverse=True)[1] if count and width else 0 * found
     assert torch.equal(found, expected)
+
+
+def test_slots_of_a_loops_factors_hold_nodes_of_like_names():
+    def model():
+        h = pyro.sample("h0", dist.Normal(0.0, 1.0))
+        scale = pyro.sample("v", dist.Normal(0.0, 1.0)).exp()  # between the nodes of h1's factor
+        for t in range(1, 20):
+            h = pyro.sample(f"h{t}", dist.Normal(h, scale))
+
+    graph = trace_graph(model)
+    first, *others = [
+        ["".join(graph.nodes[node][0][0] for node in scope) for scope in group.scope.tolist()]
+        for group in graph.factors
+        if group.arity == 3
+    ]
+    assert first == ["hvh"]
+    assert others == [["vhh"] * 18]
+
+
+def test_nodes_of_like_names_in_many_orders_share_a_group():
+    names = [f"{'abc'[k % 3]}{k}" for k in range(30)]
+
+    def model(triples):
+        x = torch.stack([pyro.sample(name, dist.Normal(0.0, 1.0)) for name in names])
+        pyro.factor("f", torch.tanh(x[triples].sum(1)).sum())
+
+    triples = torch.combinations(torch.arange(8), 3)
+    groups = [g for g in trace_graph(model, (triples,)).factors if g.arity == 3]
+    assert [g.num_factors for g in groups] == [56]

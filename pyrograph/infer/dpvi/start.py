@@ -44,17 +44,21 @@ def climbed(x: Tensor, blocks: list[Clusters]) -> Tensor:
 
 def _climbed(x: Tensor, blocks: list[Clusters]) -> Tensor:
     x = x.clone()
+    moving = torch.arange(x.shape[1], device=x.device)
     for _ in range(SWEEPS):
-        moved = False
+        here = x[:, moving]
+        moved = torch.zeros_like(moving, dtype=torch.bool)
         for clusters in blocks:
-            local, present = clusters.local_scores(x), clusters.current(x).unsqueeze(2)
+            local, present = clusters.local_scores(here), clusters.current(here).unsqueeze(2)
             best, state = local.max(2)
             # ties keep what is there, so that climbing ends
             better = best > local.gather(2, present).squeeze(2)
             state = torch.where(better, state, present.squeeze(2))
-            moved |= bool(better.any())
-            x[clusters.nodes.flatten()] = clusters.states[state].permute(0, 2, 1).flatten(0, 1)
-        if not moved:
+            moved |= better.any(0)
+            here[clusters.nodes.flatten()] = clusters.states[state].permute(0, 2, 1).flatten(0, 1)
+        x[:, moving] = here
+        moving = moving[moved]  # the others have come to rest
+        if not len(moving):
             break
     return x
 

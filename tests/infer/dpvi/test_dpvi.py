@@ -18,6 +18,8 @@ from scipy.special import logsumexp
 
 import pyrograph as pg
 from pyrograph.errors import InferenceError, OptionError, ShapeMismatch, UnsupportedSite
+from pyrograph.infer.dpvi.network import Clusters, Network
+from pyrograph.infer.dpvi.start import climbed
 
 
 def lattice(side: int) -> torch.Tensor:
@@ -223,6 +225,30 @@ def test_a_symmetric_model_keeps_both_modes_with_two_particles():
         assert float(q.log_evidence) == pytest.approx(12 * beta + math.log(2), abs=1e-9)
         assert q.particles["x"].sum(1).sort().values.tolist() == [0.0, 9.0]
         np.testing.assert_allclose(q.marginal("x").mean.numpy(), 0.5, atol=1e-9)
+
+
+def test_starts_that_have_come_to_rest_are_not_scored_again(monkeypatch):
+    scored = []
+    plain = Clusters.local_scores
+
+    def spy(self, x, only=None):
+        scored.append(x.shape[1])
+        return plain(self, x, only)
+
+    monkeypatch.setattr(Clusters, "local_scores", spy)
+
+    def chain():
+        x = pyro.sample("x0", dist.Bernoulli(0.5))
+        for k in range(1, 9):
+            x = pyro.sample(f"x{k}", dist.Bernoulli(0.1 + 0.8 * x))
+
+    network = Network.of_graph(pg.trace_graph(chain))
+    blocks = [Clusters(network, torch.tensor([[node]])) for node in range(9)]
+    rests = torch.zeros(9, dtype=torch.int64)
+    moves = torch.stack([(torch.arange(9) == 4).long(), torch.arange(9) % 2], 1)
+    found = climbed(torch.cat([rests[:, None], moves], 1), blocks)
+    assert scored == [3] * 9 + [2] * 9
+    torch.testing.assert_close(found, torch.tensor([[0, 0, 1]]).expand(9, 3))
 
 
 def test_another_posterior_or_values_may_start_it():

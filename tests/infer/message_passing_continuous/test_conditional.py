@@ -338,3 +338,23 @@ def test_a_state_with_a_grid_over_other_numbers_goes_on():
     other = pg.EP(scale, progress=False, num_steps=40)
     other.load_state_dict(state)
     assert_close(other.run().log_evidence, expected, atol=1e-6, rtol=0)
+
+
+def test_a_scale_that_stands_between_the_states_of_a_chain_is_given_too():
+    def chain(y, is_first):
+        log_sd = pyro.sample("log_sd", dist.Normal(-1.0, 0.5)) if is_first else None
+        state = pyro.sample("x0", dist.Normal(0.0, 1.0))
+        log_sd = log_sd if is_first else pyro.sample("log_sd", dist.Normal(-1.0, 0.5))
+        for t in range(1, len(y)):
+            state = pyro.sample(f"x{t}", dist.Normal(state, log_sd.exp()))
+            pyro.sample(f"y{t}", dist.Normal(state, 0.3), obs=y[t])
+
+    y = torch.randn(12, generator=torch.Generator().manual_seed(0), dtype=torch.float64).cumsum(0)
+    evidence = []
+    for is_first in (True, False):
+        engine = pg.EP(chain, tol=1e-10, progress=False, dtype=torch.float64)
+        evidence.append(engine.run(y, is_first).log_evidence)
+        moments = [block.tilted for block in engine.network.blocks if hasattr(block, "tilted")]
+        assert moments
+        assert all(isinstance(tilted, ConditionalMoments) for tilted in moments)
+    assert_close(*evidence, rtol=0, atol=1e-7)
