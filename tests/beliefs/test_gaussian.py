@@ -42,6 +42,21 @@ def test_the_log_mass_normalises_the_density_of_scipy(seed, d):
 
 
 @settings(max_examples=20)
+@given(seeds, st.integers(1, 6))
+def test_densities_at_many_points_are_those_of_scipy(seed, d):
+    mean, covariance = moments(seed, d, (3,))
+    q = Gaussian.from_moments(mean, covariance)
+    x = torch.randn(7, 3, d, dtype=torch.float64)
+    one_for_all = torch.randn(7, 1, d, dtype=torch.float64)
+    for points in (x, one_for_all, x[0]):
+        found = (q.log_value(points) - q.log_mass).exp()
+        for k in range(3):
+            own = points.expand(*points.shape[:-2], 3, d)[..., k, :]
+            truth = stats.multivariate_normal(mean[k].numpy(), covariance[k].numpy()).pdf(own)
+            assert_close(found[..., k], torch.as_tensor(truth))
+
+
+@settings(max_examples=20)
 @given(seeds, widths, st.floats(0.1, 3.0))
 def test_products_quotients_and_powers_act_on_the_functions(seed, d, power):
     p = Gaussian.from_moments(*moments(seed, d))
@@ -92,5 +107,8 @@ def test_apply_and_inverse_are_the_dense_operations(seed, m, d):
     a, x = rng.normal(size=(5, m, d)), rng.normal(size=(5, d))
     want = torch.tensor(np.einsum("bmd,bd->bm", a, x))
     assert_close(apply(torch.tensor(a), torch.tensor(x)), want)
+    for many in (rng.normal(size=(7, 5, d)), rng.normal(size=(7, 1, d))):
+        want = torch.tensor((a @ np.broadcast_to(many, (7, 5, d))[..., None])[..., 0])
+        assert_close(apply(torch.tensor(a), torch.tensor(many)), want)
     spd = a @ a.transpose(0, 2, 1) + np.eye(m)
     assert_close(inverse(torch.tensor(spd)), torch.tensor(np.linalg.inv(spd)))

@@ -14,7 +14,7 @@ NOTHING = -1e30
 #: Halvings of the way to a zero, whose edge is then known to rounding.
 BISECTIONS = 60
 #: Numbers evaluated at once.
-CHUNK = 2**20
+CHUNK = 2**18
 
 
 class Improper(Exception):

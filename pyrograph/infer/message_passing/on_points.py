@@ -27,9 +27,8 @@ from pyrograph.quadrature import gauss_hermite
 FEW_POINTS, MAX_MOVES = 4.0, 12
 #: A grid shrinks to no less than this share of its variance at once.
 SHRINK = 0.05
-#: Numbers of the points that are weighed at once: arrays of more than 32 MiB, which go back to the
-#: system as soon as they are freed.
-PIECE = 3 * 2**21
+#: Numbers of the points that are weighed at once: arrays that fit a processor's cache.
+PIECE = 2**18
 
 #: Points ``[N, D, E, r]`` of a grid, and the logs of the volumes they stand for ``[N, D, E]``; or
 #: the same for all factors.
