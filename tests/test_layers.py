@@ -1,6 +1,8 @@
-"""Imports inside the package flow one way."""
+"""Imports inside the package flow one way, and it loads no more than it needs."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,3 +50,12 @@ def test_a_module_imports_only_its_own_and_earlier_layers(path):
             assert other in {own, "errors"}, f"{own} imports {other}"
         else:
             assert RANK[other] <= RANK[own], f"{own} imports {other}"
+
+
+def test_what_draws_or_is_seldom_needed_is_loaded_when_it_is():
+    code = "import sys, pyrograph; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    seldom = {"matplotlib", "networkx", "torch_geometric", "cvxpylayers"}
+    loaded = set(run.stdout.split())
+    assert "pyrograph" in loaded
+    assert not seldom & loaded

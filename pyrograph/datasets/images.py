@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
 
-import matplotlib.image
 import torch
 from torch import Tensor
 
@@ -111,6 +110,8 @@ def grey_levels(path: Path) -> Tensor:
     Raises:
         DataFormatError: the file is no picture, or not a grey one.
     """
+    import matplotlib.image
+
     try:
         picture = torch.from_numpy(matplotlib.image.imread(path))
     except (SyntaxError, ValueError, OSError) as error:  # a broken PNG is a SyntaxError to Pillow

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import networkx as nx
 import numpy as np
 from scipy.sparse.csgraph import minimum_spanning_tree
 from torch import Tensor
@@ -122,6 +121,8 @@ class PairCounts:
         return mutual_information(self.counts, self.first, self.smoothing)
 
     def tree(self) -> Tree:
+        import networkx as nx
+
         information = self.mutual_information()
         # the solver takes zeros for edges that are not there
         distance = np.triu(1 + information.max() - information, 1)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-import networkx as nx
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +26,8 @@ class Tree:
 
     @staticmethod
     def rooted(graph: nx.Graph, root: int) -> Tree:
+        import networkx as nx
+
         parent: list[int | None] = [None] * len(graph)
         children: list[list[int]] = [[] for _ in parent]
         order = [root]
