@@ -6,7 +6,7 @@ of several nodes often reads them jointly through u = A v: a difference, a sum. 
 taken over u, whatever the width of the nodes.
 
 Which entries and combinations a factor reads is known from its steps; at points a threshold or a
-needle elsewhere could be missed. So are quadratic factors, which need no integral at all.
+needle elsewhere could be missed.
 """
 
 from __future__ import annotations
@@ -22,25 +22,23 @@ from torch import Tensor
 
 from pyrograph.beliefs import Gaussian
 from pyrograph.beliefs.gaussian import apply
-from pyrograph.errors import UnsupportedFactor
 from pyrograph.graph import FactorGroup
+from pyrograph.infer.message_passing.coefficients import quadratic_coefficients
 from pyrograph.trace.combinations import combinations_read
-from pyrograph.trace.degree import polynomial_degree
 from pyrograph.trace.sites import Site
 
 #: Scales of the standard normal points, in turn.
 SCALES = (1.0, 0.3, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 #: Largest scale of numbers that stand for constrained values.
 CONSTRAINED = 10.0
-#: Most combinations that a basis is taken from, and points at which quadratic forms are checked.
-PROBES, CHECKS = 16, 16
+#: Most combinations that a basis is taken from.
+PROBES = 16
+#: Rounding errors that a comparison may show, in units of the dtype's precision.
+ROUNDING = 3e3
 #: What of a direction is rounding, in units of the dtype's precision.
 RANK = 200.0
 #: Projections of axes whose squared lengths differ by less are as long as each other.
 ALIKE = 1e-6
-#: Rounding errors that a comparison may show, in units of the dtype's precision, and what
-#: ill-conditioned quadratic forms may show of them.
-ROUNDING, ILL_CONDITIONED = 3e3, 2e-7
 
 
 class LocalDensity:
@@ -176,14 +174,14 @@ class LocalDensity:
         z = torch.randn(shape, generator=self.generator, dtype=torch.float64)
         return (z * scale.view(-1, 1, 1, 1)).to(self.like)
 
-    def _stacked_points(self, count: int) -> Tensor:
-        """Values of v, ``[count, D, E, R]``."""
-        return torch.cat([self.points(count, k) for k in range(len(self.continuous))], -1)
-
     @property
     def rounding(self) -> float:
         """Relative error that a comparison may show."""
         return ROUNDING * torch.finfo(self.like.dtype).eps
+
+    def stacked_points(self, count: int) -> Tensor:
+        """Values of v, ``[count, D, E, R]``."""
+        return torch.cat([self.points(count, k) for k in range(len(self.continuous))], -1)
 
     def _leave_out_unread(self) -> None:
         """Find the entries that factors read of their nodes, where all read as many."""
@@ -323,75 +321,16 @@ class LocalDensity:
 
     @cached_property
     def quadratic(self) -> Gaussian | None:
-        """Coefficients in v of factors without discrete slots, batch ``[E]``, dimension R, if all
-        are quadratic; constants left out.
+        """Coefficients in v, see :func:`.coefficients.quadratic_coefficients`."""
+        return quadratic_coefficients(self)
 
-        Raises:
-            UnsupportedFactor: a coefficient is beyond the dtype's range.
-        """
-        if not is_discrete_or_quadratic(self.group):
-            return None
-        found = self._in_double()._coefficients()
-        if found is None:
-            return None
-        own = Gaussian(found.precision.to(self.like), found.shift.to(self.like))
-        too_large = ~torch.cat([own.precision.flatten(1), own.shift], 1).isfinite().all(1)
-        if bool(too_large.any()):
-            raise UnsupportedFactor(
-                f"{self.name(int(too_large.nonzero()[0]))} has a curvature or slope beyond the "
-                f"range of {self.like.dtype}. Use dtype=torch.float64, or other units."
-            )
-        return own
-
-    def _in_double(self) -> LocalDensity:
-        """The same factors in double precision: their coefficients are differences of numbers that
-        may be far larger than what single precision has to tell of them."""
+    def in_double(self) -> LocalDensity:
+        """The same factors in double precision."""
         fine = copy(self)
         fine.like = self.like.double()
         fine.program = self.program.in_dtype(fine.like.dtype)
         fine._inner = [None if basis is None else basis.double() for basis in self._inner]
         return fine
-
-    def _coefficients(self) -> Gaussian | None:
-        """:attr:`quadratic` of polynomials of degree 2."""
-        total = sum(self.widths)
-        v = self.like.new_zeros(total + 1, 1, self.num_factors, total)
-        v[1:] += torch.eye(total, dtype=v.dtype, device=v.device).view(total, 1, 1, total)
-        v.requires_grad_()
-        attached = self.group.is_differentiable
-        with torch.enable_grad():
-            value = self.at_parts(v)
-            slope = torch.zeros_like(v)
-            if value.requires_grad:
-                found = torch.autograd.grad(
-                    value.sum(), v, create_graph=attached, allow_unused=True
-                )
-                slope = slope if found[0] is None else found[0]
-        slope = slope.squeeze(1)  # [R + 1, E, R]
-        precision = -(slope[1:] - slope[:1]).transpose(0, 1)
-        gaussian = Gaussian((precision + precision.mT) / 2, slope[0])
-        return gaussian if self._is_finite(gaussian, value[0, 0]) else None
-
-    @torch.no_grad()
-    def _is_finite(self, gaussian: Gaussian, constant: Tensor) -> bool:
-        """Whether the coefficients are those of the factors, up to rounding, and finite."""
-        v = self._stacked_points(CHECKS)
-        theirs, v = self.at_parts(v).squeeze(1), v.squeeze(1)
-        ours = constant + gaussian.log_value(v)
-        # what the coefficients, differences of gradients, may be off by
-        size = gaussian.precision.abs().amax((-1, -2)) + gaussian.shift.abs().amax(-1)
-        bound = 1 + theirs.abs() + size * (1 + v.square().sum(-1))
-        rounding = max(self.rounding, ILL_CONDITIONED)
-        if not bool(theirs.isfinite().all()):
-            return False
-        return bool(((theirs - ours).abs() <= rounding * bound).all())
-
-
-def is_discrete_or_quadratic(group: FactorGroup) -> bool:
-    """Whether no integral over the factors' nodes needs a grid, as far as their steps tell."""
-    if any(site.is_discrete for site in group.slots):
-        return group.is_discrete
-    return polynomial_degree(group.program) <= 2
 
 
 def is_unconstrained(site: Site) -> bool:
