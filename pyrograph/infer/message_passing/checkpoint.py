@@ -101,7 +101,7 @@ def loaded_messages(
                 mean, root = (saved[f"{b}.grid.{part}"] for part in ("mean", "root"))
                 if mean.shape[-1] != block.tilted.dim:
                     continue  # laid over other numbers than today: the next one is found afresh
-                block.grid = Grid(mean.to(block.alpha), root.to(block.alpha))
+                block.grid = Grid(mean.to(block.local.like), root.to(block.local.like))
                 block.tilted.is_rough = bool(saved[f"{b}.grid.rough"])
                 block.tilted.is_checked = bool(saved.get(f"{b}.grid.checked", False))
                 block.tilted.is_due = bool(saved.get(f"{b}.grid.due", False))
@@ -109,6 +109,6 @@ def loaded_messages(
                 coarse = saved.get(f"{b}.grid.coarse")
                 block.tilted.coarse = None if coarse is None else coarse.to(block.alpha.device)
                 if f"{b}.boxes.low" in saved:
-                    parts = (saved[f"{b}.boxes.{name}"].to(block.alpha) for name in BOXES)
+                    parts = (saved[f"{b}.boxes.{name}"].to(block.local.like) for name in BOXES)
                     block.tilted.boxes = Boxes.of_tensors(*parts)
     return out

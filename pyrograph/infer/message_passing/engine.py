@@ -35,6 +35,7 @@ from pyrograph.infer.message_passing.checkpoint import loaded_messages, saved_me
 from pyrograph.infer.message_passing.contradictions import refuse_contradictions
 from pyrograph.infer.message_passing.double_loop import DoubleLoop, is_discrete
 from pyrograph.infer.message_passing.evidence import kind_of, log_evidence
+from pyrograph.infer.message_passing.families import Continuous
 from pyrograph.infer.message_passing.implicit import attached, refuse_second_derivatives
 from pyrograph.infer.message_passing.messages import Message
 from pyrograph.infer.message_passing.network import Network
@@ -354,6 +355,9 @@ class MessagePassing(Engine):
             'Messages still move: raise num_steps, use schedule="sequential" or a fixed damping '
             "such as 0.5, or a smaller alpha (pg.PowerEP, pg.FractionalBP)."
         )
+        is_single = self.graph.constant.dtype != torch.float64
+        if is_single and any(isinstance(f, Continuous) for f in self.network.families):
+            text = f"{text} Rounding alone may move them, too: give dtype=torch.float64."
         for block in self.network.blocks:
             if isinstance(block, QuadratureFactors) and not block.tilted.has_checks:
                 return (

@@ -14,6 +14,10 @@ where the tilted distribution was found before; the moments of every node follow
 Nodes with gamma or beta beliefs keep the expectations of their statistics instead, discrete nodes
 in the scope are summed over. The limit alpha = 0 is in :mod:`.mean_field`.
 
+All of this is in double precision, whatever the dtype of messages: thousands of factors of one node
+change its belief by a thousandth each, of which rounding of q_i' in single precision is as much,
+and the same for all of them.
+
 Source: Minka (2005), eqs (17), (54), (66), (85); Minka & Lafferty (2002) for powers.
 """
 
@@ -45,7 +49,7 @@ class QuadratureFactors:
     """Factors with continuous nodes that are not Gaussian functions.
 
     Args:
-        local: their density in effective coordinates.
+        local: their density in effective coordinates, of the dtype of messages.
         alpha: ``[E]``.
         rows: of each slot of the group, ``[E]`` rows of its family.
         families: index of each slot's family.
@@ -62,10 +66,12 @@ class QuadratureFactors:
         num_points: int | None = None,
         inner: list[int] | None = None,
     ):
-        self.local, self.alpha, self.rows, self.families = local, alpha, rows, families
+        self.alpha, self.rows, self.families = alpha, rows, families
+        self.like, self.local = local.like, local.in_double()
         self.bases: list[Tensor | None] = [None] * len(rows)
         for k, basis in zip(local.continuous, local.bases, strict=True):
             self.bases[k] = basis
+        local = self.local
         self.has_zeros = True
         self.is_mean_field = bool((alpha == 0).all())
         if inner:
@@ -96,8 +102,8 @@ class QuadratureFactors:
             messages[k] = families[self.families[k]].flat(self.num_factors)
         for k, width in zip(self.local.continuous, self.local.widths, strict=True):
             family, rows = families[self.families[k]], self.rows[k]
-            site = Gaussian.flat((self.num_factors,), width, self.local.like)
-            share = torch.bincount(rows, minlength=len(family.nodes)).to(self.local.like)
+            site = Gaussian.flat((self.num_factors,), width, self.like)
+            share = torch.bincount(rows, minlength=len(family.nodes)).to(self.like)
             if isinstance(family.base, Conjugate):
                 lifts = [(1 - p).clamp_min(0) for p in family.base.parameters().values()]
                 messages[k] = type(family.base)(*((p / share.clamp_min(1))[rows] for p in lifts))
@@ -136,10 +142,7 @@ class QuadratureFactors:
     ) -> tuple[list[Natural], list[Natural], Tensor]:
         """Beliefs and cavities of the continuous slots, in v, and ``[E]`` which factors may use
         them: of nodes that nothing holds yet they stand in for what is not there."""
-        own = [
-            seen(beliefs[self.families[k]], self.rows[k], basis)
-            for k, basis in zip(self.local.continuous, self.local.bases, strict=True)
-        ]
+        own = self._seen(beliefs)
         cavities = [
             q - self.alpha * messages[k] for q, k in zip(own, self.local.continuous, strict=True)
         ]
@@ -152,6 +155,13 @@ class QuadratureFactors:
         own = [where(held, q, one) for q, one in zip(own, stand_in, strict=True)]
         cavities = [where(held, c, one) for c, one in zip(cavities, stand_in, strict=True)]
         return own, cavities, held
+
+    def _seen(self, beliefs: list) -> list[Natural]:
+        """Beliefs of the continuous slots, in v."""
+        return [
+            seen(beliefs[self.families[k]], self.rows[k], self.bases[k])._with(Tensor.double)
+            for k in self.local.continuous
+        ]
 
     def _discrete(self, messages: list, beliefs: list) -> tuple[list[Tensor], list[Tensor]]:
         """Beliefs and cavities of the discrete slots, log values ``[E, c]``."""
@@ -250,7 +260,7 @@ class QuadratureFactors:
             value = self._per_state(log_mass + self._of_states(states, position), position)
             value = value - finite_peak(value)
             value = torch.where(value < NOTHING / 2, ZERO, value / self.alpha[:, None])
-            out[k] = torch.where(usable[:, None], value, messages[k])
+            out[k] = torch.where(usable[:, None], value.to(self.like), messages[k])
         joint_mass = log_mass + self._of_states(states)
         share = (joint_mass - joint_mass.logsumexp(0)).exp()
         slots = zip(self.local.continuous, self.parts, own, strict=True)
@@ -259,8 +269,7 @@ class QuadratureFactors:
             if isinstance(q, Conjugate):
                 found = q.project(next(expected))
                 good = usable & found.is_proper
-                new = messages[k] + (1 / self.alpha) * (found - q)
-                out[k] = where(good, new, messages[k])
+                out[k] = self._moved(messages[k], found - q, good)
                 usable = good
                 continue
             there, around = self._node_moments(tilted, of_u, origin, q, part)
@@ -269,10 +278,18 @@ class QuadratureFactors:
             spread = around + off[..., :, None] * off[..., None, :]
             found = Gaussian.from_moments(centre, (share[..., None, None] * spread).sum(0))
             good = usable & found.precision.isfinite().all(-1).all(-1)
-            new = messages[k] + (1 / self.alpha) * (found - q)
-            out[k] = where(good, new, messages[k])
+            out[k] = self._moved(messages[k], found - q, good)
             usable = good
         return out, ~usable
+
+    def _moved(self, message: Natural, by: Natural, good: Tensor) -> Natural:
+        """Messages times what the projections make of the beliefs, as they are where not good."""
+        new = message + (1 / self.alpha) * by
+        return where(good, self._plain(new), message)
+
+    def _plain(self, function: Natural) -> Natural:
+        """In the dtype of messages."""
+        return function._with(lambda value: value.to(self.like))
 
     def _node_moments(
         self, tilted: Tilted, of_u: Effective | None, origin: Tensor, own: Gaussian, part: slice
@@ -285,10 +302,7 @@ class QuadratureFactors:
 
     # ------------------------------------------------------------------ alpha = 0
     def _mean_field(self, messages: list, beliefs: list) -> list:
-        own = [
-            seen(beliefs[self.families[k]], self.rows[k], basis)
-            for k, basis in zip(self.local.continuous, self.local.bases, strict=True)
-        ]
+        own = self._seen(beliefs)
         states = [
             beliefs[self.families[k]][self.rows[k]].log_softmax(1) for k in self.local.discrete
         ]
@@ -299,11 +313,12 @@ class QuadratureFactors:
             others = self._of_states(states, position).exp()
             which = torch.nn.functional.one_hot(self.local.states[:, position]).to(share)
             message = torch.einsum("de,dc->ec", others * found.average, which)
-            out[k] = message - message.amax(1, keepdim=True)
+            out[k] = (message - message.amax(1, keepdim=True)).to(self.like)
         natural = iter(found.natural)
         for k, part, q in zip(self.local.continuous, self.parts, own, strict=True):
             if isinstance(q, Conjugate):
-                out[k] = type(q)(*(share[..., None] * next(natural)).sum(0).unbind(-1))
+                sent = type(q)(*(share[..., None] * next(natural)).sum(0).unbind(-1))
+                out[k] = self._plain(sent)
                 continue
             if self.local.joint is None:
                 pull, curve = found.slope[..., part], found.bend[..., part, part]
@@ -312,7 +327,7 @@ class QuadratureFactors:
                 pull, curve = apply(a.mT, found.slope), a.mT @ found.bend @ a
             tau = -(share[..., None, None] * curve).sum(0)
             nu = (share[..., None] * pull).sum(0) + apply(tau, q.mean)
-            out[k] = Gaussian(tau, nu)
+            out[k] = self._plain(Gaussian(tau, nu))
         return out
 
     def _evaluate_positive(self, u: Tensor) -> Tensor:
@@ -333,9 +348,7 @@ class QuadratureFactors:
         held = all(bool(beliefs[f].is_proper[rows].all()) for f, rows in which)
         if not (self.is_mean_field and held):
             return False
-        bases = self.local.bases
-        own = [seen(beliefs[f], rows, b) for (f, rows), b in zip(which, bases, strict=True)]
-        mean, covariance = self._effective(own)
+        mean, covariance = self._effective(self._seen(beliefs))
         corner = self.nodes[(self.nodes.abs() >= self.nodes.abs().amax()).all(1)]
         z = torch.cat([torch.zeros_like(corner[:1]), corner])
         u = mean + apply(torch.linalg.cholesky(covariance), z[:, None, None, :])
@@ -359,7 +372,7 @@ class QuadratureFactors:
             for q, k in zip(q_states, self.local.discrete, strict=True):
                 ratio = ratio - (q.softmax(1) * messages[k]).sum(1)
             for q, k in zip(own, self.local.continuous, strict=True):
-                m = messages[k]
+                m = messages[k]._with(Tensor.double)
                 if isinstance(q, Conjugate):
                     expected = q.expected
                     ratio = ratio - m.first * expected[..., 0] - m.second * expected[..., 1]
@@ -367,7 +380,7 @@ class QuadratureFactors:
                 point = q.mean.detach()
                 ratio = ratio - m.about(point).log_value(q.mean - point)
                 ratio = ratio + 0.5 * (m.precision * q.covariance).sum((-1, -2))
-            return ratio
+            return ratio.to(self.like)
         usable = held & self._is_usable(cavities)
         cavities = self._repaired(usable, cavities, own)
         g, origin, first, of_u = self._surroundings(own, cavities)
@@ -378,7 +391,7 @@ class QuadratureFactors:
         gap = -sum((q.log_mass for q in _about(own, points)), start=torch.zeros_like(self.alpha))
         gap = gap - sum((q.logsumexp(1) for q in q_states), start=torch.zeros_like(self.alpha))
         value = (mass.logsumexp(0) + gap) / self.alpha
-        return torch.where(usable, value, torch.nan)
+        return torch.where(usable, value, torch.nan).to(self.like)
 
     def __copy__(self) -> QuadratureFactors:
         """The factors with their grids as they are now, which further updates move."""
@@ -400,15 +413,16 @@ class QuadratureFactors:
             )
         own, cavities, _ = self._continuous(messages, beliefs)
         if self.is_mean_field:
-            return stacked([q.normal if isinstance(q, Conjugate) else q for q in own])
+            return self._plain(stacked([q.normal if isinstance(q, Conjugate) else q for q in own]))
         cavities = self._repaired(self._is_usable(cavities), cavities, own)
         g, origin, first, of_u = self._surroundings(own, cavities)
         tilted = copy(self.tilted)(g, origin, self.grid, first)  # looks, and changes nothing
         if of_u is None:
-            return Gaussian.from_moments(tilted.mean[0], tilted.covariance[0])
+            return self._plain(Gaussian.from_moments(tilted.mean[0], tilted.covariance[0]))
         every = slice(0, sum(self.local.widths))
         mean, covariance = of_u.moments(tilted.mean - origin, tilted.covariance, every)
-        return Gaussian.from_moments(torch.cat(_points(own), 1) + mean[0], covariance[0])
+        mean = torch.cat(_points(own), 1) + mean[0]
+        return self._plain(Gaussian.from_moments(mean, covariance[0]))
 
 
 def _points(own: list[Natural]) -> list[Tensor]:

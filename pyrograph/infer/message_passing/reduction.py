@@ -326,10 +326,13 @@ class LocalDensity:
 
     def in_double(self) -> LocalDensity:
         """The same factors in double precision."""
+        if self.like.dtype == torch.float64:
+            return self
         fine = copy(self)
         fine.like = self.like.double()
         fine.program = self.program.in_dtype(fine.like.dtype)
         fine._inner = [None if basis is None else basis.double() for basis in self._inner]
+        fine.joint = None if self.joint is None else self.joint.double()
         return fine
 
 

@@ -241,14 +241,20 @@ def regression(x, y, sd):
 
 
 @pytest.mark.parametrize(
-    ("count", "width", "sd", "noise"), [(1000, 2, 1, 0.05), (1000, 5, 10, 0.1)]
+    ("count", "width", "sd", "noise", "dtype"),
+    [
+        (1000, 2, 1, 0.05, torch.float32),
+        (1000, 2, 1, 0.05, torch.float64),
+        (1000, 5, 10, 0.1, torch.float64),
+    ],
 )
-def test_a_regression_of_unknown_noise_on_many_rows_settles(count, width, sd, noise):
+def test_a_regression_of_unknown_noise_on_many_rows_settles(count, width, sd, noise, dtype):
     """The first sweeps throw the belief of the noise far from the grids of the last ones."""
     generator = torch.Generator().manual_seed(0)
     x, w = (torch.randn(*s, generator=generator) for s in ((count, width), (width,)))
     y = x @ (sd * w) + noise * torch.randn(count, generator=generator)
-    q = pg.fit(regression, (x, y, torch.tensor(float(sd))), infer=pg.EP, progress=False)
+    data = x, y, torch.tensor(float(sd))
+    q = pg.fit(regression, data, infer=pg.EP, progress=False, dtype=dtype)
     t = torch.linspace(math.log(noise) - 0.3, math.log(noise) + 0.3, 2001)
     # p(y | t), the weights integrated in closed form
     gram, moment = x.T @ x, x.T @ y

@@ -10,7 +10,7 @@ from scipy.special import log_expit
 from torch.testing import assert_close
 
 import pyrograph as pg
-from pyrograph.errors import UnsupportedFactor
+from pyrograph.errors import ConvergenceWarning, UnsupportedFactor
 
 from .reference import plain_ep
 
@@ -150,3 +150,40 @@ def test_double_data_settle_to_double_precision_in_as_many_sweeps(infer, most):
     assert mixed.converged and float(mixed.history["residual"][-1]) <= 1e-8
     assert len(mixed.history["residual"]) == len(double.history["residual"])
     assert abs(float(mixed.log_evidence) - line_evidence(y.numpy())) < most
+
+
+def test_a_logistic_regression_of_many_rows_settles_in_single_precision():
+    """Each row changes the belief by so little that its message is mostly rounding, unless that of
+    quadrature is finer; and what the grids have in common adds up."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(20_000, 3, generator=generator)
+    y = torch.bernoulli((x @ torch.tensor([3.0, -2.0, 0.5])).sigmoid(), generator=generator)
+
+    def model():
+        w = pyro.sample("w", dist.Normal(torch.zeros(3), 1.0).to_event(1))
+        with pyro.plate("rows", len(y)):
+            pyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+
+    single, double = (pg.EP(model, progress=False, dtype=dtype) for dtype in (SINGLE, DOUBLE))
+    coarse, fine = single.run(), double.run()
+    assert coarse.converged and single.num_done < 20
+    assert coarse.marginal("w").mean.dtype == SINGLE
+    off = (coarse.marginal("w").mean - fine.marginal("w").mean) / fine.marginal("w").stddev
+    assert off.abs().max() < 0.02
+    assert abs(float(coarse.log_evidence - fine.log_evidence)) < 0.01
+
+
+def test_a_run_that_rounding_keeps_from_settling_names_the_remedy():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1000, 5, generator=generator)
+    y = x @ torch.full((5,), 20.0) + 0.1 * torch.randn(1000, generator=generator)
+
+    def model():  # weights of 20 +- 0.003
+        w = pyro.sample("w", dist.Normal(torch.zeros(5), 10.0).to_event(1))
+        log_noise = pyro.sample("log_noise", dist.Normal(0.0, 1.0))
+        with pyro.plate("rows", len(y)):
+            pyro.sample("y", dist.Normal(x @ w, log_noise.exp()), obs=y)
+
+    with pytest.warns(ConvergenceWarning, match=r"Rounding alone.*dtype=torch\.float64"):
+        pg.fit(model, infer=pg.EP, num_steps=30, progress=False, dtype=SINGLE)
+    assert pg.fit(model, infer=pg.EP, num_steps=30, progress=False, dtype=DOUBLE).converged
