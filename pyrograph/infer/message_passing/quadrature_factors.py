@@ -173,7 +173,7 @@ class QuadratureFactors:
 
     def _of_states(self, logs: list[Tensor], without: int | None = None) -> Tensor:
         """Sum of the slots' log values at every assignment, ``[D, E]``."""
-        total = self.alpha.new_zeros(self.local.num_states, self.num_factors)
+        total = self.local.like.new_zeros(self.local.num_states, self.num_factors)
         for position, value in enumerate(logs):
             if position != without:
                 total = total + value.t()[self.local.states[:, position]]

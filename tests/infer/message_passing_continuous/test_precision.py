@@ -187,3 +187,54 @@ def test_a_run_that_rounding_keeps_from_settling_names_the_remedy():
     with pytest.warns(ConvergenceWarning, match=r"Rounding alone.*dtype=torch\.float64"):
         pg.fit(model, infer=pg.EP, num_steps=30, progress=False, dtype=SINGLE)
     assert pg.fit(model, infer=pg.EP, num_steps=30, progress=False, dtype=DOUBLE).converged
+
+
+def mixed(y):
+    z = pyro.sample("z", dist.Bernoulli(0.3))
+    m = pyro.sample("m", dist.Normal(0.0, 2.0))
+    s = pyro.sample("s", dist.LogNormal(0.0, 0.5))
+    with pyro.plate("n", len(y)):
+        pyro.sample("y", dist.StudentT(4.0, m + z, s), obs=y)
+
+
+def scaled(y):
+    s = pyro.sample("s", dist.Gamma(2.0, 1.0))
+    with pyro.plate("n", len(y)):
+        pyro.sample("y", dist.StudentT(4.0, 0.0, s), obs=y)
+
+
+@pytest.mark.parametrize("infer", [pg.EP, pg.PowerEP, pg.VMP])
+@pytest.mark.parametrize(("model", "options"), [(mixed, {}), (scaled, {"family": {"s": "gamma"}})])
+def test_results_in_single_precision_are_those_in_double_rounded(infer, model, options):
+    y = 1.3 * torch.randn(40, generator=torch.Generator().manual_seed(0)) + 0.4
+    single, double = (
+        pg.fit(model, (y,), infer=infer, progress=False, dtype=dtype, **options)
+        for dtype in (SINGLE, DOUBLE)
+    )
+    assert single.converged and single.log_evidence.dtype == SINGLE
+    assert_close(single.log_evidence.double(), double.log_evidence, rtol=0, atol=1e-3)
+    for site in double.graph.sites:
+        mine, exact = single.marginal(site).mean, double.marginal(site).mean
+        assert mine.dtype == SINGLE
+        assert_close(mine.double(), exact, rtol=0, atol=1e-3)
+        assert single.sample(3)[site].dtype == SINGLE
+
+
+def test_derivatives_in_single_precision_are_those_of_differences():
+    y = 1.3 * torch.randn(40, generator=torch.Generator().manual_seed(0), dtype=SINGLE)
+
+    def model(a):
+        m = pyro.sample("m", dist.Normal(a.new_zeros(()), 2.0))
+        s = pyro.sample("s", dist.LogNormal(a.new_zeros(()), 0.5))
+        with pyro.plate("n", len(y)):
+            pyro.sample("y", dist.StudentT(4.0, m, a * s), obs=y.to(a))
+
+    def found(a):
+        q = pg.fit(model, (a,), infer=pg.EP, progress=False)
+        return torch.stack([q.log_evidence, q.marginal("s").base_dist.loc])
+
+    a = torch.tensor(1.0, dtype=SINGLE, requires_grad=True)
+    slopes = [torch.autograd.grad(value, a, retain_graph=True)[0] for value in found(a)]
+    step = 1e-4
+    up, down = (found(torch.tensor(1 + h, dtype=DOUBLE)) for h in (step, -step))
+    assert_close(torch.stack(slopes).double(), (up - down) / (2 * step), rtol=0, atol=2e-3)
