@@ -136,9 +136,19 @@ class FactorGraph:
 
     @property
     def lowest_precision(self) -> torch.dtype:
-        """The narrowest floating dtype the program computes in."""
-        dtypes = {s.dtype for s in self._reading.tape.steps if s.dtype.is_floating_point}
-        return min(dtypes or {self._value_dtype()}, key=lambda d: torch.finfo(d).bits)
+        """The narrowest floating dtype the program computes in, constant statements included."""
+        return self._narrowest([s.values.dtype for s in self._reading.statements])
+
+    @property
+    def lowest_factor_precision(self) -> torch.dtype:
+        """The narrowest floating dtype of what the program computes from latents."""
+        return self._narrowest([])
+
+    def _narrowest(self, others: list[torch.dtype]) -> torch.dtype:
+        """Of the tape's dtypes and others, of which some may be of whole numbers."""
+        dtypes = {s.dtype for s in self._reading.tape.steps}.union(others)
+        floats = {d for d in dtypes if d.is_floating_point}
+        return min(floats or {self._value_dtype()}, key=lambda d: torch.finfo(d).bits)
 
     def _value_dtype(self) -> torch.dtype:
         floats = [s.values.dtype for s in self._reading.statements if s.values.is_floating_point()]

@@ -22,6 +22,7 @@ from pyrograph.graph.blame import log_prob_by_statement
 from pyrograph.graph.factor_graph import FactorGraph
 from pyrograph.trace.plain_run import Point, log_probs_at, plain_run
 from pyrograph.trace.program import Reading, read_program, text_decides
+from pyrograph.trace.rules.fallback import replay_dense
 from pyrograph.trace.sites import enumeration, name_of
 
 #: Runs of a program that draws random numbers outside ``pyro.sample``, or prints latents: do they
@@ -241,7 +242,7 @@ def _verify(graph: FactorGraph, point: Point, reading: Reading) -> None:
                 raise VerificationError(
                     f"{message}In float64 the factors add up to the density: terms of statement "
                     f"{_listed(cancelling)}, far larger than their sum, cancel in "
-                    f"{graph.lowest_precision}. Use float64 (data and parameters of it, or "
+                    f"{graph.lowest_factor_precision}. Use float64 (data and parameters of it, or "
                     "torch.set_default_dtype), or sample deviations and add the location."
                 )
             if reading.random_draws:
@@ -257,11 +258,30 @@ def _verify(graph: FactorGraph, point: Point, reading: Reading) -> None:
                 f"or reads a latent's value in a way that was not caught. Please remove that (or "
                 f"report it)."
             )
+    _verify_together(graph, values, reading)
+
+
+def _verify_together(graph: FactorGraph, values: dict[str, Tensor], reading: Reading) -> None:
+    """Operations without a rule are called for many particles at once: each must get its own."""
+    steps = (step.rule for step in reading.tape.steps)
+    without_rule = sorted({str(rule.func) for rule in steps if rule.replay is replay_dense})
+    if not without_rule:
+        return
+    alone = float(graph.log_prob(values))
+    twice = {name: value.expand(2, *value.shape) for name, value in values.items()}
+    for together in graph.log_prob(twice).tolist():
+        if not _agree(graph, together, alone):
+            raise VerificationError(
+                f"the traced graph gives log density {alone:.10g} at a second point, "
+                f"{together:.10g} there where two particles are evaluated together. An operation "
+                f"without a rule mixes them up under torch.func.vmap: {', '.join(without_rule)}. "
+                f"Write what it computes in plain operations (or report it)."
+            )
 
 
 def _is_rounding(graph: FactorGraph, values: dict[str, Tensor], difference: float) -> bool:
     """Whether it is what double precision leaves of terms far larger than their sum, and small."""
-    if not abs(difference) <= HARMLESS or graph.lowest_precision is not torch.float64:
+    if not abs(difference) <= HARMLESS or graph.lowest_factor_precision is not torch.float64:
         return False
     x = graph.flatten({name: value[None] for name, value in values.items()})
     terms = (group.log_prob(graph.local_values(group, x)) for group in graph.factors)
@@ -271,7 +291,7 @@ def _is_rounding(graph: FactorGraph, values: dict[str, Tensor], difference: floa
 
 def _cancelling(graph: FactorGraph, values: dict[str, Tensor]) -> list[str]:
     """Statements whose factors are off by rounding alone: in double precision all is right."""
-    if not graph.is_split or graph.lowest_precision is torch.float64:
+    if not graph.is_split or graph.lowest_factor_precision is torch.float64:
         return []
     fine = graph.to(dtype=torch.float64)
     exact = {n: v.double() if v.is_floating_point() else v for n, v in values.items()}

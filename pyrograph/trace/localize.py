@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.trace.demand import LEAVES, Demand, Piece
+from pyrograph.trace.rules.slots import Call
 from pyrograph.trace.source import Gather, Line, Read, write_function
 from pyrograph.trace.tape import Operand, Tape
 
@@ -42,11 +43,22 @@ def _gather(buffer: int, positions: Tensor | None, size: int) -> Gather:
     return Gather(buffer, index=positions)
 
 
-def _in_dtype(static: Any, dtype: torch.dtype) -> Any:
-    """A step's own options: floating dtypes are this one, and of numbers beyond it a wider one's
-    bounds are its bounds, others infinite."""
+def _moved(t: Tensor, device: torch.device | None, dtype: torch.dtype | None) -> Tensor:
+    """To a device; of floating numbers also to a dtype."""
+    return t.to(device=device, dtype=dtype if t.is_floating_point() else None)
+
+
+def _options(static: Any, device: torch.device | None, dtype: torch.dtype | None) -> Any:
+    """A step's own options: constants move, floating dtypes are this one, and of numbers beyond it
+    a wider one's bounds are its bounds, others infinite."""
     if type(static) is tuple:
-        return tuple(_in_dtype(v, dtype) for v in static)
+        return tuple(_options(v, device, dtype) for v in static)
+    if isinstance(static, Call):
+        return static.map(lambda leaf: _options(leaf, device, dtype))
+    if isinstance(static, Tensor):
+        return _moved(static, device, dtype)
+    if dtype is None:
+        return static
     if isinstance(static, torch.dtype):
         return dtype if static.is_floating_point else static
     limit = torch.finfo(dtype).max
@@ -264,9 +276,7 @@ class LocalProgram:
         """Constants and indices to a device; floating constants to a dtype."""
 
         def move(t: Tensor | None) -> Tensor | None:
-            if t is None:
-                return None
-            return t.to(device=device, dtype=dtype if t.is_floating_point() else None)
+            return None if t is None else _moved(t, device, dtype)
 
         def cast(old: torch.dtype) -> torch.dtype:
             return dtype if dtype is not None and old.is_floating_point else old
@@ -281,7 +291,6 @@ class LocalProgram:
                 g.index = move(g.index)
         for line in self.lines:
             line.dtype = cast(line.dtype)
-            if dtype is not None:
-                line.rule = line.rule._replace(static=_in_dtype(line.rule.static, dtype))
+            line.rule = line.rule._replace(static=_options(line.rule.static, device, dtype))
         self._values = self._total = None
         return self

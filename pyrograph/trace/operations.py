@@ -34,7 +34,7 @@ import torch
 from torch._decomp import decomposition_table
 
 from pyrograph.trace.rules.convolutions import convolution
-from pyrograph.trace.rules.fallback import decompose, dense, undo_prim
+from pyrograph.trace.rules.fallback import decompose, dense, random, undo_prim
 from pyrograph.trace.rules.matrices import MATRIX, matrix, solve_triangular, solve_vector
 from pyrograph.trace.rules.movement import MOVEMENT, movement, view
 from pyrograph.trace.rules.pointwise import POINTWISE, cast, pointwise
@@ -51,7 +51,7 @@ from pyrograph.trace.rules.reductions import (
 from pyrograph.trace.rules.refusals import (
     CONTROL,
     refuse_control_flow,
-    refuse_random,
+    refuse_least_squares,
     refuse_reinterpretation,
     refuse_shape,
 )
@@ -88,7 +88,7 @@ SPARSE_PRODUCTS = {
     aten._sparse_addmm.default,
 }
 
-#: Operations that read only shapes.
+#: Operations that read only shapes, or where a tensor lies.
 CONSTANTS = {
     aten.full_like.default,
     aten.zeros_like.default,
@@ -101,6 +101,8 @@ CONSTANTS = {
     aten.new_empty_strided.default,
     aten._linalg_check_errors.default,
     aten.sym_size.default,
+    aten.is_pinned.default,
+    aten._has_same_storage_numel.default,
 }
 
 
@@ -140,6 +142,7 @@ def handler_of(func: Any) -> Handler:
         aten.lerp.Scalar: rerun(lerp),
         aten.bucketize.Tensor: rerun(bucketize),
         aten.view.dtype: refuse_reinterpretation,
+        aten.linalg_lstsq.default: refuse_least_squares,
     }
     if func.namespace == "prims":
         return undo_prim
@@ -148,7 +151,7 @@ def handler_of(func: Any) -> Handler:
     if func in CONTROL or torch.Tag.data_dependent_output in tags:
         return refuse_control_flow
     if torch.Tag.nondeterministic_seeded in tags:
-        return refuse_random
+        return random
     if name in ("aten::set_", "aten::resize_", "aten::resize"):
         return refuse_shape
     if func in CONSTANTS or torch.Tag.inplace_view in tags:

@@ -25,7 +25,7 @@ from pyrograph.errors import (
     SubsampleError,
     UnsupportedOperation,
 )
-from pyrograph.trace.sites import draw_apart, is_delta, is_latent, support_of, transform_of
+from pyrograph.trace.sites import draw_apart, is_latent, support_of, transform_of
 
 #: Draws from the prior that are tried before a program is given up.
 PRIOR_DRAWS = 20
@@ -58,6 +58,11 @@ def refuse_unscored(msg: dict) -> None:
             f'site "{msg["name"]}" is drawn but has no density in the program (as under '
             f"ConjugateReparam), so the program is not a fixed function of its latents. Leave that "
             f"reparameterisation out."
+        )
+    if msg["infer"] and msg["infer"].get("_enumerate_dim") is not None:
+        raise UnsupportedOperation(
+            f'site "{msg["name"]}" has all its states at once under poutine.enum. Give the program '
+            f"without that handler: a discrete site is a node of the graph."
         )
     for frame in msg["cond_indep_stack"]:
         if frame.full_size is not None and frame.full_size != frame.size:
@@ -204,12 +209,7 @@ def _run_once(model: Callable, args: tuple, kwargs: dict, drawing: _Draw) -> Poi
             f'the program takes derivatives after statement "{drawing.last}", which cannot be '
             "followed: write what they compute in plain operations."
         ) from error
-    sampled = {n: s for n, s in trace.nodes.items() if s["type"] == "sample"}
-    values = {
-        name: site["value"]
-        for name, site in sampled.items()
-        if not (site["is_observed"] or site_is_subsample(site) or is_delta(site["fn"]))
-    }
+    values = {name: trace.nodes[name]["value"] for name in drawing.free}
     return Point(values, drawing.free, _log_probs(trace) | drawing.log_jacobians)
 
 

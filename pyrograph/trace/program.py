@@ -284,8 +284,9 @@ def read_program(
         where = "before its first statement" if last[0] is None else f'after statement "{last[0]}"'
         raise UnsupportedOperation(
             f"the program fails {where} while its structure is read, not in a plain run: "
-            f"{error} Operations that take functions (torch.cond) cannot be followed: write "
-            "what they compute in plain operations."
+            f"{error} Something there cannot be followed, as operations that take functions "
+            "(torch.cond) cannot: write what it computes in plain operations, torch.func.hessian "
+            "as torch.func.jacrev twice."
         ) from error
 
 

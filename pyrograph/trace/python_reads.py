@@ -1,17 +1,20 @@
 """Reads of a latent's value that never reach the dispatcher.
 
-``.tolist()``, ``.numpy()`` and ``torch.tensor([...])`` copy numbers out behind its back and would
-silently lose the scope: refused. Indexing by a 0-dim latent and ``one_hot`` read the value only
-to do what a gather or a comparison does as well: those are done instead.
+``.tolist()``, ``.numpy()``, ``torch.tensor([...])`` and ``pickle`` copy numbers out behind its
+back and would silently lose the scope: refused. Indexing by a 0-dim latent and ``one_hot`` read
+the value only to do what a gather or a comparison does as well: those are done instead.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NoReturn
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch.utils import dlpack
 
 from pyrograph.errors import StructureError, UnsupportedOperation
 
@@ -22,6 +25,7 @@ _READS = {
     Tensor.tolist: ".tolist()",
     Tensor.numpy: ".numpy()",
     Tensor.__array__: "numpy conversion",
+    Tensor.__dlpack__: "from_dlpack",
     Tensor.__deepcopy__: "copy.deepcopy",
     Tensor.__float__: "float() or a legacy constructor",
     Tensor.__int__: "int()",
@@ -158,3 +162,47 @@ class PythonReads(TorchFunctionMode):
             and key.dtype is not torch.bool
             and self.recorder.is_latent(key)
         )
+
+
+class _Copied:
+    """A latent as ``copy.copy`` takes it apart and puts it together; bytes are not made of it."""
+
+    def __init__(self, latent: Tensor, recorder: Recorder) -> None:
+        self.latent, self.recorder = latent, recorder
+
+    def together(self) -> Tensor:
+        return self.latent.detach()
+
+    def __reduce_ex__(self, protocol: int) -> NoReturn:
+        refuse(self.recorder, "pickle or torch.save", self.latent)
+
+
+def refuse(recorder: Recorder, what: str, latent: Tensor) -> NoReturn:
+    """Raise, and remember it for a program that catches it."""
+    error = recorder.control_flow(what, latent)
+    recorder.refused = recorder.refused or error
+    raise error
+
+
+@contextmanager
+def memory_watched(recorder: Recorder) -> Iterator[None]:
+    """Reads that no mode sees, as PyTorch does them in C or by storages: refused inside."""
+    reduce, to_dlpack = Tensor.__reduce_ex__, dlpack.to_dlpack
+
+    def reduce_watched(self: Tensor, protocol: int) -> tuple[Callable, tuple]:
+        if recorder.is_latent(self):
+            return _Copied.together, (_Copied(self, recorder),)
+        return reduce(self, protocol)
+
+    def to_dlpack_watched(tensor: Tensor) -> object:
+        if recorder.is_latent(tensor):
+            refuse(recorder, "to_dlpack", tensor)
+        return to_dlpack(tensor)
+
+    Tensor.__reduce_ex__ = reduce_watched
+    torch.to_dlpack = dlpack.to_dlpack = to_dlpack_watched
+    try:
+        yield
+    finally:
+        Tensor.__reduce_ex__ = reduce
+        torch.to_dlpack = dlpack.to_dlpack = to_dlpack

@@ -35,8 +35,9 @@ from pyrograph.errors import (
     StructureError,
     UnsupportedOperation,
 )
+from pyrograph.trace.fused import fused_kernels_off
 from pyrograph.trace.operations import handler_of, sparse_handler_of
-from pyrograph.trace.python_reads import PythonReads
+from pyrograph.trace.python_reads import PythonReads, memory_watched
 from pyrograph.trace.tape import Operand, Rule, Step
 
 #: Ids one operation may read, all its blocks together; 1 GB of memory at the limit.
@@ -399,6 +400,16 @@ class Recorder(TorchDispatchMode):
                 return f"{where} ({os.path.basename(frame.filename)}:{frame.lineno}{line})"
         return where
 
+    @staticmethod
+    def is_in_assertion() -> bool:
+        """Whether the line that is run is an ``assert`` of PyTorch's or Pyro's own, which leaves
+        the program as it is or stops it."""
+        *others, own = _LIBRARIES
+        frames = reversed(traceback.extract_stack())
+        frame = next(f for f in frames if not f.filename.startswith(own))
+        line = frame.line or ""
+        return frame.filename.startswith(tuple(others)) and line.startswith("assert ")
+
     def sites_behind(self, t: Tensor) -> str:
         """The latent sites a tensor was computed from, for messages."""
         by_first = [s.first for s in self.steps]
@@ -443,12 +454,18 @@ class Recorder(TorchDispatchMode):
 
 @contextmanager
 def recording(differentiable: bool = False) -> Iterator[Recorder]:
-    """Both modes, for the duration of a block; yields the recorder."""
+    """Both modes, for the duration of a block, without fused kernels; yields the recorder."""
     recorder = Recorder(differentiable)
     collecting = gc.isenabled()
     gc.disable()  # nothing recorded is garbage, and scanning it again and again is slow
     try:
-        with torch.set_grad_enabled(differentiable), PythonReads(recorder), recorder:
+        with (
+            torch.set_grad_enabled(differentiable),
+            fused_kernels_off(),
+            memory_watched(recorder),
+            PythonReads(recorder),
+            recorder,
+        ):
             yield recorder
     finally:
         if collecting:

@@ -140,3 +140,48 @@ def test_in_16_bits_a_wrong_density_is_still_seen(dtype):
 
     with pytest.raises(VerificationError, match='statement "f"'):
         pg.trace_graph(model)
+
+
+# ---------------------------------------------------------------------- constants in 32 bits
+def beside_observed(values):
+    k = pyro.sample("k", dist.Normal(torch.zeros(()).double(), 1.0))
+    with pyro.plate("n", len(values)):
+        scale = torch.ones((), dtype=values.dtype)
+        pyro.sample("x", dist.Normal(torch.zeros_like(scale), scale), obs=values)
+    pyro.factor("f", k)
+
+
+def beside_held(values):
+    k = pyro.sample("k", dist.Normal(torch.zeros(()).double(), 1.0))
+    with pyro.plate("n", len(values)):
+        x = pyro.sample("x", dist.Bernoulli(torch.tensor(0.3, dtype=values.dtype)))
+    pyro.factor("f", k * x.sum())
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("model", [beside_observed, beside_held], ids=lambda f: f.__name__)
+def test_constant_statements_in_single_precision_are_compared_as_such(model, seed):
+    """Pyro adds them up in single precision, the graph in double."""
+    torch.manual_seed(seed)
+    values, k = torch.randn(10 + seed, dtype=torch.float32), torch.randn(())
+    prior = dist.Normal(0.0, 1.0).log_prob(k)
+    if model is beside_observed:
+        graph = pg.trace_graph(model, (values,))
+        truth = prior + dist.Normal(0.0, 1.0).log_prob(values.double()).sum() + k
+    else:
+        values = (values > 0).float()
+        graph = pg.trace_graph(model, (values,), fixed={"x": values})
+        truth = prior + dist.Bernoulli(0.3).log_prob(values.double()).sum() + k * values.sum()
+    torch.testing.assert_close(graph.log_prob({"k": k}), truth, rtol=1e-6, atol=1e-6)
+
+
+def test_beside_constants_in_single_precision_a_wrong_density_is_still_seen():
+    runs = []
+
+    def model():
+        runs.append(None)
+        beside_observed(torch.ones(3, dtype=torch.float32))
+        pyro.factor("g", torch.tensor(0.01 * len(runs)))
+
+    with pytest.raises(VerificationError, match='statement "g"'):
+        pg.trace_graph(model)

@@ -1,7 +1,9 @@
 """Programs whose structure cannot be read: each is refused, with the place and the way out."""
 
 import copy
+import io
 import math
+import pickle
 import random
 
 import numpy as np
@@ -10,8 +12,10 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro import poutine
+from pyro.infer import config_enumerate
 from pyro.infer.reparam import ConjugateReparam
 from torch import Tensor
+from torch.utils import dlpack
 
 from pyrograph import trace_graph
 from pyrograph.errors import (
@@ -110,6 +114,13 @@ READS = {
     "from_numpy": lambda x: torch.from_numpy(np.atleast_1d(x.numpy())).sum(),
     "is_nonzero": lambda x: float(x.is_nonzero()),
     "full": lambda x: torch.full((3,), float(x)).sum(),
+    "numpy from_dlpack": lambda x: float(np.from_dlpack(x.detach())),
+    "from_dlpack": lambda x: torch.from_dlpack(x.detach()),
+    "to_dlpack": lambda x: dlpack.from_dlpack(dlpack.to_dlpack(x)),
+    "to_dlpack of torch": lambda x: torch.from_dlpack(torch.to_dlpack(x)),
+    "pickle": lambda x: pickle.loads(pickle.dumps(x)),
+    "pickle of a list": lambda x: pickle.loads(pickle.dumps([x], protocol=2))[0],
+    "save": lambda x: torch.save(x, io.BytesIO()) or 1.0,
 }
 
 
@@ -422,6 +433,15 @@ def test_a_site_that_is_drawn_without_a_density_is_refused():
     error(RandomDrawError, ['"p_updated"', "ConjugateReparam"], conjugate)
 
 
+def test_a_site_in_all_its_states_at_once_is_refused():
+    def model():
+        z = pyro.sample("z", dist.Bernoulli(0.3))
+        pyro.sample("y", dist.Normal(z, 1.0), obs=torch.tensor(1.0))
+
+    enumerated = poutine.enum(config_enumerate(model), first_available_dim=-1)
+    error(UnsupportedOperation, ['"z"', "poutine.enum", "without that handler"], enumerated)
+
+
 def test_complex_numbers_are_refused():
     def model():
         x = pyro.sample("x", dist.Normal(torch.zeros(2), 1.0))
@@ -502,6 +522,25 @@ def test_derivatives_inside_the_program_are_refused_by_the_statement_before():
         pyro.factor("f", torch.autograd.grad(y**3, y)[0])
 
     error(UnsupportedOperation, ['after statement "x"', "plain operations"], model)
+
+
+def test_forward_over_reverse_derivatives_are_refused_with_what_to_write():
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.zeros(2), 1.0))
+        pyro.factor("f", torch.func.hessian(lambda v: (v**3).sum())(x).sum())
+
+    error(UnsupportedOperation, ['after statement "x"', "torch.func.jacrev twice"], model)
+
+
+@pytest.mark.parametrize("latent", ["matrix", "right-hand side"])
+def test_least_squares_are_refused_with_what_to_write(latent):
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.zeros(3), 1.0))
+        a, b = torch.arange(1.0, 7.0).view(3, 2).sqrt(), torch.ones(3, 1)
+        a, b = (a * x[:, None], b) if latent == "matrix" else (a, x[:, None])
+        pyro.factor("f", torch.linalg.lstsq(a, b).solution.sum())
+
+    error(UnsupportedOperation, ['"x"', "torch.linalg.lstsq", "torch.linalg.pinv(A) @ b"], model)
 
 
 def test_functions_of_functions_are_refused():

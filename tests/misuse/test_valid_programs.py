@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import pickle
 
 import pyro
 import pyro.distributions as dist
@@ -16,6 +17,7 @@ from pyro.infer.reparam import (
     LocScaleReparam,
     ProjectedNormalReparam,
     SplitReparam,
+    SymmetricStableReparam,
     TransformReparam,
 )
 from pyro.nn import PyroModule, PyroParam, PyroSample, pyro_method
@@ -194,6 +196,13 @@ EXPRESSIONS = {
     "full_like": lambda x: torch.full_like(x, 2.0) * x,
     "vmap": lambda x: torch.vmap(lambda a: a.sin() * x.sum())(x),
     "length and shape": lambda x: x * len(x) * x.shape[0] * x.numel(),
+    "an empty out": lambda x: torch.mul(x, 2, out=torch.empty(0)).sin(),
+    "an out of its shape": lambda x: torch.mul(x, 2, out=torch.ones(4)).sin(),
+    "jacrev twice": lambda x: torch.func.jacrev(torch.func.jacrev(lambda v: (v**3).sum()))(x),
+    "pinv": lambda x: torch.linalg.pinv(A.to(x).T) @ x,
+    "jvp": lambda x: torch.func.jvp(torch.sin, (x,), (torch.ones(4).to(x),))[1],
+    "copy.copy": lambda x: copy.copy(x) * copy.copy(x[1]),
+    "pickle of a constant": lambda x: x * pickle.loads(pickle.dumps(torch.ones(4).to(x))),
     "copy.copy of a list": lambda x: copy.copy([x])[0],
     "as_tensor of a tensor": lambda x: torch.as_tensor(x) + x,
     "grid of windows": lambda x: F.unfold(x.view(1, 1, 2, 2), 2).sum().sin(),
@@ -448,6 +457,22 @@ def test_blocked_and_seeded_programs():
     assert set(graph.sites) == {"x", "y"}
 
 
+def test_a_site_that_is_replayed_is_held_at_its_value():
+    def model():
+        a = pyro.sample("a", dist.Normal(0.0, 1.0))
+        b = pyro.sample("b", dist.Normal(a, 1.0))
+        pyro.sample("o", dist.Normal(b, 1.0), obs=torch.tensor(0.3))
+
+    trace = poutine.trace(poutine.block(model, expose=["a"])).get_trace()
+    a, b = trace.nodes["a"]["value"], torch.tensor(0.8)
+    normal = dist.Normal(0.0, 1.0).log_prob
+    for unconstrained in (False, True):
+        graph = trace_graph(poutine.replay(model, trace), unconstrained=unconstrained)
+        assert graph.nodes == (("b", ()),)
+        truth = normal(a) + normal(b - a) + normal(0.3 - b)
+        torch.testing.assert_close(graph.log_prob({"b": b}), truth)
+
+
 def test_lifted_parameters():
     def model():
         a = pyro.param("a", torch.tensor(1.0))
@@ -498,6 +523,10 @@ REPARAMETERISATIONS = {
     "projected normal": (
         ProjectedNormalReparam(),
         lambda: dist.ProjectedNormal(torch.ones(3, 2)),
+    ),
+    "symmetric stable": (
+        SymmetricStableReparam(),
+        lambda: dist.Stable(torch.tensor([1.5, 1.2]), 0.0),
     ),
     "projected normal, one": (
         ProjectedNormalReparam(),

@@ -1,5 +1,7 @@
 """A refusal that the program catches is still one: what follows is not what Pyro computes."""
 
+import pickle
+
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -19,6 +21,13 @@ def by_branch(x):
 def by_list(x):
     try:
         return 1.0 if x.tolist()[0] > 0 else 2.0
+    except RuntimeError:
+        return 2.0
+
+
+def by_pickle(x):
+    try:
+        return 1.0 if pickle.loads(pickle.dumps(x))[0] > 0 else 2.0
     except RuntimeError:
         return 2.0
 
@@ -49,6 +58,7 @@ def into_another_error(x):
 CATCHING = {
     by_branch: ControlFlowError,
     by_list: ControlFlowError,
+    by_pickle: ControlFlowError,
     by_shape: LatentShapeError,
     by_position: UnsupportedOperation,
     into_another_error: ControlFlowError,

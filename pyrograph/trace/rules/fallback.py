@@ -11,7 +11,8 @@ from torch._decomp import decomposition_table
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from pyrograph.errors import DenseScopeWarning, UnsupportedOperation
-from pyrograph.trace.rules.slots import SLOT
+from pyrograph.trace.rules.refusals import refuse_random
+from pyrograph.trace.rules.slots import SLOT, Call
 from pyrograph.trace.tape import Rule
 
 if TYPE_CHECKING:
@@ -33,13 +34,6 @@ def undo_prim(rec: Recorder, func, args, kwargs):
         return func.impl_aten(*args, **kwargs)
 
 
-class _Call:
-    """An argument list compared by identity: dense blocks are never merged."""
-
-    def __init__(self, leaves: list, spec: Any) -> None:
-        self.leaves, self.spec = leaves, spec
-
-
 def replay_dense(func: Any, static: tuple, operands: list[Tensor]) -> Tensor:
     call, output = static
 
@@ -53,8 +47,9 @@ def replay_dense(func: Any, static: tuple, operands: list[Tensor]) -> Tensor:
 
     samples = max(t.shape[-1] for t in operands)
     count = max(t.shape[0] for t in operands)
-    stacked = [
-        t.movedim(-1, 0).expand(samples, count, *t.shape[1:-1]).flatten(0, 1) for t in operands
+    stacked = [  # contiguous: some kernels read memory in order, whatever the strides
+        t.movedim(-1, 0).expand(samples, count, *t.shape[1:-1]).flatten(0, 1).contiguous()
+        for t in operands
     ]
     out = torch.func.vmap(one)(*stacked)
     return out.reshape(samples, count, -1).movedim(0, -1)
@@ -80,7 +75,7 @@ def dense(rec: Recorder, func, args, kwargs):
     leaves, spec = tree_flatten((args, kwargs))
     latent = [t for t in leaves if isinstance(t, Tensor) and rec.is_latent(t)]
     operands = [rec.operand(t, lambda v: v.unsqueeze(0), t.dim()) for t in latent]
-    call = _Call([SLOT if rec.is_latent(t) else _as_it_is(rec, t) for t in leaves], spec)
+    call = Call([SLOT if rec.is_latent(t) else _as_it_is(rec, t) for t in leaves], spec)
     outs = out if isinstance(out, (tuple, list)) else (out,)
     for j, result in enumerate(outs):
         if not isinstance(result, Tensor) or result.numel() == 0:
@@ -89,3 +84,13 @@ def dense(rec: Recorder, func, args, kwargs):
         rule = Rule(replay_dense, func, (call, output))
         rec.emit(rule, result.numel(), operands, result, latent)
     return out
+
+
+def random(rec: Recorder, func, args, kwargs):
+    """What is tagged as random; layers with dropout are so even where they leave nothing out."""
+    given = {a.name: a.default_value for a in func._schema.arguments}
+    given.update(zip(given, args, strict=False), **kwargs)
+    if 0.0 not in (given.get("dropout_p"), given.get("dropout")):
+        return refuse_random(rec, func, args, kwargs)
+    is_decomposed = func in decomposition_table or func._can_decompose()
+    return (decompose if is_decomposed else dense)(rec, func, args, kwargs)

@@ -26,6 +26,8 @@ CONTROL = {
 
 
 def refuse_control_flow(rec: Recorder, func, args, kwargs):
+    if rec.is_in_assertion():
+        return func(*args, **kwargs)
     latent = next(a for a in args if rec.is_latent(a))
     what = "if, float(), int(), bool() or .item()" if "local_scalar" in str(func) else str(func)
     raise rec.control_flow(what, latent)
@@ -43,6 +45,15 @@ def refuse_reinterpretation(rec: Recorder, func, args, kwargs):
     raise UnsupportedOperation(
         f"{rec.place()}: the bits of {rec.sites_behind(args[0])} are reinterpreted as another "
         f"dtype; convert with .to(dtype)."
+    )
+
+
+def refuse_least_squares(rec: Recorder, func, args, kwargs):
+    """How many residuals it returns depends on a rank; the solution alone has rules."""
+    latent = next(a for a in args if rec.is_latent(a))
+    raise UnsupportedOperation(
+        f"{rec.place()}: torch.linalg.lstsq of {rec.sites_behind(latent)} is not followed. Write "
+        f"its solution as torch.linalg.pinv(A) @ b."
     )
 
 

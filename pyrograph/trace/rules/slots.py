@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 
@@ -17,3 +18,13 @@ SLOT = _Slot()
 
 def frozen(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
+
+
+class Call:
+    """A whole argument list, flat, with its tree; compared by identity: never merged."""
+
+    def __init__(self, leaves: list, spec: Any) -> None:
+        self.leaves, self.spec = leaves, spec
+
+    def map(self, function: Callable[[Any], Any]) -> Call:
+        return Call([function(leaf) for leaf in self.leaves], self.spec)

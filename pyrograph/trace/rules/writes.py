@@ -96,6 +96,8 @@ def in_place(rec: Recorder, func, args, kwargs):
     rec.forbid_leaf(target, func)
     with rec.again():
         result = twin(*args, **kwargs)
+    if target.shape != result.shape and not rec.is_latent(target):
+        target.resize_(result.shape)  # an empty ``out``, as PyTorch does it
     target.copy_(result)
     rec.write(target, rec.ids_or_zero(result).expand(target.shape), rec.level(result))
     return target
