@@ -118,7 +118,7 @@ def locate(net: RangingNetwork, *, num_steps: int, num_particles: int) -> Result
         "RMSE of the rough map": rms(errors(rough)),
         "RMSE of the posterior mean": rms(error),
         "largest error": f"{error.max():.3f} {net.unit}",
-        "posterior spread (sd)": rms(x.var(0).sum(-1).sqrt()),
+        "posterior sd (both axes)": rms(x.var(0).sum(-1).sqrt()),
         "KSD, start and end": f"{ksd(start):.4g}, {ksd(x):.4g}",
         "seconds": f"{seconds:.1f}",
     }

@@ -243,6 +243,12 @@ class ParticleEngine(Engine):
         if not checks.arrived:
             return self._misfit(checks)
         for column, remedy in ((checks.too_wide(), self.wide), (checks.too_narrow(), self.narrow)):
+            if column is not None and checks.ratio[column] <= 0:
+                return (
+                    " By the Stein identity the particles do not have the target's shape at "
+                    f"{coordinate_name(self.graph, column)}, where scores rise with the "
+                    f"coordinate: {remedy(column)}"
+                )
             if column is not None:
                 return (
                     " By the Stein identity the particles' variance is "

@@ -33,7 +33,8 @@ from pyrograph.diagnostics import variance_ratio
 #: |mean score| * sd above which particles have not arrived. Settled runs of 10 to 200 particles
 #: stay below 0.06 on near-Gaussian targets, runs whose means are wrong lie above 0.3. Where scales
 #: multiply sites, as in a hierarchy, 0.2 to 0.5 also comes of right means in a wrong shape.
-OFF = 0.2
+#: Beyond ``FAR_OFF`` ratios of variances, of neighbours that are right, are not spoken of.
+OFF, FAR_OFF = 0.2, 0.5
 #: Variance ratios outside of which the status says so: of the median coordinate, of the worst one.
 NARROW, WIDE = 0.9, 1.1
 FAR_NARROW, FAR_WIDE = 0.5, 2.0
@@ -121,9 +122,14 @@ class SteinChecks:
         return int(self.clear_shift.nan_to_num(torch.inf).argmax())
 
     def misshapen(self) -> int | None:
-        """The coordinate whose variance is furthest off, if clearly so."""
-        ratio = self.clear_ratio.nan_to_num(torch.inf)
-        column = int(ratio.clamp_min(torch.finfo(ratio.dtype).tiny).log().abs().argmax())
+        """The coordinate whose variance is furthest off, if clearly so.
+
+        Of particles that are far away the ratio is none of variances, and below 0, where scores
+        rise with x, it never is."""
+        if not bool((self.clear_shift <= FAR_OFF).all()):
+            return None
+        ratio = self.clear_ratio.nan_to_num(torch.inf).where(self.ratio > 0, 1)
+        column = int(ratio.log().abs().argmax())
         return None if NARROW <= ratio[column] <= WIDE else column
 
     def too_wide(self) -> int | None:

@@ -38,6 +38,7 @@ from pyrograph.posterior.partly_given import PartlyGiven
 from pyrograph.posterior.posterior import number_of_draws
 from pyrograph.posterior.pushforward import Pushforward, Reshaped, is_real
 from pyrograph.posterior.scopes import ScopedPosterior, Scopes
+from pyrograph.posterior.support import on_edge
 from pyrograph.trace.sites import Site, support_on
 
 
@@ -209,7 +210,9 @@ class MixturePosterior(ScopedPosterior):
         if not bool(inside.reshape(site.num_nodes, -1).all(1)[mask].all()):
             raise OptionError(f'a value of site "{site.name}" is outside its support')
         free = biject_to(support).inv(value).reshape(site.num_nodes, -1)
-        if not bool(free.isfinite().all(1)[mask].all()):
+        is_number = free.isfinite().all(1)
+        is_number &= ~on_edge(support, value).reshape(site.num_nodes, -1).any(1)
+        if not bool(is_number[mask].all()):
             raise OptionError(f'a value of site "{site.name}" is infinite or on its boundary')
         return torch.where(mask.unsqueeze(1), free, 0.0)
 

@@ -88,5 +88,20 @@ def restore(description: dict[str, Any], device: torch.device | str = "cpu") -> 
     return CONSTANT[kind]
 
 
+def on_edge(support: Constraint, value: Tensor) -> Tensor:
+    """Which numbers lie on the ends of an interval or the faces of a simplex, of ``value``'s shape.
+
+    These lie at infinity, but ``biject_to`` takes numbers there to finite ones, a little inside.
+    """
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    if isinstance(support, constraints.interval | constraints.half_open_interval):
+        lower, upper = torch.as_tensor(support.lower_bound), torch.as_tensor(support.upper_bound)
+        return (value <= lower.to(value)) | (value >= upper.to(value))
+    if isinstance(support, type(constraints.simplex)):
+        return value <= 0
+    return torch.zeros_like(value, dtype=torch.bool)
+
+
 def _plain(bound: float | Tensor) -> float | Tensor:
     return bound.detach().clone() if isinstance(bound, Tensor) else float(bound)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+import pyrograph as pg
 from pyrograph.errors import ConvergenceWarning
 from pyrograph.infer import AdaGrad, GraphicalSVGD, Langevin
 from pyrograph.infer.stein_checks import SteinChecks, common_misfit, coordinate_name
@@ -340,3 +341,39 @@ def test_sums_leave_out_coordinates_without_density_or_width():
     assert common_misfit(x[:, 1:2], score[:, 1:2]) is None
     score[0, 0] = torch.nan
     assert common_misfit(x, score) is not None
+
+
+# ---------------------------------------------------------------------- ratios that are none
+def crowd(y):
+    """The mean of thirty latent biases and their spread."""
+    lean = pyro.sample("lean", dist.Normal(0.0, 1.0))
+    s = pyro.sample("s", dist.LogNormal(-2.0, 0.5))
+    with pyro.plate("n", 30):
+        b = pyro.sample("b", dist.Normal(lean, s))
+        pyro.sample("y", dist.Normal(b, 0.3), obs=y)
+
+
+@pytest.mark.parametrize("num_steps", [20, 100])
+def test_particles_that_are_far_away_are_not_said_to_have_a_share_of_the_variance(num_steps):
+    pyro.set_rng_seed(0)
+    y = 0.15 * torch.randn(30) + 0.5
+    posterior = pg.fit(crowd, (y,), infer=GraphicalSVGD, num_steps=num_steps, progress=False)
+    assert "identity" in posterior.status and "of the target's." not in posterior.status
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.3])
+def test_a_ratio_below_zero_is_no_share_of_a_variance(shift):
+    # between the modes of a mixture of N(-4, 1) and N(4, 1) scores rise with x
+    x = torch.linspace(-1, 1, 50)[:, None]
+    score = 4 * torch.tanh(4 * x) - x + shift / 0.58
+
+    def wells():
+        z = pyro.sample("x", dist.Normal(0.0, 1.0))
+        pyro.factor("wells", torch.logaddexp(4 * z, -4 * z))
+
+    engine = GraphicalSVGD(wells, num_particles=50, num_steps=1, progress=False)
+    engine.run()
+    engine.x, engine.score = x, score
+    assert float(engine.checks().ratio) < 0
+    said = engine.doubts(engine.checks())
+    assert 'site "x"' in said and not re.search(r"-\d|variance", said)

@@ -276,6 +276,31 @@ def test_bounds_may_vary_over_plates_and_events(name, components):
         q.condition({"x": torch.from_numpy(outside)})
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "prior, value",
+    [
+        (lambda: dist.Beta(2.0, 1.5), 0.0),
+        (lambda: dist.Beta(2.0, 1.5), 1.0),
+        (lambda: dist.Uniform(torch.tensor(-0.1), torch.tensor(0.7)), -0.1),
+        (lambda: dist.Uniform(-0.1, 0.7), 0.7),
+        (lambda: dist.Gamma(2.0, 1.0), 0.0),
+        (lambda: dist.Dirichlet(torch.ones(3)), [0.0, 0.5, 0.5]),
+        (lambda: dist.Dirichlet(torch.ones(3)), [0.5, 0.5, 0.0]),
+        (lambda: dist.Beta(torch.full((2,), 2.0), 1.5).to_event(1), [0.5, 1.0]),
+    ],
+)
+def test_the_edge_of_a_support_is_at_infinity_and_refused(prior, value, dtype):
+    def model():
+        x = pyro.sample("x", prior())
+        pyro.sample("o", dist.Normal(x.sum(), 1.0), obs=torch.tensor(1.0))
+
+    pyro.set_rng_seed(0)
+    q = pg.fit(model, infer=pg.QBethe, num_components=2, num_steps=2, dtype=dtype, progress=False)
+    with pytest.raises(OptionError, match=r'value of site "x" is (infinite or on its|outside)'):
+        q.condition({"x": torch.tensor(value, dtype=dtype)})
+
+
 # ---------------------------------------------------------------------- guides
 def wide():
     """200 numbers whose sum is seen."""

@@ -12,6 +12,7 @@ assert errors["default"] < 0.9 * errors["mean of three answers"]
 assert max(errors[name] for name in kernels) < 0.95 * errors["mean of three answers"]
 assert widths["RBF on everything"] < 0.4 < 0.75 < widths["RBF on blankets"] < widths["default"]
 assert 0.7 < inside < 0.9
+assert 'mean score of site "lean"' in posterior.status
 assert error(rough[None]) > 1.2 * error(locate().particles["x"])
 assert abs(error(locate().particles["x"]) - error(exact)) < 0.03
 assert abs(spread(locate().particles["x"]) / spread(exact) - 1) < 0.1

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -6,6 +7,8 @@ from torch.testing import assert_close
 
 from pyrograph.datasets import RangingNetwork, simulated_sensors
 from tutorials.sensor_localization import main, rough_map
+
+README = Path(__file__).parents[2] / "README.md"
 
 
 def complete_network(num_sensors: int) -> RangingNetwork:
@@ -49,6 +52,10 @@ def test_the_tutorial_prints_a_table_and_writes_a_picture(monkeypatch, tmp_path,
     assert picture.read_bytes().startswith(b"\x89PNG")
     printed = capsys.readouterr().out
     assert all(f"{row} " in printed for row in result.summary)
+    off = (result.particles - result.particles.mean(0)).norm(dim=-1)  # in the plane
+    sd = (off.square().sum(0) / 7).mean().sqrt()
+    assert result.summary["posterior sd (both axes)"].startswith(f"{sd:.3f}")
+    assert "| posterior sd (both axes) |" in README.read_text()
 
 
 def test_the_tutorial_adds_the_real_network_where_there_are_data(data_root, tmp_path):

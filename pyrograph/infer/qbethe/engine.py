@@ -51,6 +51,7 @@ from pyrograph.infer.qbethe.rules import (
     fine,
     fine_entropies,
 )
+from pyrograph.infer.qbethe.search import LEAST_CHANGE, LineSearch, promised_gain
 from pyrograph.infer.qbethe.start import starting_parameters
 from pyrograph.infer.requires import FiniteOrContinuous
 from pyrograph.posterior.joint_mixture import MixturePosterior
@@ -66,8 +67,8 @@ DECAY = (0.9, 0.95)
 #: Share of the steps for which weights are held: trained from the start they let one component
 #: take over.
 HELD = 0.4
-#: Steps per iteration of L-BFGS, and its memory.
-LBFGS_STEPS, LBFGS_MEMORY = 5, 20
+#: A line search that moves no more has converged if its gradient promises at most so many ``tol``.
+PROMISED = 10.0
 #: Said of correlations within factors that make no joint distribution, and why.
 INDEPENDENT_DRAWS = (
     "sample() and guide() draw the nodes of a component independently, without the correlations "
@@ -103,7 +104,8 @@ class QBethe(Engine):
         temperature: T, a number or a function of the step; small for the search of modes.
         init_scale: width of the starting components in units of the prior draws' spread.
         options: see :class:`Engine`; ``tol`` is for the change of the objective in a step, of
-            Adam's shorter steps divided by their share of the first.
+            Adam's shorter steps divided by their share of the first, of L-BFGS where it is stuck
+            the change that the gradient promises.
 
     Raises:
         UnsupportedSite: a discrete site has infinitely many states.
@@ -185,12 +187,7 @@ class QBethe(Engine):
                 leaves, lr=self.lr, betas=DECAY, fused=True
             )
         else:
-            self._rule = torch.optim.LBFGS(
-                leaves,
-                max_iter=LBFGS_STEPS,
-                history_size=LBFGS_MEMORY,
-                line_search_fn="strong_wolfe",
-            )
+            self._rule = LineSearch(leaves)
 
     # ------------------------------------------------------------------ the free energy
     def objective(
@@ -256,35 +253,54 @@ class QBethe(Engine):
                 leaf.grad = None
             value = self.objective(self.parameters, self._rules, temperature)
             self._measured = value.tolist()
-            if self.optimizer == "adam":
-                self._refuse_non_finite()  # before it moves anything
+            self._refuse_non_finite()  # before it moves anything
             loss = -value.sum()
             loss.backward()
             self._refuse_bad_gradient()
             return loss
 
+        last = self._history.get("objective", [-math.inf])[-1]
         if self.optimizer == "adam":
             self._rule.step(evaluate)
+            change = abs(max(self._measured) - last) / share  # short steps change little
         else:
-            self._search(evaluate, temperature)
-        best = max(self._measured)
-        last = self._history.get("objective", [-math.inf])[-1]
-        return {"objective": best, "change": abs(best - last) / share}  # short steps change little
+            change = self._search(evaluate, temperature, last)
+        return {"objective": max(self._measured), "change": change}
 
-    def _search(self, evaluate: Callable[[], Tensor], temperature: float) -> None:
-        """A step of L-BFGS, which evaluates where it may not stay."""
-        before = {name: value.detach().clone() for name, value in self.parameters.items()}
-        try:
-            self._rule.step(evaluate)
-            with torch.no_grad():
+    def _search(self, evaluate: Callable[[], Tensor], temperature: float, last: float) -> float:
+        """A step of L-BFGS; returns the change, or the promised one where it cannot move."""
+
+        def changed() -> float:
+            with torch.no_grad():  # it evaluates where it may not stay
                 value = self.objective(self.parameters, self._rules, temperature)
             self._measured = value.tolist()
-            self._refuse_non_finite()
-        except Exception:
-            with torch.no_grad():
-                for name, value in self.parameters.items():
-                    value.copy_(before[name])
-            raise
+            return abs(max(self._measured) - last)
+
+        def promised() -> float:
+            best = self._measured.index(max(self._measured))
+            return float(promised_gain(list(self.parameters.values()), evaluate)[best])
+
+        # where it was stuck it is so again, unless by then the weights are free
+        was_stuck = self._is_stuck and self.num_done != self.hold_weights
+        self._rule.step(evaluate)
+        change = changed()
+        rounding = 4 * torch.finfo(self.graph.constant.dtype).eps * abs(max(self._measured))
+        least = max(self.tol or 0.0, rounding, LEAST_CHANGE)
+        if change > least:
+            return change
+        gain = promised()
+        if gain > PROMISED * least and not was_stuck:
+            self._rule.restart(evaluate)
+            changed()
+            gain = promised()
+        change = changed()  # a promise is looked for elsewhere too
+        return gain if change <= least and gain > PROMISED * least else change
+
+    @property
+    def _is_stuck(self) -> bool:
+        """Whether the last change was only promised to L-BFGS."""
+        *_, before, last = [-math.inf, -math.inf, *self._history.get("objective", [])]
+        return self._history.get("change", [math.inf])[-1] > abs(last - before)
 
     def _set_step(self) -> float:
         """Shorten Adam's steps; returns which share of the first ones the next is."""
@@ -388,7 +404,14 @@ class QBethe(Engine):
         return self.network.is_forest or independent
 
     def remedy(self) -> str:
-        return "The objective still moves: raise num_steps, or lower lr."
+        if self.optimizer == "adam":
+            return "The objective still moves: raise num_steps, or lower lr."
+        if self._is_stuck:
+            return (
+                "The line search finds nothing better where the gradient promises as much, as at "
+                'kinks: take optimizer="adam".'
+            )
+        return "The objective still moves: raise num_steps."
 
     # ------------------------------------------------------------------ checkpoints
     def carried(self) -> dict[str, Any]:
