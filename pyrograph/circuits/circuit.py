@@ -32,6 +32,7 @@ from pyrograph.circuits.properties import Properties
 from pyrograph.circuits.prune import prune
 from pyrograph.circuits.sampling import complete, draw
 from pyrograph.circuits.units import INPUT, Units
+from pyrograph.diagnostics.score import outside_inference_mode
 from pyrograph.errors import InvalidCircuit, OptionError, ZeroMass
 
 #: Numbers held at once when points are evaluated without derivatives.
@@ -84,8 +85,10 @@ class Circuit(nn.Module):
         values = (log_weights, log_table, loc, scale)
         if len({value.dtype for value in values}) > 1:
             raise InvalidCircuit("log_weights, log_table, loc and scale have different dtypes")
-        for name, value in zip(NUMBERS, values, strict=True):
-            setattr(self, name, nn.Parameter(value, requires_grad=False))
+        with torch.inference_mode(False):  # what is kept has to serve autograd later on
+            for name, value in zip(NUMBERS, values, strict=True):
+                value = value.clone() if value.is_inference() else value
+                setattr(self, name, nn.Parameter(value, requires_grad=False))
 
     @staticmethod
     def _derived(units: Units, domain: Domain, *numbers: Tensor) -> Circuit:
@@ -289,6 +292,7 @@ class Circuit(nn.Module):
         parts = [self._marginals(part) for part in points.split(chunk)]
         return [torch.cat(rows) for rows in zip(*parts, strict=True)]
 
+    @outside_inference_mode()
     def _marginals(self, points: Tensor) -> list[Tensor | MixtureSameFamily]:
         is_attached = self._is_attached
         kept = self.numbers if is_attached else {k: v.detach() for k, v in self.numbers.items()}

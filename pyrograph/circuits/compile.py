@@ -207,21 +207,22 @@ class _Build:
             )
         root = tops[0] if len(tops) == 1 else self.blocks.products(np.array([tops]))
         self.blocks.sums(np.array([0, 1]), np.array([root]), np.array([log_z]))
-        self._check_padding()
+        widest = int(np.argmax(cards))
+        self._check_padding(widest, self.blocks.num_inputs())
         return self.blocks.circuit(cards)
 
-    def _check_padding(self) -> None:
-        """Compare the table of all inputs, whose rows have one width, with the budget."""
-        cards = self.tables.cards
-        widest, num_inputs = int(np.argmax(cards)), self.blocks.num_inputs()
-        numbers = num_inputs * cards[widest]
+    def _check_padding(self, v: int, num_inputs: int) -> None:
+        """Compare a table of inputs, whose rows are as wide as that of a variable, with the
+        budget."""
+        card = self.tables.cards[v]
+        numbers = num_inputs * card
         if numbers > PADDING * self.max_edges:
             raise UnsupportedFactor(
                 f"the circuit has {num_inputs:,} inputs, whose tables are all as wide as that of "
-                f"{_node(self.names[widest])}, {cards[widest]:,} states: {8 * numbers / 1e9:.2g} "
+                f"{_node(self.names[v])}, {card:,} states: {8 * numbers / 1e9:.2g} "
                 f"GB, over the budget of {8 * PADDING * self.max_edges / 1e9:.2g} GB. Give "
                 "evidence on that node (evidence={label: value}), or bin its values; or raise "
-                f"max_edges to {-(-numbers // PADDING):,}."
+                f"max_edges to at least {-(-numbers // PADDING):,}."
             )
 
     def _eliminate(
@@ -314,10 +315,12 @@ class _Build:
     def _choices(self, v, card, begin, state, own, mass) -> np.ndarray:
         """The input of each group of states: indicators, and distributions over several states."""
         length = np.diff(np.r_[begin, len(state)])
-        indicator = np.full((card, card), -np.inf)
-        np.fill_diagonal(indicator, 0.0)
-        choice = self.blocks.inputs(v, indicator) + state[begin]
+        alone = np.unique(state[begin[length == 1]])
         several = np.flatnonzero(length > 1)
+        self._check_padding(v, max(len(alone), len(several)))
+        indicator = np.full((len(alone), card), -np.inf)
+        indicator[np.arange(len(alone)), alone] = 0.0
+        choice = self.blocks.inputs(v, indicator) + np.searchsorted(alone, state[begin])
         if len(several):
             row = np.full(len(begin), -1)
             row[several] = np.arange(len(several))

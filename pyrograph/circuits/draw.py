@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pyrograph.circuits.circuit import Circuit
+from pyrograph.circuits.options import check_circuits
 from pyrograph.circuits.units import INPUT, PRODUCT, SUM
 from pyrograph.errors import OptionError
 
@@ -21,10 +22,16 @@ def draw_circuit(circuit: Circuit, ax=None, names: Sequence[str] | None = None):
         names: of the variables; ``x0``, ``x1``, ... by default.
 
     Raises:
-        OptionError: the circuit has more than 200 units, or not as many variables as names.
+        OptionError: the circuit is none, has more than 200 units, or not as many variables as
+            names.
     """
+    check_circuits(circuit)
     if names is None:
         names = [f"x{i}" for i in range(circuit.num_variables)]
+    try:
+        names = list(names)
+    except TypeError as error:
+        raise OptionError(f"names={names!r}: a list, one name of each variable") from error
     if len(names) != circuit.num_variables:
         raise OptionError(
             f"names= has {len(names)} names for the circuit's {circuit.num_variables} variables: "

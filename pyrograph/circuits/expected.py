@@ -37,7 +37,7 @@ from pyrograph.errors import (
     ZeroMass,
 )
 
-#: Numbers of one region that are held at once, at most.
+#: Numbers of one region that are held at once, at most: 8.6 GB in double precision.
 MOST_NUMBERS = 2**30
 
 
@@ -154,7 +154,8 @@ def pairs(p: Side, q: Side, kernel: KernelUnits) -> tuple[Tensor, Tensor | None]
     """
     regions = p.regions
     stein = p.stein and q.stein
-    _refuse_size(p, q, kernel)
+    # the products so far and what they are multiplied by, in either channel
+    _refuse_size(p, q, kernel, 4 if stein else 2)
     at_p, at_q = p.scaled, q.scaled
     found: list[tuple[Tensor, Tensor | None]] = []
     last_use = {part: r for r, parts in enumerate(regions.parts) for part in parts}
@@ -180,14 +181,18 @@ def pairs(p: Side, q: Side, kernel: KernelUnits) -> tuple[Tensor, Tensor | None]
     return plain, special
 
 
-def _refuse_size(p: Side, q: Side, kernel: KernelUnits) -> None:
+def _refuse_size(p: Side, q: Side, kernel: KernelUnits, num_arrays: int) -> None:
     """Raise before memory runs out.
+
+    Args:
+        num_arrays: of all pairs of units of a region, that are held together.
 
     Raises:
         UnsupportedFactor: a region has too many pairs of units.
     """
     patterns = zip(sizes([p, q]), p.patterns.count, q.patterns.count, strict=True)
-    widest = max(size * left * right for size, left, right in patterns) * kernel.num_units
+    widest = max(size * left * right for size, left, right in patterns)
+    widest *= kernel.num_units * num_arrays
     if widest > MOST_NUMBERS:
         raise UnsupportedFactor(
             f"an expectation of a kernel goes over all pairs of units of a region: here {widest:,} "

@@ -33,7 +33,7 @@ from pyrograph.circuits.compile import MAX_EDGES, compile_tables
 from pyrograph.circuits.elimination import EliminationTree, min_fill, neighborhoods
 from pyrograph.circuits.expected import common_regions, num_pairs, pairs
 from pyrograph.circuits.kernel_units import KernelUnits
-from pyrograph.circuits.kernels import Hamming, Kernel, Ones, Univariate
+from pyrograph.circuits.kernels import Hamming, Kernel, Ones, Univariate, check_matrices
 from pyrograph.circuits.leaves import MISSING
 from pyrograph.circuits.sides import CircuitSide
 from pyrograph.circuits.tables import LogTables, read_tables
@@ -193,6 +193,7 @@ class HeldCircuit:
         self, points: Tensor, held: list[int], factors: Sequence[Univariate]
     ) -> tuple[list[Tensor], list[Tensor]]:
         """The kernel of all held nodes but one, for each of them, and their tables."""
+        check_matrices(self.cards, held)
         matrices = [factors[i].matrix(self.cards[i]).to(points.device) for i in held]
         values = [
             table[points[:, i]][:, points[:, i]] for table, i in zip(matrices, held, strict=True)

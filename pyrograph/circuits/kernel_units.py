@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from pyrograph.circuits.circuit import Circuit
-from pyrograph.circuits.kernels import Kernel, Univariate
+from pyrograph.circuits.kernels import Kernel, Univariate, check_matrices
 from pyrograph.circuits.mixing import Mixing
 from pyrograph.circuits.regions import Regions, arranged
 from pyrograph.circuits.units import variables
@@ -38,6 +38,7 @@ class KernelUnits:
             self.below = [torch.as_tensor(region.below, device=numbers.device) for region in rows]
             self.mixing = [Mixing(region, linear) for region in rows]
             self.num_units = max(len(region.inputs) + len(region.below) for region in rows)
+            self._check_matrices(regions, like)
             return
         terms = kernel.terms(like.num_variables)
         self.num_units = len(terms)
@@ -48,6 +49,13 @@ class KernelUnits:
         self.below = [one.unsqueeze(1).expand(-1, len(parts)) for parts in regions.parts]
         whole = torch.tensor([[w for w, _ in terms]], dtype=numbers.dtype, device=numbers.device)
         self.mixing = [_Weighted(None)] * (len(regions) - 1) + [_Weighted(whole)]
+        self._check_matrices(regions, like)
+
+    def _check_matrices(self, regions: Regions, like: Circuit) -> None:
+        """Of one variable after the other, as they are needed."""
+        for scope, kernels in zip(regions.scopes, self.inputs, strict=True):
+            if kernels:
+                check_matrices(like.cards, variables(scope), len(kernels))
 
 
 class _Weighted:

@@ -24,10 +24,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyrograph.circuits.leaves import Domain
 from pyrograph.circuits.nodes import read_logs, read_nodes
 from pyrograph.circuits.properties import not_decomposable, not_smooth
 from pyrograph.circuits.units import Units, describe, variables
 from pyrograph.errors import InvalidCircuit, OptionError, ShapeMismatch, UnsupportedFactor
+
+#: Numbers of kernel matrices ``[c, c]`` over states that are held at once, at most: half a GB.
+MOST_NUMBERS = 2**26
 
 
 class Univariate(ABC):
@@ -195,10 +199,16 @@ class Kernel(ABC):
     __rmul__ = __mul__
 
     def tables(self, cards: Sequence[int]) -> list[tuple[float, list[Tensor]]]:
-        """Weights and, per term, one ``[c, c]`` float64 matrix per discrete variable."""
+        """Weights and, per term, one ``[c, c]`` float64 matrix per discrete variable.
+
+        Raises:
+            UnsupportedFactor: they would not fit, see :func:`check_matrices`.
+        """
+        terms = self.terms(len(cards))
+        check_matrices(cards, range(len(cards)), len(terms))
         return [
             (weight, [k.matrix(card) for k, card in zip(factors, cards, strict=True)])
-            for weight, factors in self.terms(len(cards))
+            for weight, factors in terms
         ]
 
     def gram(self, x: Tensor, y: Tensor, cards: Sequence[int | None]) -> Tensor:
@@ -210,12 +220,21 @@ class Kernel(ABC):
 
         Returns:
             ``[n, m]`` float64.
+
+        Raises:
+            ShapeMismatch: other columns than ``cards``.
+            OptionError: a value is missing, or no state of its variable.
+            UnsupportedFactor: a variable has too many states, see :func:`check_matrices`.
         """
+        x, y = (_complete(points, cards, name) for points, name in ((x, "x"), (y, "y")))
+        for i in range(len(cards)):
+            check_matrices(cards, [i])
         total = torch.zeros(len(x), len(y), dtype=torch.float64, device=x.device)
         for weight, factors in self.terms(len(cards)):
             term = torch.full_like(total, weight)
             for i, (kernel, card) in enumerate(zip(factors, cards, strict=True)):
-                term *= kernel.between(*torch.broadcast_tensors(x[:, None, i], y[None, :, i]), card)
+                own, other = (p[:, i] if card is None else p[:, i].long() for p in (x, y))
+                term *= kernel.between(*torch.broadcast_tensors(own[:, None], other[None]), card)
             total += term
         return total
 
@@ -391,6 +410,35 @@ def _rounding(values: Tensor) -> Tensor:
     """What rounding may have done to a matrix that was computed, generously: ``[]``."""
     dtype = values.dtype if values.is_floating_point() else torch.float64
     return torch.finfo(dtype).eps ** 0.5 * values.double().norm()
+
+
+def _complete(points: Tensor, cards: Sequence[int | None], name: str) -> Tensor:
+    """Checked points without missing values, float64."""
+    points = Domain(tuple(cards), np.zeros(0, np.int64)).check(points)
+    missing = points.isnan()
+    if bool(missing.any()):
+        row, v = missing.nonzero()[0].tolist()
+        raise OptionError(
+            f"row {row} of {name} has no value of variable {v}; k(x, y) is of complete points. "
+            "Under a circuit, expected_kernel sums missing values out"
+        )
+    return points
+
+
+def check_matrices(cards: Sequence[int | None], which: Sequence[int], num_kernels: int = 1) -> None:
+    """Raise before kernel matrices ``[c, c]`` of some variables, all at once, would not fit.
+
+    Raises:
+        UnsupportedFactor: naming the variable of most states.
+    """
+    numbers = num_kernels * sum((cards[i] or 0) ** 2 for i in which)
+    if numbers > MOST_NUMBERS:
+        widest = max(which, key=lambda i: cards[i] or 0)
+        raise UnsupportedFactor(
+            f"variable {widest} has {cards[widest]:,} states: kernels over the states take "
+            f"{numbers:,} numbers, {8 * numbers / 1e9:.2g} GB, over the budget of "
+            f"{MOST_NUMBERS:,}. Bin its values, or give evidence on it, or sum it out in the model"
+        )
 
 
 def check_kernel(kernel: Any) -> None:

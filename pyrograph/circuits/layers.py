@@ -127,6 +127,7 @@ class Layers:
         position: ``[N]``, the row of each unit when all layers are concatenated.
     """
 
+    @torch.inference_mode(False)  # what is kept has to serve autograd later on
     def __init__(self, units: Units, device: torch.device):
         depth = units.depth
         self.device = device

@@ -47,6 +47,7 @@ class Plan:
 
 
 @lru_cache(maxsize=8192)
+@torch.inference_mode(False)  # what is kept has to serve autograd later on
 def plan(rows: Rows, device: torch.device) -> Plan:
     """Made once for a structure."""
     base = len(rows.inputs) + len(rows.below)

@@ -12,7 +12,8 @@ one vtree). Tables are taken as they are: they need not add up to 1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,7 +34,7 @@ def fully_factorised(probs: Sequence[Tensor]) -> Circuit:
     Args:
         probs: of each variable, ``[c]``.
     """
-    tables = [_table("probs", i, p, 1) for i, p in enumerate(probs)]
+    tables = [_table("probs", i, p, 1) for i, p in enumerate(_listed("probs", probs))]
     if not tables:
         raise OptionError("fully_factorised needs at least one variable")
     build = Builder([len(p) for p in tables])
@@ -52,6 +53,7 @@ def tree_network(parents: Sequence[int | None], tables: Sequence[Tensor]) -> Cir
         OptionError: the parents make a cycle or are not there.
         ShapeMismatch: a table does not fit.
     """
+    parents, tables = _listed("parents", parents), _listed("tables", tables)
     above = [-1 if p is None else whole(f"parents[{i}]", p, -1) for i, p in enumerate(parents)]
     if len(above) != len(tables) or not above:
         raise ShapeMismatch(f"{len(above)} parents and {len(tables)} tables; each variable has one")
@@ -98,6 +100,7 @@ def naive_bayes(prior: Tensor, tables: Sequence[Tensor]) -> Circuit:
         prior: ``[K]``.
         tables: p(x_i | class) of each feature, ``[K, c_i]``.
     """
+    tables = _listed("tables", tables)
     return tree_network([None] + [0] * len(tables), [prior, *tables])
 
 
@@ -179,7 +182,7 @@ def mixture(circuits: Sequence[Circuit], weights: Tensor | Sequence[float]) -> C
         IncompatibleCircuits: the circuits have different variables.
         OptionError: one is no circuit, or a weight negative or not finite.
     """
-    weight = _table("weights", None, weights, 1)
+    circuits, weight = _listed("circuits", circuits), _table("weights", None, weights, 1)
     if not circuits or len(weight) != len(circuits):
         raise ShapeMismatch(f"{len(circuits)} circuits and {len(weight)} weights")
     check_circuits(*circuits)
@@ -214,6 +217,13 @@ def mixture(circuits: Sequence[Circuit], weights: Tensor | Sequence[float]) -> C
         torch.cat([c.loc for c in circuits]).detach(),
         torch.cat([c.scale for c in circuits]).detach(),
     )
+
+
+def _listed(name: str, values: Iterable[Any]) -> list[Any]:
+    try:
+        return list(values)
+    except TypeError as error:
+        raise OptionError(f"{name}={values!r} is no list") from error
 
 
 def _table(name: str, index: int | None, values: Tensor | Sequence[float], dims: int) -> Tensor:

@@ -22,21 +22,32 @@ import torch
 
 from pyrograph.circuits.circuit import Circuit
 from pyrograph.circuits.leaves import Domain
+from pyrograph.circuits.options import check_circuits
 from pyrograph.circuits.units import INPUT, PRODUCT, SUM, Units
-from pyrograph.circuits.vtree import text_lines
-from pyrograph.errors import DataFormatError, InvalidCircuit, OptionError
+from pyrograph.circuits.vtree import as_path, text_lines
+from pyrograph.errors import DataFormatError, DataNotFound, InvalidCircuit, OptionError
 
 #: Of the format.
 VERSION = 1
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
+#: Digits of an integer that 64 bits hold.
+MOST_DIGITS = 18
 
 
 def write_circuit(circuit: Circuit, path: str | os.PathLike[str]) -> None:
     """Write a circuit; :func:`read_circuit` gives it back bit by bit.
 
     Raises:
-        OptionError: its numbers are neither float64 nor float32.
+        OptionError: it is no circuit, or its numbers are neither float64 nor float32; or ``path``
+            is no path of a file.
+        DataNotFound: there is no folder to write the file into.
     """
+    check_circuits(circuit)
+    path = as_path(path)
+    if path.is_dir():
+        raise OptionError(f"path={str(path)!r} is a folder; name a file in it.")
+    if not path.parent.is_dir():
+        raise DataNotFound(f"there is no folder {str(path.parent)!r} to write into; make it first.")
     units = circuit.units
     names = {dtype: name for name, dtype in DTYPES.items()}
     if circuit.log_weights.dtype not in names:
@@ -70,17 +81,18 @@ def write_circuit(circuit: Circuit, path: str | os.PathLike[str]) -> None:
             edges += len(children)
             below = " ".join(map(str, children))
             lines.append(f"sum {below} log_weights {' '.join(map(repr, own))}")
-    Path(path).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def read_circuit(path: str | os.PathLike[str]) -> Circuit:
     """Read a circuit that :func:`write_circuit` wrote, or a hand.
 
     Raises:
+        OptionError: ``path`` is no path.
         DataNotFound: there is no such file.
         DataFormatError: naming file and line.
     """
-    return _Reader(Path(path)).circuit()
+    return _Reader(as_path(path)).circuit()
 
 
 class _Reader:
@@ -185,8 +197,8 @@ class _Reader:
         return children
 
     def integer(self, word: str, least: int) -> int:
-        if not word.isdecimal() or int(word) < least:
-            self.fail(f"{word!r} is no integer of at least {least}")
+        if not word.isdecimal() or len(word) > MOST_DIGITS or int(word) < least:
+            self.fail(f"{word[:40]!r} is no integer of at least {least}")
         return int(word)
 
     def reals(self, words: list[str]) -> list[float]:

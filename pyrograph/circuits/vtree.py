@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from pyrograph.errors import DataFormatError, DataNotFound
+from pyrograph.errors import DataFormatError, DataNotFound, OptionError
 
 
 @dataclass(frozen=True)
@@ -50,22 +50,35 @@ class Line:
             self.fail(f"{len(self.words)} words where {form!r} has {count}")
 
 
+def as_path(path: str | os.PathLike[str]) -> Path:
+    """A path.
+
+    Raises:
+        OptionError: it is none.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise OptionError(f"path={path!r} is no path of a file.")
+    return Path(path)
+
+
 def text_lines(path: str | os.PathLike[str]) -> list[str]:
     """The lines of a file in UTF-8.
 
     Raises:
+        OptionError: it is no path.
         DataNotFound: there is no such file.
         DataFormatError: the file is no text.
     """
-    if not Path(path).is_file():
+    path = as_path(path)
+    if not path.is_file():
         raise DataNotFound(
             f"there is no file {str(path)!r}; look at the path, which is taken from "
             f"{str(Path.cwd())!r} on if it is relative."
         )
     try:
-        return Path(path).read_text(encoding="utf-8").splitlines()
+        return path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
-        raise DataFormatError(f"{Path(path).name}: no text: {error}.") from error
+        raise DataFormatError(f"{path.name}: no text: {error}.") from error
 
 
 def lines_of(path: str | os.PathLike[str], heading: str) -> Iterator[Line]:
@@ -74,7 +87,7 @@ def lines_of(path: str | os.PathLike[str], heading: str) -> Iterator[Line]:
     Raises:
         DataFormatError: the file is no text, there is no such heading, or another number of lines.
     """
-    name, count, found = Path(path).name, None, 0
+    name, count, found = as_path(path).name, None, 0
     number = 0
     for number, text in enumerate(text_lines(path), start=1):
         words = text.split()

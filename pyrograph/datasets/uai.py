@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.datasets.discrete_model import DiscreteModel
+from pyrograph.datasets.numerals import whole
 from pyrograph.datasets.root import data_file, named_file, text_of
 from pyrograph.errors import DataFormatError, OptionError
 
@@ -135,9 +136,10 @@ class _Words:
 
     def count(self, what: str, *, least: int = 0) -> int:
         word = self.word(what)
-        if not word.isdecimal() or int(word) < least:
-            self.fail(f'{what} is "{word}", no whole number of at least {least}')
-        return int(word)
+        count = whole(word)
+        if count < least:
+            self.fail(f'{what} is "{word[:40]}", no whole number of at least {least}')
+        return count
 
     def number(self, what: str) -> float:
         return self.numbers(1, what)[0]

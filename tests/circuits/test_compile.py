@@ -1,6 +1,7 @@
 import csv
 import itertools
 import math
+import tracemalloc
 
 import numpy as np
 import pyro
@@ -342,6 +343,24 @@ def test_a_wide_node_that_would_pad_every_input_is_refused_by_name():
     circuit = compile_graph(graph)
     assert circuit.log_table.numel() > 32 * most
     assert circuit.num_edges <= most
+
+
+def test_a_wide_node_is_refused_before_its_inputs_are_laid_out():
+    """3000 inputs of 3000 states are 72 MB; the budget is 17 MB."""
+
+    def model():
+        z = pyro.sample("z", dist.Categorical(torch.ones(3000)))
+        for k in range(3):
+            pyro.sample(f"x{k}", dist.Bernoulli(torch.linspace(0.1, 0.5 + 0.1 * k, 3000)[z]))
+
+    graph = pg.trace_graph(model)
+    tracemalloc.start()
+    try:
+        with pytest.raises(UnsupportedFactor, match=r"as wide as that of z, 3,000 states"):
+            compile_graph(graph, max_edges=2**16)
+        assert tracemalloc.get_traced_memory()[1] < 50e6
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(

@@ -171,6 +171,29 @@ def test_unlimited_splits_reach_the_empirical_distribution():
     assert_close(circuit.log_prob(x), expected, rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize("edge", ["flow", "dependence"])
+@pytest.mark.parametrize("seed", [5, 11, 13])
+def test_unlimited_splits_of_weighted_rows_reach_their_shares(edge, seed):
+    x = torch.unique(dependent_rows(100, (2,) * 8, seed), dim=0)
+    weights = torch.tensor(np.random.default_rng(seed).random(len(x)))
+    options = {"smoothing": 0.0, "num_steps": 2000, "copy_depth": 8, "progress": False}
+    circuit = learn_strudel(x, weights=weights, edge=edge, **options)
+    expected = (weights / weights.sum()).log()
+    assert_close(circuit.log_prob(x), expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_edge_that_no_weight_takes_has_the_flow_zero(seed):
+    x = dependent_rows(100, (2,) * 6, seed)
+    weights = torch.tensor(np.random.default_rng(seed).random(len(x)))
+    growth = Growth(read_table(x, weights=weights), None, 1.0, 1.0)
+    while growth.step():
+        pass
+    for unit in growth.splitting.sums.values():
+        for flow, rows in zip(unit.counts[0], unit.rows, strict=True):
+            assert flow == growth.splitting.weight[rows, 0].sum()
+
+
 def test_a_split_with_all_the_shrinkage_changes_nothing():
     x = dependent_rows(50, (2, 3, 2, 2))
     tree = learn_chow_liu(x)
@@ -198,6 +221,30 @@ def test_the_circuit_of_the_best_validation_comes_back():
     found = best.log_prob(valid).mean().item()
     assert found >= max(scores) - 1e-12
     assert found > scores[-1] + 1e-3  # later steps overfit
+
+
+@pytest.mark.parametrize("max_edges", [60, 80])
+def test_a_hole_in_the_validation_rows_does_not_throw_the_last_splits_away(max_edges):
+    x = dependent_rows(1500, (2,) * 6, seed=1)
+    train, valid = x[:1000], x[1000:].double()
+    valid[0, 0] = torch.nan
+    grown = [learn_strudel(train, num_steps=k, progress=False) for k in range(40)]
+    scores = [c.log_prob(valid).mean().item() for c in grown if c.num_edges <= max_edges]
+    assert len(scores) < len(grown)  # the edges, not the steps, end it
+    found = learn_strudel(train, valid=valid, max_edges=max_edges, progress=False)
+    assert found.num_edges <= max_edges
+    assert found.log_prob(valid).mean().item() >= scores[-1] - 1e-12 > scores[0] + 1e-3
+
+
+@pytest.mark.parametrize("patience", [1, 3, 5])
+def test_little_patience_goes_on_after_a_better_validation(patience):
+    x = dependent_rows(1500, (2,) * 6, seed=1)
+    train, valid = x[:1000], x[1000:].double()
+    valid[0, 0] = torch.nan
+    grown = [learn_strudel(train, num_steps=k * patience, progress=False) for k in range(3)]
+    scores = [circuit.log_prob(valid).mean().item() for circuit in grown]
+    found = learn_strudel(train, valid=valid, patience=patience, num_steps=30, progress=False)
+    assert found.log_prob(valid).mean().item() >= scores[2] > scores[1] > scores[0]
 
 
 def test_splitting_by_dependence_needs_fewer_edges():

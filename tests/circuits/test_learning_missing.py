@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize
 from torch.testing import assert_close
 
 from pyrograph.circuits import Circuit
@@ -171,6 +172,33 @@ def test_a_tree_from_rows_with_holes_is_a_maximum_of_their_likelihood():
     likelihood = start.log_prob(x).sum() - len(x) * start.log_mass()
     (gradient,) = torch.autograd.grad(likelihood, start.log_weights)
     assert gradient.abs().max() > 3.0
+
+
+def highest_likelihood_of_a_chain(x, num_starts=10):
+    """Of binary x_0 - x_1 - x_2 and rows with holes: all states, and a general optimiser."""
+    states = np.array(list(itertools.product(range(2), repeat=3)))
+    rows = np.array(
+        [[all(a in (-1, b) for a, b in zip(r, t, strict=True)) for t in states] for r in x]
+    )
+
+    def loss(logits):
+        p = 1 / (1 + np.exp(-logits))  # p(x_1), p(x_0 | x_1), p(x_2 | x_1)
+        one = [np.full(8, p[0]), p[1 + states[:, 1]], p[3 + states[:, 1]]]
+        joint = np.prod([np.where(states[:, v], q, 1 - q) for v, q in zip((1, 0, 2), one)], 0)
+        return -np.log(rows @ joint).sum()
+
+    starts = np.random.default_rng(0).normal(size=(num_starts, 5))
+    return -min(minimize(loss, start, bounds=[(-15, 15)] * 5).fun for start in starts)
+
+
+def test_pairs_that_are_never_present_together_leave_every_row_possible_without_a_prior():
+    # the middle of the last row is missing, and the pairs of the others would exclude both values
+    x = torch.tensor([[0, 0, -1], [1, 1, -1], [-1, 0, 0], [-1, 1, 1], [0, -1, 1]])
+    circuit = learn_chow_liu(x, smoothing=0.0)
+    expected = highest_likelihood_of_a_chain(x.numpy())
+    assert circuit.log_prob(x).sum().item() == pytest.approx(expected, abs=1e-4)
+    split = learn_strudel(x, smoothing=0.0, progress=False)
+    assert split.log_prob(x).isfinite().all()
 
 
 def test_completions_follow_the_conditional_distribution():

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
 
 from pyrograph import circuits as C
-from pyrograph.errors import DataNotFound, OptionError
+from pyrograph.errors import DataNotFound, OptionError, ShapeMismatch, UnsupportedFactor
 
 PAIR = C.fully_factorised([torch.tensor([0.4, 0.6]), torch.tensor([0.2, 0.8])])
 
@@ -35,3 +36,77 @@ def test_a_picture_takes_a_name_of_every_variable(names):
 def test_a_file_that_is_not_there_is_named(tmp_path, name):
     with pytest.raises(DataNotFound, match="there is no file"):
         C.Circuit.load(tmp_path / name)
+
+
+@pytest.mark.parametrize("path", ["no/folder/c.txt", ".", None])
+def test_a_circuit_is_written_where_a_file_can_be(tmp_path, path):
+    where = None if path is None else tmp_path / path
+    with pytest.raises((OptionError, DataNotFound), match=r"is a folder|no folder|no path"):
+        PAIR.save(where)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: C.write_circuit(None, "c.txt"),
+        lambda: C.read_circuit(None),
+        lambda: C.read_psdd(None, None),
+        lambda: C.draw_circuit(None),
+        lambda: PAIR.draw(names=3),
+        lambda: C.tree_network(None, None),
+        lambda: C.fully_factorised(None),
+        lambda: C.naive_bayes(None, None),
+        lambda: C.mixture(PAIR, [1.0]),
+    ],
+)
+def test_what_is_no_circuit_path_or_list_is_refused(call):
+    with pytest.raises(OptionError, match=r"no circuit|no path|a list|no list"):
+        call()
+
+
+def test_circuits_of_a_mixture_may_come_one_by_one():
+    mixed = C.mixture((PAIR for _ in range(2)), [0.3, 0.7])
+    assert float(mixed.log_prob([[1, 0]]).exp()) == pytest.approx(0.6 * 0.2)
+
+
+@pytest.mark.parametrize(
+    ("x", "error", "text"),
+    [
+        ([[0, 1, 1]], ShapeMismatch, "shape"),
+        ([[0, -1]], OptionError, "row 0 of . has no value of variable 1"),
+        ([[0, math.nan]], OptionError, "row 0 of . has no value of variable 1"),
+        ([[0.5, 1]], OptionError, "value 0.5 of variable 0"),
+        ([[0, 2]], OptionError, "value 2 of variable 1"),
+    ],
+)
+@pytest.mark.parametrize("kernel", [C.Hamming(), C.RBF(1.0), C.Delta()])
+def test_a_gram_matrix_is_of_complete_points_of_the_variables(kernel, x, error, text):
+    y = torch.tensor([[0, 1], [1, 1]])
+    for pair in ((torch.tensor(x), y), (y, torch.tensor(x))):
+        with pytest.raises(error, match=text):
+            kernel.gram(*pair, [2, 2])
+
+
+def test_a_variable_of_too_many_states_is_named_before_a_kernel_is_laid_out():
+    wide = C.fully_factorised([torch.ones(2) / 2, torch.ones(9000) / 9000])
+    x, text = torch.tensor([[0, 5]]), "variable 1 has 9,000 states"
+    with pytest.raises(UnsupportedFactor, match=text):
+        C.squared_mmd(wide, wide, C.Hamming())
+    with pytest.raises(UnsupportedFactor, match=text):
+        C.Hamming().gram(x, x, [2, 9000])
+    with pytest.raises(UnsupportedFactor, match=text):
+        C.Hamming().tables([2, 9000])
+
+
+def test_the_budget_of_an_expectation_is_of_all_that_is_held_together(monkeypatch):
+    # one pair of units in every region: the products and a part's, and both of the Stein channel
+    for budget, plain, stein in ((1, False, False), (3, True, False), (4, True, True)):
+        monkeypatch.setattr("pyrograph.circuits.expected.MOST_NUMBERS", budget)
+        for call, fits in (
+            (lambda: C.expected_kernel(PAIR, PAIR, C.Hamming()), plain),
+            (lambda: C.kdsd(PAIR, PAIR), stein),
+        ):
+            with (
+                nullcontext() if fits else pytest.raises(UnsupportedFactor, match="numbers at once")
+            ):
+                call()

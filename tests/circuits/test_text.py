@@ -120,3 +120,8 @@ def test_a_picture_of_a_large_circuit_is_refused():
     tables = [torch.full((2,), 0.5), *[torch.rand(2, 2) for _ in range(60)]]
     with pytest.raises(OptionError, match="pictures are for up to 200"):
         draw_circuit(tree_network([None, *range(60)], tables))
+
+
+def test_a_count_of_more_digits_than_numbers_have_is_refused(read):
+    with pytest.raises(DataFormatError, match=r"c\.txt:2: '9+' is no integer"):
+        read("circuit 1 float64\nvariables " + "9" * 5000 + "\n")

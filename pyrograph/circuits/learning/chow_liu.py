@@ -14,7 +14,7 @@ Source: Chow & Liu (1968); Buntine (1991) for the smoothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.sparse.csgraph import minimum_spanning_tree
@@ -33,6 +33,9 @@ from pyrograph.errors import OptionError
 CHUNK = 2**14
 #: Most states of all variables together: counts of pairs are 2 GB, beside some copies.
 MOST_STATES = 2**14
+#: Pseudo-observations for each row, where EM starts without a prior: pairs that are never present
+#: together would keep probability 0 else, and rows that need them be impossible.
+START = 0.01
 
 
 def learn_chow_liu(
@@ -50,7 +53,8 @@ def learn_chow_liu(
     Args:
         data: ``[N, D]`` codes; NaN or -1 is missing.
         cards: numbers of states; by default the largest code and one more, at least 2.
-        smoothing: pseudo-observations; 0 is maximum likelihood.
+        smoothing: pseudo-observations; 0 is maximum likelihood (where values are missing, EM then
+            starts from slightly smoothed frequencies, which give every row a probability).
         weights: ``[N]``, how often each row counts.
 
     Raises:
@@ -59,10 +63,13 @@ def learn_chow_liu(
             or no ``cards``, or the variables have too many states for counts of all pairs.
     """
     table = read_table(data, cards, weights)
-    counts = PairCounts.of(table, check_smoothing("smoothing", smoothing))
-    circuit = Splitting.of_tree(counts.tree(), counts.conditional, table.cards).circuit()
+    smoothing = check_smoothing("smoothing", smoothing)
+    counts = PairCounts.of(table, smoothing)
+    tree = counts.tree()
     if table.is_complete:
-        return circuit
+        return Splitting.of_tree(tree, counts.conditional, table.cards).circuit()
+    start = replace(counts, smoothing=smoothing or START * table.weight.sum())
+    circuit = Splitting.of_tree(tree, start.conditional, table.cards).circuit()
     return fit_parameters(
         circuit, table.tensor(), weights=table.weight, smoothing=smoothing, prior=circuit
     )

@@ -132,7 +132,7 @@ class Copier:
         self, n: int, kept: list[int], products: list[int], prior: np.ndarray, inside: np.ndarray
     ) -> int:
         """A sum that takes the rows inside from sum n."""
-        unit = self.circuit.sums[n]
+        circuit, unit = self.circuit, self.circuit.sums[n]
         rows = []
         for i in kept:
             own = unit.rows[i]
@@ -140,11 +140,12 @@ class Copier:
             rows.append(own[moves])
             if len(rows[-1]):
                 unit.rows[i] = own[~moves]
-        counts, shrinkage = self.circuit.count(rows), self.circuit.shrinkage
-        unit.counts[:, kept] = np.maximum(unit.counts[:, kept] - counts, 0.0)
+                # a difference of fractional weights would leave a rounding error where 0 is left
+                unit.counts[:, i] = circuit.weight.take(unit.rows[i], 0).sum(0)
+        counts, shrinkage = circuit.count(rows), circuit.shrinkage
         unit.weights = shrunk(unit.counts[0], self._weights_of(n), shrinkage)
         weights = shrunk(counts[0], prior, shrinkage)
-        new = self.circuit.add_sum(Sum(unit.variable, products, counts, weights, rows))
+        new = circuit.add_sum(Sum(unit.variable, products, counts, weights, rows))
         self.changed |= {n, new}
         return new
 

@@ -21,12 +21,14 @@ from tqdm import tqdm
 from pyrograph.circuits.circuit import CHUNK, Circuit
 from pyrograph.circuits.learning.table import row_weights
 from pyrograph.circuits.options import check_circuits, check_smoothing, number, whole
+from pyrograph.diagnostics.score import outside_inference_mode
 from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch
 
 #: Standard deviations of Gaussian inputs stay above this share of the column's.
 NARROWEST = 1e-3
 
 
+@outside_inference_mode()
 def fit_parameters(
     circuit: Circuit,
     data: Tensor,

@@ -60,36 +60,39 @@ class Growth:
 
     def run(self, num_steps: int, patience: int, max_edges: float, bar: tqdm) -> Splitting:
         """Grow; the circuit of the best validation, or the last one, of at most so many edges."""
-        best, best_step, step = self.score(), 0, 0
+        every = 1 if self.valid is None or self.valid.is_complete else min(BETWEEN, patience)
+        best, best_step, step = self.score(self.splitting), 0, 0
         while step < num_steps and step - best_step < patience and self.step():
+            if self.splitting.num_edges > max_edges:
+                break
             step += 1
             bar.update()
-            if self.splitting.num_edges > max_edges:
-                step -= 1
-                break
             if self.valid is None:
                 best_step = step
-            elif self.valid.is_complete or step % BETWEEN == 0:
-                score = self.score()
+            elif step % every == 0:
+                score = self.score(self.splitting)
                 if score > best:
                     best, best_step = score, step
                 bar.set_postfix(valid=f"{score:.4f}")
-        if step == len(self.history) > best_step and self.score() > best:
-            best_step = step  # where not every step was validated
-        return self.splitting if best_step == len(self.history) else self.replay(best_step)
+        # where not every step was validated, the last one may not have been
+        if step % every and self.score(self._after(step)) > best:
+            best_step = step
+        return self._after(best_step)
 
-    def score(self) -> float:
+    def score(self, splitting: Splitting) -> float:
         """Mean log likelihood of the validation rows, else of the others."""
         if self.valid is None:
-            return float(self.splitting.log_likelihood[0] / self.table.weight.sum())
+            return float(splitting.log_likelihood[0] / self.table.weight.sum())
         total = self.valid.weight.sum()
         if self.valid.is_complete:
-            return float(self.splitting.log_likelihood[1] / total)
-        log_p = self.splitting.circuit().log_prob(self.valid.tensor())
+            return float(splitting.log_likelihood[1] / total)
+        log_p = splitting.circuit().log_prob(self.valid.tensor())
         return float(log_p.numpy() @ self.valid.weight / total)
 
-    def replay(self, num_steps: int) -> Splitting:
+    def _after(self, num_steps: int) -> Splitting:
         """The circuit after the first steps."""
+        if num_steps == len(self.history):
+            return self.splitting
         again = self._tree_circuit()
         for number, edge, x in self.history[:num_steps]:
             again.split(number, edge, x, self.copy_depth)

@@ -227,7 +227,7 @@ class Splitting:
         return 0 if is_input or len(unit.products) == 1 else len(unit.products)
 
     def count(self, rows: Sequence[np.ndarray]) -> np.ndarray:
-        return np.stack([self.weight[own].sum(0) for own in rows], 1)
+        return np.stack([self.weight.take(own, 0).sum(0) for own in rows], 1)
 
     def _refresh(self, numbers: Iterable[int]) -> None:
         for n in numbers:
