@@ -2,10 +2,11 @@
 
     python benchmarks/message_passing/distances.py [--quick] [--threads 1]
 
-Eight ultra-wideband radios in a room, three of which are anchors: a wide prior and one Gaussian
-factor for each measured distance, in two effective dimensions a ring of the noise's width, which a
-tensor grid of Gauss-Hermite points falls between. Truth: importance sampling from a heavy-tailed
-distribution about EP's beliefs, whose effective number of samples is printed. NUTS is Pyro's.
+Eight ultra-wideband radios in a room, three of which are anchors, by the tutorial's program: a wide
+prior and one Gaussian factor for each measured distance, in two effective dimensions a ring of the
+noise's width, which a tensor grid of Gauss-Hermite points falls between. Truth: importance sampling
+from a heavy-tailed distribution about EP's beliefs, whose effective number of samples is printed.
+NUTS is Pyro's.
 
 Errors of means are |mean - truth| / sd, the largest of all coordinates; of sds, sd / truth - 1, the
 one farthest from 0.
@@ -14,12 +15,13 @@ one farthest from 0.
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyro
-import pyro.distributions as dist
 import torch
 from criteria import arguments, report
 from pyro.infer import MCMC, NUTS
@@ -28,25 +30,15 @@ from torch import Tensor
 import pyrograph as pg
 from pyrograph.datasets import RangingNetwork, uwb_network
 
+sys.path.append(str(Path(__file__).parents[2] / "tutorials"))
+from sensor_localization import model
+
 #: Degrees of freedom and width of the proposal's factors, in units of EP's deviations.
 TAILS, WIDTH = 6.0, 1.3
 #: Samples of the proposal, and draws of NUTS after as many of warm-up; ``--quick``.
 SAMPLES, DRAWS = (400_000, 20_000), (1000, 20)
 #: What EP may be off: of means, in sds; of sds; of log evidence.
 MEAN, SD, EVIDENCE = 0.05, 0.1, 0.1
-
-
-def model(net: RangingNetwork) -> None:
-    """A wide prior around the anchors and one noisy distance for every link."""
-    with pyro.plate("sensors", net.num_sensors):
-        prior = dist.Normal(net.anchors.mean(0), 2 * net.anchors.std(0))
-        x = pyro.sample("x", prior.to_event(1))
-    with pyro.plate("links", len(net.range)):
-        distance = (x[net.src] - x[net.dst]).norm(dim=-1)
-        pyro.sample("range", dist.Normal(distance, net.sigma), obs=net.range)
-    with pyro.plate("anchor_links", len(net.anchor_range)):
-        distance = (x[net.anchor_src] - net.anchors[net.anchor_dst]).norm(dim=-1)
-        pyro.sample("anchor_range", dist.Normal(distance, net.sigma), obs=net.anchor_range)
 
 
 def log_density(net: RangingNetwork, x: Tensor) -> Tensor:

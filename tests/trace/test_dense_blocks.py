@@ -5,6 +5,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import library
 
 import pyrograph as pg
 from pyrograph.errors import VerificationError
@@ -63,13 +64,13 @@ def test_a_parameter_that_is_changed_into_another_keeps_its_gradient():
 
 
 # ---------------------------------------------------------------------- particles side by side
-@torch.library.custom_op("pyrograph_tests::in_memory_order", mutates_args=())
+@library.custom_op("pyrograph_tests::in_memory_order", mutates_args=())
 def in_memory_order(x: torch.Tensor) -> torch.Tensor:
     """The numbers ``k * x_k``, read as a kernel does that takes memory to be contiguous."""
     return x.as_strided((x.numel(),), (1,)) * torch.arange(x.numel())
 
 
-@torch.library.custom_op("pyrograph_tests::mixed_up", mutates_args=())
+@library.custom_op("pyrograph_tests::mixed_up", mutates_args=())
 def mixed_up(x: torch.Tensor) -> torch.Tensor:
     return 2 * x
 

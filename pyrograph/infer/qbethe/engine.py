@@ -51,7 +51,7 @@ from pyrograph.infer.qbethe.rules import (
     fine,
     fine_entropies,
 )
-from pyrograph.infer.qbethe.search import LEAST_CHANGE, LineSearch, promised_gain
+from pyrograph.infer.qbethe.search import LEAST_CHANGE, LineSearch
 from pyrograph.infer.qbethe.start import starting_parameters
 from pyrograph.infer.requires import FiniteOrContinuous
 from pyrograph.posterior.joint_mixture import MixturePosterior
@@ -67,8 +67,6 @@ DECAY = (0.9, 0.95)
 #: Share of the steps for which weights are held: trained from the start they let one component
 #: take over.
 HELD = 0.4
-#: A line search that moves no more has converged if its gradient promises at most so many ``tol``.
-PROMISED = 10.0
 #: Said of correlations within factors that make no joint distribution, and why.
 INDEPENDENT_DRAWS = (
     "sample() and guide() draw the nodes of a component independently, without the correlations "
@@ -270,31 +268,17 @@ class QBethe(Engine):
     def _search(self, evaluate: Callable[[], Tensor], temperature: float, last: float) -> float:
         """A step of L-BFGS; returns the change, or the promised one where it cannot move."""
 
-        def changed() -> float:
+        def measure() -> Tensor:
             with torch.no_grad():  # it evaluates where it may not stay
                 value = self.objective(self.parameters, self._rules, temperature)
             self._measured = value.tolist()
-            return abs(max(self._measured) - last)
+            return value
 
-        def promised() -> float:
-            best = self._measured.index(max(self._measured))
-            return float(promised_gain(list(self.parameters.values()), evaluate)[best])
-
+        rounding = 4 * torch.finfo(self.graph.constant.dtype).eps * abs(last)
+        least = max(self.tol or 0.0, rounding if math.isfinite(last) else 0.0, LEAST_CHANGE)
         # where it was stuck it is so again, unless by then the weights are free
-        was_stuck = self._is_stuck and self.num_done != self.hold_weights
-        self._rule.step(evaluate)
-        change = changed()
-        rounding = 4 * torch.finfo(self.graph.constant.dtype).eps * abs(max(self._measured))
-        least = max(self.tol or 0.0, rounding, LEAST_CHANGE)
-        if change > least:
-            return change
-        gain = promised()
-        if gain > PROMISED * least and not was_stuck:
-            self._rule.restart(evaluate)
-            changed()
-            gain = promised()
-        change = changed()  # a promise is looked for elsewhere too
-        return gain if change <= least and gain > PROMISED * least else change
+        tries = not self._is_stuck or self.num_done == self.hold_weights
+        return self._rule.moved(evaluate, measure, last, least, tries)
 
     @property
     def _is_stuck(self) -> bool:

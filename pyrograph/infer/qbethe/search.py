@@ -16,7 +16,8 @@ Source: Nocedal & Wright (2006), sections 3.5 and 7.2, as torch does them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -27,6 +28,9 @@ STEPS, MEMORY = 5, 20
 LEAST_CHANGE = 1e-9
 #: Evaluations allowed to a search that starts anew.
 PATIENCE = 30
+#: A search that moves no more is at an optimum if its gradient promises at most so many times the
+#: change that counts as none.
+PROMISED = 10.0
 
 Evaluate = Callable[[], Tensor]
 
@@ -35,7 +39,8 @@ class LineSearch(torch.optim.LBFGS):
     """L-BFGS that steps back from trial points where the loss cannot be evaluated.
 
     Args:
-        leaves: parameters. If a step raises, they and the memory are what they were.
+        leaves: parameters, ``[B, *shape]`` each. If a step raises, they and the memory are what
+            they were.
     """
 
     def __init__(self, leaves: list[Tensor]):
@@ -49,18 +54,46 @@ class LineSearch(torch.optim.LBFGS):
 
     def step(self, closure: Evaluate) -> Tensor:
         """One iteration. What ``closure`` raises where it begins is passed on."""
-        leaves = self.param_groups[0]["params"]
-        values = [leaf.detach().clone() for leaf in leaves]
-        memory = {leaf: _shelved(kept) for leaf, kept in self.state.items()}
-        try:
-            return super().step(_forgiving(closure, leaves))
-        except Exception:
-            with torch.no_grad():
-                for leaf, value in zip(leaves, values, strict=True):
-                    leaf.copy_(value)
-            self.state.clear()
-            self.state.update(memory)
-            raise
+        with self._all_or_nothing():
+            return super().step(_forgiving(closure, self._leaves))
+
+    def moved(
+        self,
+        closure: Evaluate,
+        measure: Callable[[], Tensor],
+        last: float,
+        least: float,
+        tries: bool,
+    ) -> float:
+        """One iteration, and where it is stuck another one along the gradient.
+
+        Args:
+            measure: objectives where the parameters are, ``[B]``: the losses' negatives.
+            last: the largest one before; least: the change of it that counts as none.
+            tries: whether to start again where the search is stuck.
+
+        Returns:
+            The change, or the promised one where it cannot move.
+        """
+
+        def change() -> float:
+            return abs(float(measure().max()) - last)
+
+        def promise() -> float:
+            best = int(measure().argmax())
+            return float(promised_gain(self._leaves, closure)[best])
+
+        with self._all_or_nothing():
+            self.step(closure)
+            found = change()
+            if found > least:
+                return found
+            gain = promise()
+            if tries and gain > PROMISED * least:
+                self.restart(closure)
+                gain = promise()
+            found = change()
+        return gain if found <= least and gain > PROMISED * least else found
 
     def restart(self, closure: Evaluate) -> Tensor:
         """One iteration that begins along the gradient, with time to find a length."""
@@ -72,6 +105,31 @@ class LineSearch(torch.optim.LBFGS):
             return self.step(closure)
         finally:
             group["max_eval"] = usual
+
+    @property
+    def _leaves(self) -> list[Tensor]:
+        return self.param_groups[0]["params"]
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Parameters and memory are what they were before a block that raises."""
+        values = [leaf.detach().clone() for leaf in self._leaves]
+        memory = {leaf: _shelved(kept) for leaf, kept in self.state.items()}
+        is_done = False
+        try:
+            yield
+            is_done = True
+        finally:
+            if not is_done:
+                _set(self._leaves, values)
+                self.state.clear()
+                self.state.update(memory)
+
+
+def _set(leaves: list[Tensor], values: list[Tensor]) -> None:
+    with torch.no_grad():
+        for leaf, value in zip(leaves, values, strict=True):
+            leaf.copy_(value)
 
 
 def _forgiving(closure: Evaluate, leaves: list[Tensor]) -> Evaluate:
@@ -130,9 +188,7 @@ def promised_gain(leaves: list[Tensor], closure: Evaluate) -> Tensor:
     except (ValueError, torch.linalg.LinAlgError):
         curvature = torch.zeros_like(size)
     finally:
-        with torch.no_grad():
-            for leaf, value in zip(leaves, values, strict=True):
-                leaf.copy_(value)
+        _set(leaves, values)
     length = torch.where(curvature * longest > size, size / curvature, longest)
     return length * (size - 0.5 * length * curvature.clamp_min(0))
 
