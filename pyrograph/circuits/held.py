@@ -33,10 +33,11 @@ from pyrograph.circuits.compile import MAX_EDGES, compile_tables
 from pyrograph.circuits.elimination import EliminationTree, min_fill, neighborhoods
 from pyrograph.circuits.expected import common_regions, num_pairs, pairs
 from pyrograph.circuits.kernel_units import KernelUnits
-from pyrograph.circuits.kernels import Hamming, Kernel, Ones, Univariate, check_matrices
+from pyrograph.circuits.kernels import Hamming, Kernel
 from pyrograph.circuits.leaves import MISSING
 from pyrograph.circuits.sides import CircuitSide
 from pyrograph.circuits.tables import LogTables, read_tables
+from pyrograph.circuits.univariate import Ones, Univariate, check_matrices
 from pyrograph.errors import ZeroMass
 from pyrograph.graph import FactorGraph
 

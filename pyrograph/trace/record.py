@@ -15,13 +15,10 @@ from __future__ import annotations
 
 import gc
 import math
-import os
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
 
-import pyro
 import torch
 from torch import Tensor
 from torch.overrides import enable_reentrant_dispatch
@@ -37,6 +34,7 @@ from pyrograph.errors import (
 )
 from pyrograph.trace.fused import fused_kernels_off
 from pyrograph.trace.operations import handler_of, sparse_handler_of
+from pyrograph.trace.places import program_line
 from pyrograph.trace.python_reads import PythonReads, memory_watched
 from pyrograph.trace.tape import Operand, Rule, Step
 
@@ -48,12 +46,6 @@ TOLD = 3
 
 #: Dtypes whose numbers survive a round trip through Python.
 _EXACT = {torch.float64, torch.float32, torch.int64, torch.int32, torch.bool}
-
-_LIBRARIES = (
-    os.path.dirname(torch.__file__),
-    os.path.dirname(pyro.__file__),
-    os.path.dirname(os.path.dirname(__file__)),
-)
 
 
 @cache
@@ -394,21 +386,8 @@ class Recorder(TorchDispatchMode):
             where = f'after statement "{self.last_statement}"'
         else:
             where = "before the first statement"
-        for frame in reversed(traceback.extract_stack()):
-            if not frame.filename.startswith(_LIBRARIES) and not frame.filename.startswith("<"):
-                line = f" `{frame.line.strip()}`" if frame.line else ""
-                return f"{where} ({os.path.basename(frame.filename)}:{frame.lineno}{line})"
-        return where
-
-    @staticmethod
-    def is_in_assertion() -> bool:
-        """Whether the line that is run is an ``assert`` of PyTorch's or Pyro's own, which leaves
-        the program as it is or stops it."""
-        *others, own = _LIBRARIES
-        frames = reversed(traceback.extract_stack())
-        frame = next(f for f in frames if not f.filename.startswith(own))
-        line = frame.line or ""
-        return frame.filename.startswith(tuple(others)) and line.startswith("assert ")
+        line = program_line()
+        return where if line is None else f"{where} ({line})"
 
     def sites_behind(self, t: Tensor) -> str:
         """The latent sites a tensor was computed from, for messages."""

@@ -8,6 +8,7 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from pyrograph.errors import RandomDrawError, UnsupportedOperation
+from pyrograph.trace.places import is_in_assertion
 
 if TYPE_CHECKING:
     from pyrograph.trace.record import Recorder
@@ -26,7 +27,7 @@ CONTROL = {
 
 
 def refuse_control_flow(rec: Recorder, func, args, kwargs):
-    if rec.is_in_assertion():
+    if is_in_assertion():
         return func(*args, **kwargs)
     latent = next(a for a in args if rec.is_latent(a))
     what = "if, float(), int(), bool() or .item()" if "local_scalar" in str(func) else str(func)

@@ -1,0 +1,29 @@
+"""Where in a user's program something happens, for messages, by the stack of calls."""
+
+from __future__ import annotations
+
+import os
+import traceback
+
+import pyro
+import torch
+
+_OWN = os.path.dirname(os.path.dirname(__file__))
+_OTHERS = os.path.dirname(torch.__file__), os.path.dirname(pyro.__file__)
+
+
+def program_line() -> str | None:
+    """File, number and text of the innermost line that is not a library's."""
+    for frame in reversed(traceback.extract_stack()):
+        if not frame.filename.startswith((_OWN, *_OTHERS, "<")):
+            line = f" `{frame.line.strip()}`" if frame.line else ""
+            return f"{os.path.basename(frame.filename)}:{frame.lineno}{line}"
+    return None
+
+
+def is_in_assertion() -> bool:
+    """Whether the line that is run is an ``assert`` of PyTorch's or Pyro's own, which leaves the
+    program as it is or stops it."""
+    frames = reversed(traceback.extract_stack())
+    frame = next(f for f in frames if not f.filename.startswith(_OWN))
+    return frame.filename.startswith(_OTHERS) and (frame.line or "").startswith("assert ")
