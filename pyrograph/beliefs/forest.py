@@ -107,7 +107,9 @@ class StateTree(_Tree):
     def sample(self, count: int) -> Tensor:
         """State numbers ``[count, n]``, from one uniform number for every branch and draw."""
         uniform = [
-            torch.rand(len(branch.children), count, dtype=torch.float64).to(self.parent.device)
+            torch.rand(len(branch.children), count, dtype=torch.float64, device="cpu").to(
+                self.parent.device
+            )
             for branch in self.branches
         ]
         functions, depth = self.num_nodes * self.num_states, 1 + int(self._depth.max())
@@ -238,7 +240,7 @@ class NumberTree(_Tree):
         """``[count, n, d]``, differentiable in means, levers and roots."""
         lever, noise = self._lever(), self.mean.new_zeros(count, *self.mean.shape)
         for branch in self.branches:
-            white = torch.randn(count, *branch.root.shape[:2]).to(self.mean)
+            white = torch.randn(count, *branch.root.shape[:2], device="cpu").to(self.mean)
             noise = self._with_children(noise, branch, _applied(branch.root, white))
         for above, is_last in self._rounds():
             noise = noise + _applied(lever, noise[:, above])

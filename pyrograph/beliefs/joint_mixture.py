@@ -70,7 +70,7 @@ class Normals:
 
     def sample(self, component: Tensor) -> Tensor:
         """``[S, n, d]`` for components ``[S]``; differentiable in both tensors."""
-        noise = torch.randn(len(component), *self.mean.shape[1:]).to(self.mean)
+        noise = torch.randn(len(component), *self.mean.shape[1:], device="cpu").to(self.mean)
         if self.is_diagonal:
             return self.mean[component] + self.scale[component] * noise
         # component by component: a root for every draw would be d times the result
@@ -92,7 +92,7 @@ class Normals:
         held = mask.unsqueeze(1)
         if not self.is_dense:
             return Normals(self.mean, torch.where(held, 1.0, self.factor))
-        unit = torch.eye(*self.factor.shape[-2:]).to(self.factor)
+        unit = torch.eye(*self.factor.shape[-2:], device="cpu").to(self.factor)
         return Normals(self.mean, torch.where(held.unsqueeze(2), unit, self.factor))
 
 

@@ -96,6 +96,7 @@ class Builder:
                 scale.append(deviation)
         domain = Domain(self.cards, units.var[units.kind == INPUT])
         numbers = (
-            torch.tensor(values, dtype=torch.float64) for values in (weights, tables, loc, scale)
+            torch.tensor(values, dtype=torch.float64, device="cpu")
+            for values in (weights, tables, loc, scale)
         )
         return Circuit(units, domain, *numbers)

@@ -153,7 +153,9 @@ class Circuit(nn.Module):
         nodes = list(nodes) if isinstance(nodes, Iterable) else nodes
         units, weights = read_nodes(nodes)
         domain, *of_inputs = read_inputs(nodes, units)
-        return Circuit(units, domain, torch.tensor(weights, dtype=torch.float64), *of_inputs)
+        return Circuit(
+            units, domain, torch.tensor(weights, dtype=torch.float64, device="cpu"), *of_inputs
+        )
 
     def to_nodes(self) -> list[dict[str, Any]]:
         """The circuit as :meth:`from_nodes` reads it."""
@@ -262,7 +264,7 @@ class Circuit(nn.Module):
 
     def log_mass(self) -> Tensor:
         """Log of the sum over all states, ``[]``: log Z of an unnormalised circuit."""
-        return self.log_prob(torch.full((self.num_variables,), torch.nan))
+        return self.log_prob(torch.full((self.num_variables,), torch.nan, device="cpu"))
 
     def marginals(self, given: Tensor | None = None) -> list[Tensor | MixtureSameFamily]:
         """Of every variable: probabilities ``[c]``, or a mixture of Gaussians.
@@ -279,7 +281,7 @@ class Circuit(nn.Module):
         """
         self.requires("smooth", "decomposable", query="marginals")
         if given is None:
-            nothing = torch.full((1, self.num_variables), torch.nan)
+            nothing = torch.full((1, self.num_variables), torch.nan, device="cpu")
             rows = self._marginals(nothing.to(self.loc))
             return [row.squeeze(0) if isinstance(row, Tensor) else row for row in rows]
         if None in self.cards:

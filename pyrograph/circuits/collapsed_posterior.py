@@ -142,7 +142,7 @@ class CollapsedGuide(SiteGuide):
         columns = split.columns if isinstance(split, HeldCircuit) else None
         units = circuit.units
         structure = {
-            name: torch.as_tensor(getattr(units, name))
+            name: torch.from_numpy(getattr(units, name))
             for name in ("kind", "var", "start", "child")
         }
         numbers = {name: value.detach() for name, value in circuit.numbers.items()}

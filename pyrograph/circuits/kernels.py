@@ -123,7 +123,8 @@ class Hamming(Kernel):
     def terms(self, num_variables: int) -> list[tuple[float, list[Univariate]]]:
         weight = 1 / max(num_variables, 1) if self.weight is None else self.weight
         try:
-            weights = torch.as_tensor(weight, dtype=torch.float64)
+            device = getattr(weight, "device", "cpu")
+            weights = torch.as_tensor(weight, dtype=torch.float64, device=device)
         except (TypeError, ValueError) as error:
             raise OptionError(
                 f"Hamming(weight={weight!r}): one number or one a variable"
@@ -251,7 +252,7 @@ class KernelCircuit(Kernel):
         try:
             # numpy reads lists of floats as double, torch as single
             known = isinstance(kernel, Tensor)
-            return Table(kernel if known else torch.as_tensor(np.asarray(kernel)))
+            return Table(kernel if known else torch.from_numpy(np.asarray(kernel)))
         except InvalidCircuit as error:
             raise InvalidCircuit(f"node {n}: {error}") from error
         except (TypeError, ValueError, RuntimeError) as error:

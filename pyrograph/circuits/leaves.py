@@ -35,7 +35,9 @@ def numbers(values: Any, device: torch.device | None = None) -> Tensor:
     if isinstance(values, Tensor):
         return values.to(device=device, dtype=torch.float64)
     if isinstance(values, (list, tuple)) and any(isinstance(v, Tensor) for v in values):
-        values = torch.stack([torch.as_tensor(v, dtype=torch.float64) for v in values]).cpu()
+        values = torch.stack(
+            [torch.as_tensor(v, dtype=torch.float64, device="cpu") for v in values]
+        )
     try:
         return torch.tensor(np.array(values, dtype=np.float64), device=device)
     except (TypeError, ValueError) as error:
@@ -101,7 +103,7 @@ class Domain:
         """
         if not isinstance(evidence, Mapping):
             raise OptionError(f"evidence={evidence!r} is no dict {{variable: value}}")
-        row = torch.full((1, self.num_variables), torch.nan, dtype=torch.float64)
+        row = torch.full((1, self.num_variables), torch.nan, dtype=torch.float64, device="cpu")
         for v, value in evidence.items():
             number = self._variable(v)
             row[0, number] = self._given(number, value)
@@ -171,8 +173,8 @@ def read_inputs(
     width = max(1, *map(len, rows))
     table = [row + [-math.inf] * (width - len(row)) for row in rows]
     domain = Domain(tuple(cards), units.var[units.kind == INPUT])
-    tensors = (torch.tensor(values, dtype=torch.float64) for values in (loc, scale))
-    return domain, torch.tensor(table, dtype=torch.float64), *tensors
+    tensors = (torch.tensor(values, dtype=torch.float64, device="cpu") for values in (loc, scale))
+    return domain, torch.tensor(table, dtype=torch.float64, device="cpu"), *tensors
 
 
 def _gaussian(node: Mapping[str, Any], n: int) -> tuple[float, float]:

@@ -230,7 +230,7 @@ def _table(name: str, index: int | None, values: Tensor | Sequence[float], dims:
     """Checked numbers, float64."""
     where = name if index is None else f"{name}[{index}]"
     try:
-        table = torch.as_tensor(values, dtype=torch.float64).detach().cpu()
+        table = torch.as_tensor(values, dtype=torch.float64, device="cpu").detach()
     except (TypeError, ValueError, RuntimeError) as error:
         raise OptionError(f"{where} is {values!r}, no table of numbers") from error
     if table.dim() != dims or not table.numel():

@@ -98,7 +98,7 @@ def read_evidence(graph: FactorGraph, evidence: Mapping[Hashable, Any] | None) -
     states: dict[int, int] = {}
     for name, held in graph.fixed.items():
         site = graph.sites[name]
-        rows = torch.as_tensor(held).reshape(site.num_nodes, -1)
+        rows = torch.as_tensor(held, device="cpu").reshape(site.num_nodes, -1)
         for k, label in enumerate(label for label in graph.nodes if label[0] == name):
             states[number[label]] = _state(site, label, rows[k])
     if evidence is not None and not isinstance(evidence, Mapping):
@@ -128,7 +128,7 @@ def _numbers_of(label: Hashable, value: Any) -> torch.Tensor:
         OptionError: it is no number.
     """
     try:
-        return torch.as_tensor(value).reshape(-1)
+        return torch.as_tensor(value, device="cpu").reshape(-1)
     except (TypeError, ValueError, RuntimeError) as error:  # None, text, ragged lists
         raise OptionError(
             f"evidence gives {label!r} the value {value!r}, which is no number"

@@ -148,10 +148,10 @@ class _Reader:
         return Circuit(
             units,
             Domain(cards, units.var[units.kind == INPUT]),
-            torch.tensor(weights, dtype=dtype),
-            torch.tensor(table, dtype=dtype),
-            torch.tensor([loc for _, loc, _ in rows], dtype=dtype),
-            torch.tensor([scale for _, _, scale in rows], dtype=dtype),
+            torch.tensor(weights, dtype=dtype, device="cpu"),
+            torch.tensor(table, dtype=dtype, device="cpu"),
+            torch.tensor([loc for _, loc, _ in rows], dtype=dtype, device="cpu"),
+            torch.tensor([scale for _, _, scale in rows], dtype=dtype, device="cpu"),
         )
 
     def words(self):

@@ -46,6 +46,10 @@ class Univariate(ABC):
         return self.matrix(card).to(x.device)[x.long(), y.long()]
 
 
+def _as(like: Tensor, number: float | Tensor) -> Tensor:
+    return torch.as_tensor(number, dtype=like.dtype, device=like.device)
+
+
 @dataclass(frozen=True)
 class Mismatch(Univariate):
     """exp(-weight [x != y])."""
@@ -53,8 +57,8 @@ class Mismatch(Univariate):
     weight: float | Tensor
 
     def matrix(self, card: int) -> Tensor:
-        equal = torch.eye(card, dtype=torch.float64)
-        return equal + (1 - equal) * torch.as_tensor(self.weight, dtype=torch.float64).neg().exp()
+        equal = torch.eye(card, dtype=torch.float64, device="cpu")
+        return equal + (1 - equal) * _as(equal, self.weight).neg().exp()
 
 
 @dataclass(frozen=True)
@@ -64,13 +68,14 @@ class SquaredExponential(Univariate):
     bandwidth: float | Tensor
 
     def matrix(self, card: int) -> Tensor:
-        code = torch.arange(card, dtype=torch.float64)
-        return torch.exp(-((code.unsqueeze(1) - code) ** 2) / self.bandwidth)
+        code = torch.arange(card, dtype=torch.float64, device="cpu")
+        return torch.exp(-((code.unsqueeze(1) - code) ** 2) / _as(code, self.bandwidth))
 
     def gaussian(self, loc: Tensor, other: Tensor, variance: Tensor) -> Tensor:
         # x - y ~ N(d, v): E exp(-(x - y)^2 / h) = sqrt(h / (h + 2 v)) exp(-d^2 / (h + 2 v))
-        width = self.bandwidth + 2 * variance
-        return (self.bandwidth / width).sqrt() * torch.exp(-((loc - other) ** 2) / width)
+        bandwidth = _as(variance, self.bandwidth)
+        width = bandwidth + 2 * variance
+        return (bandwidth / width).sqrt() * torch.exp(-((loc - other) ** 2) / width)
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,7 @@ class Equal(Univariate):
     """[x = y]."""
 
     def matrix(self, card: int) -> Tensor:
-        return torch.eye(card, dtype=torch.float64)
+        return torch.eye(card, dtype=torch.float64, device="cpu")
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,7 @@ class Ones(Univariate):
     """1: the variable does not count."""
 
     def matrix(self, card: int) -> Tensor:
-        return torch.ones(card, card, dtype=torch.float64)
+        return torch.ones(card, card, dtype=torch.float64, device="cpu")
 
     def gaussian(self, loc: Tensor, other: Tensor, variance: Tensor) -> Tensor:
         return torch.ones_like(loc)

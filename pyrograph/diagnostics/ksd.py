@@ -151,11 +151,12 @@ def _values(graph, x) -> dict[str, Tensor]:
     for site in graph.free_sites:
         if site.name not in given:
             raise ShapeMismatch(f'no particles given for site "{site.name}"')
+        value = given[site.name]
         try:
-            value = values[site.name] = torch.as_tensor(given[site.name])
+            value = torch.as_tensor(value, device=getattr(value, "device", None))
         except (TypeError, ValueError, RuntimeError) as error:
             raise OptionError(
-                f'particles of site "{site.name}" are a {type(given[site.name]).__name__}, of '
+                f'particles of site "{site.name}" are a {type(value).__name__}, of '
                 "which no tensor can be made"
             ) from error
         if value.dim() == 0 or tuple(value.shape[1:]) != site.shape:
@@ -163,6 +164,7 @@ def _values(graph, x) -> dict[str, Tensor]:
                 f'particles of site "{site.name}" have shape {list(value.shape)}; expected '
                 f"[n, *site shape], where the site has shape {list(site.shape)}"
             )
+        values[site.name] = value
     return values
 
 

@@ -74,7 +74,7 @@ def stein_weights(gram: Tensor) -> Tensor:
     root = np.sqrt(values.clip(0) / values.sum())[:, None] * vectors.T
     ones = np.ones((1, len(u)))
     w = nnls(np.concatenate([root, ones]), np.append(np.zeros(len(u)), 1.0))[0]
-    return torch.as_tensor(w / w.sum()).to(gram)
+    return gram.new_tensor(w / w.sum())
 
 
 def _check(gram: Tensor) -> None:

@@ -95,7 +95,9 @@ class Seating:
         self.num_inside = sum(self.inside)
         self.capacity, self.num_particles = top + SPARE, num_particles
         generator = torch.Generator().manual_seed(0)
-        bits = torch.randint(-(2**63), 2**63 - 1, (NUM_HASHES, n), generator=generator)
+        bits = torch.randint(
+            -(2**63), 2**63 - 1, (NUM_HASHES, n), generator=generator, device="cpu"
+        )
         self._bits = bits.to(labels.device)
         self.recount()
 

@@ -91,7 +91,7 @@ def direct_minimum(
     p: Atomic, i: int, family: Family, alpha: float, init: Member | None, restarts: int
 ) -> Tensor:
     """Natural parameters ``[1, m]`` of the lowest end for element ``i`` of a flat batch."""
-    at = torch.tensor([i])
+    at = torch.tensor([i], device="cpu")
     one = p.select(at)
     if init is not None:
         init, _ = family.from_natural(family.natural(init)[at], one)

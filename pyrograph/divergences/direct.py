@@ -38,7 +38,9 @@ def minima_from(
     free = [family.free(member) for member in members]
     if init is None:
         for k in range(restarts):
-            noise = torch.randn(free[0].shape, generator=generator, dtype=torch.float64)
+            noise = torch.randn(
+                free[0].shape, generator=generator, dtype=torch.float64, device="cpu"
+            )
             free.append(free[k % len(members)] + SPREAD * noise.to(free[0]))
     ends = []
     for start in free:

@@ -62,7 +62,8 @@ class Atomic:
 
     def scaled(self, log_scale: Tensor | float) -> Atomic:
         """This measure times exp(``log_scale``), ``log_scale`` of the batch's shape."""
-        log_scale = torch.as_tensor(log_scale, dtype=self.log_atoms.dtype)
+        like = self.log_atoms
+        log_scale = torch.as_tensor(log_scale, dtype=like.dtype, device=like.device)
         return self.with_atoms(self.log_atoms + log_scale[..., None])
 
 

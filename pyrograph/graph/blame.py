@@ -55,7 +55,7 @@ def log_prob_by_statement(graph: FactorGraph, values: Mapping[str, Tensor]) -> d
             graph.free_sites, as_tensors(graph.free_sites, values, graph.device)
         )
         elements = graph._density_program()(buffers)[:, 0].double().cpu()
-        sizes = torch.tensor([int((s.ids != 0).sum()) for s in statements])
-        owner = torch.arange(len(statements)).repeat_interleave(sizes)
+        sizes = torch.tensor([int((s.ids != 0).sum()) for s in statements], device="cpu")
+        owner = torch.arange(len(statements), device="cpu").repeat_interleave(sizes)
         sums = sums.index_add(0, owner, elements)
     return {s.name: total for s, total in zip(statements, sums.tolist(), strict=True)}

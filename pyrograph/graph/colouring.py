@@ -18,14 +18,14 @@ def colour(pointer: Tensor, index: Tensor) -> Tensor:
     """
     degree = pointer.diff()
     num_nodes = len(degree)
-    owner = torch.arange(num_nodes).repeat_interleave(degree)
-    shuffled = torch.randperm(num_nodes, generator=torch.Generator().manual_seed(0))
+    owner = torch.arange(num_nodes, device="cpu").repeat_interleave(degree)
+    shuffled = torch.randperm(num_nodes, generator=torch.Generator().manual_seed(0), device="cpu")
     rank = (degree * num_nodes + shuffled).argsort().argsort()
-    colours = torch.full((num_nodes,), -1)
-    waiting = torch.ones(num_nodes, dtype=torch.bool)
+    colours = torch.full((num_nodes,), -1, device="cpu")
+    waiting = torch.ones(num_nodes, dtype=torch.bool, device="cpu")
     while waiting.any():
         rival = torch.where(waiting[index], rank[index], -1)
-        highest = torch.full((num_nodes,), -1).scatter_reduce(0, owner, rival, "amax")
+        highest = torch.full((num_nodes,), -1, device="cpu").scatter_reduce(0, owner, rival, "amax")
         chosen = waiting & (rank > highest)
         colours[chosen] = _lowest_free(chosen, owner, index, colours)
         waiting &= ~chosen
@@ -40,5 +40,8 @@ def _lowest_free(chosen: Tensor, owner: Tensor, index: Tensor, colours: Tensor) 
     taken = (number[owner[at]] * most + colours[index[at]]).unique()
     row, colour = taken // most, taken % most
     # the k-th colour of a node's neighbours is k as long as none is left out
-    rank = torch.arange(len(row)) - torch.searchsorted(row, torch.arange(count))[row]
+    rank = (
+        torch.arange(len(row), device="cpu")
+        - torch.searchsorted(row, torch.arange(count, device="cpu"))[row]
+    )
     return torch.bincount(row[colour == rank], minlength=count)

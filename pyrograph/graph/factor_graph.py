@@ -73,23 +73,25 @@ class FactorGraph:
         for site in reading.sites:
             self._first_node[site.name] = node
             width = 0 if site.name in reading.fixed else site.width
-            widths.append(torch.full((site.num_nodes,), width))
+            widths.append(torch.full((site.num_nodes,), width, device="cpu"))
             node += site.num_nodes
         self.num_nodes = node
-        self.columns = torch.zeros(node + 1, dtype=torch.int64)
+        self.columns = torch.zeros(node + 1, dtype=torch.int64, device="cpu")
         if widths:
             self.columns[1:] = torch.cat(widths).cumsum(0)
         self.dim = int(self.columns[-1])
         self._node_of_leaf = torch.cat(
             [
-                (self._first_node[s.name] + torch.arange(s.num_nodes)).repeat_interleave(s.width)
+                (
+                    self._first_node[s.name] + torch.arange(s.num_nodes, device="cpu")
+                ).repeat_interleave(s.width)
                 for s in self.free_sites
             ]
-            or [torch.zeros(0, dtype=torch.int64)]
+            or [torch.zeros(0, dtype=torch.int64, device="cpu")]
         )
         self._site_of_node = torch.repeat_interleave(
-            torch.arange(len(reading.sites)),
-            torch.tensor([s.num_nodes for s in reading.sites], dtype=torch.int64),
+            torch.arange(len(reading.sites), device="cpu"),
+            torch.tensor([s.num_nodes for s in reading.sites], dtype=torch.int64, device="cpu"),
         )
         self._build_factors()
 
@@ -99,9 +101,9 @@ class FactorGraph:
         latent = [(s.ids != 0).nonzero().squeeze(1) for s in statements]
         self._element_ids = torch.cat(
             [s.ids[at] for s, at in zip(statements, latent, strict=True)]
-            or [torch.zeros(0, dtype=torch.int64)]
+            or [torch.zeros(0, dtype=torch.int64, device="cpu")]
         )
-        constant = torch.zeros((), dtype=torch.float64)
+        constant = torch.zeros((), dtype=torch.float64, device="cpu")
         for s in statements:
             constant = constant + s.values[s.ids == 0].double().sum()
         self._element_constant = constant
@@ -111,17 +113,20 @@ class FactorGraph:
         self.constant = (constant + terms.constant).to(self._value_dtype())
         self.num_factors = len(terms.ids)
         self._terms = terms
-        ends = torch.tensor([len(at) for at in latent], dtype=torch.int64).cumsum(0)
+        ends = torch.tensor([len(at) for at in latent], dtype=torch.int64, device="cpu").cumsum(0)
         self._statement_of_factor = torch.searchsorted(ends, terms.row, right=True)
         self._statement_names = [s.name for s in statements]
         kinds: dict[tuple, int] = {}
         kind_of_site = torch.tensor(
             [kinds.setdefault(s.kind, len(kinds)) for s in self._reading.sites],
             dtype=torch.int64,
+            device="cpu",
         )
         # tables are the same in any order of slots
-        discrete = torch.tensor([s.is_discrete for s in self._reading.sites], dtype=torch.bool)
-        family_of_site = torch.tensor(families([s.name for s in self._reading.sites]))
+        discrete = torch.tensor(
+            [s.is_discrete for s in self._reading.sites], dtype=torch.bool, device="cpu"
+        )
+        family_of_site = torch.tensor(families([s.name for s in self._reading.sites]), device="cpu")
         family_of_site = family_of_site.long().masked_fill(discrete, 0)
         self.factors = tuple(
             self._make_group(index, scope)

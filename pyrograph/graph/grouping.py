@@ -49,11 +49,11 @@ def group_factors(
         family_of_node: ``[num_nodes]``; slots are told apart by the nodes' families.
     """
     arity = terms.ptr.diff()
-    family = torch.tensor(families(names), dtype=torch.int64)[statement]
+    family = torch.tensor(families(names), dtype=torch.int64, device="cpu")[statement]
     groups = []
     for a in arity.unique().tolist():
         which = (arity == a).nonzero().squeeze(1)
-        scope = terms.nodes[terms.ptr[which].unsqueeze(1) + torch.arange(a)]
+        scope = terms.nodes[terms.ptr[which].unsqueeze(1) + torch.arange(a, device="cpu")]
         member = row_numbers(torch.cat([family[which].unsqueeze(1), kind_of_node[scope]], 1))
         order = member.argsort(stable=True)
         for part in order.split(torch.bincount(member).tolist()):
@@ -65,7 +65,7 @@ def group_factors(
 def _like_orders(family: Tensor) -> tuple[Tensor, ...]:
     """Rows of ``[E, arity]`` whose families stand in the same order; all rows if there are too many
     orders."""
-    every = torch.arange(len(family))
+    every = torch.arange(len(family), device="cpu")
     if bool((family == family[:1]).all()):
         return (every,)
     number = row_numbers(family.argsort(dim=1, stable=True))

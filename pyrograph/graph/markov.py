@@ -51,10 +51,10 @@ def neighbors(scopes: list[Tensor], num_nodes: int, device: torch.device) -> tup
     pairs.sort_indices()
     ptr = torch.from_numpy(pairs.indptr.astype(np.int64))
     column = torch.from_numpy(pairs.indices.astype(np.int64))
-    owner = torch.arange(num_nodes).repeat_interleave(ptr.diff())
+    owner = torch.arange(num_nodes, device="cpu").repeat_interleave(ptr.diff())
     apart = owner != column
     degree = torch.bincount(owner[apart], minlength=num_nodes)
-    ptr = torch.zeros(num_nodes + 1, dtype=torch.int64)
+    ptr = torch.zeros(num_nodes + 1, dtype=torch.int64, device="cpu")
     ptr[1:] = degree.cumsum(0)
     return ptr.to(device), column[apart].to(device)
 

@@ -21,7 +21,7 @@ def local_program(
     num_factors, arity = scope.shape
     num_nodes = len(columns) - 1
     width = columns.diff()[scope[0]]
-    rows = torch.arange(num_factors)
+    rows = torch.arange(num_factors, device="cpu")
     members = (rows.unsqueeze(1) * num_nodes + scope).reshape(-1)
 
     def home(row: Tensor, leaf: Tensor) -> tuple[Tensor, Tensor]:
@@ -30,16 +30,16 @@ def local_program(
         return slot, row * width[slot] + leaf - columns[node]
 
     sizes = (width * num_factors).tolist()
-    return LocalProgram(tape, ids, torch.zeros(1, dtype=dtype), home, sizes, rows)
+    return LocalProgram(tape, ids, torch.zeros(1, dtype=dtype, device="cpu"), home, sizes, rows)
 
 
 def shared_program(tape: Tape, ids: Tensor, dtype: torch.dtype, sizes: list[int]) -> LocalProgram:
     """Numbers ``ids`` at one assignment; leaf buffer k is free site k, ``[sizes[k], S]``."""
-    size = torch.tensor(sizes, dtype=torch.int64)
+    size = torch.tensor(sizes, dtype=torch.int64, device="cpu")
     ends = size.cumsum(0)
 
     def home(row: Tensor, leaf: Tensor) -> tuple[Tensor, Tensor]:
         site = torch.searchsorted(ends, leaf, right=True)
         return site, leaf - (ends - size)[site]
 
-    return LocalProgram(tape, ids, torch.zeros(1, dtype=dtype), home, sizes)
+    return LocalProgram(tape, ids, torch.zeros(1, dtype=dtype, device="cpu"), home, sizes)

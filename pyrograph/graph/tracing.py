@@ -119,7 +119,7 @@ def _held(fixed: object) -> dict[str, Tensor]:
     held = {}
     for name, value in fixed.items():
         try:
-            held[name] = torch.as_tensor(value)
+            held[name] = torch.as_tensor(value, device=getattr(value, "device", None))
         except (TypeError, ValueError, RuntimeError) as error:
             raise OptionError(
                 f'fixed["{name}"] is a {type(value).__name__}, of which no tensor can be made '

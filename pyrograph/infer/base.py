@@ -119,7 +119,9 @@ class Engine(ABC):
     @property
     def history(self) -> dict[str, Tensor]:
         """Every measured quantity, one number per iteration."""
-        return {k: torch.tensor(v, dtype=torch.float64) for k, v in self._history.items()}
+        return {
+            k: torch.tensor(v, dtype=torch.float64, device="cpu") for k, v in self._history.items()
+        }
 
     @outside_inference_mode()
     def setup(self, *args, **kwargs) -> "Engine":
@@ -132,7 +134,7 @@ class Engine(ABC):
         """
         self.check(args, kwargs)
         # the engine's own stream, seeded from the global one: pyro.set_rng_seed governs it
-        seed = int(torch.randint(2**62, ()))
+        seed = int(torch.randint(2**62, (), device="cpu"))
         self._graph = self.read(args, kwargs)
         self._arguments, self._versions = (args, kwargs), _versions((args, kwargs))
         self._given = _copied(_bound(self.model, args, kwargs))
@@ -244,7 +246,7 @@ class Engine(ABC):
         sites = self.graph.sites.values()
         return {
             "sites": {
-                s.name: torch.tensor(s.batch_shape + s.event_shape, dtype=torch.int64)
+                s.name: torch.tensor(s.batch_shape + s.event_shape, dtype=torch.int64, device="cpu")
                 for s in sites
             },
             "history": self.history,

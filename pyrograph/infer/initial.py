@@ -73,13 +73,17 @@ def number_of(init: Init | None) -> int | None:
 
 def normal(num_particles: int, graph, generator: torch.Generator) -> Tensor:
     """N(0, 1) in the graph's space, drawn column by column in node order: ``[n, dim]``."""
-    draw = torch.randn(graph.dim, num_particles, generator=generator, dtype=torch.float64)
+    draw = torch.randn(
+        graph.dim, num_particles, generator=generator, dtype=torch.float64, device="cpu"
+    )
     return draw.to(graph.device, graph.dtype).t()
 
 
 def uniform(num_particles: int, graph, generator: torch.Generator, reach: float) -> Tensor:
     """U(-reach, reach), as :func:`normal`."""
-    draw = torch.rand(graph.dim, num_particles, generator=generator, dtype=torch.float64)
+    draw = torch.rand(
+        graph.dim, num_particles, generator=generator, dtype=torch.float64, device="cpu"
+    )
     return ((2 * draw - 1) * reach).to(graph.device, graph.dtype).t()
 
 
@@ -206,6 +210,6 @@ def _flatten(values: Mapping[str, Any], num_particles: int, graph) -> Tensor:
 
 def _as_tensor(name: str, value: Any) -> Tensor:
     try:
-        return torch.as_tensor(value)
+        return torch.as_tensor(value, device=getattr(value, "device", None))
     except (TypeError, ValueError, RuntimeError) as error:
         raise OptionError(f'init for site "{name}" is {value!r}, no tensor: {error}') from error

@@ -36,7 +36,9 @@ def laplace(num_particles: int, graph, generator: torch.Generator, max_steps: in
 
 def around(mode: Tensor, width: Tensor, num_particles: int, generator: torch.Generator) -> Tensor:
     """``[n, dim]``, independent normal draws of the given widths ``[dim]``."""
-    noise = torch.randn(len(mode), num_particles, generator=generator, dtype=torch.float64).t()
+    noise = torch.randn(
+        len(mode), num_particles, generator=generator, dtype=torch.float64, device="cpu"
+    ).t()
     return mode + width * noise.to(mode)
 
 

@@ -102,7 +102,7 @@ class Adam:
         return {
             "mean": torch.zeros_like(x),
             "square": torch.zeros_like(x),
-            "count": torch.zeros((), dtype=torch.float64),
+            "count": torch.zeros((), dtype=torch.float64, device="cpu"),
         }
 
     def step(self, x: Tensor, direction: Tensor, memory: Memory) -> tuple[Tensor, Memory]:

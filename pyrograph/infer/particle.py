@@ -118,7 +118,7 @@ class ParticleEngine(Engine):
     def normal(self, shape: torch.Size) -> Tensor:
         """N(0, 1) of shape ``[n, dim]``, drawn node by node from the engine's own stream."""
         n, dim = shape
-        draw = torch.randn(dim, n, generator=self.generator, dtype=torch.float64)
+        draw = torch.randn(dim, n, generator=self.generator, dtype=torch.float64, device="cpu")
         return draw.t().to(self.graph.device, self.graph.dtype)
 
     def allocate(self) -> None:

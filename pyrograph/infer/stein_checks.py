@@ -155,8 +155,8 @@ def common_misfit(x: Tensor, score: Tensor) -> tuple[float, float] | None:
     centred, score = x[:, known] - x[:, known].mean(0), score[:, known]
     sd = centred.square().mean(0).sqrt()
     n, dim = centred.shape
-    place = torch.pi * (torch.arange(dim).to(x) + 0.5) / dim
-    waves = torch.cos(place[:, None] * torch.arange(min(WAVES, dim)).to(x))
+    place = torch.pi * (torch.arange(dim, device="cpu").to(x) + 0.5) / dim
+    waves = torch.cos(place[:, None] * torch.arange(min(WAVES, dim), device="cpu").to(x))
     waves = waves / waves.square().sum(0).sqrt()
     sums = centred / torch.where(sd > 0, sd, 1) @ waves
     checks = SteinChecks.of(sums, score * sd @ waves, COMMON_ERRORS)
@@ -176,7 +176,7 @@ def common_errors(dim: int) -> float:
 def coordinate_name(graph, column: int) -> str:
     """The site and index that a column of flat particles belongs to."""
     columns = graph.columns.cpu()
-    node = int(torch.searchsorted(columns, torch.tensor(column), right=True)) - 1
+    node = int(torch.searchsorted(columns, torch.tensor(column, device="cpu"), right=True)) - 1
     site, index = graph.nodes[node]
     start, stop = columns[node : node + 2].tolist()
     inside = f", coordinate {column - start}" if stop - start > 1 else ""

@@ -86,8 +86,8 @@ class RandomNeighbors:
         """Positions of the kept neighbours within each node's list: ``[num_nodes, k]``, -1 where
         a list is shorter than k. Floyd's algorithm, all nodes at once."""
         k = self.num_neighbors
-        uniform = torch.rand(len(degree), k, generator=generator, dtype=torch.float64)
-        kept = torch.full((len(degree), k), -1, dtype=torch.long)
+        uniform = torch.rand(len(degree), k, generator=generator, dtype=torch.float64, device="cpu")
+        kept = torch.full((len(degree), k), -1, dtype=torch.long, device="cpu")
         for step in range(k):
             last = degree - k + step
             pick = (uniform[:, step] * (last + 1)).long()

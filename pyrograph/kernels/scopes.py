@@ -68,27 +68,29 @@ class Bucket:
 
 def whole(layout: Layout) -> list[Bucket]:
     """One kernel on all columns, moving all columns."""
-    columns = torch.arange(layout.dim)[None]
-    return [Bucket(columns, columns, torch.tensor([layout.dim]))]
+    columns = torch.arange(layout.dim, device="cpu")[None]
+    return [Bucket(columns, columns, torch.tensor([layout.dim], device="cpu"))]
 
 
 def alone(layout: Layout) -> list[Bucket]:
     """One kernel per node on the node's own columns."""
     widths = layout.columns.diff()
     nodes = [(widths == w).nonzero() for w in widths.unique().tolist() if w > 0]
-    columns = [layout.columns[i] + torch.arange(int(widths[i[0]])) for i in nodes]
-    return [Bucket(own, own, torch.full((len(own),), own.shape[1])) for own in columns]
+    columns = [layout.columns[i] + torch.arange(int(widths[i[0]]), device="cpu") for i in nodes]
+    return [
+        Bucket(own, own, torch.full((len(own),), own.shape[1], device="cpu")) for own in columns
+    ]
 
 
 def with_self(pointer: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
     """Closed neighbourhoods (CSR) from open ones: node i is put first in its own list."""
     degree = pointer.diff()
-    nodes = torch.arange(len(degree))
+    nodes = torch.arange(len(degree), device="cpu")
     closed = torch.cat([pointer.new_zeros(1), (degree + 1).cumsum(0)])
     members = index.new_empty(int(closed[-1]))
     members[closed[:-1]] = nodes
     owner = torch.repeat_interleave(nodes, degree)
-    members[torch.arange(len(index)) + owner + 1] = index
+    members[torch.arange(len(index), device="cpu") + owner + 1] = index
     return closed, members
 
 
@@ -101,16 +103,16 @@ def bucket(layout: Layout, pointer: Tensor, members: Tensor) -> list[Bucket]:
     buckets = []
     if full.any():
         moved = torch.repeat_interleave(full, widths).nonzero()[:, 0]
-        whole_scope = torch.arange(layout.dim)[None]
-        buckets.append(Bucket(moved[None], whole_scope, torch.tensor([layout.dim])))
+        whole_scope = torch.arange(layout.dim, device="cpu")[None]
+        buckets.append(Bucket(moved[None], whole_scope, torch.tensor([layout.dim], device="cpu")))
     padded = _round_up(size)
     rest = (~full & (widths > 0)).nonzero()[:, 0]
     keys, group = torch.stack([widths[rest], padded[rest]], 1).unique(dim=0, return_inverse=True)
     order = rest[group.argsort(stable=True)]
     for width, columns, start, stop in _merged(keys.tolist(), group.bincount().tolist()):
         nodes = order[start:stop]
-        own = layout.columns[nodes, None] + torch.arange(width)
-        offset = torch.arange(columns)
+        own = layout.columns[nodes, None] + torch.arange(width, device="cpu")
+        offset = torch.arange(columns, device="cpu")
         position = (scope_pointer[nodes, None] + offset).clamp_max(len(scope_index) - 1)
         scope = scope_index[position].masked_fill(offset >= size[nodes, None], layout.dim)
         buckets.append(Bucket(own, scope, size[nodes]))
@@ -142,7 +144,7 @@ def _node_columns(layout: Layout, pointer: Tensor, members: Tensor) -> tuple[Ten
     ends = counts.cumsum(0)
     total = int(ends[-1]) if len(ends) else 0
     start = layout.columns[members] - (ends - counts)
-    index = torch.repeat_interleave(start, counts) + torch.arange(total)
+    index = torch.repeat_interleave(start, counts) + torch.arange(total, device="cpu")
     padded_ends = torch.cat([ends.new_zeros(1), ends])
     return padded_ends[pointer], index
 

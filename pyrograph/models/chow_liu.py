@@ -107,7 +107,7 @@ class ChowLiuTree:
             raise OptionError(f"max_centres={max_centres} must be at least 2, or None")
         if max_centres is not None and max_centres < len(data):
             generator = torch.Generator().manual_seed(seed)
-            rows = torch.randperm(len(data), generator=generator)[:max_centres]
+            rows = torch.randperm(len(data), generator=generator, device="cpu")[:max_centres]
             data = data[rows.sort().values.to(data.device)]
         width = _bandwidth(data, bandwidth)
         if mutual_information == "kde":

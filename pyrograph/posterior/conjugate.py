@@ -57,9 +57,9 @@ def quantile(fn: TorchDistribution, q: float) -> Tensor:
         return fn.transforms[0](quantile(fn.base_dist, q))
     if isinstance(fn, dist.Gamma):
         value = scipy.special.gammaincinv(fn.concentration.double().cpu().numpy(), q)
-        return torch.as_tensor(value).to(fn.rate) / fn.rate
+        return fn.rate.new_tensor(value) / fn.rate
     a, b = (c.double().cpu().numpy() for c in (fn.concentration1, fn.concentration0))
-    return torch.as_tensor(scipy.special.betaincinv(a, b, q)).to(fn.concentration1)
+    return fn.concentration1.new_tensor(scipy.special.betaincinv(a, b, q))
 
 
 class Rescaled(TransformedDistribution, TorchDistributionMixin):

@@ -102,7 +102,7 @@ class ForestGuide(JointGuide):
                 tensors.append({"logits": torch.zeros_like(state[f"logits_{b}_unconstrained"])})
                 continue
             root = state[f"root_{b}_unconstrained"]
-            unit = torch.eye(root.shape[-1]).to(root).expand_as(root)
+            unit = torch.eye(root.shape[-1], device="cpu").to(root).expand_as(root)
             tensors.append({"lever": state[f"lever_{b}_unconstrained"], "root": unit})
         loc = state.get("loc_unconstrained")
         guide = cls(described["sites"], described["branches"], tensors, loc)

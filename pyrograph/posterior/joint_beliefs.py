@@ -127,7 +127,7 @@ def _number_tree(
 ) -> NumberTree:
     """The same of continuous nodes."""
     place = _places(nodes, num_nodes)
-    widths = torch.zeros(num_nodes, dtype=torch.int64)
+    widths = torch.zeros(num_nodes, dtype=torch.int64, device="cpu")
     for own, belief in alone:
         widths[own.cpu()] = belief.d
     branches = []

@@ -148,7 +148,8 @@ class MixturePosterior(ScopedPosterior):
             known[name] = which, self._states_or_numbers(site, values[name], which)
             given[name] = which | given.get(name, torch.zeros_like(which))
             if not site.is_discrete:
-                value = torch.as_tensor(values[name]).to(self.mixture.sites[name].mean)
+                mean = self.mixture.sites[name].mean
+                value = torch.as_tensor(values[name], dtype=mean.dtype, device=mean.device)
                 shape = (*site.batch_shape, *(1 for _ in site.constrained_event_shape))
                 before = given_values.get(name, 0.0)
                 given_values[name] = torch.where(which.reshape(shape), value, before)
@@ -271,7 +272,7 @@ def _by_site(what: str, given: object) -> Mapping:
 
 def _as_tensor(what: str, site: Site, given: object) -> Tensor:
     try:
-        value = torch.as_tensor(given)
+        value = torch.as_tensor(given, device=getattr(given, "device", None))
     except (TypeError, ValueError, RuntimeError) as error:
         shape = list(site.shape if what == "value" else site.batch_shape)
         raise OptionError(

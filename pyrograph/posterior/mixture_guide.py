@@ -112,7 +112,7 @@ class MixtureGuide(JointGuide):
             parameters.append({"loc": torch.zeros_like(loc), **width})
         root = state.get("scale_tril_unconstrained")
         if root is not None:
-            root = torch.eye(root.shape[-1]).to(root).expand_as(root)
+            root = torch.eye(root.shape[-1], device="cpu").to(root).expand_as(root)
         guide = cls(sites, torch.zeros_like(state["logits_unconstrained"]), parameters, root)
         guide.load_state_dict(state)
         return guide

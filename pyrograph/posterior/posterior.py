@@ -162,8 +162,8 @@ def draw_indices(weights: Tensor, num_samples: int) -> Tensor:
         OptionError: ``num_samples`` is not a whole number, at least 0.
     """
     num_samples = number_of_draws(num_samples)
-    offset = torch.rand((), dtype=torch.float64)
-    ticks = (torch.arange(num_samples, dtype=torch.float64) + offset) / num_samples
+    offset = torch.rand((), dtype=torch.float64, device="cpu")
+    ticks = (torch.arange(num_samples, dtype=torch.float64, device="cpu") + offset) / num_samples
     ends = weights.detach().double().cpu().cumsum(0)
     index = torch.searchsorted(ends / ends[-1], ticks, right=True).clamp_max(len(weights) - 1)
-    return index[torch.randperm(num_samples)].to(weights.device)
+    return index[torch.randperm(num_samples, device="cpu")].to(weights.device)

@@ -96,8 +96,11 @@ def on_edge(support: Constraint, value: Tensor) -> Tensor:
     while isinstance(support, constraints.independent):
         support = support.base_constraint
     if isinstance(support, constraints.interval | constraints.half_open_interval):
-        lower, upper = torch.as_tensor(support.lower_bound), torch.as_tensor(support.upper_bound)
-        return (value <= lower.to(value)) | (value >= upper.to(value))
+        lower, upper = (
+            torch.as_tensor(bound, dtype=value.dtype, device=value.device)
+            for bound in (support.lower_bound, support.upper_bound)
+        )
+        return (value <= lower) | (value >= upper)
     if isinstance(support, type(constraints.simplex)):
         return value <= 0
     return torch.zeros_like(value, dtype=torch.bool)

@@ -83,7 +83,9 @@ class _Walk:
     def __init__(self, program: LocalProgram, given: Collection[int]):
         self.forms: list[Form] = []
         self._buffers = {
-            leaf: torch.full((size,), self._number(CONSTANT if leaf in given else Form(1)))
+            leaf: torch.full(
+                (size,), self._number(CONSTANT if leaf in given else Form(1)), device="cpu"
+            )
             for leaf, size in enumerate(program.leaf_sizes)
         }
 
@@ -116,7 +118,7 @@ class _Walk:
         """What becomes of rows of forms ``[count, k]``, each kind of row asked about once."""
         kinds, which = rows.unique(dim=0, return_inverse=True)
         found = [self._number(of([self.forms[k] for k in kind])) for kind in kinds.tolist()]
-        return torch.tensor(found)[which]
+        return torch.tensor(found, device="cpu")[which]
 
     def step(self, line: Line, may_switch: bool) -> bool:
         """Whether the line switches."""

@@ -66,7 +66,7 @@ class Demand:
         if high < 0:
             parts = [(LEAVES, None)]
         elif low > 0:
-            first, last = tape.step_of(torch.tensor([low, high])).tolist()
+            first, last = tape.step_of(torch.tensor([low, high], device="cpu")).tolist()
             parts = [(first, None)] if first == last else self._parts(ids)
         else:
             parts = self._parts(ids)
@@ -138,7 +138,7 @@ class Demand:
     def leaf_pairs(self) -> tuple[Tensor, Tensor]:
         """All (row, leaf) demands, unordered, with repeats."""
         if not self.leaf_ids:
-            empty = torch.zeros(0, dtype=torch.int64)
+            empty = torch.zeros(0, dtype=torch.int64, device="cpu")
             return empty, empty
         return torch.cat(self.leaf_rows), torch.cat(self.leaf_ids)
 
@@ -150,9 +150,9 @@ def scopes(tape: Tape, ids: Tensor, node_of_leaf: Tensor) -> tuple[Tensor, Tenso
         CSR ``(ptr [len(ids) + 1], nodes)``, nodes ascending within a row.
     """
     num_nodes = int(node_of_leaf.max()) + 1 if len(node_of_leaf) else 1
-    rows, leaves = Demand(tape, ids, torch.arange(len(ids))).leaf_pairs()
+    rows, leaves = Demand(tape, ids, torch.arange(len(ids), device="cpu")).leaf_pairs()
     pairs = (rows * num_nodes + node_of_leaf[leaves]).unique()
     row = torch.div(pairs, num_nodes, rounding_mode="floor")
-    ptr = torch.zeros(len(ids) + 1, dtype=torch.int64)
+    ptr = torch.zeros(len(ids) + 1, dtype=torch.int64, device="cpu")
     ptr[1:] = torch.bincount(row, minlength=len(ids)).cumsum(0)
     return ptr, pairs - row * num_nodes

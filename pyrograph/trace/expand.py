@@ -51,8 +51,8 @@ class Children:
     @staticmethod
     def join(parts: list[Children]) -> Children:
         if not parts:
-            empty = torch.zeros(0, dtype=torch.int64)
-            return Children(empty, torch.zeros(0, dtype=torch.float64), empty)
+            empty = torch.zeros(0, dtype=torch.int64, device="cpu")
+            return Children(empty, torch.zeros(0, dtype=torch.float64, device="cpu"), empty)
         return Children(
             torch.cat([p.source for p in parts]),
             torch.cat([p.coef for p in parts]),
@@ -99,12 +99,14 @@ class Expander:
 
     def branches(self, ids: Tensor) -> Tensor:
         """Whether following this number can meet a sum of two latent terms."""
-        table = torch.tensor([self._can_branch[k] for k in range(len(self.tape.steps))] + [False])
+        table = torch.tensor(
+            [self._can_branch[k] for k in range(len(self.tape.steps))] + [False], device="cpu"
+        )
         return torch.where(ids > 0, table[self.tape.step_of(ids)], False)
 
     def children(self, ids: Tensor) -> tuple[Tensor, Children]:
         """``(expands [m], children)``; what does not expand is a term of its own."""
-        expands = torch.zeros(len(ids), dtype=torch.bool)
+        expands = torch.zeros(len(ids), dtype=torch.bool, device="cpu")
         parts: list[Children] = []
         todo = self.branches(ids).nonzero().squeeze(1)
         if not len(todo):
@@ -212,7 +214,11 @@ class Expander:
         neither = ~(expand_a | expand_b)
         if keep_others and bool(neither.any()):
             ids = self._emit(rule, a[neither], b[neither])
-            parts.append(Children(source[neither], torch.ones(len(ids), dtype=torch.float64), ids))
+            parts.append(
+                Children(
+                    source[neither], torch.ones(len(ids), dtype=torch.float64, device="cpu"), ids
+                )
+            )
         if rule is PRODUCT and bool(expand_a.any()):
             done, squares = self._by_differences(of_a, b, source)
             parts.append(squares)
@@ -236,8 +242,8 @@ class Expander:
         if not bool(both.any()) or int(count.sum()) > MAX_TERMS:
             return torch.zeros_like(both), Children.join([])
         # every term of one with every term of the other
-        left = torch.arange(len(count)).repeat_interleave(count)
-        right = torch.arange(len(left)) + (start - count.cumsum(0) + count)[left]
+        left = torch.arange(len(count), device="cpu").repeat_interleave(count)
+        right = torch.arange(len(left), device="cpu") + (start - count.cumsum(0) + count)[left]
         apart = of_a.ids[left] != of_b.ids[right]
         left, right = left[apart], right[apart]
         ends = (Operand(ids, None, self.dtype) for ids in (of_a.ids[left], of_b.ids[right]))
@@ -249,7 +255,7 @@ class Expander:
     def _adds_up_to_zero(self, terms: Children, count: int) -> Tensor:
         """``[count]``: whether a sum's coefficients, all of numbers that are no sums themselves,
         add up to zero, and not just for now."""
-        total = torch.zeros(count, dtype=torch.float64)
+        total = torch.zeros(count, dtype=torch.float64, device="cpu")
         if terms.coef.requires_grad:
             return total.bool()
         total.index_add_(0, terms.source, terms.coef)
@@ -294,13 +300,15 @@ def _read(operand: Operand | float, block: Tensor) -> tuple[Tensor, Tensor]:
     """Ids and constant values ``[len(block), core]`` of an operand or a Python number."""
     n = len(block)
     if not isinstance(operand, Operand):
-        value = torch.tensor([[float(operand)]], dtype=torch.float64)
-        return torch.zeros(n, 1, dtype=torch.int64), value.expand(n, 1)
-    values = torch.zeros(1, 1, dtype=torch.float64)
+        value = torch.tensor([[float(operand)]], dtype=torch.float64, device="cpu")
+        return torch.zeros(n, 1, dtype=torch.int64, device="cpu"), value.expand(n, 1)
+    values = torch.zeros(1, 1, dtype=torch.float64, device="cpu")
     if operand.values is not None:
         values = operand.values.reshape(operand.values.shape[0], -1)
         values = (values[block] if values.shape[0] > 1 else values).to(torch.float64)
     if operand.ids is None:
-        return torch.zeros(1, 1, dtype=torch.int64).expand(n, values.shape[1]), values.expand(n, -1)
+        return torch.zeros(1, 1, dtype=torch.int64, device="cpu").expand(
+            n, values.shape[1]
+        ), values.expand(n, -1)
     ids = operand.ids[block].reshape(n, -1)
     return ids, values.expand(ids.shape)

@@ -37,7 +37,7 @@ def _gather(buffer: int, positions: Tensor | None, size: int) -> Gather:
     n = len(positions)
     start = int(positions[0])
     if int(positions[-1]) == start + n - 1 and (
-        n == 1 or bool((positions == torch.arange(start, start + n)).all())
+        n == 1 or bool((positions == torch.arange(start, start + n, device="cpu")).all())
     ):
         return Gather(buffer) if n == size else Gather(buffer, start, start + n)
     return Gather(buffer, index=positions)
@@ -139,9 +139,9 @@ class LocalProgram:
             hole = (ids.reshape(-1) == 0).nonzero().squeeze(1)
             rest = constant.expand(count, *core).reshape(-1)[hole].unsqueeze(-1)
             placed.append(hole)
-        order = torch.empty(size, dtype=torch.int64)
-        order[torch.cat(placed)] = torch.arange(size)
-        in_place = bool((order == torch.arange(size)).all())
+        order = torch.empty(size, dtype=torch.int64, device="cpu")
+        order[torch.cat(placed)] = torch.arange(size, device="cpu")
+        in_place = bool((order == torch.arange(size, device="cpu")).all())
         return Read((count, *core), operand.dtype, rest, gathers, None if in_place else order)
 
     def _shrunk(self, read: Read, per_block: int) -> Read:
@@ -178,7 +178,7 @@ class LocalProgram:
         positions = piece.request.positions
         if width > 1:
             n = len(piece.request.tokens)
-            positions = torch.arange(n) if positions is None else positions
+            positions = torch.arange(n, device="cpu") if positions is None else positions
             positions = positions * width + piece.within
         buffer = base + piece.source
         yield (
@@ -219,7 +219,7 @@ class LocalProgram:
     def leaves_read(self, leaf: int) -> Tensor:
         """Rows of a leaf buffer that are read, ascending."""
         size = self.leaf_sizes[leaf]
-        is_read = torch.zeros(size, dtype=torch.bool)
+        is_read = torch.zeros(size, dtype=torch.bool, device="cpu")
         for gather in self._gathers_of(leaf):
             rows = slice(gather.start, gather.stop) if gather.index is None else gather.index.cpu()
             is_read[rows] = True
@@ -237,8 +237,8 @@ class LocalProgram:
         """
         place: dict[int, Tensor] = {}
         for leaf, rows in kept.items():
-            place[leaf] = torch.full((self.leaf_sizes[leaf],), -1)
-            place[leaf][rows] = torch.arange(len(rows))
+            place[leaf] = torch.full((self.leaf_sizes[leaf],), -1, device="cpu")
+            place[leaf][rows] = torch.arange(len(rows), device="cpu")
 
         def moved_gather(gather: Gather) -> Gather:
             if gather.buffer not in place:

@@ -48,7 +48,7 @@ class Point:
 
     @property
     def log_prob(self) -> Tensor:
-        return sum(self.log_probs.values(), torch.zeros((), dtype=torch.float64))
+        return sum(self.log_probs.values(), torch.zeros((), dtype=torch.float64, device="cpu"))
 
 
 def refuse_unscored(msg: dict) -> None:
@@ -132,7 +132,7 @@ class _Draw(Messenger):
 
 
 def check_fixed(name: str, value: object, fn: Any) -> Tensor:
-    value = torch.as_tensor(value)
+    value = torch.as_tensor(value, device=getattr(value, "device", None))
     shape = fn.batch_shape + fn.event_shape
     if value.shape != shape:
         raise ShapeMismatch(
@@ -226,7 +226,7 @@ def log_probs_at(
 
 def _log_probs(trace: poutine.Trace) -> dict[str, Tensor]:
     return {
-        name: torch.as_tensor(site["log_prob_sum"])
+        name: torch.as_tensor(site["log_prob_sum"], device="cpu")
         for name, site in trace.nodes.items()
         if site["type"] == "sample" and not site_is_subsample(site)
     }

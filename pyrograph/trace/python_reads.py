@@ -143,7 +143,9 @@ class PythonReads(TorchFunctionMode):
             and self.recorder.is_latent(only)
         ):
             with self, self.recorder:
-                x.copy_(torch.where(only, torch.as_tensor(value, dtype=x.dtype), x))
+                x.copy_(
+                    torch.where(only, torch.as_tensor(value, dtype=x.dtype, device=x.device), x)
+                )
             return
         Tensor.__setitem__(x, index, value)
 

@@ -371,7 +371,7 @@ class Recorder(TorchDispatchMode):
         """``[count]``, True where a block reads no latent (parts of a tensor may be constant)."""
         if any(o.values is None for o in operands):
             return None
-        constant = torch.ones(count, dtype=torch.bool)
+        constant = torch.ones(count, dtype=torch.bool, device="cpu")
         for o in operands:
             if o.ids is not None:
                 constant &= (o.ids == 0).reshape(count, -1).all(1)
@@ -392,7 +392,7 @@ class Recorder(TorchDispatchMode):
     def sites_behind(self, t: Tensor) -> str:
         """The latent sites a tensor was computed from, for messages."""
         by_first = [s.first for s in self.steps]
-        starts = torch.tensor(by_first, dtype=torch.int64)
+        starts = torch.tensor(by_first, dtype=torch.int64, device="cpu")
         todo, seen, leaves = [self.ids_or_zero(t).reshape(-1).unique()], set(), set()
         while todo:
             ids = todo.pop()
@@ -401,7 +401,7 @@ class Recorder(TorchDispatchMode):
                 if k not in seen:
                     seen.add(k)
                     todo += [
-                        torch.as_tensor(o.ids).reshape(-1).unique()
+                        torch.as_tensor(o.ids, device="cpu").reshape(-1).unique()
                         for o in self.steps[k].operands
                         if o.ids is not None
                     ]

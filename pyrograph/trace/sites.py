@@ -146,7 +146,7 @@ def draw(fn: object, name: str) -> Tensor:
             f"condition on it, or give it a distribution with a `sample` method."
         ) from error
     shape = transform.inverse_shape(fn.batch_shape + fn.event_shape)
-    return transform(4 * torch.rand(shape) - 2).detach()
+    return transform(4 * torch.rand(shape, device="cpu") - 2).detach()
 
 
 def draw_apart(fn: object, name: str, other: Tensor | None) -> Tensor:
@@ -176,7 +176,7 @@ def _further_states(fn: object, value: Tensor, other: Tensor) -> Iterator[Tensor
     """In their shape: some of a finite event's states, else ``other``'s neighbours if there are."""
     states = enumeration(fn)
     if states is not None:
-        for k in torch.randperm(len(states))[:STATES_TRIED].tolist():
+        for k in torch.randperm(len(states), device="cpu")[:STATES_TRIED].tolist():
             yield states[k].expand(other.shape)
         return
     for state in (other + 1, other - 1):

@@ -163,7 +163,7 @@ def _fits(line: Line) -> bool:
         return False
     if all(read.num_rows < line.count for read in line.reads):
         return False
-    empty = [torch.empty(0, 0, dtype=read.dtype) for read in line.reads]
+    empty = [torch.empty(0, 0, dtype=read.dtype, device="cpu") for read in line.reads]
     queue = iter(empty)
     template, options = line.rule.static
     out = _binding(line.rule.func)(

@@ -37,9 +37,9 @@ class _Level:
     is_sum: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
-        self.chain_constant = torch.zeros(len(self.ids), dtype=torch.float64)
-        self.sum_constant = torch.zeros(len(self.ids), dtype=torch.float64)
-        self.is_sum = torch.zeros(len(self.ids), dtype=torch.bool)
+        self.chain_constant = torch.zeros(len(self.ids), dtype=torch.float64, device="cpu")
+        self.sum_constant = torch.zeros(len(self.ids), dtype=torch.float64, device="cpu")
+        self.is_sum = torch.zeros(len(self.ids), dtype=torch.bool, device="cpu")
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def split(tape: Tape, ids: Tensor, node_of_leaf: Tensor, dtype: torch.dtype) -> 
     rows = (arity > 1).nonzero().squeeze(1)
     levels = _expand(tape, ids, rows, dtype)
     if len(levels) == 1:
-        return Terms(ids, torch.arange(len(ids)), ptr, nodes, _nothing())
+        return Terms(ids, torch.arange(len(ids), device="cpu"), ptr, nodes, _nothing())
     num_nodes = int(node_of_leaf.max()) + 1
     final = _collapse(tape, levels, node_of_leaf, num_nodes)
     return _gather_terms(tape, ids, ptr, nodes, final, num_nodes, dtype)
@@ -78,17 +78,17 @@ def _expand(tape: Tape, ids: Tensor, rows: Tensor, dtype: torch.dtype) -> list[_
     expander = Expander(tape, dtype)
     keep = expander.branches(ids[rows])
     rows = rows[keep]
-    level = _Level(rows, torch.ones(len(rows), dtype=torch.float64), ids[rows], rows)
+    level = _Level(rows, torch.ones(len(rows), dtype=torch.float64, device="cpu"), ids[rows], rows)
     levels = [level]
     while len(level.ids):
         following: list[_Level] = []
-        pending = torch.arange(len(level.ids))
+        pending = torch.arange(len(level.ids), device="cpu")
         while len(pending):
             expands, found = expander.children(level.ids[pending])
             latent = found.ids != 0
             num_latent = torch.bincount(found.source[latent], minlength=len(pending))
             coef = level.coef[pending][found.source] * found.coef
-            constant = torch.zeros(len(pending), dtype=torch.float64)
+            constant = torch.zeros(len(pending), dtype=torch.float64, device="cpu")
             constant.index_add_(0, found.source[~latent], coef[~latent])
             single = expands & (num_latent == 1)
             many = expands & (num_latent > 1)
@@ -145,7 +145,7 @@ class _Final:
 
 
 def _nothing() -> Tensor:
-    return torch.zeros((), dtype=torch.float64)
+    return torch.zeros((), dtype=torch.float64, device="cpu")
 
 
 def _reaches(
@@ -158,7 +158,7 @@ def _reaches(
         atoms = (~level.is_sum).nonzero().squeeze(1)
         ptr, nodes = scopes(tape, level.ids[atoms], node_of_leaf)
         owner = atoms.repeat_interleave(ptr.diff())
-        biggest = torch.zeros(len(level.ids), dtype=torch.int64)
+        biggest = torch.zeros(len(level.ids), dtype=torch.int64, device="cpu")
         biggest[atoms] = ptr.diff()
         if reaches:
             below, parent = reaches[0], levels[depth + 1].parent
@@ -176,7 +176,9 @@ def _reaches(
 def _collapse(tape: Tape, levels: list[_Level], node_of_leaf: Tensor, num_nodes: int) -> _Final:
     """Put sums back together wherever one of their terms reads as much as the whole."""
     reaches = _reaches(tape, levels, node_of_leaf, num_nodes)
-    active = torch.ones(len(levels[0].ids), dtype=torch.bool)  # no ancestor was put together
+    active = torch.ones(
+        len(levels[0].ids), dtype=torch.bool, device="cpu"
+    )  # no ancestor was put together
     chosen: list[Tensor] = []
     owners: list[Tensor] = []
     nodes: list[Tensor] = []
@@ -189,8 +191,8 @@ def _collapse(tape: Tape, levels: list[_Level], node_of_leaf: Tensor, num_nodes:
         freed_here = level.chain_constant[freed].sum() + level.sum_constant[is_open].sum()
         constant = constant + freed_here
         terms = whole.nonzero().squeeze(1)
-        rank = torch.zeros(len(whole), dtype=torch.int64)
-        rank[terms] = torch.arange(num_terms, num_terms + len(terms))
+        rank = torch.zeros(len(whole), dtype=torch.int64, device="cpu")
+        rank[terms] = torch.arange(num_terms, num_terms + len(terms), device="cpu")
         mine = whole[reach.owner]
         chosen.append(terms)
         owners.append(rank[reach.owner[mine]])
@@ -200,9 +202,9 @@ def _collapse(tape: Tape, levels: list[_Level], node_of_leaf: Tensor, num_nodes:
             active = is_open[levels[depth + 1].parent]
     owner, node = torch.cat(owners), torch.cat(nodes)
     order = torch.argsort(owner * num_nodes + node)
-    ptr = torch.zeros(num_terms + 1, dtype=torch.int64)
+    ptr = torch.zeros(num_terms + 1, dtype=torch.int64, device="cpu")
     ptr[1:] = torch.bincount(owner, minlength=num_terms).cumsum(0)
-    is_root = torch.arange(num_terms) < len(chosen[0])
+    is_root = torch.arange(num_terms, device="cpu") < len(chosen[0])
     row, ids, coef = (
         torch.cat([getattr(level, name)[t] for level, t in zip(levels, chosen, strict=True)])
         for name in ("row", "ids", "coef")
@@ -221,7 +223,7 @@ def _gather_terms(
 ) -> Terms:
     """Add up terms of equal scope within an element; keep elements that stayed whole."""
     split_rows = final.row[~final.is_root].unique()
-    whole = torch.ones(len(ids), dtype=torch.bool)
+    whole = torch.ones(len(ids), dtype=torch.bool, device="cpu")
     whole[split_rows] = False
     kept = whole.nonzero().squeeze(1)
 
@@ -231,25 +233,29 @@ def _gather_terms(
     start = final.ptr[:-1][part]
     # Scopes are compared by sums of random labels; two differ unseen with probability 2^-62.
     label = torch.from_numpy(np.random.default_rng(0).integers(0, 1 << 62, num_nodes))
-    running = torch.zeros(len(final.nodes) + 1, dtype=torch.int64)
+    running = torch.zeros(len(final.nodes) + 1, dtype=torch.int64, device="cpu")
     running[1:] = label[final.nodes].cumsum(0)
     mark = running[start + length] - running[start]
     order = torch.from_numpy(np.lexsort((np.arange(len(row)), mark.numpy(), row.numpy())))
     row, part_ids, coef, mark = row[order], part_ids[order], coef[order], mark[order]
     start, length = start[order], length[order]
-    new = torch.ones(len(row), dtype=torch.bool)
+    new = torch.ones(len(row), dtype=torch.bool, device="cpu")
     new[1:] = (row[1:] != row[:-1]) | (mark[1:] != mark[:-1])
     factor = new.cumsum(0) - 1
     head = new.nonzero().squeeze(1)
     count = torch.bincount(factor, minlength=len(head))
 
-    factor_ids = torch.zeros(len(head), dtype=torch.int64)
+    factor_ids = torch.zeros(len(head), dtype=torch.int64, device="cpu")
     for k in count.unique().tolist():
         which = (count == k).nonzero().squeeze(1)
-        at = head[which].unsqueeze(1) + torch.arange(k)
+        at = head[which].unsqueeze(1) + torch.arange(k, device="cpu")
         c = coef[at]
         is_plain = k == 1 and not c.requires_grad
-        plain = (c[:, 0] == 1.0) if is_plain else torch.zeros(len(which), dtype=torch.bool)
+        plain = (
+            (c[:, 0] == 1.0)
+            if is_plain
+            else torch.zeros(len(which), dtype=torch.bool, device="cpu")
+        )
         factor_ids[which[plain]] = part_ids[at[plain, 0]]
         summed = (~plain).nonzero().squeeze(1)
         if len(summed):
@@ -268,8 +274,8 @@ def _gather_terms(
     second = pool[torch.minimum(starts + 1, starts + lengths - 1)]
     order = torch.from_numpy(np.lexsort((second.numpy(), first_node.numpy(), all_row.numpy())))
     lengths, starts = lengths[order], starts[order]
-    out_ptr = torch.zeros(len(order) + 1, dtype=torch.int64)
+    out_ptr = torch.zeros(len(order) + 1, dtype=torch.int64, device="cpu")
     out_ptr[1:] = lengths.cumsum(0)
-    offset = torch.arange(int(out_ptr[-1])) - out_ptr[:-1].repeat_interleave(lengths)
+    offset = torch.arange(int(out_ptr[-1]), device="cpu") - out_ptr[:-1].repeat_interleave(lengths)
     out_nodes = pool[starts.repeat_interleave(lengths) + offset]
     return Terms(all_ids[order], all_row[order], out_ptr, out_nodes, final.constant)

@@ -88,7 +88,7 @@ class Tape:
         self._index()
 
     def _index(self) -> None:
-        self.starts = torch.tensor([s.first for s in self.steps], dtype=torch.int64)
+        self.starts = torch.tensor([s.first for s in self.steps], dtype=torch.int64, device="cpu")
 
     @property
     def next_id(self) -> int:
@@ -106,7 +106,7 @@ class Tape:
         level = 1 + max((s.level for s in self.steps), default=0)
         self.steps.append(Step(rule, first, count, width, operands, level, dtype))
         self._index()
-        return torch.arange(first, first + count * width)
+        return torch.arange(first, first + count * width, device="cpu")
 
     def step_of(self, ids: Tensor) -> Tensor:
         """Position of the step that yields each id (all ids positive)."""
@@ -126,17 +126,19 @@ def _same(a: Tensor | float, b: Tensor | float) -> bool:
 def _stack_ids(parts: list[Operand], counts: list[int]) -> Tensor:
     """Ids of all parts, ``[sum(counts), *core]``."""
     if all(isinstance(p.ids, range) for p in parts):
-        start = torch.tensor([p.ids.start for p in parts])
-        step = torch.tensor([p.ids.step for p in parts])
+        start = torch.tensor([p.ids.start for p in parts], device="cpu")
+        step = torch.tensor([p.ids.step for p in parts], device="cpu")
         if len(counts) == sum(counts):
             return start
-        count = torch.tensor(counts)
-        offset = torch.arange(int(count.sum())) - (count.cumsum(0) - count).repeat_interleave(count)
+        count = torch.tensor(counts, device="cpu")
+        offset = torch.arange(int(count.sum()), device="cpu") - (
+            count.cumsum(0) - count
+        ).repeat_interleave(count)
         return start.repeat_interleave(count) + step.repeat_interleave(count) * offset
     tensors = []
     for p in parts:
         if isinstance(p.ids, range):
-            tensors.append(torch.arange(p.ids.start, p.ids.stop, p.ids.step))
+            tensors.append(torch.arange(p.ids.start, p.ids.stop, p.ids.step, device="cpu"))
         else:
             tensors.append(p.ids)
     return torch.cat(tensors)
@@ -150,10 +152,12 @@ def _stack_values(parts: list[Operand], counts: list[int]) -> Tensor | None:
     if all(p.values is not None and not isinstance(p.values, Tensor) for p in parts):
         numbers = [p.values for p in parts]
         if all(v == numbers[0] for v in numbers):
-            return torch.tensor(numbers[:1], dtype=head.dtype)
-        values = torch.tensor(numbers, dtype=head.dtype)
+            return torch.tensor(numbers[:1], dtype=head.dtype, device="cpu")
+        values = torch.tensor(numbers, dtype=head.dtype, device="cpu")
         return (
-            values if len(counts) == sum(counts) else values.repeat_interleave(torch.tensor(counts))
+            values
+            if len(counts) == sum(counts)
+            else values.repeat_interleave(torch.tensor(counts, device="cpu"))
         )
     uniform = isinstance(head.values, Tensor) and head.values.shape[0] == 1 and head.ids is None
     if uniform and all(_same(p.values, head.values) for p in parts[1:]):
@@ -164,7 +168,7 @@ def _stack_values(parts: list[Operand], counts: list[int]) -> Tensor | None:
         if isinstance(p.values, Tensor):
             v = p.values.to(head.dtype)
         else:  # a number keeps its digits: by way of a tensor of the default dtype it would not
-            v = torch.tensor(p.values or 0, dtype=head.dtype)
+            v = torch.tensor(p.values or 0, dtype=head.dtype, device="cpu")
         tensors.append(v.expand(n, *core))
     return torch.cat(tensors)
 
@@ -175,7 +179,7 @@ def _stack(parts: list[Operand], counts: list[int]) -> tuple[Operand, Tensor | N
     if head.pool:
         if all(_same(p.values, head.values) for p in parts[1:]):
             return head, None
-        sizes = torch.tensor([p.values.shape[1] for p in parts])
+        sizes = torch.tensor([p.values.shape[1] for p in parts], device="cpu")
         pool = torch.cat([p.values for p in parts], 1)
         return head._replace(values=pool), sizes.cumsum(0) - sizes
     ids = None if head.ids is None else _stack_ids(parts, counts)
@@ -190,7 +194,7 @@ def merge(steps: list[Step]) -> tuple[Tape, Callable[[Tensor], Tensor]]:
         groups.setdefault((k,) if alone else step.key(), []).append(k)
     members = sorted(groups.values(), key=lambda ks: steps[ks[0]].level)
 
-    starts = torch.tensor([s.first for s in steps], dtype=torch.int64)
+    starts = torch.tensor([s.first for s in steps], dtype=torch.int64, device="cpu")
     sizes = [s.count * s.width for s in steps]
     new_first = [0] * len(steps)
     free = 1
@@ -198,7 +202,7 @@ def merge(steps: list[Step]) -> tuple[Tape, Callable[[Tensor], Tensor]]:
         for k in ks:
             new_first[k] = free
             free += sizes[k]
-    shift = torch.tensor(new_first, dtype=torch.int64) - starts
+    shift = torch.tensor(new_first, dtype=torch.int64, device="cpu") - starts
     unmoved = not bool(shift.any())
 
     def renumber(ids: Tensor) -> Tensor:
@@ -216,7 +220,7 @@ def merge(steps: list[Step]) -> tuple[Tape, Callable[[Tensor], Tensor]]:
         for parts in zip(*(s.operands for s in group), strict=True):
             operand, next_move = _stack(list(parts), counts)
             if move is not None:
-                move = torch.repeat_interleave(move, torch.tensor(counts))
+                move = torch.repeat_interleave(move, torch.tensor(counts, device="cpu"))
                 operand = operand._replace(values=operand.values.expand(len(move)) + move)
             if operand.ids is not None:
                 operand = operand._replace(ids=renumber(operand.ids))

@@ -98,13 +98,13 @@ class _Writer:
         table = np.zeros((len(self.table), max(cards)))
         for row, own in zip(table, self.table, strict=True):
             row[: len(own)] = own
-        none = torch.full((len(table),), torch.nan, dtype=torch.float64)
+        none = torch.full((len(table),), torch.nan, dtype=torch.float64, device="cpu")
         weights = np.concatenate([np.zeros(0), *self.weight])
         return Circuit(
             units,
             Domain(cards, units.var[units.kind == INPUT]),
-            torch.as_tensor(weights).log(),
-            torch.as_tensor(table).log(),
+            torch.from_numpy(weights).log(),
+            torch.from_numpy(table).log(),
             none,
             none.clone(),
         )

@@ -31,7 +31,7 @@ def draw_missing(circuit: Circuit, table: Table, num_draws: int) -> Table:
 
 def _drawn(circuit: Circuit, codes: np.ndarray) -> np.ndarray:
     units = circuit.units
-    at = circuit.leaves.log_prob(circuit.domain.check(torch.as_tensor(codes)))
+    at = circuit.leaves.log_prob(circuit.domain.check(torch.from_numpy(codes)))
     values = circuit.layers.all_values(at, circuit.log_weights).numpy()  # [N, B]
     log_weights = circuit.log_weights.numpy()
     edge_of_sum = np.cumsum(units.edge_is_sum) - 1
@@ -63,5 +63,5 @@ def _drawn(circuit: Circuit, codes: np.ndarray) -> np.ndarray:
 def _choose(share: np.ndarray) -> np.ndarray:
     """Of columns ``[k, n]``, one index each, in proportion."""
     ends = share.cumsum(0)
-    u = torch.rand(share.shape[1], dtype=torch.float64).numpy()
+    u = torch.rand(share.shape[1], dtype=torch.float64, device="cpu").numpy()
     return (u * ends[-1] >= ends).sum(0).clip(max=len(share) - 1)

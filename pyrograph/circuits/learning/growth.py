@@ -131,7 +131,7 @@ class Growth:
             for flow, product in zip(unit.counts[0].tolist(), unit.products, strict=True):
                 if flow > 0:
                     key = {"flow": -flow, "dependence": -flow * most}.get(self.edge)
-                    key = float(torch.rand(())) if key is None else key
+                    key = float(torch.rand((), device="cpu")) if key is None else key
                     heapq.heappush(self._heap, (key, flow, number, product, UNKNOWN))
 
     def _variable(self, top: int, rows: np.ndarray) -> tuple[float, int]:
@@ -144,7 +144,7 @@ class Growth:
         if not varying:
             return 0.0, UNKNOWN
         if self.variable == "random":
-            return math.inf, varying[int(torch.randint(len(varying), ()))]
+            return math.inf, varying[int(torch.randint(len(varying), (), device="cpu"))]
         one_hot = self._one_hot[np.ix_(rows, np.concatenate([self._columns[v] for v in varying]))]
         first = np.concatenate([[0], np.cumsum([self.table.cards[v] for v in varying])])
         counts = (one_hot * weight[:, None]).T @ one_hot

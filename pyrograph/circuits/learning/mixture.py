@@ -51,7 +51,7 @@ class Mixture:
         self.log_mixing = np.full(num_components, -np.log(num_components))
         shape = (len(splitting.codes), num_components)
         # each row mostly in one component, drawn at random
-        start = torch.rand(shape, dtype=torch.float64).log().neg().pow(4).numpy()
+        start = torch.rand(shape, dtype=torch.float64, device="cpu").log().neg().pow(4).numpy()
         self._maximise(start / start.sum(1, keepdims=True))
 
     def step(self) -> np.ndarray:

@@ -113,7 +113,7 @@ def learn_strudel(
             table.tensor(),
             cards=table.cards,
             smoothing=smoothing,
-            weights=torch.as_tensor(table.weight),
+            weights=torch.from_numpy(table.weight),
         )
         completed = draw_missing(start, table, num_completions)
     growth = Growth(completed, checked, smoothing, shrinkage, copy_depth, edge, variable)

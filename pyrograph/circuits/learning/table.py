@@ -42,7 +42,7 @@ class Table:
 
     def tensor(self) -> Tensor:
         """The codes as a circuit reads them."""
-        return torch.as_tensor(self.codes)
+        return torch.from_numpy(self.codes)
 
     def one_hot(self) -> np.ndarray:
         """``[U, sum of cards]``; a missing value has no one."""

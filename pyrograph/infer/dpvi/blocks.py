@@ -25,7 +25,7 @@ MOST_PAIR_BLOCKS, MOST_PAIR_SCORES, AT_ONCE = 64, 2**26, 2**24
 def node_blocks(pointer: Tensor, index: Tensor) -> list[Tensor]:
     """Blocks ``[n, 1]`` of a Markov graph, CSR of its open neighbourhoods."""
     colours = colour(pointer.cpu(), index.cpu())
-    every = torch.arange(len(colours))
+    every = torch.arange(len(colours), device="cpu")
     return [every[colours == k].unsqueeze(1) for k in range(int(colours.max()) + 1)]
 
 
@@ -73,7 +73,7 @@ def blocks_of(kind: str, network: Network, pointer: Tensor, index: Tensor) -> li
     if kind == "block":
         return node_blocks(pointer, index)
     if kind != "pair":
-        return [torch.arange(network.num_nodes).unsqueeze(1)]
+        return [torch.arange(network.num_nodes, device="cpu").unsqueeze(1)]
     found = pair_blocks(pointer, index)
     if found is None:
         raise OptionError(

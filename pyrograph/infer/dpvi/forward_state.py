@@ -75,7 +75,7 @@ class Sums:
         self.by_product = same and self._is_in_range()
         self.rows, self.symbols, start = [], [], 0
         for term, (_, d) in zip(normal, widths, strict=True):
-            own = torch.arange(start, start + d)
+            own = torch.arange(start, start + d, device="cpu")
             self.rows.append((term, torch.cat([own, self.dims + own])))
             start += d
         start += self.dims

@@ -50,7 +50,7 @@ class Labellings:
             )
         ]
         self._clusters = program.clusters(labels)
-        self._score = torch.zeros(0)
+        self._score = torch.zeros(0, device="cpu")
         #: Elements come in by it, until anything else is asked.
         self._pass: ForwardPass | None = None
         self._sums: Sums | None = None

@@ -170,7 +170,7 @@ def read_labelled(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Label
     for name in (*mixtures, *relations):
         _refuse_batched(name, first.nodes[name])
     others = {
-        name: torch.as_tensor(first.nodes[name]["log_prob_sum"])
+        name: torch.as_tensor(first.nodes[name]["log_prob_sum"], device="cpu")
         for name in _statements(first) - {*priors, *mixtures, *relations}
     }
     like = next(iter(priors.values())).alpha
@@ -228,7 +228,7 @@ def _refuse_scaled(name: str, node: Mapping[str, Any]) -> None:
     """Statistics of clusters are of whole statements, each counted once."""
     mask = node["mask"]
     whole = mask is None or mask is True or (torch.is_tensor(mask) and bool(mask.all()))
-    if not whole or bool(torch.as_tensor(node["scale"]).ne(1).any()):
+    if not whole or bool(torch.as_tensor(node["scale"], device="cpu").ne(1).any()):
         raise UnsupportedFactor(
             f'"{name}" is scaled or masked (poutine.scale, poutine.mask, a subsampled plate). '
             "Labels are scored by whole statements: leave that out; of data that are not to count, "
@@ -302,10 +302,10 @@ def _chosen_labels(sites: Mapping[str, Site]) -> list[dict[str, Tensor]]:
     generator = torch.Generator().manual_seed(0)
 
     def random(n: int) -> Tensor:
-        return by_appearance(torch.randint(max(1, n // 2), (n,), generator=generator))
+        return by_appearance(torch.randint(max(1, n // 2), (n,), generator=generator, device="cpu"))
 
     def in_clusters(n: int, k: int) -> Tensor:
-        return by_appearance(torch.randperm(n, generator=generator) % k)
+        return by_appearance(torch.randperm(n, generator=generator, device="cpu") % k)
 
     def every(labels_of: Callable[[int], Tensor]) -> dict[str, Tensor]:
         return {
@@ -313,10 +313,11 @@ def _chosen_labels(sites: Mapping[str, Site]) -> list[dict[str, Tensor]]:
             for name, site in sites.items()
         }
 
-    together = every(lambda n: torch.zeros(n, dtype=torch.int64))
+    together = every(lambda n: torch.zeros(n, dtype=torch.int64, device="cpu"))
+    apart = every(lambda n: torch.arange(n, device="cpu"))
     most = min(FEW, max(site.event_shape[0] for site in sites.values()) - 1)
     few = [every(lambda n, k=k: in_clusters(n, k)) for k in range(2, most + 1)]
-    return [together, every(torch.arange), *few, *(every(random) for _ in range(CHECKS))]
+    return [together, apart, *few, *(every(random) for _ in range(CHECKS))]
 
 
 def _statements(trace) -> set[str]:

@@ -74,7 +74,7 @@ def _in_random_orders(
     found = []
     for _ in range(ORDERS):
         empty = Labellings(program)
-        order = torch.randperm(len(empty.elements), generator=generator).tolist()
+        order = torch.randperm(len(empty.elements), generator=generator, device="cpu").tolist()
         found.append(empty.filtered([empty.elements[k] for k in order], num_particles))
     return found
 
@@ -101,7 +101,11 @@ def cooled(program: LabelledProgram, generator: torch.Generator) -> Labellings:
 def _drawn(score: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
     """A slot of every row ``[P]`` by ``softmax(score / temperature)``, the highest with Gumbel
     noise."""
-    noise = torch.empty(score.shape, dtype=score.dtype).exponential_(generator=generator).log()
+    noise = (
+        torch.empty(score.shape, dtype=score.dtype, device="cpu")
+        .exponential_(generator=generator)
+        .log()
+    )
     return (score / temperature - noise.to(score.device)).argmax(1)
 
 
@@ -112,7 +116,7 @@ def labels_of(name: str, value: Any, option: str) -> Tensor:
         OptionError: they are something else.
     """
     try:
-        value = torch.as_tensor(value)
+        value = torch.as_tensor(value, device=getattr(value, "device", None))
         is_whole = not bool((value.long() != value).any())
     except (TypeError, ValueError, RuntimeError) as error:
         raise OptionError(f'{option}= of "{name}" is no tensor of labels: {error}') from error

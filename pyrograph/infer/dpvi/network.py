@@ -117,7 +117,7 @@ class Network:
         """
         constant = graph.constant.detach().double()
         cards = [
-            torch.full((s.num_nodes,), s.cardinality, dtype=torch.int64)
+            torch.full((s.num_nodes,), s.cardinality, dtype=torch.int64, device="cpu")
             for s in graph.sites.values()
         ]
         tables = []
@@ -229,7 +229,7 @@ class Clusters:
     ):
         self.network, self.nodes, self.position, self.row = network, nodes, position, row
         cards = network.cards[nodes[0]].tolist()
-        grids = torch.meshgrid(*(torch.arange(c) for c in cards), indexing="ij")
+        grids = torch.meshgrid(*(torch.arange(c, device="cpu") for c in cards), indexing="ij")
         #: ``[T, m]`` all joint states, the last node's fastest.
         self.states = torch.stack([g.flatten() for g in grids], 1).to(nodes.device)
         self.strides = [math.prod(cards[k + 1 :]) for k in range(len(cards))]
@@ -252,7 +252,10 @@ class Clusters:
     def _around(self, group: Tables) -> Iterator[_Touching]:
         """Rows (factor, cluster) by the slots in which the cluster's nodes stand."""
         n, m = self.nodes.shape
-        owner, place = torch.arange(n).repeat_interleave(m), torch.arange(m).repeat(n)
+        owner, place = (
+            torch.arange(n, device="cpu").repeat_interleave(m),
+            torch.arange(m, device="cpu").repeat(n),
+        )
         owner, place = owner.to(self.nodes.device), place.to(self.nodes.device)
         order = self.nodes.flatten().argsort(stable=True)
         node = self.nodes.flatten()[order]
@@ -285,7 +288,7 @@ class Clusters:
         for k in range(int(pattern.max()) + 1 if len(pattern) else 0):
             chosen = (pattern == k).nonzero().squeeze(1)
             of, own, slots = factor[chosen], cluster[chosen], where[chosen[0]].tolist()
-            fixed, offset = [], torch.zeros(self.num_states, dtype=torch.int64)
+            fixed, offset = [], torch.zeros(self.num_states, dtype=torch.int64, device="cpu")
             offset = offset.to(self.nodes.device)
             for slot, (at, stride) in enumerate(zip(slots, group.strides, strict=True)):
                 if at < 0:

@@ -30,7 +30,9 @@ class Hash:
         generator = torch.Generator().manual_seed(0)
         self.start = cards.cumsum(0) - cards
         total = int(cards.sum())
-        bits = torch.randint(-(2**63), 2**63 - 1, (NUM_HASHES, total), generator=generator)
+        bits = torch.randint(
+            -(2**63), 2**63 - 1, (NUM_HASHES, total), generator=generator, device="cpu"
+        )
         self.bits = bits.to(cards.device)
 
     def of(self, nodes: Tensor, states: Tensor) -> Tensor:

@@ -36,10 +36,10 @@ class Paths:
         self._row, width = _rows(sequence.tolist(), last.tolist())
         row = torch.tensor(self._row, device=device)
         self._arriving: dict[int, Clusters] = {}
-        self._member = torch.zeros(len(sequence), dtype=torch.int64)
+        self._member = torch.zeros(len(sequence), dtype=torch.int64, device="cpu")
         for c in network.cards.unique().tolist():
             nodes = (network.cards == c).nonzero()
-            self._member[nodes.squeeze(1).cpu()] = torch.arange(len(nodes))
+            self._member[nodes.squeeze(1).cpu()] = torch.arange(len(nodes), device="cpu")
             self._arriving[c] = Clusters(network, nodes, self.place, row)
         self._recent = x.new_zeros(width, x.shape[1])
         is_read = (self.place < position) & (last >= position)

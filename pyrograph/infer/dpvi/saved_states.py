@@ -43,7 +43,7 @@ def order_of(saved: Tensor | Sequence, ours: Tensor | Sequence) -> Any:
         ShapeMismatch: it is one of others.
     """
     if isinstance(ours, Tensor):
-        saved = torch.as_tensor(saved).to(ours)
+        saved = torch.as_tensor(saved, dtype=ours.dtype, device=ours.device)
         is_same = torch.equal(saved.sort().values, ours.sort().values)
     else:
         saved = [(name, int(i)) for name, i in saved]

@@ -126,7 +126,9 @@ class SequentialDPVI(DPVI):
         self._conditionals = []
         cards = self.network.cards
         self._come_in(self._in_order())
-        self._filtered = torch.zeros(len(cards), int(cards.max()), dtype=torch.float64)
+        self._filtered = torch.zeros(
+            len(cards), int(cards.max()), dtype=torch.float64, device="cpu"
+        )
         self.sweeps = None
 
     def _come_in(self, sequence: Tensor) -> None:
@@ -253,8 +255,8 @@ class SequentialDPVI(DPVI):
             )
         described = self.graph.sites[site]
         first = self.graph.node_id(site, *(0,) * len(described.batch_shape))
-        nodes = torch.arange(first, first + described.num_nodes)
-        is_in = torch.zeros(self.graph.num_nodes, dtype=torch.bool)
+        nodes = torch.arange(first, first + described.num_nodes, device="cpu")
+        is_in = torch.zeros(self.graph.num_nodes, dtype=torch.bool, device="cpu")
         is_in[self._sequence[: self._position].cpu()] = True
         if not bool(is_in[nodes].all()):
             raise InferenceError(f'site "{site}" is not all in yet: go on with step() or run()')

@@ -93,7 +93,7 @@ def _split(
     members = (labels[name][0] == cluster).nonzero().squeeze(1).tolist()
     if len(members) < 2:
         return None
-    order = torch.randperm(len(members), generator=generator).tolist()
+    order = torch.randperm(len(members), generator=generator, device="cpu").tolist()
     first, *others = (members[k] for k in order)
     out = labels[name].index_fill(1, torch.tensor(members, device=labels[name].device), -1)
     state = Labellings(best.program, labels | {name: out})

@@ -25,13 +25,13 @@ MOST_SCORES = 2**24
 
 def scattered(cards: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """Independent uniform states ``[V, count]``, their opposites, and equal states: ``[V, M]``."""
-    u = torch.rand(len(cards), count, generator=generator, dtype=torch.float64)
+    u = torch.rand(len(cards), count, generator=generator, dtype=torch.float64, device="cpu")
     c = cards.cpu().unsqueeze(1)
     x = (u * c).long()
     most = int(c.max())
     # with many states, some that are evenly apart
     count = min(most, max(FEWEST, MOST_SCORES // int(c.sum())))
-    equal = (torch.arange(count) * (most - 1) // max(1, count - 1)).minimum(c - 1)
+    equal = (torch.arange(count, device="cpu") * (most - 1) // max(1, count - 1)).minimum(c - 1)
     return torch.cat([x, c - 1 - x, equal], 1).to(cards.device)
 
 

@@ -101,7 +101,7 @@ def independent_nodes(graph: FactorGraph, network: Network, wanted: str | Sequen
             f"sum_out={wanted!r} names no site{f': {unknown[0]!r}' if unknown else ''}. The sites "
             f"are: {', '.join(graph.sites)}"
         )
-    names = torch.tensor([site in wanted for site, _ in graph.nodes])
+    names = torch.tensor([site in wanted for site, _ in graph.nodes], device="cpu")
     chosen = every[names.to(index.device)]
     is_out = torch.zeros(len(every), dtype=torch.bool, device=index.device)
     is_out[chosen] = True

@@ -202,14 +202,14 @@ class BBIS(Engine):
         self._take((weights / copies)[which.cpu()].to(gram.device))
         return {
             "objective": weights @ (gram @ weights),
-            "gap": torch.tensor(solved.gap) / uniform.clamp_min(1e-300),
+            "gap": torch.tensor(solved.gap, device="cpu") / uniform.clamp_min(1e-300),
             "equal_weights": uniform,
         }
 
     def _take(self, weights: Tensor | None) -> None:
         n = self.x.shape[1 if self.is_discrete else 0]
         self.is_weighted = weights is not None
-        equal = torch.full((n,), 1 / n, dtype=torch.float64)
+        equal = torch.full((n,), 1 / n, dtype=torch.float64, device="cpu")
         self.weights = (equal if weights is None else weights).to(self.x.device)
 
     def posterior(self) -> Posterior:

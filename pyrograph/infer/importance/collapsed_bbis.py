@@ -149,7 +149,9 @@ class CollapsedBBIS(BBIS):
         """Numbers of the nodes that are summed out in every sample."""
         if self.collapse == "treewidth":
             held = set(nodes_to_hold(self.graph, self.max_width))
-            return torch.tensor([v for v in range(self.graph.num_nodes) if v not in held])
+            return torch.tensor(
+                [v for v in range(self.graph.num_nodes) if v not in held], device="cpu"
+            )
         number = {label: i for i, label in enumerate(self.graph.nodes)}
         found = []
         for label in self.collapse:
@@ -160,7 +162,7 @@ class CollapsedBBIS(BBIS):
                     f"{self.graph.nodes[0]!r}"
                 )
             found.append(number[label])
-        return torch.tensor(found, dtype=torch.int64)
+        return torch.tensor(found, dtype=torch.int64, device="cpu")
 
     def points(self) -> Tensor:
         """``[V, n]`` codes, -1 where summed out."""
@@ -170,7 +172,7 @@ class CollapsedBBIS(BBIS):
             x = self.points_of(self._filled(self.proposal)).clone()
         if isinstance(self.collapse, float):
             share = round(self.collapse * len(x))
-            noise = torch.rand(x.shape, generator=self.generator, dtype=torch.float64)
+            noise = torch.rand(x.shape, generator=self.generator, dtype=torch.float64, device="cpu")
             x[noise.argsort(0).argsort(0).to(x.device) < share] = MISSING
         else:
             x[self._summed.to(x.device)] = MISSING
@@ -193,7 +195,7 @@ class CollapsedBBIS(BBIS):
                     "the program has zeros, which Gibbs chains do not cross, and is too wide to be "
                     "drawn from: give samples= or proposal="
                 ) from error
-        seed = int(torch.randint(2**62, (), generator=self.generator))
+        seed = int(torch.randint(2**62, (), generator=self.generator, device="cpu"))
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             return whole.sample(self.num_particles).t().to(self.graph.device, copy=True)
@@ -207,7 +209,8 @@ class CollapsedBBIS(BBIS):
             own = self._summed - start
             own = own[(own >= 0) & (own < site.num_nodes)]
             start += site.num_nodes
-            value = torch.as_tensor(found.get(name, ()))
+            value = found.get(name, ())
+            value = torch.as_tensor(value, device=getattr(value, "device", None))
             if not len(own) or value.shape[1:] != site.shape:
                 continue  # of another shape: refused where values are read
             flat = value.clone().reshape(len(value), site.num_nodes, *site.event_shape)

@@ -94,12 +94,14 @@ class Chains:
         scan: str = "block",
     ):
         self.generator = generator
-        u = torch.rand(network.num_nodes, num_chains, generator=generator, dtype=torch.float64)
+        u = torch.rand(
+            network.num_nodes, num_chains, generator=generator, dtype=torch.float64, device="cpu"
+        )
         self.x = (u.to(network.cards.device) * network.cards.unsqueeze(1)).long()
         if scan == "block":
             blocks = node_blocks(*graph.neighbors)
         else:
-            blocks = [torch.tensor([[i]]) for i in range(network.num_nodes)]
+            blocks = [torch.tensor([[i]], device="cpu") for i in range(network.num_nodes)]
         self._blocks = clusters_of(network, blocks)
         self._sizes = [len(block) for block in self._blocks]
         self._scan, self._next = scan, 0
@@ -117,14 +119,16 @@ class Chains:
         if self._scan == "block":
             return range(len(self._blocks))
         if self._scan == "random":
-            return torch.randint(len(self._blocks), (1,), generator=self.generator).tolist()
+            return torch.randint(
+                len(self._blocks), (1,), generator=self.generator, device="cpu"
+            ).tolist()
         now, self._next = self._next, (self._next + 1) % len(self._blocks)
         return [now]
 
     def _draw(self, block: Clusters) -> None:
         """New states of a block's nodes, by inversion."""
         below = block.local_scores(self.x).softmax(2).cumsum(2)
-        u = torch.rand(below.shape[:2], generator=self.generator, dtype=torch.float64)
+        u = torch.rand(below.shape[:2], generator=self.generator, dtype=torch.float64, device="cpu")
         u = u.to(below.device).unsqueeze(2) * below[..., -1:]
         state = (below[..., :-1] <= u).sum(2)
         self.x[block.nodes.squeeze(1)] = state

@@ -44,7 +44,7 @@ def interior_point(k: Tensor, goal: float) -> tuple[Tensor, Tensor, float]:
         a factorisation.
     """
     n = len(k)
-    w = torch.full((n,), 1 / n, dtype=torch.float64)
+    w = torch.full((n,), 1 / n, dtype=torch.float64, device="cpu")
     g = k @ w
     s = g - g.min() + abs(float(w @ g)) + 1e-3 * float(k.diagonal().mean())
     y, waited = float((g - s).mean()), 0
@@ -146,7 +146,7 @@ def _low_rank(k: Tensor) -> _LowRank | None:
     rest = k.diagonal().clone()
     least = LEFT * float(rest.max())
     most = min(int(SHARE * len(k)), MOST_RANK)
-    root = torch.zeros(most, len(k), dtype=torch.float64)
+    root = torch.zeros(most, len(k), dtype=torch.float64, device="cpu")
     for j in range(most):
         pivot = int(rest.argmax())
         largest = float(rest[pivot])

@@ -61,7 +61,7 @@ class _Implicit(torch.autograd.Function):
         sides = torch.stack([seed, torch.ones_like(seed)], 1)
         a, z = torch.cholesky_solve(sides, factor).unbind(1)
         a = a - z * (a.sum() / z.sum())
-        out = torch.zeros(gram.shape, dtype=torch.float64)
+        out = torch.zeros(gram.shape, dtype=torch.float64, device="cpu")
         outer = torch.outer(a, w)
         out[support.unsqueeze(1), support] = -(outer + outer.t()) / 2
         return out.to(gram)

@@ -93,7 +93,7 @@ def minimise_on_simplex(
         best = searches.from_inside(goal, best, polish)
     if best.gap > goal or (polish and not best.is_exact):
         best = searches.descend(0.0 if polish else goal, best)
-    weights = torch.zeros(len(k), dtype=torch.float64)
+    weights = torch.zeros(len(k), dtype=torch.float64, device="cpu")
     weights[best.support] = best.w
     return SimplexWeights(weights, best.objective, best.gap, searches.ridge)
 
@@ -120,7 +120,7 @@ class Searches:
         block = self.k[support][:, support]
         factor, ridge = cholesky_with_ridge(block)
         self.ridge = max(self.ridge, ridge)
-        ones = torch.ones(len(support), 1, dtype=torch.float64)
+        ones = torch.ones(len(support), 1, dtype=torch.float64, device="cpu")
         z = torch.cholesky_solve(ones, factor)
         residual = ones - block @ z
         refined = z + torch.cholesky_solve(residual, factor)
@@ -171,7 +171,7 @@ class Searches:
         """An interior point, or the exact one that exchanges reach from it, or ``other``."""
         x, inside, ridge = interior_point(self.k, 0.0 if polish else goal)
         self.ridge = max(self.ridge, ridge)
-        point = self.point(torch.arange(len(x)), x, is_exact=False)
+        point = self.point(torch.arange(len(x), device="cpu"), x, is_exact=False)
         if point.gap <= goal and not polish:
             return point
         exact = self.exchange(inside) if bool(inside.any()) else None
@@ -265,8 +265,8 @@ def symmetric_part(gram: Tensor) -> Tensor:
 def _support(start: Tensor | None, n: int) -> Tensor:
     """``[n]`` bool."""
     if start is None:
-        return torch.ones(n, dtype=torch.bool)
+        return torch.ones(n, dtype=torch.bool, device="cpu")
     if start.shape != (n,):
         raise ShapeMismatch(f"start has shape {list(start.shape)}; expected [{n}]")
     inside = (start > 0).cpu()
-    return inside if bool(inside.any()) else torch.ones(n, dtype=torch.bool)
+    return inside if bool(inside.any()) else torch.ones(n, dtype=torch.bool, device="cpu")

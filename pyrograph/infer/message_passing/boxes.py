@@ -274,7 +274,7 @@ def _first_boxes(like: Tensor) -> tuple[Tensor, Tensor]:
 def _halves(low: Tensor, edge: Tensor) -> tuple[Tensor, Tensor]:
     """The 2^r boxes that boxes are made of."""
     dim, edge = low.shape[-1], edge / 2
-    corner = torch.tensor(list(itertools.product((0.0, 1.0), repeat=dim))).to(low)
+    corner = torch.tensor(list(itertools.product((0.0, 1.0), repeat=dim)), device="cpu").to(low)
     low = low[:, None] + edge[:, None, ..., None] * corner[:, None, None]
     return low.flatten(0, 1), edge.repeat_interleave(2**dim, 0)
 

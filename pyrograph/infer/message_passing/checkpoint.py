@@ -35,10 +35,10 @@ def saved_messages(network: Network, messages: list[list[Message]]) -> dict[str,
         if isinstance(block, QuadratureFactors) and block.grid is not None:
             kept[f"{b}.grid.mean"] = block.grid.mean.clone()
             kept[f"{b}.grid.root"] = block.grid.root.clone()
-            kept[f"{b}.grid.rough"] = torch.tensor(block.tilted.is_rough)
-            kept[f"{b}.grid.checked"] = torch.tensor(block.tilted.is_checked)
-            kept[f"{b}.grid.due"] = torch.tensor(block.tilted.is_due)
-            kept[f"{b}.grid.age"] = torch.tensor(block.tilted.age)
+            kept[f"{b}.grid.rough"] = torch.tensor(block.tilted.is_rough, device="cpu")
+            kept[f"{b}.grid.checked"] = torch.tensor(block.tilted.is_checked, device="cpu")
+            kept[f"{b}.grid.due"] = torch.tensor(block.tilted.is_due, device="cpu")
+            kept[f"{b}.grid.age"] = torch.tensor(block.tilted.age, device="cpu")
             if block.tilted.coarse is not None:
                 kept[f"{b}.grid.coarse"] = block.tilted.coarse.clone()
             if block.tilted.boxes is not None:

@@ -81,7 +81,9 @@ def _bends_alike(local: LocalDensity, inner: list[int]) -> bool:
     seen once more."""
     generator = torch.Generator().manual_seed(0)
     shape = (CHECKS, local.num_states, local.num_factors, local.dim)
-    u, step = (torch.randn(shape, generator=generator).to(local.like) for _ in range(2))
+    u, step = (
+        torch.randn(shape, generator=generator, device="cpu").to(local.like) for _ in range(2)
+    )
     step[..., [n for n in range(local.dim) if n not in inner]] = 0.0
     value = torch.stack([local(u + k * step) for k in range(4)])
     third = value[3] - 3 * value[2] + 3 * value[1] - value[0]
@@ -92,8 +94,10 @@ def _bends_alike(local: LocalDensity, inner: list[int]) -> bool:
 def _dependence(local: LocalDensity) -> Tensor:
     """``[slots, r]``: which continuous slots a number of u depends on."""
     if local.joint is None:
-        slots = torch.arange(len(local.widths)).repeat_interleave(torch.tensor(local.widths))
-        return slots == torch.arange(len(local.widths))[:, None]
+        slots = torch.arange(len(local.widths), device="cpu").repeat_interleave(
+            torch.tensor(local.widths, device="cpu")
+        )
+        return slots == torch.arange(len(local.widths), device="cpu")[:, None]
     depends = (local.joint.abs() > ROUNDING).flatten(0, 1).any(0)  # [r, R]
     return torch.stack([part.any(1) for part in depends.split(local.widths, 1)])
 
@@ -124,8 +128,11 @@ class ConditionalMoments(TiltedMoments):
         eye = torch.eye(local.dim, dtype=local.like.dtype, device=local.like.device)
         self._place = eye[:, self._inner]  # [r, |s|]
         self._stencil = _stencil(len(inner)).to(local.like)
-        i, j = torch.triu_indices(len(inner), len(inner), 1)
-        pairs = torch.eye(len(inner))[i][:, :, None] * torch.eye(len(inner))[j][:, None]
+        i, j = torch.triu_indices(len(inner), len(inner), 1, device="cpu")
+        pairs = (
+            torch.eye(len(inner), device="cpu")[i][:, :, None]
+            * torch.eye(len(inner), device="cpu")[j][:, None]
+        )
         self._pairs = (pairs + pairs.mT).to(local.like)  # [pairs, |s|, |s|]
         self._evaluations = len(self._stencil) + 1
         #: Where no distribution of s is left, a grid over all of u.
@@ -209,6 +216,6 @@ class ConditionalMoments(TiltedMoments):
 
 def _stencil(size: int) -> Tensor:
     """Points ``[C, size]`` that a quadratic function is known from: 0, e_i, -e_i, e_i + e_j."""
-    eye = torch.eye(size)
-    i, j = torch.triu_indices(size, size, 1)
-    return torch.cat([torch.zeros(1, size), eye, -eye, eye[i] + eye[j]])
+    eye = torch.eye(size, device="cpu")
+    i, j = torch.triu_indices(size, size, 1, device="cpu")
+    return torch.cat([torch.zeros(1, size, device="cpu"), eye, -eye, eye[i] + eye[j]])

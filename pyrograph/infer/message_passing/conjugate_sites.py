@@ -77,15 +77,15 @@ def member(local: LocalDensity, family: type[Conjugate]) -> Conjugate | None:
     like, count = local.like, local.num_factors
     low, high = REACH[like.dtype]
     high = high if family is LogitBeta else low
-    three = torch.tensor([-low / 3, 0.0, high / 3]).to(like)
+    three = torch.tensor([-low / 3, 0.0, high / 3], device="cpu").to(like)
     columns = torch.cat([torch.ones_like(three).unsqueeze(1), family.statistics(three)], 1)
     terms = torch.linalg.solve(columns, local.at_numbers(three.unsqueeze(1).expand(-1, count)))
     # fewer points of each of many factors, but others of every one
     number = min(MOST, max(FEWEST, NUMBERS // count))
-    shift = (GOLDEN * torch.arange(count, dtype=torch.float64)).frac()
+    shift = (GOLDEN * torch.arange(count, dtype=torch.float64, device="cpu")).frac()
     rounding = _rounding(local, family)
     with torch.no_grad():
-        for piece in torch.arange(number).split(max(1, CHUNK // count)):
+        for piece in torch.arange(number, device="cpu").split(max(1, CHUNK // count)):
             z = -low + (low + high) * (piece.unsqueeze(1) + shift) / number
             if not _is_near(local, family, terms, z.to(like), rounding):
                 return None
@@ -100,7 +100,9 @@ def _rounding(local: LocalDensity, family: type[Conjugate]) -> tuple[float, floa
     support = local.group.slots[0].support
     while isinstance(support, constraints.independent):
         support = support.base_constraint
-    bounds = [torch.as_tensor(bound) for bound in (support.lower_bound, support.upper_bound)]
+    bounds = [
+        torch.as_tensor(bound, device="cpu") for bound in (support.lower_bound, support.upper_bound)
+    ]
     length = bounds[1] - bounds[0]
     return tuple(8 * float((bound.abs() / length).amax()) for bound in bounds)
 

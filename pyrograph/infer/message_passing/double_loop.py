@@ -139,7 +139,7 @@ class DoubleLoop:
     def carried(self) -> dict[str, Tensor]:
         """For a checkpoint."""
         kept = {f"belief.{k}": b.clone() for k, b in enumerate(self.beliefs)}
-        kept["num_done"] = torch.tensor(self._num_done)
+        kept["num_done"] = torch.tensor(self._num_done, device="cpu")
         for b, block in enumerate(self.sent):
             kept |= {f"sent.{b}.{s}": n.clone() for s, n in enumerate(block)}
         return kept

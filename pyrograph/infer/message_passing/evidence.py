@@ -39,7 +39,7 @@ def kind_of(network: Network, forest: bool, converged: bool) -> EvidenceKind:
     if network.has_quadrature:
         return "estimate"
     alphas = [block.alpha for block in network.blocks]
-    alpha = torch.cat(alphas) if alphas else torch.zeros(0)
+    alpha = torch.cat(alphas) if alphas else torch.zeros(0, device="cpu")
     if len(alpha) == 0 or (forest and converged and bool((alpha == 1).all())):
         return "exact"
     if bool((alpha <= 0).all()):

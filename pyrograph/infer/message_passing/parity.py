@@ -155,7 +155,7 @@ def parity_values(group: FactorGroup) -> Tensor | None:
         states = torch.cartesian_prod(*[torch.arange(2, device=device)] * k)
     else:
         generator = torch.Generator().manual_seed(0)
-        random = torch.randint(2, (PROBES, k), generator=generator).to(device)
+        random = torch.randint(2, (PROBES, k), generator=generator, device="cpu").to(device)
         single = torch.eye(k, dtype=torch.int64, device=device)
         states = torch.cat([torch.zeros_like(single[:1]), single, random, 1 - random])
     odd = states.sum(1) % 2 == 1

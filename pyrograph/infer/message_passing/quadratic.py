@@ -75,7 +75,7 @@ class QuadraticFactors:
         self.alpha, self.rows, self.families, self.bases = alpha, rows, families, bases
         self.has_zeros = False
         self.is_mean_field = bool((alpha == 0).all())
-        ends = torch.tensor(widths).cumsum(0).tolist()
+        ends = torch.tensor(widths, device="cpu").cumsum(0).tolist()
         self.parts = [slice(end - w, end) for end, w in zip(ends, widths, strict=True)]
 
     @property
@@ -105,7 +105,9 @@ class QuadraticFactors:
         out, skipped = [], torch.zeros_like(self.alpha, dtype=torch.bool)
         for i, own in enumerate(self.parts):
             rest = [j for j in range(len(self.parts)) if j != i]
-            index = torch.cat([torch.arange(self.parts[j].start, self.parts[j].stop) for j in rest])
+            index = torch.cat(
+                [torch.arange(self.parts[j].start, self.parts[j].stop, device="cpu") for j in rest]
+            )
             index = index.to(pull.device)
             inner = Gaussian(scaled[:, index][:, :, index], pull[:, index]) + stacked(
                 [cavities[j] for j in rest]

@@ -82,7 +82,7 @@ class QuadratureFactors:
         self.nodes, self.weights = gauss_hermite(
             self.points_per_dimension, self.tilted.dim, local.like.dtype, local.like.device
         )
-        ends = torch.tensor(local.widths).cumsum(0).tolist()
+        ends = torch.tensor(local.widths, device="cpu").cumsum(0).tolist()
         self.parts = [slice(end - w, end) for end, w in zip(ends, local.widths, strict=True)]
         self.grid: Grid | None = None
         self._rest = None

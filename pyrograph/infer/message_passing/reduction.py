@@ -169,9 +169,11 @@ class LocalDensity:
         width = self.read_widths[slot] if self.widths is None else self.widths[slot]
         site = self.group.slots[self.continuous[slot]]
         farthest = max(SCALES) if is_unconstrained(site) else CONSTRAINED
-        scale = torch.tensor([min(SCALES[k % len(SCALES)], farthest) for k in range(count)])
+        scale = torch.tensor(
+            [min(SCALES[k % len(SCALES)], farthest) for k in range(count)], device="cpu"
+        )
         shape = (count, self.num_states, self.num_factors, width)
-        z = torch.randn(shape, generator=self.generator, dtype=torch.float64)
+        z = torch.randn(shape, generator=self.generator, dtype=torch.float64, device="cpu")
         return (z * scale.view(-1, 1, 1, 1)).to(self.like)
 
     @property
@@ -249,7 +251,9 @@ class LocalDensity:
         rows: list[Tensor] = []
         unit: Tensor | None = None
         for _ in range(min(PROBES, sum(self.read_widths))):
-            noise = torch.randn(numbers.shape, generator=self.generator, dtype=torch.float64)
+            noise = torch.randn(
+                numbers.shape, generator=self.generator, dtype=torch.float64, device="cpu"
+            )
             slopes = torch.autograd.grad(
                 numbers, free, noise.to(numbers) / size, True, attached, allow_unused=True
             )
@@ -374,7 +378,7 @@ def _sizes(numbers: Tensor, free: list[Tensor], generator: torch.Generator) -> T
     weight = torch.ones_like(numbers).requires_grad_()
     slopes = torch.autograd.grad(numbers, free, weight, create_graph=True, allow_unused=True)
     along = sum(
-        (slope * torch.randn(slope.shape, generator=generator).to(slope)).sum()
+        (slope * torch.randn(slope.shape, generator=generator, device="cpu").to(slope)).sum()
         for slope in slopes
         if slope is not None
     )

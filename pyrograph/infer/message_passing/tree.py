@@ -139,7 +139,7 @@ class _Contraction:
         num_nodes = len(self.unary)
         ends = self.ends[alive]
         degree = torch.bincount(ends.flatten(), minlength=num_nodes)
-        rank = torch.randperm(num_nodes, generator=self.generator).to(ends.device)
+        rank = torch.randperm(num_nodes, generator=self.generator, device="cpu").to(ends.device)
         rank = torch.where((degree == 1) | (degree == 2), rank, -1)  # the others stay
         a, b = ends.unbind(1)
         rival = torch.full_like(rank, -1)

@@ -100,12 +100,16 @@ class TRW(BP):
                 )
             if group.arity == 2:
                 pairs.append(group)
-        index = torch.cat([g.index for g in pairs]) if pairs else torch.zeros(0, dtype=torch.int64)
+        index = (
+            torch.cat([g.index for g in pairs])
+            if pairs
+            else torch.zeros(0, dtype=torch.int64, device="cpu")
+        )
         order = index.argsort()
         scopes = [g.scope for g in pairs] or [index.new_zeros(0, 2)]
         self._edges = torch.cat(scopes)[order]
-        self._position = torch.zeros(self.graph.num_factors, dtype=torch.int64)
-        self._position[index[order].cpu()] = torch.arange(len(index))
+        self._position = torch.zeros(self.graph.num_factors, dtype=torch.int64, device="cpu")
+        self._position[index[order].cpu()] = torch.arange(len(index), device="cpu")
         self.mu = self._appearance()
         self._trees_mixed = 0
         return super().build()
@@ -247,7 +251,7 @@ def _appearance_option(value: str | Tensor) -> str | Tensor:
             return value
     else:
         with suppress(TypeError, ValueError, RuntimeError):  # of what is no array of numbers
-            return torch.as_tensor(value)
+            return torch.as_tensor(value, device="cpu")
     raise OptionError(f'edge_appearance={value!r} is not "uniform", "optimize" or a tensor')
 
 

@@ -154,8 +154,10 @@ def correlation_root(tie: Tensor, widths: list[int]) -> Tensor:
         output: ``[*batch, R, R]``, R the sum of the widths.
     """
     total = sum(widths)
-    block = torch.repeat_interleave(torch.arange(len(widths)), torch.tensor(widths))
-    row, column = torch.tril_indices(total, total, -1)
+    block = torch.repeat_interleave(
+        torch.arange(len(widths), device="cpu"), torch.tensor(widths, device="cpu")
+    )
+    row, column = torch.tril_indices(total, total, -1, device="cpu")
     free = block[row] != block[column]
     row, column = row[free].to(tie.device), column[free].to(tie.device)
     a = torch.eye(total, dtype=tie.dtype, device=tie.device).repeat(*tie.shape[:-1], 1, 1)

@@ -40,7 +40,7 @@ def joint_root(network: Network, components: Components) -> Tensor | None:
     Returns:
         None if a scope's numbers determine each other, to rounding.
     """
-    sizes = torch.tensor(_widths(network))
+    sizes = torch.tensor(_widths(network), device="cpu")
     first, total = sizes.cumsum(0) - sizes, int(sizes.sum())
     device = components.log_weights.device
     first = first.to(device)
@@ -79,7 +79,7 @@ def joint_root(network: Network, components: Components) -> Tensor | None:
 
 def _widths(network: Network) -> list[int]:
     """Numbers of every node, none of discrete ones."""
-    widths = torch.zeros(len(network.kind), dtype=torch.int64)
+    widths = torch.zeros(len(network.kind), dtype=torch.int64, device="cpu")
     for kind in network.kinds:
         if not kind.is_discrete:
             widths[kind.nodes.cpu()] = kind.size

@@ -78,8 +78,8 @@ def _agrees(pieces: Pieces, potential: IntegratedPotential) -> bool:
     """Whether the pieces are the factors, up to rounding: at points near the kinks and far off."""
     generator = torch.Generator().manual_seed(0)
     shape = (CHECKS, *pieces.origin.shape)
-    spread = torch.tensor(SCALES).repeat(CHECKS // len(SCALES)).view(-1, 1, 1)
-    noise = (spread * torch.randn(shape, generator=generator)).to(pieces.origin)
+    spread = torch.tensor(SCALES, device="cpu").repeat(CHECKS // len(SCALES)).view(-1, 1, 1)
+    noise = (spread * torch.randn(shape, generator=generator, device="cpu")).to(pieces.origin)
     u = (pieces.origin + pieces.unit * noise).flatten(0, 1)
     theirs = potential.local.at_scalars([a * u for a in potential.lever])
     if not bool(theirs.isfinite().all()):

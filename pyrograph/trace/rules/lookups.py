@@ -93,7 +93,7 @@ def _look_up(
     elif count == 1 and (whole := rec.range_of(table)) is not None and table.dim() == 1:
         # One latent vector, one index: all of it may be read.
         candidates = Operand(
-            torch.arange(whole.start, whole.stop, whole.step)[None], None, table.dtype
+            torch.arange(whole.start, whole.stop, whole.step, device="cpu")[None], None, table.dtype
         )
         rule = Rule(replay_choice, None, ((latent[0][2], 1),))
         operands = [candidates, *indices]

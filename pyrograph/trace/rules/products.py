@@ -56,5 +56,5 @@ def _drop_zeros(operand: Operand, other: Operand) -> Operand:
         return operand
     values = operand.values
     if values is None:
-        values = torch.zeros((1, 1), dtype=operand.dtype).expand(operand.ids.shape)
+        values = torch.zeros((1, 1), dtype=operand.dtype, device="cpu").expand(operand.ids.shape)
     return Operand(operand.ids.masked_fill(zero, 0), values, operand.dtype)

@@ -76,8 +76,14 @@ def prefix(rec: Recorder, func, args, kwargs):
 
     operand = rec.operand(x, arrange, 1)
     count = len(operand.ids)
-    later = torch.ones(length, length, dtype=torch.bool).triu(1).repeat(count // length, 1)
-    values = torch.zeros((), dtype=x.dtype) if operand.values is None else operand.values
+    later = (
+        torch.ones(length, length, dtype=torch.bool, device="cpu")
+        .triu(1)
+        .repeat(count // length, 1)
+    )
+    values = (
+        torch.zeros((), dtype=x.dtype, device="cpu") if operand.values is None else operand.values
+    )
     with rec.attached(x):
         values = values.expand(count, length).masked_fill(later, neutral)
     operand = Operand(operand.ids.masked_fill(later, 0), values, x.dtype)

@@ -1,0 +1,161 @@
+"""Programs decide where their numbers are; torch.set_default_device does not reach the library.
+
+The default device here is "meta", which holds no numbers: whatever the library made there would
+be an error, as it would be on a GPU beside a program on the CPU, and the other way round. Readers
+of data sets alone have no input to follow, and make their tensors on the default device.
+"""
+
+import ast
+from pathlib import Path
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from torch.testing import assert_close
+
+import pyrograph as pg
+
+CPU = torch.device("cpu")
+PACKAGE = Path(pg.__file__).parent
+MODULES = [p for p in sorted(PACKAGE.rglob("*.py")) if p.parent.name != "datasets"]
+#: Functions of torch that ask for the default device.
+MAKERS = {
+    *("arange", "as_tensor", "asarray", "empty", "eye", "full", "linspace", "logspace", "ones"),
+    *("rand", "randint", "randn", "randperm", "tensor", "tril_indices", "triu_indices", "zeros"),
+}
+
+
+def here(*numbers, **options):
+    return torch.tensor(numbers, device=CPU, **options)
+
+
+def hidden_walk(y):
+    """A walk seen through noise of unknown scale."""
+    scale = pyro.sample("scale", dist.Gamma(here(4.0)[0], here(4.0)[0]))
+    before = here(0.0)[0]
+    for t in range(len(y)):
+        before = pyro.sample(f"x{t}", dist.Normal(before, 1.0))
+        pyro.sample(f"y{t}", dist.Normal(before, scale), obs=y[t])
+
+
+def walk(y):
+    before = here(0.0)[0]
+    for t in range(len(y)):
+        before = pyro.sample(f"x{t}", dist.Normal(before, 1.0))
+        pyro.sample(f"y{t}", dist.StudentT(4.0, before, 0.5), obs=y[t])
+
+
+def spins(field):
+    with pyro.plate("nodes", len(field), device=CPU):
+        x = pyro.sample("x", dist.Bernoulli(logits=field))
+    s = 2 * x - 1
+    left, right = here(0, 1, 2, 3), here(1, 2, 3, 0)
+    with pyro.plate("edges", 4, device=CPU):
+        alike = dist.Bernoulli(logits=0.7 * s[..., left] * s[..., right])
+        pyro.sample("alike", alike, obs=here(1.0, 1.0, 1.0, 0.0))
+
+
+def regimes(y):
+    """Which of two levels each reading comes from, and where they are."""
+    with pyro.plate("levels", 2, device=CPU):
+        level = pyro.sample("level", dist.Normal(here(-1.0, 1.0), 1.0))
+    with pyro.plate("rows", len(y), device=CPU):
+        z = pyro.sample("z", dist.Categorical(here(0.4, 0.6)))
+        pyro.sample("y", dist.Normal(level[z], 0.5), obs=y)
+
+
+def chain(y):
+    rows = here([0.8, 0.2], [0.3, 0.7])
+    loc = here(-1.0, 1.0)
+    z = here(0)[0]
+    for t in pyro.markov(range(len(y))):
+        z = pyro.sample(f"z{t}", dist.Categorical(rows[z]))
+        pyro.sample(f"y{t}", dist.Normal(loc[z], 1.0), obs=y[t])
+
+
+def clusters(x):
+    z = pyro.sample("z", pg.distributions.ChineseRestaurant(here(1.0)[0], n=len(x)))
+    component = pg.distributions.NormalInverseGamma(*here(0.04, 1.0, 1.0))
+    pyro.sample("x", pg.distributions.CollapsedMixture(z, component), obs=x)
+
+
+READINGS = [0.3, -1.2, 0.8, 1.9]
+MESSAGES = {"num_steps": 30}
+CASES = {
+    "svgd": (hidden_walk, pg.GraphicalSVGD, {"num_particles": 6, "num_steps": 4}),
+    "langevin": (hidden_walk, pg.Langevin, {"num_particles": 6, "num_steps": 4}),
+    "qbethe": (hidden_walk, pg.QBethe, {"num_components": 2, "num_steps": 20}),
+    "qbethe, full": (walk, pg.QBethe, {"num_components": 1, "num_steps": 20, "covariance": "full"}),
+    "qbethe, hybrid": (regimes, pg.QBethe, {"num_components": 2, "num_steps": 20}),
+    "ep": (walk, pg.EP, {}),
+    "ep, two scales": (hidden_walk, pg.EP, MESSAGES),
+    "power ep": (walk, pg.PowerEP, {"alpha": 0.5}),
+    "vmp": (walk, pg.VMP, {}),
+    "ep, hybrid": (regimes, pg.EP, {}),
+    "bp": (spins, pg.BP, {}),
+    "bp, chain": (chain, pg.BP, {"schedule": "sequential"}),
+    "fractional": (spins, pg.FractionalBP, {"alpha": 0.5}),
+    "trw": (spins, pg.TRW, {}),
+    "trw, optimised": (spins, pg.TRW, {"edge_appearance": "optimize"}),
+    "dpvi": (spins, pg.DPVI, {"num_particles": 4}),
+    "dpvi, summed out": (spins, pg.DPVI, {"num_particles": 2, "sum_out": "auto"}),
+    "dpvi, labels": (clusters, pg.DPVI, {"num_particles": 3}),
+    "passes": (chain, pg.SequentialDPVI, {"num_particles": 3}),
+    "passes, labels": (clusters, pg.SequentialDPVI, {"num_particles": 3}),
+    "bbis": (spins, pg.BBIS, {"num_particles": 12}),
+    "collapsed bbis": (spins, pg.CollapsedBBIS, {"num_particles": 6}),
+}
+
+
+def everything(posterior, args):
+    """Marginals, draws and densities of a posterior."""
+    found = {}
+    draws = posterior.sample(3)
+    for name, value in draws.items():
+        found[f"draws of {name}"] = value
+    for name in draws:
+        found[f"marginal of {name}"] = posterior.marginal(name).sample((2,))
+    guide = posterior.guide()
+    trace = pyro.poutine.trace(guide).get_trace(*args)
+    # not of plates, which Pyro makes on the default device
+    trace.compute_log_prob(lambda name, site: name in draws)
+    found["density"] = sum(trace.nodes[name]["log_prob_sum"] for name in draws)
+    found["evidence"] = posterior.log_evidence
+    return found
+
+
+def made_anywhere(path):
+    """Lines that make a tensor and do not say where."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            makes = ast.unparse(node.func.value) == "torch" and node.func.attr in MAKERS
+            if makes and not any(keyword.arg in ("device", None) for keyword in node.keywords):
+                yield node.lineno
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_every_tensor_is_made_on_a_device_that_is_named(path):
+    assert not list(made_anywhere(path))
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.filterwarnings("ignore::pyrograph.errors.ConvergenceWarning")
+def test_a_run_is_the_same_whatever_the_default_device(case):
+    program, engine, options = CASES[case]
+    args = (here(*READINGS),)
+
+    def run():
+        pyro.set_rng_seed(0)
+        return everything(pg.fit(program, args, infer=engine, progress=False, **options), args)
+
+    expected = run()
+    with torch.device("meta"):
+        found = run()
+    assert found.keys() == expected.keys()
+    for name, value in found.items():
+        if value is None:
+            assert expected[name] is None
+        else:
+            assert value.device == CPU, name
+            assert_close(value, expected[name], rtol=0, atol=0, msg=name)
