@@ -73,7 +73,7 @@ class CollapsedPosterior(Posterior):
         share = torch.einsum("n,vnc->vc", self.weights.to(conditionals), conditionals)
         share = share.to(self.graph.dtype)
         logits = share.log().reshape(*described.batch_shape, described.cardinality)
-        return States(described.enumeration, logits)
+        return States(described.enumeration.to(logits.device), logits)
 
     @cached_property
     @outside_inference_mode()
@@ -88,7 +88,7 @@ class CollapsedPosterior(Posterior):
         out = {}
         for name, site in self.graph.sites.items():
             own = codes[:, self._nodes(name)]
-            out[name] = site.enumeration[own].reshape(len(codes), *site.shape)
+            out[name] = site.enumeration.to(own.device)[own].reshape(len(codes), *site.shape)
         return out
 
     def sample(self, num_samples: int) -> dict[str, Tensor]:

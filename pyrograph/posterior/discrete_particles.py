@@ -41,7 +41,7 @@ def values_of(graph: FactorGraph, x: Tensor) -> dict[str, Tensor]:
     for name, site in graph.sites.items():
         codes = x[start : start + site.num_nodes].t()
         start += site.num_nodes
-        out[name] = site.enumeration[codes].reshape(len(codes), *site.shape)
+        out[name] = site.enumeration.to(codes.device)[codes].reshape(len(codes), *site.shape)
     return out
 
 
@@ -116,7 +116,7 @@ class DiscreteParticles(Posterior):
         described, codes, log_p = self._site(site), self._codes(site), self._log_probs(site)
         logits = log_shares(codes, self.log_weights, described.cardinality, log_p)
         logits = logits.reshape(*described.batch_shape, described.cardinality)
-        return States(described.enumeration, logits)
+        return States(described.enumeration.to(logits.device), logits)
 
     def sample(self, num_samples: int) -> dict[str, Tensor]:
         """Joint draws by systematic resampling, in random order."""
