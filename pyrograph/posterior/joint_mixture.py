@@ -142,7 +142,7 @@ class MixturePosterior(ScopedPosterior):
             site = self._site(name)
             if name not in values:
                 raise OptionError(f'mask names site "{name}", of which no value is given')
-            which = _checked_mask(site, mask.get(name))
+            which = _checked_mask(site, mask.get(name)).to(self.mixture.log_weights.device)
             if name in given and bool((which & given[name]).any()):
                 raise OptionError(f'nodes of site "{name}" are given already')
             known[name] = which, self._states_or_numbers(site, values[name], which)
@@ -185,7 +185,7 @@ class MixturePosterior(ScopedPosterior):
 
     def _states_or_numbers(self, site: Site, value: Tensor, mask: Tensor) -> Tensor:
         """``[n]`` or ``[n, d]``: state numbers or unconstrained numbers of the given nodes."""
-        value = _as_tensor("value", site, value)
+        value = _as_tensor("value", site, value).to(self.mixture.log_weights.device)
         if value.shape != site.shape:
             raise ShapeMismatch(
                 f'the value of site "{site.name}" has shape {list(value.shape)}, the site has '

@@ -205,8 +205,7 @@ class MessagePassing(Engine):
     def _advance(self) -> dict[str, Tensor]:
         with torch.no_grad():
             if self._must_fall_back():
-                self._double_loop = DoubleLoop(self.network, node_colours(self.graph))
-                self._double_loop.start_from(self.messages, self.beliefs)
+                self._fall_back()
             skipped = self.graph.constant.new_zeros(())
             if self._is_tree and self.num_done == 0:
                 messages = exact_messages(self.network)
@@ -243,6 +242,10 @@ class MessagePassing(Engine):
         """Whether no damping settles the plain iteration, and the convergent one applies."""
         falls = self._settling.is_exhausted and self._double_loop is None
         return falls and is_discrete(self.network)
+
+    def _fall_back(self) -> None:
+        self._double_loop = DoubleLoop(self.network, node_colours(self.graph))
+        self._double_loop.start_from(self.messages, self.beliefs)
 
     def _help(self, before: list[list[Message]], residual: Tensor, moved: Tensor) -> None:
         """Go on from elsewhere, where the last sweep was slow or ran away: by what moved, since

@@ -167,11 +167,11 @@ class TRW(BP):
 
     # ------------------------------------------------------------------ the best trees
     def advance(self) -> dict[str, Tensor]:
-        measured = super().advance()
-        settled = float(measured["residual"]) <= max(self.tol or 0.0, SETTLED)
-        if settled and not self._is_optimal:
+        # before the sweep: its residual is then that of the mixture which the run stands at
+        residual = self._history.get("residual", [math.inf])[-1]
+        if residual <= max(self.tol or 0.0, SETTLED) and not self._is_optimal:
             self._mix_in_a_tree()
-        return measured
+        return super().advance()
 
     @property
     def _is_optimal(self) -> bool:
@@ -197,7 +197,7 @@ class TRW(BP):
             self.mu = (1 - share) * self.mu + share * tree
             self._trees_mixed += 1
         before = self.network
-        self.network = MessagePassing.build(self)  # attached to the program's tensors, as before
+        self._rebuild()
         with torch.no_grad():
             kinds = [[type(b) for b in n.blocks] for n in (before, self.network)]
             if kinds[0] != kinds[1]:  # large alphas: odds would overflow, states do not
@@ -205,6 +205,12 @@ class TRW(BP):
                 self.messages = [block.start(start) for block in self.network.blocks]
             self.beliefs = self.network.beliefs_of(self.messages)
             self._log_evidence = None
+            if self._double_loop is not None:
+                self._fall_back()
+
+    def _rebuild(self) -> None:
+        """The network of these appearances, attached to the program's tensors."""
+        self.network = self._settling.network = MessagePassing.build(self)
 
     # ------------------------------------------------------------------ evidence
     @property
@@ -236,7 +242,7 @@ class TRW(BP):
 
     def restore(self, state) -> None:
         self.mu, self._trees_mixed = state["mu"].to(self.mu), int(state["trees"])
-        self.network = MessagePassing.build(self)
+        self._rebuild()
         super().restore(state)
 
 

@@ -1,11 +1,13 @@
-"""Programs decide where their numbers are; torch.set_default_device does not reach the library.
+"""Results are where the program's numbers are, or where ``device=`` says, and the same everywhere.
 
-The default device here is "meta", which holds no numbers: whatever the library made there would
-be an error, as it would be on a GPU beside a program on the CPU, and the other way round. Readers
-of data sets alone have no input to follow, and make their tensors on the default device.
+torch.set_default_device does not reach the library. Where it is "meta", which holds no numbers,
+whatever the library made there would be an error, as it would be on a GPU beside a program on the
+CPU, and the other way round. Readers of data sets alone have no input to follow, and make their
+tensors on the default device.
 """
 
 import ast
+from contextlib import nullcontext
 from pathlib import Path
 
 import pyro
@@ -15,6 +17,7 @@ import torch
 from torch.testing import assert_close
 
 import pyrograph as pg
+from pyrograph.posterior.joint_mixture import MixturePosterior
 
 CPU = torch.device("cpu")
 PACKAGE = Path(pg.__file__).parent
@@ -100,16 +103,21 @@ CASES = {
     "trw, optimised": (spins, pg.TRW, {"edge_appearance": "optimize"}),
     "dpvi": (spins, pg.DPVI, {"num_particles": 4}),
     "dpvi, summed out": (spins, pg.DPVI, {"num_particles": 2, "sum_out": "auto"}),
-    "dpvi, labels": (clusters, pg.DPVI, {"num_particles": 3}),
     "passes": (chain, pg.SequentialDPVI, {"num_particles": 3}),
-    "passes, labels": (clusters, pg.SequentialDPVI, {"num_particles": 3}),
     "bbis": (spins, pg.BBIS, {"num_particles": 12}),
     "collapsed bbis": (spins, pg.CollapsedBBIS, {"num_particles": 6}),
 }
 
 
+#: These have no device of their own: labels are scored where the program's numbers are.
+LABELS = {
+    "dpvi, labels": (clusters, pg.DPVI, {"num_particles": 3}),
+    "passes, labels": (clusters, pg.SequentialDPVI, {"num_particles": 3}),
+}
+
+
 def everything(posterior, args):
-    """Marginals, draws and densities of a posterior."""
+    """Marginals, draws, densities and conditionals of a posterior."""
     found = {}
     draws = posterior.sample(3)
     for name, value in draws.items():
@@ -122,6 +130,10 @@ def everything(posterior, args):
     trace.compute_log_prob(lambda name, site: name in draws)
     found["density"] = sum(trace.nodes[name]["log_prob_sum"] for name in draws)
     found["evidence"] = posterior.log_evidence
+    if isinstance(posterior, MixturePosterior):
+        given = next(iter(draws))
+        held = posterior.condition({given: draws[given][0]})
+        found |= {f"draws of {name}, given": v for name, v in held.sample(2).items()}
     return found
 
 
@@ -139,23 +151,43 @@ def test_every_tensor_is_made_on_a_device_that_is_named(path):
     assert not list(made_anywhere(path))
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.filterwarnings("ignore::pyrograph.errors.ConvergenceWarning")
-def test_a_run_is_the_same_whatever_the_default_device(case):
-    program, engine, options = CASES[case]
+def run(case, **more):
+    program, engine, options = {**CASES, **LABELS}[case]
     args = (here(*READINGS),)
+    pyro.set_rng_seed(0)
+    posterior = pg.fit(program, args, infer=engine, progress=False, **options, **more)
+    return everything(posterior, args)
 
-    def run():
-        pyro.set_rng_seed(0)
-        return everything(pg.fit(program, args, infer=engine, progress=False, **options), args)
 
-    expected = run()
-    with torch.device("meta"):
-        found = run()
+def refuse_differences(found, expected, device, atol=0.0):
     assert found.keys() == expected.keys()
     for name, value in found.items():
         if value is None:
             assert expected[name] is None
         else:
-            assert value.device == CPU, name
-            assert_close(value, expected[name], rtol=0, atol=0, msg=name)
+            assert value.device.type == device, name
+            assert_close(value.cpu(), expected[name], rtol=0, atol=atol, msg=name)
+
+
+@pytest.mark.parametrize("case", [*CASES, *LABELS])
+@pytest.mark.filterwarnings("ignore::pyrograph.errors.ConvergenceWarning")
+def test_a_run_is_the_same_whatever_the_default_device(case):
+    expected = run(case)
+    with torch.device("meta"):
+        refuse_differences(run(case), expected, "cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("program", ["here", "there", "by default"])
+@pytest.mark.parametrize("case", [*CASES, *LABELS])
+@pytest.mark.filterwarnings("ignore::pyrograph.errors.ConvergenceWarning")
+def test_a_gpu_gives_the_same_run(case, program, monkeypatch):
+    if program == "here" and case in LABELS:
+        pytest.skip("labels are scored where the program's numbers are")
+    expected = run(case)
+    if program != "here":
+        place = torch.device("cuda") if program == "there" else None
+        monkeypatch.setitem(globals(), "CPU", place)
+    with torch.device("cuda") if program == "by default" else nullcontext():
+        found = run(case, **({"device": "cuda"} if program == "here" else {}))
+    refuse_differences(found, expected, "cuda", atol=1e-7)
