@@ -125,6 +125,8 @@ def everything(posterior, args):
     for name in draws:
         found[f"marginal of {name}"] = posterior.marginal(name).sample((2,))
     guide = posterior.guide()
+    moved = posterior.guide().cpu()()
+    assert all(value.device.type == "cpu" for value in moved.values())
     trace = pyro.poutine.trace(guide).get_trace(*args)
     # not of plates, which Pyro makes on the default device
     trace.compute_log_prob(lambda name, site: name in draws)
@@ -191,3 +193,18 @@ def test_a_gpu_gives_the_same_run(case, program, monkeypatch):
     with torch.device("cuda") if program == "by default" else nullcontext():
         found = run(case, **({"device": "cuda"} if program == "here" else {}))
     refuse_differences(found, expected, "cuda", atol=1e-7)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_latents_on_a_gpu_read_tables_of_the_cpu(device):
+    table = here([0.1, 0.7, -0.4], [1.2, 0.0, 0.3])
+
+    def model():
+        x = pyro.sample("x", dist.Categorical(torch.ones(2, device="cuda")))
+        y = pyro.sample("y", dist.Categorical(torch.ones(3, device="cuda")))
+        pyro.factor("f", table[x, y])
+
+    found = pg.fit(model, infer=pg.BP, progress=False, device=device).log_evidence
+    assert found.device.type == device
+    assert_close(found.cpu(), (table.flatten().logsumexp(0) - here(6.0).log())[0])

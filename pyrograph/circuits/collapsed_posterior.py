@@ -7,7 +7,8 @@ Marginals are mixtures of the exact conditionals of all samples,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from typing import Any
@@ -134,6 +135,17 @@ class CollapsedGuide(SiteGuide):
         super().__init__(sites)
         # beside the guide: Pyro would take the circuit for a module of its own
         self.__dict__["samples"] = CollapsedSamples(circuit, points, log_weights.detach())
+
+    def _apply(self, fn: Callable, recurse: bool = True) -> CollapsedGuide:
+        """Samples, which are no parameters, move where the module moves; their posterior stays."""
+        super()._apply(fn, recurse)
+        samples = self.__dict__["samples"]
+        device = fn(samples.log_weights).device
+        if device != samples.log_weights.device:
+            circuit = copy.deepcopy(samples.circuit).to(device)
+            numbers = (v.to(device) for v in (samples.points, samples.log_weights))
+            self.__dict__["samples"] = CollapsedSamples(circuit, *numbers)
+        return self
 
     def get_extra_state(self) -> dict[str, Any]:
         samples = self.__dict__["samples"]

@@ -131,6 +131,11 @@ class HeldCircuit:
         found._set(circuit, columns, tuple(cards))
         return found
 
+    def to(self, device: torch.device) -> HeldCircuit:
+        """Itself, moved there as modules are."""
+        self._set(self.circuit.to(device), self.columns.to(device), self.cards)
+        return self
+
     def num_pairs(self, num_held: int) -> int:
         """As :func:`pyrograph.circuits.expected.num_pairs`, of all passes of a Stein kernel."""
         return (1 + 2 * num_held) * num_pairs(self.circuit)

@@ -6,6 +6,7 @@ difference, a matrix that is not positive definite) another one is tried.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from pyrograph.errors import (
     InvalidProgram,
+    NonFiniteDensity,
     OptionError,
     PyrographError,
     RandomDrawError,
@@ -202,6 +204,7 @@ def _run_once(model: Callable, args: tuple, kwargs: dict, drawing: _Draw) -> Poi
         with torch.no_grad(), drawing:
             trace = poutine.trace(model).get_trace(*args, **kwargs)
             trace.compute_log_prob()
+            _refuse_endless_data(trace)
     except RuntimeError as error:
         if "does not require grad" not in str(error):
             raise
@@ -211,6 +214,27 @@ def _run_once(model: Callable, args: tuple, kwargs: dict, drawing: _Draw) -> Poi
         ) from error
     values = {name: trace.nodes[name]["value"] for name in drawing.free}
     return Point(values, drawing.free, _log_probs(trace) | drawing.log_jacobians)
+
+
+def _refuse_endless_data(trace: poutine.Trace) -> None:
+    """Observations that are infinite or NaN and are not masked.
+
+    Raises:
+        NonFiniteDensity: naming the first one.
+    """
+    for name in trace.observation_nodes:
+        site, value = trace.nodes[name], trace.nodes[name]["value"]
+        if math.isfinite(site["log_prob_sum"]) or not isinstance(value, Tensor):
+            continue
+        bad = (~value.isfinite()).nonzero()
+        if len(bad):
+            index = bad[0].tolist()
+            raise NonFiniteDensity(
+                f'site "{name}" is observed to be {float(value[tuple(index)])} at {index} '
+                f"({len(bad)} of its {value.numel()} numbers are infinite or NaN), where its log "
+                f"density is {float(site['log_prob_sum'])}. Leave such elements out of the data, "
+                "or mask them and put numbers in their place."
+            )
 
 
 def log_probs_at(

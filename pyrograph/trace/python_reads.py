@@ -121,7 +121,7 @@ class PythonReads(TorchFunctionMode):
             if k is not None:
                 dim += k.dim() if isinstance(k, Tensor) and k.dtype is torch.bool else 1
         for d, z in reversed(selected):
-            x = torch.ops.aten.index.Tensor(x, [None] * d + [z.long()])
+            x = torch.ops.aten.index.Tensor(x, [None] * d + [z.long().to(x.device)])
         return x[tuple(rest)] if rest else x
 
     def _setitem(self, x: Tensor, index: object, value: object) -> None:

@@ -146,7 +146,9 @@ def draw(fn: object, name: str) -> Tensor:
             f"condition on it, or give it a distribution with a `sample` method."
         ) from error
     shape = transform.inverse_shape(fn.batch_shape + fn.event_shape)
-    return transform(4 * torch.rand(shape, device="cpu") - 2).detach()
+    # where the program's other numbers are is not written in a distribution without parameters
+    place = torch.get_default_device()
+    return transform(4 * torch.rand(shape, device=place) - 2).detach()
 
 
 def draw_apart(fn: object, name: str, other: Tensor | None) -> Tensor:

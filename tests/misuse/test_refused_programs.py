@@ -22,6 +22,7 @@ from pyrograph.errors import (
     ControlFlowError,
     LatentMutationError,
     LatentShapeError,
+    NonFiniteDensity,
     OptionError,
     RandomDrawError,
     ScopeBudgetError,
@@ -549,3 +550,30 @@ def test_functions_of_functions_are_refused():
         pyro.factor("f", torch.cond(x > 0, lambda a: a + 0, lambda a: -a, (x,)))
 
     error(UnsupportedOperation, ['after statement "x"', "torch.cond"], model)
+
+
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
+def test_data_that_are_no_numbers_are_refused_by_their_place(bad):
+    y = torch.tensor([[0.3, 1.0], [bad, 2.0]])
+
+    def model():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        with pyro.plate("rows", 2):
+            pyro.sample("y", dist.Normal(x, torch.ones(2)).to_event(1), obs=y)
+
+    pyro.enable_validation(False)  # with it, Pyro refuses NaN
+    error(NonFiniteDensity, ['"y"', f"{bad} at [1, 0]", "1 of its 4"], model)
+
+
+def test_masked_data_may_be_anything():
+    y = torch.tensor([0.3, math.inf])
+
+    def model():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        with pyro.plate("rows", 2):
+            pyro.sample("y", dist.Normal(x, 1.0).mask(y.isfinite()), obs=y)
+
+    graph = trace_graph(model)
+    expected = dist.Normal(0.0, 1.0).log_prob(torch.tensor(0.7))
+    expected = expected + dist.Normal(0.7, 1.0).log_prob(y[0])
+    assert float(graph.log_prob({"x": torch.tensor(0.7)})) == pytest.approx(float(expected))

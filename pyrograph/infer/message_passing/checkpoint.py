@@ -66,7 +66,7 @@ def loaded_messages(
 
     Raises:
         ShapeMismatch: they belong to another graph.
-        OptionError: they hold NaN.
+        OptionError: they hold NaN or plus infinity.
     """
 
     def take(key: str, like: Tensor) -> Tensor:
@@ -77,10 +77,10 @@ def loaded_messages(
                 f"the saved messages {key} have shape {there}, this graph needs "
                 f"{list(like.shape)}: they belong to another model or to other arguments"
             )
-        if bool(value.isnan().any()):
+        if bool((value.isnan() | (value == torch.inf)).any()):
             raise OptionError(
-                f"the saved messages {key} are not all numbers (NaN): the run that they come from "
-                "had failed. Start from its checkpoint before that, or afresh."
+                f"the saved messages {key} are not all numbers (NaN or infinite): the run that "
+                "they come from had failed. Start from its checkpoint before that, or afresh."
             )
         return value.to(like)
 

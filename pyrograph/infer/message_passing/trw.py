@@ -84,8 +84,6 @@ class TRW(BP):
         **options: Any,
     ):
         refuse_alpha(type(self).__name__, options)
-        if not (isinstance(edge_appearance, str) and edge_appearance == "uniform"):
-            options.setdefault("damping", 0.5)  # rare edges have large alphas, which overshoot
         MessagePassing.__init__(self, model, alpha=1.0, **options)
         self.edge_appearance = _appearance_option(edge_appearance)
         self.num_trees = count("num_trees", num_trees)

@@ -1,6 +1,7 @@
 """Options, checkpoints and what a run says about itself."""
 
 import io
+import math
 
 import pytest
 import torch
@@ -246,9 +247,10 @@ def test_the_state_of_another_model_is_refused(other):
     assert_close(fresh.run().log_evidence, PAIR.log_z, rtol=0, atol=1e-10)
 
 
-def test_messages_that_are_no_numbers_are_refused():
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_messages_that_are_no_numbers_are_refused(bad):
     messages = pg.BP(PAIR, progress=False).setup().state_dict()["messages"]
-    spoilt = {key: value * float("nan") for key, value in messages.items()}
+    spoilt = {key: torch.full_like(value, bad) for key, value in messages.items()}
     with pytest.raises(OptionError, match=r"saved messages .*NaN"):
         pg.BP(PAIR, progress=False, init=spoilt).setup()
 
