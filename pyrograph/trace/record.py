@@ -393,7 +393,7 @@ class Recorder(TorchDispatchMode):
         """The latent sites a tensor was computed from, for messages."""
         by_first = [s.first for s in self.steps]
         starts = torch.tensor(by_first, dtype=torch.int64, device="cpu")
-        todo, seen, leaves = [self.ids_or_zero(t).reshape(-1).unique()], set(), set()
+        todo, seen, leaves = [self.ids_or_zero(t).reshape(-1).unique().cpu()], set(), set()
         while todo:
             ids = todo.pop()
             leaves.update((-1 - ids[ids < 0]).tolist())
