@@ -25,5 +25,6 @@ def is_in_assertion() -> bool:
     """Whether the line that is run is an ``assert`` of PyTorch's or Pyro's own, which leaves the
     program as it is or stops it."""
     frames = reversed(traceback.extract_stack())
-    frame = next(f for f in frames if not f.filename.startswith(_OWN))
+    modes = {"__torch_function__", "__torch_dispatch__"}  # others', such as a default device
+    frame = next(f for f in frames if not f.filename.startswith(_OWN) and f.name not in modes)
     return frame.filename.startswith(_OTHERS) and (frame.line or "").startswith("assert ")

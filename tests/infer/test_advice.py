@@ -65,8 +65,30 @@ def test_a_node_of_many_coordinates_is_sent_to_engines_that_take_it(infer, model
         infer(model, progress=False).setup()
     text = str(caught.value)
     assert "Split the statement" not in text and pg.QBethe in engines_named(text)
-    assert ("pyro.plate in the place of .to_event" in text) == (model is rates)
+    assert ("pyro.plate without .to_event" in text) == (model is rates)
     assert all(takes(engine, model) for engine in engines_named(text))
+
+
+def smooth(in_plate):
+    at = torch.linspace(0, 1, 8)
+    covariance = torch.exp(-((at[:, None] - at) ** 2)) + 0.1 * torch.eye(8)
+
+    def model():
+        f = pyro.sample("f", dist.MultivariateNormal(torch.zeros(8), covariance))
+        y, seen = dist.Bernoulli(logits=f), torch.ones(8)
+        if in_plate:
+            with pyro.plate("at", 8):
+                pyro.sample("y", y, obs=seen)
+        else:
+            pyro.sample("y", y.to_event(1), obs=seen)
+
+    return model
+
+
+def test_likelihoods_of_many_numbers_of_a_node_are_taken_in_a_plate():
+    with pytest.raises(UnsupportedFactor, match='"y" are independent.* pyro.plate without'):
+        pg.EP(smooth(False), progress=False).setup()
+    assert pg.fit(smooth(True), infer=pg.EP, progress=False).converged
 
 
 def schools():

@@ -546,6 +546,17 @@ def test_reparameterised_sites(name):
     ok(poutine.reparam(model, config={"x": reparam}))
 
 
+def test_asserts_of_pyro_hold_beside_a_default_device():
+    reparam, prior = REPARAMETERISATIONS["symmetric stable"]
+
+    def model():
+        x = pyro.sample("x", prior())
+        pyro.sample("y", dist.Normal(x.sum(-1), 1.0), obs=torch.tensor(0.3))
+
+    with torch.device("cpu"):
+        ok(poutine.reparam(model, config={"x": reparam}))
+
+
 def test_a_split_site_keeps_its_density():
     def model():
         x = pyro.sample("x", dist.Normal(torch.zeros(3), 2.0).to_event(1))

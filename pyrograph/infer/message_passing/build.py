@@ -295,13 +295,14 @@ class _Builder:
         site = group.slots[0]
         if group.arity > 1:
             first = "Split the statement into ones of fewer nodes, or use "
-        elif group.name == site.name and isinstance(site.support, constraints.independent):
-            first = (
-                f'Where the numbers of "{site.name}" are independent make each a node of its own '
-                "(a pyro.plate in the place of .to_event), or use "
-            )
-        else:
+        elif group.name == site.name and not isinstance(site.support, constraints.independent):
             first = "Use "
+        else:
+            kind = "node" if group.name == site.name else "factor"
+            first = (
+                f'Where the numbers of "{group.name}" are independent make each a {kind} of its '
+                "own (a pyro.plate without .to_event), or use "
+            )
         return f"{first}{engines}, without grids over scopes."
 
     def _names(self, group: FactorGroup, index: Tensor) -> Callable[[int], str]:
