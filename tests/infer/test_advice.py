@@ -86,7 +86,7 @@ def smooth(in_plate):
 
 
 def test_likelihoods_of_many_numbers_of_a_node_are_taken_in_a_plate():
-    with pytest.raises(UnsupportedFactor, match='"y" are independent.* pyro.plate without'):
+    with pytest.raises(UnsupportedFactor, match=r'"y" are independent.* pyro\.plate without'):
         pg.EP(smooth(False), progress=False).setup()
     assert pg.fit(smooth(True), infer=pg.EP, progress=False).converged
 

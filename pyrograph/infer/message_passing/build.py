@@ -19,7 +19,7 @@ from torch.distributions import constraints
 from pyrograph.beliefs import Conjugate, Gaussian
 from pyrograph.errors import UnsupportedFactor, ZeroMass
 from pyrograph.graph import FactorGraph, FactorGroup
-from pyrograph.graph.checked import refuse_non_finite, table_of
+from pyrograph.graph.checked import JACOBIAN, refuse_non_finite, table_of
 from pyrograph.infer.message_passing.alphas import or_limit
 from pyrograph.infer.message_passing.binary import RANGE, BinaryFactors
 from pyrograph.infer.message_passing.conditional import quadratic_coordinates
@@ -295,14 +295,12 @@ class _Builder:
         site = group.slots[0]
         if group.arity > 1:
             first = "Split the statement into ones of fewer nodes, or use "
-        elif group.name == site.name and not isinstance(site.support, constraints.independent):
-            first = "Use "
+        elif group.name == site.name and isinstance(site.support, constraints.independent):
+            first = _each("node", group)
+        elif not group.name.endswith(JACOBIAN) and group.name not in self.graph.sites:
+            first = _each("factor", group)
         else:
-            kind = "node" if group.name == site.name else "factor"
-            first = (
-                f'Where the numbers of "{group.name}" are independent make each a {kind} of its '
-                "own (a pyro.plate without .to_event), or use "
-            )
+            first = "Use "
         return f"{first}{engines}, without grids over scopes."
 
     def _names(self, group: FactorGroup, index: Tensor) -> Callable[[int], str]:
@@ -334,6 +332,13 @@ class _Builder:
                 f"{max(POINTS)}. {self._without_grids(group)}"
             )
         return QuadratureFactors(local, alpha, rows, families, self.num_points, inner)
+
+
+def _each(kind: str, group: FactorGroup) -> str:
+    return (
+        f'Where the numbers of "{group.name}" are independent make each a {kind} of its own (a '
+        "pyro.plate without .to_event), or use "
+    )
 
 
 def _spread(table: Tensor) -> float:
