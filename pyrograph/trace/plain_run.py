@@ -229,11 +229,12 @@ def _refuse_endless_data(trace: poutine.Trace) -> None:
         bad = (~value.isfinite()).nonzero()
         if len(bad):
             index = bad[0].tolist()
+            others = f" (of {value.numel()} numbers {len(bad)} are infinite or NaN)"
+            where = f" at {index}{others}" if index else ""
             raise NonFiniteDensity(
-                f'site "{name}" is observed to be {float(value[tuple(index)])} at {index} '
-                f"({len(bad)} of its {value.numel()} numbers are infinite or NaN), where its log "
-                f"density is {float(site['log_prob_sum'])}. Leave such elements out of the data, "
-                "or mask them and put numbers in their place."
+                f'site "{name}" is observed to be {float(value[tuple(index)])}{where}; its log '
+                f"density is then {float(site['log_prob_sum'])}. Leave such elements out of the "
+                "data, or mask them and put numbers in their place."
             )
 
 
