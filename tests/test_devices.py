@@ -7,6 +7,7 @@ tensors on the default device.
 """
 
 import ast
+import io
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -193,6 +194,30 @@ def test_a_gpu_gives_the_same_run(case, program, monkeypatch):
     with torch.device("cuda") if program == "by default" else nullcontext():
         found = run(case, **({"device": "cuda"} if program == "here" else {}))
     refuse_differences(found, expected, "cuda", atol=1e-7)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", [*CASES, *LABELS])
+@pytest.mark.filterwarnings("ignore::pyrograph.errors.ConvergenceWarning")
+def test_a_state_that_went_through_the_cpu_goes_on_on_a_gpu(case, monkeypatch):
+    program, engine, options = {**CASES, **LABELS}[case]
+    monkeypatch.setitem(globals(), "CPU", torch.device("cuda"))
+    args = (here(*READINGS),)
+    pyro.set_rng_seed(0)
+    first = engine(program, progress=False, **options)
+    expected = first.run(*args)
+    file = io.BytesIO()
+    torch.save(first.state_dict(), file)
+    file.seek(0)
+    second = engine(program, progress=False, **options)
+    second.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
+    draws = []
+    for posterior in (second.run(*args), expected):
+        pyro.set_rng_seed(1)
+        draws.append(posterior.sample(5))
+    for name, value in draws[0].items():
+        assert value.device.type == "cuda"
+        assert_close(value, draws[1][name], rtol=0, atol=1e-7)
 
 
 @pytest.mark.gpu

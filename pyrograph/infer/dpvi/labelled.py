@@ -42,6 +42,7 @@ class Labellings:
         if labels is None:
             nobody = torch.zeros(1, 0, dtype=torch.int64, device=program.device)
             labels = dict.fromkeys(sizes, nobody)
+        labels = {name: z.to(program.device) for name, z in labels.items()}  # of saved states too
         #: All elements, sites in step with each other.
         self.elements = [
             (name, i)
