@@ -173,7 +173,7 @@ class CollapsedGuide(SiteGuide):
     def from_state_dict(cls, state: Mapping[str, Any]) -> CollapsedGuide:
         """Rebuild a guide from what ``guide.state_dict()`` returned, without model or data."""
         saved = state["_extra_state"]
-        units = Units(**{name: value.numpy() for name, value in saved["units"].items()})
+        units = Units(**{name: value.cpu().numpy() for name, value in saved["units"].items()})
         domain = Domain(tuple(saved["cards"]), units.var[units.var >= 0])
         circuit = Circuit(units, domain, **saved["numbers"])
         if saved["columns"] is not None:
