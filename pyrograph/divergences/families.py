@@ -222,9 +222,7 @@ class FullyFactorised:
         for k in range(heavy.shape[-1]):
             states = torch.unravel_index(heavy[:, k], p.cards)
             near = [
-                torch.full(i.shape + (c,), SOFT / c, device="cpu")
-                .to(atoms)
-                .scatter(-1, i[..., None], 1 - SOFT)
+                atoms.new_full(i.shape + (c,), SOFT / c).scatter(-1, i[..., None], 1 - SOFT)
                 for i, c in zip(states, p.cards)
             ]
             soft.append(self._shape_like(whole, [m.log() for m in near], p))

@@ -77,14 +77,14 @@ def iterate(
     num_starts, batch = value.shape
     ends, end_values = natural.flatten(0, 1).clone(), value.flatten().clone()
     walk = Walk(
-        torch.arange(num_starts * batch, device="cpu"),
+        torch.arange(num_starts * batch, device=value.device),
         p.expand((num_starts, batch)).flatten(),
         ends.clone(),
         end_values.clone(),
         torch.full_like(end_values, step),
         torch.full_like(end_values, torch.inf),
     ).keep(end_values.isfinite())
-    done = torch.zeros(num_starts * batch, dtype=torch.bool, device="cpu")
+    done = torch.zeros(num_starts * batch, dtype=torch.bool, device=value.device)
     eps = torch.finfo(value.dtype).eps
     rounding, least = max(ROUNDING, UNITS * eps), max(tol, UNITS * eps)
     for _ in range(max_steps):
@@ -123,7 +123,7 @@ def iterate(
             ConvergenceWarning,
             stacklevel=3,
         )
-    return ends.reshape(num_starts, batch, -1)[best, torch.arange(batch, device="cpu")]
+    return ends.reshape(num_starts, batch, -1)[best, torch.arange(batch, device=best.device)]
 
 
 def direction(p: Atomic, family: Family, alpha: float, natural: Tensor) -> Tensor:
@@ -138,7 +138,7 @@ def direction(p: Atomic, family: Family, alpha: float, natural: Tensor) -> Tenso
     def matched(order: Tensor) -> Tensor:
         return family.natural(family.project(q.with_atoms(tilt(p.log_atoms, q.log_atoms, order))))
 
-    at = torch.tensor(alpha, dtype=natural.dtype, device="cpu")
+    at = torch.tensor(alpha, dtype=natural.dtype, device=natural.device)
     zero = torch.zeros_like(at)
     if abs(alpha) < SMALL_ALPHA:
         _, slope = torch.func.jvp(matched, (zero,), (torch.ones_like(at),))

@@ -280,3 +280,20 @@ def test_single_precision_settles_to_its_own_digits(alpha, seed):
     p = Discrete(torch.tensor(table, dtype=torch.float32), 3)
     found = [m.exp()[1].item() for m in alpha_project(p, FullyFactorised(), alpha).log_marginals]
     np.testing.assert_allclose(found, 1 / (1 + np.exp(-truth)), rtol=0, atol=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("method", ["fixed point", "direct"])
+@pytest.mark.parametrize("alpha", [-1.0, 0.0, 0.5, 2.0])
+def test_projections_are_where_their_measures_are(alpha, method):
+    def found(device):
+        tables = torch.tensor([[[0.3, 0.1], [0.2, 0.4]], [[0.6, 0.2], [0.1, 0.1]]], device=device)
+        bumps = mixture()
+        bumps = Gridded(bumps.log_density.to(device), bumps.points.to(device))
+        states = alpha_project(Discrete(tables.log(), 2), FullyFactorised(), alpha, method)
+        normal = alpha_project(bumps, Gaussian1D(), alpha, method)
+        return [states.log_mass, *states.log_marginals, as_numbers(normal)]
+
+    for there, here in zip(found("cuda"), found("cpu"), strict=True):
+        assert there.device.type == "cuda"
+        assert_close(there.cpu(), here, rtol=0, atol=1e-6)
