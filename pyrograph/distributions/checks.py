@@ -4,7 +4,9 @@ Reading the value of a tensor is what a traced program may not do with its laten
 tracer turns validation off for its run; shapes are checked always.
 """
 
+import operator
 from collections.abc import Sequence
+from typing import SupportsIndex
 
 import torch
 from torch import Tensor
@@ -58,15 +60,21 @@ def require_positive(owner: str, **parameters: Tensor) -> None:
             raise OptionError(f"{owner}: {name}={_show(value)} must be finite and above 0")
 
 
-def require_count(owner: str, name: str, value: int, least: int = 1) -> int:
-    """A whole number, at least ``least``.
+def require_count(owner: str, name: str, value: SupportsIndex, least: int = 1) -> int:
+    """A whole number, at least ``least``; any that may be an index, such as NumPy's.
 
     Raises:
         OptionError: it is not.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    # truth values of Python and torch have an index, too
+    is_bool = isinstance(value, bool) or getattr(value, "dtype", None) is torch.bool
+    if is_bool or number < least:
         raise OptionError(f"{owner}: {name}={value!r} must be a whole number, at least {least}")
-    return value
+    return number
 
 
 def require_expansion(owner: str, batch: torch.Size, wanted: Sequence[int]) -> torch.Size:

@@ -50,7 +50,7 @@ class ChineseRestaurant(TorchDistribution):
         (self.alpha,) = floats(alpha)
         require_positive("ChineseRestaurant", alpha=self.alpha)
         self.n = require_count("ChineseRestaurant", "n", n)
-        super().__init__(self.alpha.shape, torch.Size([n]), validate_args=validate_args)
+        super().__init__(self.alpha.shape, torch.Size([self.n]), validate_args=validate_args)
 
     def expand(self, batch_shape, _instance=None):
         new = self._get_checked_instance(ChineseRestaurant, _instance)

@@ -40,10 +40,10 @@ class DirichletCategorical:
         self.num_symbols = require_count("DirichletCategorical", "num_symbols", num_symbols)
         require_positive("DirichletCategorical", concentration=self.concentration)
         shape = self.concentration.shape
-        if shape and shape[-1] != num_symbols:
+        if shape and shape[-1] != self.num_symbols:
             raise ShapeMismatch(
                 f"DirichletCategorical: concentration has shape {tuple(shape)}; give a number or "
-                f"[..., {num_symbols}]"
+                f"[..., {self.num_symbols}]"
             )
         self.batch_shape = shape[:-1]
 

@@ -97,7 +97,7 @@ class ChineseRestaurantFranchise(TorchDistribution):
                 "(counts of moves, Saeedi et al. 2017)"
             )
         self.urn = urn
-        super().__init__(self.alpha.shape, torch.Size([n]), validate_args=validate_args)
+        super().__init__(self.alpha.shape, torch.Size([self.n]), validate_args=validate_args)
 
     def expand(self, batch_shape, _instance=None):
         new = self._get_checked_instance(ChineseRestaurantFranchise, _instance)

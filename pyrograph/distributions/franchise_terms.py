@@ -91,8 +91,8 @@ class SequenceTerm:
 def log_sequence(states: Tensor, alpha: Tensor, gamma: Tensor, urn: str) -> Tensor:
     """Log probability of sequences ``[..., t]`` of any length, labelled in order of appearance."""
     dtype = alpha.dtype
-    if states.shape[-1] == 0:
-        return states.new_zeros(states.shape[:-1], dtype=dtype)
+    if states.numel() == 0:  # no sequences, or empty ones: log 1 at any parameters
+        return states.new_zeros(states.shape[:-1], dtype=dtype) + 0 * (alpha + gamma)
     counts = visit_counts(states)
     alpha, gamma = alpha.double().unsqueeze(-1), gamma.double().unsqueeze(-1)
     log_seat = -(alpha + counts.left).log()

@@ -73,7 +73,7 @@ class NormalInverseGamma:
                 "broadcast"
             ) from error
         if dim is not None:
-            require_count("NormalInverseGamma", "dim", dim, least=0)
+            dim = require_count("NormalInverseGamma", "dim", dim, least=0)
         elif shape:
             dim = shape[-1]
         if dim and shape and shape[-1] not in (1, dim):

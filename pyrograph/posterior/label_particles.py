@@ -13,6 +13,7 @@ from pyro.distributions import Delta, Empirical
 from torch import Tensor
 from torch.distributions import Categorical as TorchCategorical
 
+from pyrograph.errors import InferenceError
 from pyrograph.posterior.joint_states import JointStateGuide
 from pyrograph.posterior.posterior import Posterior, draw_indices
 
@@ -37,14 +38,14 @@ class LabelParticles(Posterior):
         """``[K]``."""
         return self.log_weights.exp()
 
-    def marginal(self, site: str) -> Empirical:
+    def marginal(self, site: str) -> LabelMarginal:
         """Weighted labellings of a site; see :meth:`together` for what does not depend on names.
 
         Raises:
             OptionError: no such site.
         """
         self._site(site)
-        return Empirical(self.particles[site], self.log_weights)
+        return LabelMarginal(site, self.particles[site], self.log_weights)
 
     def together(self, site: str) -> Tensor:
         """``[n, n]``: probabilities that two elements are in one cluster.
@@ -93,6 +94,29 @@ class LabelParticles(Posterior):
             {"name": name, "size": self.particles[name].shape[1], "plates": []} for name in names
         ]
         return LabelGuide(described, distinct, weights.log())
+
+
+class LabelMarginal(Empirical):
+    """Weighted labellings ``[K, n]`` of a site, without moments: names of clusters have no mean."""
+
+    def __init__(self, site: str, labels: Tensor, log_weights: Tensor):
+        self.site = site
+        super().__init__(labels, log_weights)
+
+    @property
+    def mean(self) -> Tensor:
+        raise self._has_no("mean")
+
+    @property
+    def variance(self) -> Tensor:
+        raise self._has_no("variance")
+
+    def _has_no(self, moment: str) -> InferenceError:
+        return InferenceError(
+            f'labels "{self.site}" have no {moment}: their numbers are names of clusters. Ask '
+            f'posterior.together("{self.site}") who is with whom, or '
+            f'posterior.num_clusters("{self.site}") how many clusters there are.'
+        )
 
 
 class LabelGuide(JointStateGuide):

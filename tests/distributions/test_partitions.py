@@ -139,6 +139,22 @@ def test_batches_equal_their_elements(urn):
 
 
 @pytest.mark.parametrize("urn", URNS)
+@pytest.mark.parametrize("n", [1, 5])
+@pytest.mark.parametrize("shape", [(0,), (2, 0), (0, 3)])
+def test_a_batch_of_no_sequences_has_as_many_probabilities(urn, n, shape):
+    alpha = torch.tensor([0.7, 1.1, 2.0][: shape[-1] or 1], requires_grad=True)
+    if urn == "restaurant":
+        fn = ChineseRestaurant(alpha, n)
+    else:
+        fn = ChineseRestaurantFranchise(alpha, 1.3, n, urn=urn)
+    found = fn.log_prob(torch.zeros(*shape, n, dtype=torch.int64))
+    assert (found.shape, found.dtype) == (shape, alpha.dtype)
+    found.sum().backward()
+    assert_close(alpha.grad, torch.zeros_like(alpha))
+    assert fn.log_prob(fn.sample((0,))).shape == (0, len(alpha))
+
+
+@pytest.mark.parametrize("urn", URNS)
 def test_gradients_of_the_concentrations_are_finite_differences(urn):
     z = torch.randint(3, (9,))
 

@@ -100,3 +100,24 @@ def test_elements_that_there_are_not_are_refused(i):
 def test_nothing_to_join_is_refused():
     with pytest.raises(OptionError, match="nothing to join"):
         join()
+
+
+COUNTS = {
+    "restaurant": lambda n: ChineseRestaurant(1.0, n).n,
+    "franchise": lambda n: ChineseRestaurantFranchise(1.0, 1.0, n).n,
+    "symbols": lambda n: DirichletCategorical(1.0, n).num_symbols,
+    "numbers": lambda n: NormalInverseGamma(1.0, 1.0, 1.0, dim=n).dim,
+}
+
+
+@pytest.mark.parametrize("count", COUNTS.values(), ids=COUNTS)
+def test_counts_are_whole_numbers_of_any_kind(count):
+    for n in (4, np.int64(4), np.uint8(4), np.array(4), torch.tensor(4)):
+        assert type(count(n)) is int and count(n) == 4
+    for n in (True, np.bool_(True), torch.tensor(True), 4.0, np.float64(4), torch.tensor(4.0)):
+        with pytest.raises(OptionError, match="must be a whole number"):
+            count(n)
+    for n in (-1, np.int64(-1), "4", [4]):
+        with pytest.raises(OptionError, match="must be a whole number"):
+            count(n)
+    assert ChineseRestaurant(1.0, np.int64(4)).sample().shape == (4,)

@@ -15,7 +15,6 @@ Algorithm 1 (which never assigns Q <- Q' and compares bounds within a sweep; her
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -164,21 +163,24 @@ class DPVI(Engine):
             self.network, self._conditionals = collapsed.network, collapsed.conditionals
             neighbors = collapsed.pointer, collapsed.index
         self.hashes = Hash(self.network.cards)
-        self.sweeps = Sweeps(self.network, neighbors, self.moves, self.num_particles)
-        self.particles = Particles.best(
-            self.network, self.hashes, self._starts(), self.num_particles
-        )
+        self.sweeps = Sweeps(self.network, neighbors, self.moves, self._most)
+        self.particles = Particles.best(self.network, self.hashes, self._starts(), self._most)
+
+    @property
+    def _most(self) -> int:
+        """K, or the number of joint states of a graph: what is made for more is never used."""
+        return min(self.num_particles, self.network.num_states)
 
     def _starts(self) -> Tensor:
         """``[V, M]``."""
         if isinstance(self.init, Posterior):
-            return self._codes(self.init.sample(max(FEWEST, 4 * self.num_particles)))
+            return self._codes(self.init.sample(max(FEWEST, 4 * self._most)))
         if isinstance(self.init, Mapping):
             x = self._codes(self.init)
             if not x.shape[1]:
                 raise OptionError("init= has no values: give one joint state at least")
             return x
-        x = scattered(self.network.cards, max(FEWEST, self.num_particles), self.generator)
+        x = scattered(self.network.cards, max(FEWEST, self._most), self.generator)
         if self.init == "random":
             return x
         return climbed(x, self.sweeps.blocks())
@@ -268,7 +270,7 @@ class DPVI(Engine):
             particles = self._joined(particles, [self._codes(self._proposed())])
         if self.num_done % REFRESH == 0 or not self._is_sharp(particles):
             both = torch.cat([self.particles.x, particles.x], 1)
-            particles = Particles.best(self.network, self.hashes, both, self.num_particles)
+            particles = Particles.best(self.network, self.hashes, both, self._most)
         is_stuck = float(particles.bound - before) <= (self.tol or 0.0)
         self._is_last = self._stage == len(kinds) - 1
         if is_stuck:
@@ -285,15 +287,14 @@ class DPVI(Engine):
 
     def _joined(self, particles: Particles, extra: list[Tensor]) -> Particles:
         """The best of these and states ``[V, M]`` each."""
-        most = self.num_particles
-        return particles.joined(self.network, self.hashes, torch.cat(extra, 1), most)
+        return particles.joined(self.network, self.hashes, torch.cat(extra, 1), self._most)
 
     def _is_sharp(self, found: Particles) -> bool:
         """Whether no score came from a state without mass, whose rounding is coarse, that of a
         zero: K states that have mass keep all others out."""
         start = self.particles
         has_mass = self.network.has_mass(torch.cat([start.score, found.score]))
-        return len(start) == self.num_particles and bool(has_mass.all())
+        return len(start) == self._most and bool(has_mass.all())
 
     @property
     def converged(self) -> bool:
@@ -363,7 +364,7 @@ class DPVI(Engine):
         if self._labelled is not None:
             sizes = [site.event_shape[0] for site in self._labelled.sites.values()]
             return len(self.labellings) == num_partitions(sizes, len(self.labellings))
-        return math.log(len(self.particles)) >= self.network.log_num_states - 1e-9
+        return len(self.particles) == self.network.num_states
 
     def remedy(self) -> str:
         return "The bound still grows: raise num_steps."
@@ -397,8 +398,8 @@ class DPVI(Engine):
             raise ShapeMismatch(
                 "the state is of other numbers of states: set up with the sum_out of the saved run"
             )
-        x = state["x"].to(cards.device)[:, : self.num_particles]
-        score = state["score"].to(x.device)[: self.num_particles]
+        x = state["x"].to(cards.device)[:, : self._most]
+        score = state["score"].to(x.device)[: self._most]
         now = self._score_of(x)
         mass = self.network.has_mass(score) | self.network.has_mass(now)
         refuse_other_scores(score[mass], now[mass])

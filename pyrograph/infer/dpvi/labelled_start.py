@@ -27,7 +27,7 @@ from pyrograph.distributions.incremental import keep
 from pyrograph.errors import NonFiniteDensity, OptionError
 from pyrograph.infer.dpvi.labelled import Labellings
 from pyrograph.infer.dpvi.labelled_program import LabelledProgram
-from pyrograph.infer.dpvi.start import FEWEST
+from pyrograph.infer.dpvi.start import FEWEST, comparable
 from pyrograph.posterior import Posterior
 
 #: Passes of filtering in random orders.
@@ -52,7 +52,9 @@ def first_labellings(
     found = Labellings(program)
     if isinstance(init, Posterior | Mapping):
         if isinstance(init, Posterior):
-            init = init.sample(max(FEWEST, 4 * num_particles))
+            sizes = [site.event_shape[0] for site in program.sites.values()]
+            most = min(num_particles, num_partitions(sizes, num_particles))
+            init = init.sample(max(FEWEST, 4 * most))
         values = {name: labels_of(name, value, "init") for name, value in init.items()}
         if any(not len(z) for z in values.values()):
             raise OptionError("init= has no labels: give one labelling at least")
@@ -116,7 +118,7 @@ def labels_of(name: str, value: Any, option: str) -> Tensor:
         OptionError: they are something else.
     """
     try:
-        value = torch.as_tensor(value, device=getattr(value, "device", None))
+        value = comparable(value, getattr(value, "device", None))
         is_whole = not bool((value.long() != value).any())
     except (TypeError, ValueError, RuntimeError) as error:
         raise OptionError(f'{option}= of "{name}" is no tensor of labels: {error}') from error

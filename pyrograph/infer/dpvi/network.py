@@ -34,6 +34,8 @@ APART, MOST = 4.0, 2.0**1000
 AS_ZERO = -(2.0**100)
 #: Tables whose every entry is below this are shifted to the constant, else they look like zeros.
 FAR = -(2.0**30)
+#: Joint states that are counted: no machine holds 2 to this power of them.
+MOST_BITS = 62
 #: Entries looked up at once.
 CHUNK = 2**24
 
@@ -101,10 +103,12 @@ class Network:
         """Whether a factor is zero in some state."""
         return any(bool((group.values <= self.excluded / 2).any()) for group in self.tables)
 
-    @property
-    def log_num_states(self) -> float:
-        """Log of the number of joint states."""
-        return float(self.cards.double().log().sum())
+    @cached_property
+    def num_states(self) -> float:
+        """Number of joint states; infinity where there are more than there could be particles."""
+        if float(self.cards.double().log2().sum()) > MOST_BITS:
+            return math.inf
+        return math.prod(self.cards.tolist())
 
     @classmethod
     def of_graph(cls, graph: FactorGraph) -> Network:

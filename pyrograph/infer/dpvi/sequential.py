@@ -14,15 +14,15 @@ Source: Saeedi, Kulkarni, Mansinghka & Gershman (2017), section 3.2.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pyrograph.errors import InferenceError, OptionError, ShapeMismatch, ZeroMass
+from pyrograph.errors import InferenceError, OptionError, ShapeMismatch
 from pyrograph.graph.factor_graph import Label
 from pyrograph.infer.dpvi.engine import DPVI
+from pyrograph.infer.dpvi.filter_errors import is_label, no_mass, refuse_fixed, refuse_no_labels
 from pyrograph.infer.dpvi.labelled import Labellings
 from pyrograph.infer.dpvi.network import Network
 from pyrograph.infer.dpvi.particles import Hash, Particles, highest
@@ -71,7 +71,7 @@ class SequentialDPVI(DPVI):
         num_steps: int | None = None,
         **options: Any,
     ):
-        _refuse_fixed(options)
+        refuse_fixed(options)
         super().__init__(
             model,
             num_particles=num_particles,
@@ -89,12 +89,15 @@ class SequentialDPVI(DPVI):
         self._past: list = []
         self._position = 0
         self._paths: Paths | None = None
+        #: Why states with mass are missing: K was too few for all, or zeros of an earlier program,
+        #: whose states were not kept, have gone.
+        self._is_cut = self._is_opened = False
 
     # ------------------------------------------------------------------ state
     def allocate(self) -> None:
-        self._position, self._is_all = 0, True
+        self._position, self._is_cut, self._is_opened = 0, False, False
         self._stage, self._is_last, self._can_split = 0, False, False
-        if self._past and _is_label(self._past[0]) != (self._labelled is None):
+        if self._past and is_label(self._past[0]) != (self._labelled is None):
             raise ShapeMismatch(
                 f'site "{self._past[0][0]}" is in, and one of the two programs has labels, the '
                 "other nodes of a graph: start a new engine"
@@ -114,6 +117,11 @@ class SequentialDPVI(DPVI):
             self._allocate_nodes()
         if self._all_steps:
             self.num_steps = self._num_elements + SWEEPS * self.smoothing
+
+    @property
+    def _is_all(self) -> bool:
+        """Whether every state with mass of what is in is kept."""
+        return not (self._is_cut or self._is_opened)
 
     @property
     def _num_elements(self) -> int:
@@ -169,16 +177,7 @@ class SequentialDPVI(DPVI):
         return torch.tensor(nodes, device=self.network.cards.device)
 
     def _ids_of(self, labels: Sequence[Label]) -> list[int]:
-        for label in labels:
-            if not _is_label(label):
-                raise OptionError(
-                    f'order= names nodes as (site, index), such as ("z", (0,)); {label!r} is none'
-                )
-        missing = [site for site, _ in labels if site not in self.graph.sites]
-        if missing:
-            raise ShapeMismatch(
-                f'site "{missing[0]}" is none of the program\'s: {", ".join(self.graph.sites)}'
-            )
+        refuse_no_labels(labels, self.graph.sites)
         return [self.graph.node_id(site, *index) for site, index in labels]
 
     # ------------------------------------------------------------------ forward
@@ -186,7 +185,7 @@ class SequentialDPVI(DPVI):
         if self._position == self._num_elements:
             if self._labelled is None and self.sweeps is None:
                 neighbors = self.graph.neighbors
-                self.sweeps = Sweeps(self.network, neighbors, self.moves, self.num_particles)
+                self.sweeps = Sweeps(self.network, neighbors, self.moves, self._most)
                 x = self.particles.x
                 self.particles = Particles(x, self.network.score(x), self.hashes(x))
             return super().advance()
@@ -200,7 +199,7 @@ class SequentialDPVI(DPVI):
         found, past = self.labellings, self._history.get("objective")
         before = past[-1] if past else found.bound_so_far
         name, i = self._elements[self._position]
-        self._is_all &= found.take_in(name, i, self.num_particles)
+        self._is_cut |= not found.take_in(name, i, self.num_particles)
         self._position += 1
         if self._position == self._num_elements:
             found.rescore()
@@ -211,20 +210,11 @@ class SequentialDPVI(DPVI):
         paths, node = self._paths, self._paths.node
         candidates = paths.candidates()
         score, c = candidates.flatten(), candidates.shape[1]
-        chosen = highest(score, self.num_particles)
+        chosen = highest(score, self._most)
         possible = chosen[self.network.has_mass(score[chosen])]
         if not len(possible):
-            site, index = self.graph.nodes[node]
-            when = f"when {site}{list(index) if index else ''} comes in"
-            if self._is_all:
-                raise ZeroMass(
-                    f"every joint state breaks a hard constraint {when}: the evidence is zero."
-                )
-            raise InferenceError(
-                f"no particle has mass {when}: all pasts that were kept break a hard constraint. "
-                "Raise num_particles."
-            )
-        self._is_all &= len(possible) == int(self.network.has_mass(score).sum())
+            raise no_mass(self.graph.nodes[node], self._is_cut, self._is_opened)
+        self._is_cut |= len(possible) < int(self.network.has_mass(score).sum())
         parent, state = torch.div(possible, c, rounding_mode="floor"), possible % c
         paths.grow(parent, state, score[possible])
         weight = (score[possible] - paths.bound).exp()
@@ -275,25 +265,31 @@ class SequentialDPVI(DPVI):
         Raises:
             InferenceError: nothing was set up yet.
             ShapeMismatch: a node that is in is missing in the new graph, or has other states. As
-                with every error of the new program, the engine stays as it was.
+                with every error of the new program, also while its nodes come in, the engine stays
+                as it was; where ``num_steps`` alone is too few for them, those that are in stay.
         """
-        before = dict(vars(self))
+        # lists of the history grow in place
+        before = {**vars(self), "_history": {k: [*v] for k, v in self._history.items()}}
+        is_short = False
         try:
             if self.graph is self._labelled:
                 self._extend_labels(args, kwargs)
             else:
                 self._extend_nodes(args, kwargs)
+            is_short = self.num_steps - self.num_done < self._num_elements - self._position
+            return self.run()
         except Exception:
-            vars(self).clear()
-            vars(self).update(before)
+            if not (is_short and self.num_done >= self.num_steps):
+                vars(self).clear()
+                vars(self).update(before)
             raise
-        return self.run()
 
     def _extend_nodes(self, args: tuple, kwargs: dict) -> None:
         was = self._sequence[: self._position].cpu()
         labels = self.graph.nodes
         old, cards = self.particles, self.network.cards
-        filtered, is_all, history = self._filtered, self._is_all, self._history
+        filtered, history = self._filtered, self._history
+        missing = self._is_cut, self._is_opened
         past = self._network_of_past(len(was))
         self._past = [labels[v] for v in was.tolist()]
         try:
@@ -306,26 +302,26 @@ class SequentialDPVI(DPVI):
         x = old.x.new_zeros(self.graph.num_nodes, len(old))
         x[new] = old.x[was]
         self._filtered[new.cpu(), : filtered.shape[1]] = filtered[was]
-        if is_all:  # states without mass were not kept: none has some unless a zero has gone
+        self._is_cut, self._is_opened = missing
+        if not self._is_opened:  # states without mass were not kept: none has some otherwise
             number = torch.zeros_like(cards)
             number[was] = new
             zeros = zeros_of(past, self.hashes, number)
-            is_all = are_among(zeros, self._zeros_of_past(len(was)))
-        self._is_all = is_all
+            self._is_opened = not are_among(zeros, self._zeros_of_past(len(was)))
         self._go_on(x, self._network_of_past(len(was)).score(x), len(was))
         self._history = history
         if self._all_steps:
             self.num_steps += self.num_done - len(was)
 
     def _extend_labels(self, args: tuple, kwargs: dict) -> None:
-        old, history, is_all = self.labellings, self._history, self._is_all
+        old, history, is_cut = self.labellings, self._history, self._is_cut
         self._past = self._elements[: self._position]
         try:
             self.setup(*args, **kwargs)
         finally:
             past, self._past = self._past, []
         self.labellings = old.within(self._labelled)
-        self._position, self._is_all, self._history = len(past), is_all, history
+        self._position, self._is_cut, self._history = len(past), is_cut, history
         if self._all_steps:
             self.num_steps += self.num_done - len(past)
 
@@ -366,9 +362,10 @@ class SequentialDPVI(DPVI):
         # after an extension nodes and elements do not come in as they do in a program of their own
         if self._labelled is not None:
             return {"elements": list(self._elements), "layout": self.labellings.layout}
+        own = {"sequence": self._sequence, "is_cut": self._is_cut, "is_opened": self._is_opened}
         if not self._is_all:
-            return {"sequence": self._sequence}
-        return {"sequence": self._sequence, "zeros": self._zeros_of_past(self._position).sum(1)}
+            return own
+        return {**own, "zeros": self._zeros_of_past(self._position).sum(1)}
 
     def _score_of(self, x: Tensor) -> Tensor:
         if self._position < self._num_elements:
@@ -378,7 +375,10 @@ class SequentialDPVI(DPVI):
     def restore(self, state: Mapping[str, Any]) -> None:
         if "sequence" in state:
             self._come_in(order_of(state["sequence"], self._sequence))
-        self._position, self._is_all = int(state["position"]), bool(state["is_all"])
+        self._position, is_all = int(state["position"]), bool(state["is_all"])
+        self._is_cut = bool(state.get("is_cut", not is_all))
+        # older states of nodes do not say which it was, and it may have been both
+        self._is_opened = self._labelled is None and bool(state.get("is_opened", not is_all))
         if self._all_steps and self._position < self._num_elements:
             done = len(state["history"].get("objective", ()))
             self.num_steps = self._num_elements + SWEEPS * self.smoothing + done - self._position
@@ -390,8 +390,9 @@ class SequentialDPVI(DPVI):
             self._restore_stages(state)
             return
         super().restore(state)
-        is_whole = len(state["score"]) == len(self.particles)
-        self._is_all = self._is_all and is_whole and self._has_zeros_of(state)
+        self._is_cut |= len(self.particles) < len(state["score"])
+        if is_all:
+            self._is_opened = not self._has_zeros_of(state)
         if self._position < self._num_elements:
             self._go_on(self.particles.x, self.particles.score, self._position)
         self._filtered = state["filtered"].clone()
@@ -402,12 +403,12 @@ class SequentialDPVI(DPVI):
         if "zeros" in state:
             return torch.equal(state["zeros"].to(zeros.device), zeros.sum(1))
         cards = self.network.cards[self._sequence[: self._position]]
-        return len(self.particles) == float(cards.double().prod())
+        return len(state["score"]) == float(cards.double().prod())
 
     def _restore_labels(self, labels: Mapping[str, Tensor], score: Tensor) -> None:
         """Labellings ``{site: [K, n]}`` of a saved state, as many of the best as are kept."""
         if len(score) > self.num_particles:
-            self._is_all = False
+            self._is_cut = True
             best = highest(score, self.num_particles)
             labels, score = {name: z[best] for name, z in labels.items()}, score[best]
         self.labellings = Labellings(self._labelled, labels)
@@ -416,27 +417,3 @@ class SequentialDPVI(DPVI):
             self.labellings.score = score_of_labels(score, now)
         else:
             self.labellings.score = score.clone()
-
-
-def _refuse_fixed(options: Mapping[str, Any]) -> None:
-    """Raise for options of :class:`DPVI` that a filter has no use for."""
-    if "init" in options:
-        raise OptionError(
-            "SequentialDPVI takes no init=: its particles grow node by node from nothing. Give "
-            "init= to pg.DPVI, or go on from a filter's state_dict()"
-        )
-    if "sum_out" in options:
-        raise OptionError(
-            "SequentialDPVI takes no sum_out=: every node comes in as a part of the particles. "
-            "Give sum_out= to pg.DPVI"
-        )
-
-
-def _is_label(label: Any) -> bool:
-    """Whether it is made like ``(site, index)``."""
-    if not (isinstance(label, tuple) and len(label) == 2):
-        return False
-    site, index = label
-    if not (isinstance(site, str) and isinstance(index, tuple)):
-        return False
-    return all(isinstance(i, Integral) for i in index)

@@ -304,7 +304,7 @@ def observing(value: float, fn=None) -> Callable:
 @pytest.mark.parametrize(
     "model, error, words",
     [
-        (observing(math.nan), NonFiniteDensity, "observations"),
+        (observing(math.nan), NonFiniteDensity, "observed to be nan"),
         (observing(2.0, dist.Delta(tensor(2.0), log_density=math.inf)), NonFiniteDensity, "inf"),
         (observing(2.0, dist.Uniform(0.0, 1.0, validate_args=False)), ZeroMass, "support"),
     ],
@@ -511,6 +511,10 @@ X, Z = torch.zeros(2, 4), torch.zeros(2)
         (X, OptionError),
         (7, OptionError),
         (None, OptionError),
+        ({"x": X.to(torch.complex64), "z": Z}, OptionError),
+        ({"x": X, "z": Z.to(torch.uint16)}, OptionError),
+        ({"x": X.to_sparse(), "z": Z}, OptionError),
+        ({"x": X.to(torch.uint64), "z": Z}, OptionError),
     ],
 )
 def test_starts_that_are_no_joint_states_are_refused(init, error):
@@ -525,6 +529,8 @@ def test_starts_that_are_no_joint_states_are_refused(init, error):
         {"x": X.long(), "z": Z.bool()},
         {"x": X.numpy(), "z": Z.numpy()},
         {"x": [[0, 1, 2, 0]], "z": [1]},
+        {"x": X.half(), "z": Z.to(torch.int16)},
+        {"x": X.bfloat16(), "z": Z.to(torch.uint8)},
     ],
 )
 def test_starts_of_every_kind_of_numbers_are_taken(init):
@@ -557,6 +563,9 @@ def test_proposals_are_checked_like_starts():
         fit(chained, proposals=lambda values: {"x": values["x"]})
     with pytest.raises(OptionError, match='"z"'):
         fit(chained, proposals=lambda values: {**values, "z": values["z"] + 0.5})
+    for change in (lambda z: z.to(torch.complex128), torch.Tensor.to_sparse):
+        with pytest.raises(OptionError, match='"z"'):
+            fit(chained, proposals=lambda values, to=change: {**values, "z": to(values["z"])})
 
 
 def test_more_particles_than_states_are_as_many_as_states():
@@ -571,6 +580,39 @@ def test_more_particles_than_states_are_as_many_as_states():
         assert float(q.weights.sum()) == pytest.approx(1.0)
         assert q.evidence_kind == "exact" and q.status == "converged"
     assert len(fit(chained, num_particles=1000).weights) == len(scores)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"init": "random"},
+        {"init": {"x": X, "z": Z}},
+        {"init": "posterior"},
+        {"sum_out": "auto"},
+        {"infer": pg.SequentialDPVI},
+        {"infer": pg.SequentialDPVI, "smoothing": True},
+    ],
+    ids=str,
+)
+def test_more_particles_than_memory_cost_what_all_states_cost(options):
+    scores, states = truth_of(chained)
+    if options.get("init") == "posterior":
+        options = {"init": fit(chained, num_particles=3)}
+    q = fit(chained, num_particles=10**15, **options)  # nothing can be made for so many
+    assert q.evidence_kind == "exact"
+    assert float(q.log_evidence) == pytest.approx(logsumexp(scores), abs=1e-9)
+    expected = expectation(scores, torch.nn.functional.one_hot(states["x"].long()))
+    np.testing.assert_allclose(q.marginal("x").probs.numpy(), expected, atol=1e-9)
+
+
+def test_a_state_of_all_particles_is_gone_on_from_by_engines_of_more():
+    scores, _ = truth_of(chained)
+    first = pg.DPVI(chained, num_particles=10**15, progress=False)
+    first.run()
+    second = pg.DPVI(chained, num_particles=10**16, progress=False).setup()
+    second.load_state_dict(first.state_dict())
+    assert float(second.run().log_evidence) == pytest.approx(logsumexp(scores), abs=1e-9)
 
 
 # ---------------------------------------------------------------------- life of an engine

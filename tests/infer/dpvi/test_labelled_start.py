@@ -9,8 +9,10 @@ import torch
 from scipy import stats
 
 import pyrograph as pg
+from pyrograph.errors import OptionError
 from pyrograph.infer.dpvi.labelled_program import read_labelled
 from pyrograph.infer.dpvi.labelled_start import CHAINS, _drawn, cooled
+from tests.distributions.partitions import all_partitions, restaurant_urn
 
 D = pg.distributions
 
@@ -78,3 +80,37 @@ def test_the_same_seed_starts_the_same_run():
     one, two = run(), run()
     assert torch.equal(one.particles["rows"], two.particles["rows"])
     assert torch.equal(one.log_weights, two.log_weights)
+
+
+def points(n: int):
+    z = pyro.sample("z", D.ChineseRestaurant(0.7, n))
+    data = torch.arange(n) % 2
+    pyro.sample("x", D.CollapsedMixture(z, D.DirichletCategorical(1.0, 2)), obs=data)
+
+
+def test_draws_of_a_posterior_start_engines_of_more_particles_than_memory():
+    first = pg.DPVI(points, num_particles=3, progress=False).run(4)
+    q = pg.DPVI(points, num_particles=10**15, progress=False, init=first).run(4)
+    assert q.evidence_kind == "exact"
+    total = 0.0
+    for z in all_partitions(4).tolist():
+        p = restaurant_urn(z, 0.7)
+        for t in range(4):  # data 0, 1, 0, 1, by their predictive probabilities in each cluster
+            own = [s % 2 for s in range(t) if z[s] == z[t]]
+            p *= (1 + own.count(t % 2)) / (2 + len(own))
+        total += p
+    assert float(q.log_evidence) == pytest.approx(np.log(total), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda z: z.to(torch.complex64), lambda z: z.to(torch.uint16), torch.Tensor.to_sparse],
+    ids=["complex", "uint16", "sparse"],
+)
+def test_labels_of_numbers_that_are_none_are_refused(change):
+    z = torch.tensor([[0, 0, 1, 1]])
+    with pytest.raises(OptionError, match='init= of "z" is no tensor of labels'):
+        pg.DPVI(points, init={"z": change(z)}, progress=False).run(4)
+    with pytest.raises(OptionError, match='proposals= of "z" is no tensor of labels'):
+        pg.DPVI(points, proposals=lambda _: {"z": change(z)}, progress=False).run(4)
+    assert pg.DPVI(points, init={"z": z.half()}, progress=False).run(4).converged

@@ -13,7 +13,7 @@ import torch
 from scipy.special import logsumexp
 
 import pyrograph as pg
-from pyrograph.errors import InferenceError, OptionError
+from pyrograph.errors import InferenceError, OptionError, ZeroMass
 
 RNG = np.random.default_rng(0)
 START = np.array([0.5, 0.3, 0.2])
@@ -134,6 +134,106 @@ def test_extending_is_a_run_over_everything(model, smoothing):
     for name, value in whole.particles.items():
         torch.testing.assert_close(q.particles[name], value)
     assert len(q.history["objective"]) == 60
+
+
+NEAR = np.array([[0.6, 0.4, 0.0], [0.2, 0.5, 0.3], [0.0, 0.5, 0.5]])
+
+
+def walk(allowed):
+    """No steps by two, and of every step the states that it may be in."""
+    z = None
+    for t in pyro.markov(range(len(allowed))):
+        before, z = z, pyro.sample(f"z_{t}", dist.Categorical(torch.ones(3) / 3).mask(False))
+        # a factor: Pyro takes a probability of 0 as a small one
+        table = torch.tensor(START).log() if t == 0 else torch.tensor(NEAR).log()
+        pyro.factor(f"step_{t}", table[z] if t == 0 else table[before, z])
+        for k, states in enumerate(allowed[t]):
+            is_in = torch.tensor([s in states for s in range(3)])
+            pyro.factor(f"in_{t}_{k}", torch.where(is_in, 0.0, -math.inf)[z])
+
+
+def log_evidence_of_walk(allowed) -> float:
+    """Forwards in time."""
+    belief = None
+    for constraints in allowed:
+        belief = START if belief is None else belief @ NEAR
+        for states in constraints:
+            belief = belief * np.isin(range(3), states)
+    return math.log(belief.sum())
+
+
+FREE, LOW, HIGH = [[0, 1, 2]], [[0]], [[2]]
+
+
+@pytest.mark.parametrize(
+    "smoothing, count, wrong, error",
+    [
+        (False, 50, [LOW + HIGH], ZeroMass),  # no state at all
+        (True, 50, [LOW + HIGH], ZeroMass),
+        (False, 1, [HIGH], InferenceError),  # one that the past that was kept does not lead to
+        (True, 1, [HIGH], InferenceError),
+        (False, 1, [FREE, FREE, LOW + HIGH], InferenceError),  # after some came in
+    ],
+)
+def test_an_extension_whose_nodes_cannot_come_in_leaves_the_filter_as_it_was(
+    smoothing, count, wrong, error
+):
+    past, after = [LOW, FREE], [LOW, FREE, FREE, FREE]
+    options = {"num_particles": count, "smoothing": smoothing, "progress": False}
+    engine, other = (pg.SequentialDPVI(walk, **options) for _ in "12")
+    before, _ = engine.run(past), other.run(past)
+    for _ in range(2):
+        with pytest.raises(error):
+            engine.extend(past + wrong)
+        for q in (engine.posterior(), engine.run(past)):
+            assert torch.equal(q.log_evidence, before.log_evidence)
+            assert torch.equal(q.weights, before.weights)
+            assert torch.equal(q.particles["z_1"], before.particles["z_1"])
+            assert q.evidence_kind == before.evidence_kind
+        assert torch.equal(engine.filtered("z_1"), other.filtered("z_1"))
+        assert engine.num_done == other.num_done and engine.num_steps == other.num_steps
+    q, expected = engine.extend(after), other.extend(after)
+    if count == 50:
+        assert float(q.log_evidence) == pytest.approx(log_evidence_of_walk(after), abs=1e-12)
+    assert torch.equal(q.log_evidence, expected.log_evidence)
+    assert torch.equal(q.weights, expected.weights)
+    for name, value in expected.particles.items():
+        assert torch.equal(q.particles[name], value)
+        assert torch.equal(engine.filtered(name), other.filtered(name))
+    assert torch.equal(q.history["objective"], expected.history["objective"])
+
+
+def cluster(data):
+    """Symbols in clusters."""
+    z = pyro.sample("z", pg.distributions.ChineseRestaurant(1.0, len(data)))
+    component = pg.distributions.DirichletCategorical(0.5, 3)
+    pyro.sample("x", pg.distributions.CollapsedMixture(z, component), obs=data)
+
+
+@pytest.mark.parametrize("model", [vectorised, cluster])
+def test_an_extension_that_fails_in_smoothing_leaves_the_filter_as_it_was(model):
+    data, is_broken = torch.as_tensor(LONG[:12]), False
+
+    def proposals(values):
+        return None if is_broken else {name: v[:0] for name, v in values.items()}
+
+    options = {"num_particles": 4, "smoothing": True, "proposals": proposals, "progress": False}
+    engine, other = (pg.SequentialDPVI(model, **options) for _ in "12")
+    for one in (engine, other):
+        pyro.set_rng_seed(0)
+        before = one.run(data[:7])
+    is_broken = True
+    with pytest.raises(OptionError, match="proposals="):
+        engine.extend(data)
+    assert torch.equal(engine.posterior().weights, before.weights)
+    is_broken, found = False, []
+    for one in (engine, other):
+        pyro.set_rng_seed(1)
+        found.append(one.extend(data))
+    q, expected = found
+    assert torch.equal(q.log_evidence, expected.log_evidence)
+    assert torch.equal(q.particles["z"], expected.particles["z"])
+    assert torch.equal(q.history["objective"], expected.history["objective"])
 
 
 def test_another_order_is_the_users():

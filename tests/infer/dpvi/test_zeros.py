@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import pyrograph as pg
-from pyrograph.errors import ShapeMismatch
+from pyrograph.errors import InferenceError, ShapeMismatch
 
 START = [0.2, 0.3, 0.5]
 MOVE = [[0.6, 0.4, 0.0], [0.2, 0.5, 0.3], [0.0, 0.5, 0.5]]  # no steps by two
@@ -125,3 +125,88 @@ def test_states_that_have_mass_in_another_program_alone_tell_that_it_is_another(
     other = pg.DPVI(known_not_to_be, num_particles=9, progress=False).setup(2, ())
     with pytest.raises(ShapeMismatch, match="other data or parameters"):
         other.load_state_dict(engine.state_dict())
+
+
+def one_of_many(n: int, c: int, before: int = 1, tilt: float = 0.0):
+    """Of the first node ``before`` states are possible, and of a longer program the others."""
+    states = torch.arange(c)
+    x = [pyro.sample(f"x{i}", dist.Categorical(torch.ones(c) / c)) for i in range(n)]
+    pyro.factor("tilt", tilt * x[0])
+    if n == 1:
+        pyro.factor("first", torch.where(states < before, 0.0, -math.inf)[x[0]])
+    else:
+        pyro.factor("others", torch.where(states < before, -math.inf, 0.0)[x[0]] + 0.0 * x[1])
+
+
+@pytest.mark.parametrize(
+    "count, before, words",
+    [
+        (10_000, 1, "earlier program .* new engine\\.$"),
+        (2, 3, "earlier program .* new engine with more particles\\.$"),
+    ],
+    ids=["a zero has gone", "too few as well"],
+)
+def test_states_that_zeros_ruled_out_are_not_missed_for_want_of_particles(count, before, words):
+    c = 5
+    truth = math.log((c - before) / c)  # of the longer program
+    engine = pg.SequentialDPVI(one_of_many, num_particles=count, progress=False)
+    engine.run(1, c, before)
+    with pytest.raises(InferenceError, match=words):
+        engine.extend(2, c, before)
+    more = pg.SequentialDPVI(one_of_many, num_particles=100 * count, progress=False)
+    more.run(1, c, before)
+    with pytest.raises(InferenceError, match="new engine"):  # more are of no use, as it says
+        more.extend(2, c, before)
+    q = pg.SequentialDPVI(one_of_many, num_particles=100, progress=False).run(2, c, before)
+    assert float(q.log_evidence) == pytest.approx(truth, abs=1e-12)
+
+
+def test_states_that_came_after_the_best_are_missed_for_want_of_particles():
+    def trap(n):
+        a = pyro.sample("a", dist.Categorical(torch.tensor([0.6, 0.3, 0.1])))
+        b = pyro.sample("b", dist.Bernoulli(0.5))
+        if n > 2:
+            c = pyro.sample("c", dist.Bernoulli(0.5))
+            pyro.factor("only", torch.where((a == 2) & (b == 1) & (c == 1), 0.0, -math.inf))
+
+    few = pg.SequentialDPVI(trap, num_particles=2, progress=False)
+    few.run(2)
+    with pytest.raises(InferenceError, match=r"hard constraint\. Raise num_particles\.$"):
+        few.extend(3)
+    enough = pg.SequentialDPVI(trap, num_particles=6, progress=False)
+    enough.run(2)
+    assert float(enough.extend(3).log_evidence) == pytest.approx(math.log(0.1 * 0.5 * 0.5))
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["now", "from before causes were saved"])
+@pytest.mark.parametrize(
+    "before, words", [(3, "new engine with more particles"), (5, "Raise num_particles")]
+)
+def test_saved_states_tell_why_states_are_missing(before, words, told):
+    """Of five states two are kept; a zero is lifted where there were some."""
+
+    def engine():
+        return pg.SequentialDPVI(opening, num_particles=2, progress=False)
+
+    def opening(n, possible):
+        x = pyro.sample("x", dist.Categorical(torch.tensor([0.4, 0.3, 0.2, 0.06, 0.04])))
+        if n == 1:
+            pyro.factor("first", torch.where(torch.arange(5) < possible, 0.0, -math.inf)[x])
+        if n > 1:
+            y = pyro.sample("y", dist.Bernoulli(0.5))
+            pyro.factor("less", -0.5 * y)
+        if n > 2:
+            z = pyro.sample("z", dist.Bernoulli(0.5))
+            pyro.factor("last", torch.where(x == 4, 0.0, -math.inf) + 0.0 * z)
+
+    first = engine()
+    first.run(1, before)
+    first.extend(2, before)
+    state = first.state_dict()
+    if not told:
+        state = {name: v for name, v in state.items() if name not in ("is_cut", "is_opened")}
+        words = "new engine with more particles"  # which helps in both cases
+    second = engine().setup(2, before)
+    second.load_state_dict(state)
+    with pytest.raises(InferenceError, match=words):
+        second.extend(3, before)

@@ -1,0 +1,47 @@
+"""What can be asked of labels, and what cannot."""
+
+from __future__ import annotations
+
+import math
+
+import pyro
+import pytest
+import torch
+
+import pyrograph as pg
+from pyrograph.errors import InferenceError
+from tests.distributions.partitions import all_partitions, restaurant_urn
+
+D = pg.distributions
+
+
+def labels(n: int):
+    """Data of one symbol, which say nothing about their clusters."""
+    z = pyro.sample("z", D.ChineseRestaurant(0.7, n))
+    component = D.DirichletCategorical(1.0, 1)
+    pyro.sample("x", D.CollapsedMixture(z, component), obs=torch.zeros(n, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("moment", ["mean", "variance", "stddev"])
+def test_labels_have_no_moments_and_say_what_they_have(moment):
+    q = pg.DPVI(labels, num_particles=20, progress=False).run(4)
+    with pytest.raises(InferenceError) as told:
+        getattr(q.marginal("z"), moment)
+    for words in ('"z"', "together", "num_clusters"):
+        assert words in str(told.value)
+
+
+def test_marginals_of_labels_have_the_probabilities_of_the_urn():
+    q = pg.DPVI(labels, num_particles=20, progress=False).run(4)
+    every = all_partitions(4)
+    truth = {tuple(z): restaurant_urn(z, 0.7) for z in every.tolist()}
+    marginal = q.marginal("z")
+    assert isinstance(marginal, pyro.distributions.Empirical) and marginal.event_shape == (4,)
+    for z in every:
+        p = truth[tuple(z.tolist())]
+        assert float(marginal.log_prob(z)) == pytest.approx(math.log(p), abs=1e-12)
+    first = sum(p for z, p in truth.items() if z[0] == z[1])
+    assert float(q.together("z")[0, 1]) == pytest.approx(first, abs=1e-12)
+    alone = sum(p for z, p in truth.items() if max(z) == 0)
+    assert float(q.num_clusters("z").probs[1]) == pytest.approx(alone, abs=1e-12)
+    assert tuple(marginal.sample().tolist()) in truth
