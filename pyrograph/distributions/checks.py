@@ -47,6 +47,21 @@ def require_tensor(owner: str, value: Tensor) -> None:
         )
 
 
+def require_beside(owner: str, value: Tensor, *labels: Tensor) -> None:
+    """Raise unless labels are on the device of the data.
+
+    Raises:
+        OptionError: naming both.
+    """
+    for z in labels:
+        if z.device != value.device:
+            raise OptionError(
+                f"{owner}: data are on {value.device}, labels on {z.device}, where their "
+                "concentration is; give it as a tensor beside the data, "
+                f'ChineseRestaurant(torch.tensor(1.0, device="{value.device}"), n)'
+            )
+
+
 def require_positive(owner: str, **parameters: Tensor) -> None:
     """Raise unless every entry is finite and above 0.
 

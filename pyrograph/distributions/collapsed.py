@@ -19,7 +19,12 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from pyrograph.distributions.beta_bernoulli import BetaBernoulli, Cells, LineTerm, RelationScores
-from pyrograph.distributions.checks import require_expansion, require_labels, require_tensor
+from pyrograph.distributions.checks import (
+    require_beside,
+    require_expansion,
+    require_labels,
+    require_tensor,
+)
 from pyrograph.distributions.dirichlet_categorical import DirichletCategorical
 from pyrograph.distributions.incremental import Clusters
 from pyrograph.distributions.labels import Runs, by_appearance
@@ -88,6 +93,7 @@ class CollapsedMixture(TorchDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """``[...]``: the log marginal likelihood of all clusters, batches broadcast."""
         require_tensor("CollapsedMixture", value)
+        require_beside("CollapsedMixture", value, self.z)
         component = self.component.fit_to(value, self.z.shape[-1])
         _require_shape("CollapsedMixture", value, self.z.shape[-1:] + component.observation_shape)
         exact, clusters = component.in_double(), Runs(self.z)
@@ -212,6 +218,7 @@ class CollapsedRelation(TorchDistribution):
     def _ones_and_zeros(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """Whether each entry is an observed one, an observed zero."""
         require_tensor("CollapsedRelation", value)
+        require_beside("CollapsedRelation", value, self.rows, self.columns)
         _require_shape("CollapsedRelation", value, self.event_shape)
         counts = ~value.isnan()
         if self.observed is not None:

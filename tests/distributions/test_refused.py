@@ -121,3 +121,11 @@ def test_counts_are_whole_numbers_of_any_kind(count):
         with pytest.raises(OptionError, match="must be a whole number"):
             count(n)
     assert ChineseRestaurant(1.0, np.int64(4)).sample().shape == (4,)
+
+
+def test_labels_are_on_the_device_of_the_data():
+    numbers = CollapsedMixture(Z, NormalInverseGamma(1.0, 1.0, 1.0))
+    relation = CollapsedRelation(Z, Z, BetaBernoulli(1.0, 1.0))
+    for mixture, shape in ((numbers, 2), (relation, (2, 2))):
+        with pytest.raises(OptionError, match="data are on meta, labels on cpu"):
+            mixture.log_prob(torch.zeros(shape, device="meta"))
