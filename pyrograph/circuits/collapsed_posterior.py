@@ -143,7 +143,8 @@ class CollapsedGuide(SiteGuide):
         device = fn(samples.log_weights).device
         if device != samples.log_weights.device:
             circuit = copy.deepcopy(samples.circuit).to(device)
-            numbers = (v.to(device) for v in (samples.points, samples.log_weights))
+            numbers = samples.points, samples.log_weights, samples.log_masses
+            numbers = (value.to(device) for value in numbers)
             self.__dict__["samples"] = CollapsedSamples(circuit, *numbers)
         return self
 

@@ -22,6 +22,7 @@ from pyrograph.graph import FactorGraph
 from pyrograph.kernels import Kernel, Layout, Locality, SteinOperator, Summable
 from pyrograph.kernels.stein import check_statistic
 from pyrograph.posterior.pushforward import is_real
+from pyrograph.trace.sites import tensor_of
 
 
 @outside_inference_mode()
@@ -153,7 +154,7 @@ def _values(graph, x) -> dict[str, Tensor]:
             raise ShapeMismatch(f'no particles given for site "{site.name}"')
         value = given[site.name]
         try:
-            value = torch.as_tensor(value, device=getattr(value, "device", None))
+            value = tensor_of(value)
         except (TypeError, ValueError, RuntimeError) as error:
             raise OptionError(
                 f'particles of site "{site.name}" are a {type(value).__name__}, of '

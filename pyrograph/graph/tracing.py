@@ -23,7 +23,7 @@ from pyrograph.graph.factor_graph import FactorGraph
 from pyrograph.trace.plain_run import Point, log_probs_at, plain_run
 from pyrograph.trace.program import Reading, read_program, text_decides
 from pyrograph.trace.rules.fallback import replay_dense
-from pyrograph.trace.sites import enumeration, name_of
+from pyrograph.trace.sites import enumeration, name_of, tensor_of
 
 #: Runs of a program that draws random numbers outside ``pyro.sample``, or prints latents: do they
 #: matter?
@@ -119,7 +119,7 @@ def _held(fixed: object) -> dict[str, Tensor]:
     held = {}
     for name, value in fixed.items():
         try:
-            held[name] = torch.as_tensor(value, device=getattr(value, "device", None))
+            held[name] = tensor_of(value)
         except (TypeError, ValueError, RuntimeError) as error:
             raise OptionError(
                 f'fixed["{name}"] is a {type(value).__name__}, of which no tensor can be made '

@@ -12,6 +12,7 @@ from torch.nn import Module
 from pyrograph.diagnostics.support import free_values
 from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.posterior import Posterior
+from pyrograph.trace.sites import tensor_of
 
 #: Share of the spread by which particles that start alike are moved apart.
 REPEATED = 0.1
@@ -210,6 +211,6 @@ def _flatten(values: Mapping[str, Any], num_particles: int, graph) -> Tensor:
 
 def _as_tensor(name: str, value: Any) -> Tensor:
     try:
-        return torch.as_tensor(value, device=getattr(value, "device", None))
+        return tensor_of(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise OptionError(f'init for site "{name}" is {value!r}, no tensor: {error}') from error

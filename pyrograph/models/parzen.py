@@ -68,7 +68,7 @@ def as_numbers(given: Tensor | np.ndarray, shape: str, subject: str = "data are"
         kind = type(given).__name__
         raise OptionError(f"{subject} {kind}; hand in a tensor or an array {shape}")
     try:
-        return torch.as_tensor(given, device=getattr(given, "device", None))
+        return given if isinstance(given, Tensor) else torch.as_tensor(given, device="cpu")
     except TypeError as error:
         raise OptionError(f"{subject} an array of {given.dtype}; hand in one of floats") from error
 

@@ -39,7 +39,7 @@ from pyrograph.posterior.posterior import number_of_draws
 from pyrograph.posterior.pushforward import Pushforward, Reshaped, is_real
 from pyrograph.posterior.scopes import ScopedPosterior, Scopes
 from pyrograph.posterior.support import on_edge
-from pyrograph.trace.sites import Site, support_on
+from pyrograph.trace.sites import Site, support_on, tensor_of
 
 
 class MixturePosterior(ScopedPosterior):
@@ -272,7 +272,7 @@ def _by_site(what: str, given: object) -> Mapping:
 
 def _as_tensor(what: str, site: Site, given: object) -> Tensor:
     try:
-        value = torch.as_tensor(given, device=getattr(given, "device", None))
+        value = tensor_of(given)
     except (TypeError, ValueError, RuntimeError) as error:
         shape = list(site.shape if what == "value" else site.batch_shape)
         raise OptionError(

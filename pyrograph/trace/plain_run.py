@@ -6,7 +6,6 @@ difference, a matrix that is not positive definite) another one is tried.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +26,7 @@ from pyrograph.errors import (
     SubsampleError,
     UnsupportedOperation,
 )
-from pyrograph.trace.sites import draw_apart, is_latent, support_of, transform_of
+from pyrograph.trace.sites import draw_apart, is_latent, support_of, tensor_of, transform_of
 
 #: Draws from the prior that are tried before a program is given up.
 PRIOR_DRAWS = 20
@@ -108,6 +107,7 @@ class _Draw(Messenger):
         self.last: str | None = None
         self.free: dict[str, Tensor] = {}
         self.log_jacobians: dict[str, Tensor] = {}
+        self.trace = poutine.Trace()
 
     def _pyro_post_sample(self, msg: dict) -> None:
         self.last = msg["name"]
@@ -134,7 +134,7 @@ class _Draw(Messenger):
 
 
 def check_fixed(name: str, value: object, fn: Any) -> Tensor:
-    value = torch.as_tensor(value, device=getattr(value, "device", None))
+    value = tensor_of(value)
     shape = fn.batch_shape + fn.event_shape
     if value.shape != shape:
         raise ShapeMismatch(
@@ -189,6 +189,8 @@ def plain_run(
         point = retried(lambda: _run_once(model, args, kwargs, drawing), lambda: drawing.last)
         if bool(point.log_prob.isfinite()):
             break
+    else:
+        _refuse_endless_data(drawing.trace)
     for name in fixed:
         if name not in point.values:
             raise OptionError(
@@ -204,7 +206,7 @@ def _run_once(model: Callable, args: tuple, kwargs: dict, drawing: _Draw) -> Poi
         with torch.no_grad(), drawing:
             trace = poutine.trace(model).get_trace(*args, **kwargs)
             trace.compute_log_prob()
-            _refuse_endless_data(trace)
+            drawing.trace = trace
     except RuntimeError as error:
         if "does not require grad" not in str(error):
             raise
@@ -217,24 +219,27 @@ def _run_once(model: Callable, args: tuple, kwargs: dict, drawing: _Draw) -> Poi
 
 
 def _refuse_endless_data(trace: poutine.Trace) -> None:
-    """Observations that are infinite or NaN and are not masked.
+    """Observations that are infinite or NaN where their own log densities are, too.
 
     Raises:
         NonFiniteDensity: naming the first one.
     """
     for name in trace.observation_nodes:
         site, value = trace.nodes[name], trace.nodes[name]["value"]
-        if math.isfinite(site["log_prob_sum"]) or not isinstance(value, Tensor):
+        if not isinstance(value, Tensor) or not value.numel():
             continue
-        bad = (~value.isfinite()).nonzero()
-        if len(bad):
-            index = bad[0].tolist()
-            others = f" (of {value.numel()} numbers {len(bad)} are infinite or NaN)"
+        log_prob = torch.as_tensor(site["log_prob"], device=value.device)  # masked: 0
+        events = (1,) * len(site["fn"].event_shape)
+        bad = ~value.isfinite() & ~log_prob.reshape(log_prob.shape + events).isfinite()
+        if bool(bad.any()):
+            index = bad.nonzero()[0].tolist()
+            others = f" (of {bad.numel()} numbers {int(bad.sum())} are infinite or NaN)"
             where = f" at {index}{others}" if index else ""
+            found = float(value.expand(bad.shape)[tuple(index)])
             raise NonFiniteDensity(
-                f'site "{name}" is observed to be {float(value[tuple(index)])}{where}; its log '
-                f"density is then {float(site['log_prob_sum'])}. Leave such elements out of the "
-                "data, or mask them and put numbers in their place."
+                f'site "{name}" is observed to be {found}{where}; its log density is then '
+                f"{float(log_prob.sum())}. Leave such elements out of the data, or mask them and "
+                "put numbers in their place."
             )
 
 

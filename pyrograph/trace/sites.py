@@ -251,6 +251,13 @@ def support_of(fn: object, name: str | None = None) -> constraints.Constraint:
     return support
 
 
+def tensor_of(value: object) -> Tensor:
+    """A user's tensor as it is; numbers and arrays where torch makes new tensors."""
+    if isinstance(value, Tensor):
+        return value
+    return torch.as_tensor(value, device=torch.get_default_device())
+
+
 def support_on(support: constraints.Constraint, device: torch.device) -> constraints.Constraint:
     """The same constraint with its bounds on another device."""
     moved = copy.copy(support)

@@ -65,7 +65,7 @@ def test_a_node_of_many_coordinates_is_sent_to_engines_that_take_it(infer, model
         infer(model, progress=False).setup()
     text = str(caught.value)
     assert "Split the statement" not in text and pg.QBethe in engines_named(text)
-    assert ("pyro.plate without .to_event" in text) == (model is rates)
+    assert ("pyro.plate in the place of .to_event" in text) == (model is rates)
     assert all(takes(engine, model) for engine in engines_named(text))
 
 
@@ -86,7 +86,7 @@ def smooth(in_plate):
 
 
 def test_likelihoods_of_many_numbers_of_a_node_are_taken_in_a_plate():
-    with pytest.raises(UnsupportedFactor, match=r'"y" are independent.* pyro\.plate without'):
+    with pytest.raises(UnsupportedFactor, match=r'"y" adds up .* element of a pyro\.plate'):
         pg.EP(smooth(False), progress=False).setup()
     assert pg.fit(smooth(True), infer=pg.EP, progress=False).converged
 

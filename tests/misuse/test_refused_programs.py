@@ -565,6 +565,23 @@ def test_data_that_are_no_numbers_are_refused_by_their_place(bad):
     error(NonFiniteDensity, ['"y"', f"{bad} at [1, 0]", "of 4 numbers 1"], model)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_masked_data_may_be_anything_where_few_latents_have_mass(seed):
+    y = torch.tensor([0.9, math.nan])
+
+    def model():
+        z = pyro.sample("z", dist.Categorical(torch.ones(4)))
+        with pyro.plate("rows", 2):
+            inside = dist.Uniform(0.5 * z, 0.5 * z + 0.5, validate_args=False)
+            pyro.sample("y", inside.mask(y.isfinite()), obs=y)
+
+    pyro.set_rng_seed(seed)
+    pyro.enable_validation(False)
+    graph = trace_graph(model)
+    density = [float(graph.log_prob({"z": torch.tensor(k)})) for k in range(4)]
+    assert density == pytest.approx([-math.inf, math.log(0.5), -math.inf, -math.inf])
+
+
 def test_masked_data_may_be_anything():
     y = torch.tensor([0.3, math.inf])
 

@@ -118,7 +118,7 @@ def labels_of(name: str, value: Any, option: str) -> Tensor:
         OptionError: they are something else.
     """
     try:
-        value = comparable(value, getattr(value, "device", None))
+        value = comparable(value)
         is_whole = not bool((value.long() != value).any())
     except (TypeError, ValueError, RuntimeError) as error:
         raise OptionError(f'{option}= of "{name}" is no tensor of labels: {error}') from error

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrograph.errors import InferenceError, OptionError, ShapeMismatch
+from pyrograph.errors import ConvergenceWarning, InferenceError, OptionError, ShapeMismatch
 from pyrograph.graph.factor_graph import Label
 from pyrograph.infer.dpvi.engine import DPVI
 from pyrograph.infer.dpvi.filter_errors import is_label, no_mass, refuse_fixed, refuse_no_labels
@@ -278,6 +278,8 @@ class SequentialDPVI(DPVI):
                 self._extend_nodes(args, kwargs)
             is_short = self.num_steps - self.num_done < self._num_elements - self._position
             return self.run()
+        except ConvergenceWarning:  # an error where the user says so, told of when all is done
+            raise
         except Exception:
             if not (is_short and self.num_done >= self.num_steps):
                 vars(self).clear()
@@ -416,4 +418,4 @@ class SequentialDPVI(DPVI):
             now = self._labelled.score(self.labellings.clusters)
             self.labellings.score = score_of_labels(score, now)
         else:
-            self.labellings.score = score.clone()
+            self.labellings.score = score.to(self._labelled.device, copy=True)

@@ -16,14 +16,12 @@ from torch import Tensor
 from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.graph import FactorGraph
 from pyrograph.infer.dpvi.network import CHUNK, Clusters
+from pyrograph.trace.sites import tensor_of
 
 #: Fewest starts, and sweeps of each.
 FEWEST, SWEEPS = 32, 100
-#: What given values may be: torch compares and sorts no others.
-DTYPES = {
-    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
-    *(torch.bfloat16, torch.float16, torch.float32, torch.float64),
-}
+#: Whole numbers of which torch works out no common dtype with others.
+UNSIGNED = {torch.uint16, torch.uint32, torch.uint64}
 #: Scores of all states of all nodes, in all starts of equal states, at most; or those of FEWEST.
 MOST_SCORES = 2**24
 
@@ -68,21 +66,19 @@ def _climbed(x: Tensor, blocks: list[Clusters]) -> Tensor:
     return x
 
 
-def comparable(value: Any, device: torch.device | None) -> Tensor:
+def comparable(value: Any) -> Tensor:
     """Given values as a tensor whose numbers can be told apart.
 
     Raises:
-        TypeError: they are complex, or of another dtype or layout that torch cannot sort. What is
-            no tensor raises what torch raises.
+        TypeError: they are complex, or of a layout that torch cannot sort. What is no tensor
+            raises what torch raises.
     """
-    value = torch.as_tensor(value, device=device)
-    if value.dtype not in DTYPES:
-        raise TypeError(
-            f"its numbers are {value.dtype}; give whole or floating ones, such as torch.int64"
-        )
+    value = tensor_of(value)
+    if value.is_complex():
+        raise TypeError(f"its numbers are {value.dtype}; give whole or floating ones")
     if value.layout is not torch.strided or value.is_nested:
         raise TypeError(f"it is laid out as {value.layout}; give a dense one, .to_dense()")
-    return value
+    return value.long() if value.dtype in UNSIGNED else value
 
 
 def codes_of(graph: FactorGraph, values: Mapping[str, Any]) -> Tensor:
@@ -97,7 +93,7 @@ def codes_of(graph: FactorGraph, values: Mapping[str, Any]) -> Tensor:
         if name not in values:
             raise ShapeMismatch(f'no values of site "{name}"; expected [M, *{site.shape}]')
         try:
-            value = comparable(values[name], site.enumeration.device)
+            value = comparable(values[name]).to(site.enumeration.device)
         except (TypeError, ValueError, RuntimeError) as error:
             raise OptionError(
                 f'values given for site "{name}" are no tensor [M, *{site.shape}]: {error}'

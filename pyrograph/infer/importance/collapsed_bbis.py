@@ -35,6 +35,7 @@ from pyrograph.infer.importance.zeros import refuse_zeros
 from pyrograph.infer.options import count
 from pyrograph.infer.requires import FiniteDiscrete
 from pyrograph.posterior import Posterior
+from pyrograph.trace.sites import tensor_of
 
 Label = tuple[str, tuple[int, ...]]
 #: Edges up to which a circuit of all nodes is compiled to see what it would cost.
@@ -209,8 +210,7 @@ class CollapsedBBIS(BBIS):
             own = self._summed - start
             own = own[(own >= 0) & (own < site.num_nodes)]
             start += site.num_nodes
-            value = found.get(name, ())
-            value = torch.as_tensor(value, device=getattr(value, "device", None))
+            value = tensor_of(found.get(name, ()))
             if not len(own) or value.shape[1:] != site.shape:
                 continue  # of another shape: refused where values are read
             flat = value.clone().reshape(len(value), site.num_nodes, *site.event_shape)

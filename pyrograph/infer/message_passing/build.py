@@ -296,9 +296,15 @@ class _Builder:
         if group.arity > 1:
             first = "Split the statement into ones of fewer nodes, or use "
         elif group.name == site.name and isinstance(site.support, constraints.independent):
-            first = _each("node", group)
+            first = (
+                f'Where the numbers of "{site.name}" are independent make each a node of its own '
+                "(a pyro.plate in the place of .to_event), or use "
+            )
         elif not group.name.endswith(JACOBIAN) and group.name not in self.graph.sites:
-            first = _each("factor", group)
+            first = (
+                f'Where the log density of "{group.name}" adds up terms of few coordinates each, '
+                "as that of .to_event does, make each an element of a pyro.plate, or use "
+            )
         else:
             first = "Use "
         return f"{first}{engines}, without grids over scopes."
@@ -332,13 +338,6 @@ class _Builder:
                 f"{max(POINTS)}. {self._without_grids(group)}"
             )
         return QuadratureFactors(local, alpha, rows, families, self.num_points, inner)
-
-
-def _each(kind: str, group: FactorGroup) -> str:
-    return (
-        f'Where the numbers of "{group.name}" are independent make each a {kind} of its own (a '
-        "pyro.plate without .to_event), or use "
-    )
 
 
 def _spread(table: Tensor) -> float:

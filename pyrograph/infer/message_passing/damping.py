@@ -44,6 +44,10 @@ class AutomaticDamping:
         self.is_exhausted = not self.is_raised()
         return False
 
+    def forget(self) -> None:
+        """What follows is another iteration: its residuals say nothing of the ones before."""
+        self._residuals.clear()
+
     def is_raised(self) -> bool:
         """Go to the next level; False if there is none."""
         if self.level + 1 == len(LEVELS):

@@ -75,6 +75,13 @@ class Settling:
         if self.leaps:
             self.leaps.forget()
 
+    def goes_on_with(self, network: Network) -> None:
+        """Take another network's sweeps for another iteration, not for one that runs away."""
+        self.network = network
+        self.forget_leaps()
+        if self.automatic is not None:
+            self.automatic.forget()
+
     def new_start(self, moved: float) -> Messages | None:
         """Take note of how far a sweep went: messages to start again from if sweeps run away."""
         if self.automatic is None:

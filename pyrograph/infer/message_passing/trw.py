@@ -208,7 +208,8 @@ class TRW(BP):
 
     def _rebuild(self) -> None:
         """The network of these appearances, attached to the program's tensors."""
-        self.network = self._settling.network = MessagePassing.build(self)
+        self.network = MessagePassing.build(self)
+        self._settling.goes_on_with(self.network)
 
     # ------------------------------------------------------------------ evidence
     @property

@@ -104,8 +104,8 @@ def test_draws_of_a_posterior_start_engines_of_more_particles_than_memory():
 
 @pytest.mark.parametrize(
     "change",
-    [lambda z: z.to(torch.complex64), lambda z: z.to(torch.uint16), torch.Tensor.to_sparse],
-    ids=["complex", "uint16", "sparse"],
+    [lambda z: z.to(torch.complex64), torch.Tensor.to_sparse],
+    ids=["complex", "sparse"],
 )
 def test_labels_of_numbers_that_are_none_are_refused(change):
     z = torch.tensor([[0, 0, 1, 1]])
@@ -113,4 +113,5 @@ def test_labels_of_numbers_that_are_none_are_refused(change):
         pg.DPVI(points, init={"z": change(z)}, progress=False).run(4)
     with pytest.raises(OptionError, match='proposals= of "z" is no tensor of labels'):
         pg.DPVI(points, proposals=lambda _: {"z": change(z)}, progress=False).run(4)
-    assert pg.DPVI(points, init={"z": z.half()}, progress=False).run(4).converged
+    for taken in (z.half(), z.to(torch.uint16)):
+        assert pg.DPVI(points, init={"z": taken}, progress=False).run(4).converged

@@ -13,7 +13,7 @@ import torch
 from scipy.special import logsumexp
 
 import pyrograph as pg
-from pyrograph.errors import InferenceError, OptionError, ZeroMass
+from pyrograph.errors import ConvergenceWarning, InferenceError, OptionError, ZeroMass
 
 RNG = np.random.default_rng(0)
 START = np.array([0.5, 0.3, 0.2])
@@ -298,3 +298,13 @@ def test_runs_stop_and_go_on_where_they_stopped():
 def test_options_that_a_filter_has_no_use_for_are_refused(options, words):
     with pytest.raises(OptionError, match=words):
         pg.SequentialDPVI(hmm, **options)
+
+
+def test_a_warning_about_an_extension_that_is_in_takes_nothing_back():
+    data = torch.as_tensor(LONG[:12])
+    options = {"num_particles": 4, "smoothing": True, "num_steps": 18, "progress": False}
+    engine = pg.SequentialDPVI(vectorised, **options)
+    engine.run(data[:7])
+    with pytest.raises(ConvergenceWarning):  # an error in these tests
+        engine.extend(data)
+    assert engine.posterior().particles["z"].shape == (4, 12)

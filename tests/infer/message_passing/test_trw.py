@@ -397,6 +397,27 @@ def test_convergence_is_that_of_the_last_mixture_however_loose_the_tolerance(see
     assert log_z <= float(engine.log_evidence) <= bound + 1e-6
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_a_tree_that_comes_in_is_not_taken_for_a_run_away(seed):
+    g = torch.Generator().manual_seed(seed)
+    number = torch.arange(100).view(10, 10)
+    i = torch.cat([number[:, :-1].flatten(), number[:-1].flatten()])
+    j = torch.cat([number[:, 1:].flatten(), number[1:].flatten()])
+    pull = 0.6 * torch.rand(len(i), generator=g) - 0.3
+
+    def program():
+        with pyro.plate("p", 100):
+            x = pyro.sample("x", dist.Normal(torch.zeros(100), 1.0))
+        with pyro.plate("e", len(i)):
+            pyro.factor("f", pull * x[i] * x[j])
+
+    found = pg.TRW(program, edge_appearance="optimize", progress=False)
+    precision = torch.eye(100).index_put((i, j), -pull).index_put((j, i), -pull)
+    assert float(found.run().log_evidence) > -0.5 * float(torch.logdet(precision))
+    # with the damping that a jump of the residual would set off it is some 270 sweeps
+    assert found.converged and found.num_done < 120
+
+
 @pytest.mark.parametrize(("sd", "seed"), [(6.0, 3), (6.0, 8), (3.0, 0)])
 def test_the_double_loop_goes_on_with_the_trees_that_come_in(sd, seed):
     program, log_z = spin_glass(3, sd, seed)
@@ -415,4 +436,4 @@ def test_the_double_loop_goes_on_with_the_trees_that_come_in(sd, seed):
     assert engine._double_loop is not None
     with pytest.warns(ConvergenceWarning):  # damping alone does not do
         damped = pg.TRW(program, damping=0.5, **options).run()
-    assert log_z <= float(engine.log_evidence) <= float(damped.log_evidence)
+    assert log_z <= float(engine.log_evidence) <= float(damped.log_evidence) + 1e-4
