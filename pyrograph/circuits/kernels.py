@@ -123,7 +123,7 @@ class Hamming(Kernel):
     def terms(self, num_variables: int) -> list[tuple[float, list[Univariate]]]:
         weight = 1 / max(num_variables, 1) if self.weight is None else self.weight
         try:
-            device = getattr(weight, "device", "cpu")
+            device = weight.device if isinstance(weight, Tensor) else "cpu"
             weights = torch.as_tensor(weight, dtype=torch.float64, device=device)
         except (TypeError, ValueError) as error:
             raise OptionError(

@@ -307,8 +307,7 @@ def _read(operand: Operand | float, block: Tensor) -> tuple[Tensor, Tensor]:
         values = operand.values.reshape(operand.values.shape[0], -1)
         values = (values[block] if values.shape[0] > 1 else values).to(torch.float64)
     if operand.ids is None:
-        return torch.zeros(1, 1, dtype=torch.int64, device="cpu").expand(
-            n, values.shape[1]
-        ), values.expand(n, -1)
+        values = values.expand(n, -1)
+        return torch.zeros(1, 1, dtype=torch.int64, device="cpu").expand(values.shape), values
     ids = operand.ids[block].reshape(n, -1)
     return ids, values.expand(ids.shape)

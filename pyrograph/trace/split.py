@@ -176,9 +176,8 @@ def _reaches(
 def _collapse(tape: Tape, levels: list[_Level], node_of_leaf: Tensor, num_nodes: int) -> _Final:
     """Put sums back together wherever one of their terms reads as much as the whole."""
     reaches = _reaches(tape, levels, node_of_leaf, num_nodes)
-    active = torch.ones(
-        len(levels[0].ids), dtype=torch.bool, device="cpu"
-    )  # no ancestor was put together
+    # no ancestor was put together
+    active = torch.ones(len(levels[0].ids), dtype=torch.bool, device="cpu")
     chosen: list[Tensor] = []
     owners: list[Tensor] = []
     nodes: list[Tensor] = []

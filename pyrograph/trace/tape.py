@@ -131,9 +131,8 @@ def _stack_ids(parts: list[Operand], counts: list[int]) -> Tensor:
         if len(counts) == sum(counts):
             return start
         count = torch.tensor(counts, device="cpu")
-        offset = torch.arange(int(count.sum()), device="cpu") - (
-            count.cumsum(0) - count
-        ).repeat_interleave(count)
+        first = count.cumsum(0) - count
+        offset = torch.arange(int(count.sum()), device="cpu") - first.repeat_interleave(count)
         return start.repeat_interleave(count) + step.repeat_interleave(count) * offset
     tensors = []
     for p in parts:

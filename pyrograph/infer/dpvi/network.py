@@ -256,11 +256,9 @@ class Clusters:
     def _around(self, group: Tables) -> Iterator[_Touching]:
         """Rows (factor, cluster) by the slots in which the cluster's nodes stand."""
         n, m = self.nodes.shape
-        owner, place = (
-            torch.arange(n, device="cpu").repeat_interleave(m),
-            torch.arange(m, device="cpu").repeat(n),
-        )
-        owner, place = owner.to(self.nodes.device), place.to(self.nodes.device)
+        device = self.nodes.device
+        owner = torch.arange(n, device=device).repeat_interleave(m)
+        place = torch.arange(m, device=device).repeat(n)
         order = self.nodes.flatten().argsort(stable=True)
         node = self.nodes.flatten()[order]
         owner, place = owner[order], place[order]
