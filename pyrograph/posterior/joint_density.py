@@ -18,7 +18,8 @@ modes, with a variance that grows like 1 / q there.
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from pyro.distributions import TorchDistribution, constraints
@@ -42,6 +43,14 @@ class Baseline:
     def __init__(self, hold: int = 0):
         self.hold = hold
         self.mean: Tensor | None = None
+
+    def state(self) -> dict[str, Any]:
+        """What a run that goes on needs, for the state of a module."""
+        return {"hold": self.hold, "mean": self.mean}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what :meth:`state` returned."""
+        self.hold, self.mean = state["hold"], state["mean"]
 
     def __call__(self, signal: Tensor) -> Tensor:
         """The signal ``[S, ...]`` less what is known without the particle it belongs to."""

@@ -111,6 +111,9 @@ class MixturePosterior(ScopedPosterior):
             values = site.enumeration.to(drawn.device)[drawn] if site.is_discrete else drawn
             free[name] = values.detach().reshape(num_samples, *site.batch_shape, *site.event_shape)
         values = self.graph.constrain(self._as_drawn(free))
+        for name, given in self.given_values.items():  # the way through the map rounds
+            is_given = self.given[name].reshape(self._whole(sites[name]))
+            values[name] = torch.where(is_given, given.to(values[name]), values[name])
         return {name: value.detach() for name, value in values.items()}
 
     def condition(
@@ -150,9 +153,8 @@ class MixturePosterior(ScopedPosterior):
             if not site.is_discrete:
                 mean = self.mixture.sites[name].mean
                 value = torch.as_tensor(values[name], dtype=mean.dtype, device=mean.device)
-                shape = (*site.batch_shape, *(1 for _ in site.constrained_event_shape))
                 before = given_values.get(name, 0.0)
-                given_values[name] = torch.where(which.reshape(shape), value, before)
+                given_values[name] = torch.where(which.reshape(self._whole(site)), value, before)
         mixture = self.mixture.condition(known)
         if not bool(mixture.log_weights.exp().isfinite().all()):
             raise OptionError(self._out_of_reach(known))
@@ -167,6 +169,11 @@ class MixturePosterior(ScopedPosterior):
         )
         result.given, result.given_values = given, given_values
         return result
+
+    @staticmethod
+    def _whole(site: Site) -> tuple[int, ...]:
+        """Shape of what is said of a site's nodes, beside their values."""
+        return (*site.batch_shape, *(1 for _ in site.constrained_event_shape))
 
     def _out_of_reach(self, known: Mapping[str, tuple[Tensor, Tensor]]) -> str:
         """What to say of values that leave no component any weight."""
@@ -228,7 +235,7 @@ class MixturePosterior(ScopedPosterior):
             InferenceError: some nodes are given, and have no density.
         """
         chosen = self._chosen(sites)
-        held = [site.name for site in chosen if site.name in self.given]
+        held = [s.name for s in chosen if s.name in self.given and bool(self.given[s.name].any())]
         if held:
             raise InferenceError(
                 f"site {held[0]!r} has nodes that are given and have no density; leave it out: "

@@ -207,8 +207,12 @@ def test_wishart_samples_have_the_covariance_of_the_prior_within_clusters():
     assert_close(gap.T @ gap / len(gap), PSI / (9.0 - 2 - 1), rtol=0, atol=0.01)
 
 
-def test_relation_samples_have_the_frequencies_of_log_prob():
-    fn = CollapsedRelation(torch.tensor([0, 0]), torch.tensor([5, 2]), BetaBernoulli(0.5, 1.5))
+@pytest.mark.parametrize(
+    ("rows", "columns"), [([0, 0], [5, 2]), ([3, 1], [2, 2]), ([0, 1], [1, 0]), ([4, 4], [4, 4])]
+)
+def test_relation_samples_have_the_frequencies_of_log_prob(rows, columns):
+    labels = torch.tensor(rows), torch.tensor(columns)
+    fn = CollapsedRelation(*labels, BetaBernoulli(0.5, 1.5))
     x = fn.sample((20_000,))
     assert x.shape == (20_000, 2, 2)
     tables = torch.tensor(list(itertools.product([0.0, 1.0], repeat=4))).view(-1, 2, 2)

@@ -59,15 +59,47 @@ def test_a_given_node_has_the_density_and_moments_of_a_delta(name):
     assert_close(marginal.cdf(value - 0.01 * value.abs()), torch.zeros(3).double())
 
 
-@pytest.mark.parametrize("name", ["real", "positive", "interval"])
+@pytest.mark.parametrize("name", PRIORS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_draws_of_a_given_node_are_at_its_value_up_to_rounding(name, dtype):
+def test_draws_of_a_given_node_are_its_value(name, dtype):
     prior, low, high, values = PRIORS[name]
     prior = prior(torch.tensor(low, dtype=dtype), torch.tensor(high, dtype=dtype))
     nodes = Normals(numbers(0, 2, 3, 1).to(dtype), 0.3 + numbers(1, 2, 3, 1).abs().to(dtype))
     value = torch.tensor(values, dtype=dtype)
-    given = posterior_of(three(prior), {"x": nodes}).condition({"x": value})
-    assert bool((given.marginal("x").log_prob(given.sample(4)["x"]) == 0).all())
+    first = posterior_of(three(prior), {"x": nodes})
+    mask = torch.tensor([True, False, True])
+    given = first.condition({"x": value}, {"x": mask})
+    drawn = given.sample(4)["x"]
+    assert torch.equal(drawn[:, mask], value[mask].expand(4, 2))
+    assert not bool((drawn[:, 1] == value[1]).any())
+    assert bool((given.marginal("x").log_prob(drawn)[:, mask] == 0).all())
+    whole = given.condition({"x": value}, {"x": ~mask})
+    assert torch.equal(whole.sample(4)["x"], value.expand(4, 3))
+
+
+def test_small_parts_of_a_simplex_are_drawn_as_given():
+    """Through the map and back the last part would keep half of its digits."""
+    value = torch.tensor([0.5, 0.5 - 1e-9, 1e-9], dtype=torch.float64)
+    nodes = Normals(numbers(0, 2, 1, 2), 0.3 + numbers(1, 2, 1, 2).abs())
+
+    def model():
+        pyro.sample("x", dist.Dirichlet(torch.ones(3, dtype=torch.float64)))
+
+    given = posterior_of(model, {"x": nodes}).condition({"x": value})
+    drawn = given.sample(4)["x"]
+    assert torch.equal(drawn, value.expand(4, 3))
+    assert bool((given.marginal("x").log_prob(drawn) == 0).all())
+
+
+def test_a_mask_that_gives_nothing_leaves_a_site_its_density():
+    nodes = Normals(numbers(0, 2, 3, 1), 0.3 + numbers(1, 2, 3, 1).abs())
+    zero = torch.zeros((), dtype=torch.float64)
+    first = posterior_of(three(dist.Normal(zero, 1.0)), {"x": nodes})
+    given = first.condition({"x": torch.zeros(3)}, {"x": torch.zeros(3, dtype=torch.bool)})
+    point = torch.tensor([[0.3, -1.0, 2.0]], dtype=torch.float64)
+    assert_close(
+        given.guide().distribution().log_prob(point), first.guide().distribution().log_prob(point)
+    )
 
 
 @pytest.mark.parametrize("event", [(), (2,), (2, 3)])

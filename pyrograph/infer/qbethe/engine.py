@@ -17,6 +17,7 @@ of projections. Cost of a step: O(L factors) in one dimension, O(L^2) for entrop
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import replace
@@ -67,6 +68,9 @@ DECAY = (0.9, 0.95)
 #: Share of the steps for which weights are held: trained from the start they let one component
 #: take over.
 HELD = 0.4
+#: Steps over which the objective of Adam is to rest. It swings: where it turns, a step changes
+#: little far from any optimum.
+WINDOW = 20
 #: Said of correlations within factors that make no joint distribution, and why.
 INDEPENDENT_DRAWS = (
     "sample() and guide() draw the nodes of a component independently, without the correlations "
@@ -101,9 +105,9 @@ class QBethe(Engine):
         hold_weights: steps for which the mixture weights stay uniform; default 40 % of all.
         temperature: T, a number or a function of the step; small for the search of modes.
         init_scale: width of the starting components in units of the prior draws' spread.
-        options: see :class:`Engine`; ``tol`` is for the change of the objective in a step, of
-            Adam's shorter steps divided by their share of the first, of L-BFGS where it is stuck
-            the change that the gradient promises.
+        options: see :class:`Engine`; ``tol`` is for the change of the objective: of Adam over the
+            last 20 steps, in whichever restart it is largest; of L-BFGS in a step, where it is
+            stuck the change that the gradient promises.
 
     Raises:
         UnsupportedSite: a discrete site has infinitely many states.
@@ -137,7 +141,7 @@ class QBethe(Engine):
         self.num_components = count("num_components", num_components)
         self.num_quadrature = count("num_quadrature", num_quadrature, least=2)
         self.num_entropy = None if num_entropy is None else count("num_entropy", num_entropy, 2)
-        if closed_forms not in (None, True, False):
+        if closed_forms is not None and not isinstance(closed_forms, bool | np.bool_):
             raise OptionError(f"closed_forms={closed_forms!r} is not True, False or None")
         self.closed_forms = closed_forms
         if covariance not in COVARIANCES:
@@ -176,6 +180,7 @@ class QBethe(Engine):
         else:
             entropies = coarse(self.num_entropy, like)
         self._rules = coarse(self.num_quadrature, like), entropies
+        self._recent: deque[list[float]] = deque(maxlen=WINDOW + 1)
         self._start_optimiser()
 
     def _start_optimiser(self) -> None:
@@ -259,11 +264,21 @@ class QBethe(Engine):
 
         last = self._history.get("objective", [-math.inf])[-1]
         if self.optimizer == "adam":
+            if self.num_done == self.hold_weights:
+                self._recent.clear()  # it rested with the weights held
             self._rule.step(evaluate)
-            change = abs(max(self._measured) - last) / share  # short steps change little
+            self._recent.append(self._measured)
+            # short steps change little: all together count for at least one of the first
+            change = self._unrest() / min(1.0, WINDOW * share)
         else:
             change = self._search(evaluate, temperature, last)
         return {"objective": max(self._measured), "change": change}
+
+    def _unrest(self) -> float:
+        """By how much the restart that moves most moved over the last steps."""
+        if len(self._recent) <= WINDOW:
+            return math.inf
+        return max(max(values) - min(values) for values in zip(*self._recent, strict=True))
 
     def _search(self, evaluate: Callable[[], Tensor], temperature: float, last: float) -> float:
         """A step of L-BFGS; returns the change, or the promised one where it cannot move."""
@@ -408,6 +423,7 @@ class QBethe(Engine):
                 if not kind.is_discrete
             },
             "optimizer": deepcopy(self._rule.state_dict()),
+            "recent": torch.tensor([*self._recent], dtype=torch.float64, device="cpu"),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -437,6 +453,8 @@ class QBethe(Engine):
             if isinstance(potential, QuadraticPotential):
                 potential.expanded = None  # about these centres
         self._rule.load_state_dict(deepcopy(state["optimizer"]))  # torch keeps what it is given
+        self._recent.clear()
+        self._recent.extend(state["recent"].tolist() if "recent" in state else [])
 
 
 def _checked(value: Any, where: str) -> float:

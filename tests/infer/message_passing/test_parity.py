@@ -59,9 +59,25 @@ def test_powers_of_a_check_do_what_the_table_of_a_check_does(alpha):
     assert (gap <= 1e-12) if alpha < 1 else (gap >= -1e-12)
 
 
-def test_mean_field_of_a_soft_check_is_below_log_z():
-    model, log_z, _ = binary(torch.randn(6), parity(0.5, -0.5))
-    assert float(run(model, pg.VMP).log_evidence) < float(log_z)
+@pytest.mark.parametrize("values", [(0.5, -0.5), (-1.0, 1.4), (0.0, 0.8)])
+def test_mean_field_of_a_soft_check_is_at_rest_and_claims_what_its_beliefs_do(values):
+    """Sums over all states: log q_i = E_{q minus i} log f + const, and the bound is
+    E_q log f + H(q)."""
+    fields = torch.randn(5)
+    model, log_z, _ = binary(fields, parity(*values))
+    posterior = run(model, pg.VMP)
+    prob = posterior.marginal("x").probs[:, 1]
+    states = torch.tensor(list(itertools.product([0.0, 1.0], repeat=5)))
+    single = dist.Bernoulli(probs=prob).log_prob(states)
+    log_f = parity(*values)(states) + dist.Bernoulli(logits=fields).log_prob(states).sum(1)
+    bound = (single.sum(1).exp() * (log_f - single.sum(1))).sum()
+    assert_close(posterior.log_evidence, bound, rtol=0, atol=1e-10)
+    assert float(bound) < float(log_z) - 1e-6  # a product is no parity
+    assert posterior.evidence_kind == "lower bound"
+    for i in range(5):
+        others = (single.sum(1) - single[:, i]).exp() * log_f
+        ones = states[:, i] == 1
+        assert_close(others[ones].sum() - others[~ones].sum(), prob[i].logit(), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("strength", [10.0, 20.0, 30.0, 40.0, 300.0])

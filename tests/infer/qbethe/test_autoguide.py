@@ -1,5 +1,6 @@
 """The mixture as an autoguide, trained by SVI on programs. Truth: scipy's quadrature."""
 
+import io
 from types import SimpleNamespace
 
 import numpy as np
@@ -171,6 +172,37 @@ def test_weights_are_held_for_as_many_steps_as_said():
     assert_close(guide.logits.detach(), torch.zeros(5))
     trained(guide, steps=1)
     assert not torch.equal(guide.logits.detach(), torch.zeros(5))
+
+
+@pytest.mark.parametrize("particles", [1, 10])
+@pytest.mark.parametrize("hold", [0, 4, 12])
+def test_a_saved_guide_goes_on_as_it_would_have(hold, particles):
+    """Before, in and after the steps for which weights are held; with plain gradient steps, which
+    remember nothing."""
+
+    def go_on(guide, steps):
+        pyro.clear_param_store()
+        elbo = Trace_ELBO(particles, vectorize_particles=True, max_plate_nesting=1)
+        svi = SVI(two_modes, guide, pyro.optim.SGD({"lr": 1e-3}), elbo)
+        pyro.set_rng_seed(7)
+        for _ in range(steps):
+            svi.step()
+
+    pyro.set_rng_seed(0)
+    guide = AutoQBethe(two_modes, 3, hold_weights=hold)
+    guide()
+    go_on(guide, 8)
+    file = io.BytesIO()
+    torch.save(guide.state_dict(), file)
+    file.seek(0)
+    again = AutoQBethe(two_modes, 3)
+    again()
+    again.load_state_dict(torch.load(file, weights_only=True))
+    for one in (guide, again):
+        go_on(one, 8)
+    assert torch.equal(guide.logits, again.logits)
+    assert torch.equal(guide.locs, again.locs)
+    assert bool((guide.logits != 0).any()) == (hold < 16)
 
 
 def test_its_trace_has_the_density_of_what_it_drew():

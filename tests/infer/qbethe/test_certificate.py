@@ -8,7 +8,7 @@ import torch
 from scipy import special
 
 import pyrograph as pg
-from pyrograph.infer.qbethe.certificate import integrated
+from pyrograph.infer.qbethe.certificate import FreeEnergy, certify, integrated
 from pyrograph.infer.qbethe.components import Components
 from pyrograph.infer.qbethe.rules import fine, scattered
 
@@ -199,3 +199,27 @@ def test_the_history_of_line_searches_ends_with_the_value_they_stay_at():
         with torch.no_grad():
             value = float(run.objective(run.parameters, run._rules))
         assert float(q.history["objective"][-1]) == pytest.approx(value, abs=1e-9)
+
+
+# ---------------------------------------------------------------------- what is said
+@pytest.mark.parametrize(
+    ("optimised", "second", "kind", "words", "not_said"),
+    [
+        ((-3.0, 1.0), (-3.0, 1.0), "lower bound", [], []),
+        ((-2.0, 1.0), (-3.0, 1.0), "lower bound", ["num_quadrature"], ["num_entropy"]),
+        ((-3.0, 2.0), (-3.0, 1.0), "lower bound", ["num_entropy"], ["num_quadrature"]),
+        ((-2.0, 2.0), (-3.0, 1.0), "lower bound", ["num_quadrature and num_entropy"], []),
+        ((-3.0, 1.0), (-2.0, 1.0), "estimate", ["some potential is"], ["widths"]),
+        ((-3.0, 1.0), (-3.0, 2.0), "estimate", ["widths are"], ["potential"]),
+        ((-4.0, 1.0), (-3.0, 1.0), "lower bound", [], []),
+    ],
+)
+def test_the_certificate_says_which_integrals_differ(optimised, second, kind, words, not_said):
+    found = FreeEnergy(-3.0, 1.0)
+    rules = found, FreeEnergy(*second)
+    got = certify(torch.zeros(()), FreeEnergy(*optimised), rules, None, 1.0, bounds=True)
+    assert (float(got.evidence), got.kind) == (-2.0, kind)
+    said = " ".join(got.notes)
+    assert len(got.notes) == bool(words)
+    assert all(word in said for word in words)
+    assert not any(word in said for word in not_said)

@@ -164,6 +164,51 @@ def test_entropies_of_wide_scopes_by_samples_are_near_those_of_a_grid():
     assert_close(grid, sampled, rtol=0, atol=0.05)
 
 
+def hybrid():
+    first = pyro.sample("first", pyro.distributions.Categorical(torch.ones(3).double()))
+    with pyro.plate("nodes", 2):
+        x = pyro.sample("x", pyro.distributions.Normal(torch.zeros(2).double(), 1.0))
+    second = pyro.sample("second", pyro.distributions.Bernoulli(torch.tensor(0.5).double()))
+    pyro.factor("all", -((x.prod() + first * second) ** 2))
+
+
+def entropy_of_hybrid(found):
+    """Of the mixture over all four nodes, of the first restart, by sums over states and a grid."""
+    m = Components(found.network.kinds, found.parameters)
+    step = 0.1
+    line = torch.arange(-9.0, 9.0, step, dtype=torch.float64)
+    log_p = m.log_weights[0].view(-1, 1)
+    for n, kind in enumerate(m.kinds):
+        if kind.is_discrete:
+            nodes = m.log_probs[n][0].transpose(0, 1)  # [nodes, L, c]
+        else:
+            mean, scale = m.means[n][0, ..., 0], m.scales[n][0, ..., 0]
+            normal = torch.distributions.Normal(mean.t()[..., None], scale.t()[..., None])
+            nodes = normal.log_prob(line) + np.log(step)
+        for node in nodes:
+            log_p = (log_p[:, :, None] + node[:, None, :]).flatten(1)
+    total = log_p.logsumexp(0)
+    return -(total.exp() * total).sum() + 2 * np.log(step)  # density, not mass, of two numbers
+
+
+@pytest.mark.parametrize(
+    ("points", "tolerance"), [(12, 1e-3), (40, 0.01)], ids=["on a grid", "by samples"]
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_entropies_of_scopes_with_states_and_numbers_are_those_of_sums(points, tolerance, seed):
+    """And so are their derivatives."""
+    found = engine(hybrid, seed, num_components=2)
+    expected = entropy_of_hybrid(found)
+    ours = found._entropy(Components(found.network.kinds, found.parameters), coarse(points, DOUBLE))
+    assert_close(ours[0], expected, rtol=0, atol=tolerance)
+    leaves = list(found.parameters.values())
+    slopes = zip(
+        torch.autograd.grad(ours.sum(), leaves), torch.autograd.grad(expected, leaves), strict=True
+    )
+    for own, true in slopes:
+        assert_close(own, true, rtol=0, atol=tolerance)
+
+
 def test_low_discrepancy_sets_have_the_moments_of_normal_numbers():
     rule = low_discrepancy(6, 256, DOUBLE)
     assert_close(rule.points.mean(0), torch.zeros(6).double(), rtol=0, atol=1e-9)
