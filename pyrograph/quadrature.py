@@ -24,6 +24,15 @@ def _rule(num_points: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @lru_cache(maxsize=64)
+def _grid(
+    num_points: int, dim: int, dtype: torch.dtype, device: torch.device | str
+) -> tuple[Tensor, Tensor]:
+    nodes, weights = (torch.from_numpy(a) for a in _rule(num_points))
+    grid = torch.cartesian_prod(*[nodes] * dim).reshape(-1, dim)
+    weight = torch.cartesian_prod(*[weights] * dim).reshape(-1, dim).prod(1)
+    return grid.to(device, dtype), weight.to(device, dtype)
+
+
 @torch.inference_mode(False)  # what is kept has to serve autograd later on
 def gauss_hermite(
     num_points: int,
@@ -31,7 +40,7 @@ def gauss_hermite(
     dtype: torch.dtype = torch.float64,
     device: torch.device | str = "cpu",
 ) -> tuple[Tensor, Tensor]:
-    """The tensor grid of a rule.
+    """The tensor grid of a rule: the caller's own tensors, to keep or to change.
 
     Args:
         num_points: K, per variable, 1 or more.
@@ -46,7 +55,5 @@ def gauss_hermite(
     for name, value in (("num_points", num_points), ("dim", dim)):
         if not isinstance(value, Integral) or value < 1:
             raise OptionError(f"{name}={value!r} must be a whole number, at least 1")
-    nodes, weights = (torch.from_numpy(a) for a in _rule(num_points))
-    grid = torch.cartesian_prod(*[nodes] * dim).reshape(-1, dim)
-    weight = torch.cartesian_prod(*[weights] * dim).reshape(-1, dim).prod(1)
-    return grid.to(device, dtype), weight.to(device, dtype)
+    nodes, weights = _grid(num_points, dim, dtype, device)
+    return nodes.clone(), weights.clone()

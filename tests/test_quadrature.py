@@ -60,6 +60,22 @@ def test_dtype_is_followed():
     assert z.dtype == w.dtype == torch.float32
 
 
+@pytest.mark.parametrize("k, dim", [(1, 1), (4, 1), (3, 2)])
+def test_what_a_caller_does_to_a_rule_is_not_in_the_next_one(k, dim):
+    expected = [t.clone() for t in gauss_hermite(k, dim)]
+    for t in gauss_hermite(k, dim):
+        t.fill_(7.0)
+    assert_close(list(gauss_hermite(k, dim)), expected, rtol=0, atol=0)
+
+
+def test_a_rule_made_without_gradients_serves_them():
+    with torch.inference_mode():
+        z, w = gauss_hermite(6)
+    scale = torch.tensor(1.5, requires_grad=True)
+    (w * (scale * z[:, 0]).square()).sum().backward()  # E (s z)^2 = s^2
+    assert_close(scale.grad, torch.tensor(3.0))
+
+
 @pytest.mark.parametrize("k", [150, 151, 400, 2000])
 def test_rules_of_many_points_hold(k):
     z, w = gauss_hermite(k)
@@ -77,6 +93,7 @@ def test_rules_of_many_points_hold(k):
         (("3",), "num_points='3'"),
         ((3, 0), "dim=0 must be a whole number, at least 1"),
         ((3, 1.5), r"dim=1\.5"),
+        (([3],), r"num_points=\[3\]"),
     ],
 )
 def test_sizes_that_are_none_are_refused(arguments, text):

@@ -13,6 +13,7 @@ Cost of the fit: O(N^2 D^2), or O(M^2 D^2) where pairs of columns have few disti
 O(N D^2) with Gaussian mutual information. Cost of an evaluation: O(M D).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from numbers import Integral
@@ -27,7 +28,13 @@ from torch.distributions import Distribution
 
 from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.models import parzen
-from pyrograph.models.parzen import Parzen, as_numbers, checked_data, silverman_bandwidth
+from pyrograph.models.parzen import (
+    Parzen,
+    as_numbers,
+    checked_bandwidth,
+    checked_data,
+    silverman_bandwidth,
+)
 
 REPARAMETRISATIONS = ("edge-only", "marginal", "edge", "directed")
 
@@ -74,7 +81,7 @@ class ChowLiuTree:
         cls,
         data: Tensor | np.ndarray,
         *,
-        bandwidth: str | float | Tensor = "silverman",
+        bandwidth: str | float | Sequence[float] | Tensor = "silverman",
         mutual_information: str = "kde",
         root: int = 0,
         max_centres: int | None = None,
@@ -83,7 +90,8 @@ class ChowLiuTree:
         """Structure and densities from rows of data.
 
         Args:
-            data: ``[N, D]``, floating, a tensor or an array; the tree has its dtype and device.
+            data: ``[N, D]``, floating, a tensor or an array; the tree has its dtype and device,
+                and no gradients.
             bandwidth: standard deviation of the kernels: ``"silverman"`` (see
                 :func:`~pyrograph.models.silverman_bandwidth`), a number for all variables, or
                 ``[D]``.
@@ -99,7 +107,7 @@ class ChowLiuTree:
             ShapeMismatch: ``data`` or ``bandwidth`` has another shape.
             OptionError: ``data`` is not floating and finite, or an option is not one of the above.
         """
-        data = checked_data(data)
+        data = checked_data(data).detach()
         root, seed = _whole_number("root", root), _whole_number("seed", seed)
         if not 0 <= root < data.shape[1]:
             raise OptionError(f"root={root} is no variable; they are 0 .. {data.shape[1] - 1}")
@@ -305,23 +313,7 @@ def _whole_number(name: str, value: int) -> int:
     return int(value)
 
 
-def _bandwidth(data: Tensor, bandwidth: str | float | Tensor) -> Tensor:
-    if isinstance(bandwidth, str):
-        if bandwidth != "silverman":
-            raise OptionError(
-                f'bandwidth={bandwidth!r} must be "silverman", a number, or a tensor [D]'
-            )
+def _bandwidth(data: Tensor, bandwidth: str | float | Sequence[float] | Tensor) -> Tensor:
+    if isinstance(bandwidth, str) and bandwidth == "silverman":
         return silverman_bandwidth(data)
-    try:
-        width = torch.as_tensor(bandwidth, dtype=data.dtype, device=data.device)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise OptionError(
-            f'bandwidth={bandwidth!r} must be "silverman", a number, or a tensor [D]'
-        ) from error
-    if width.dim() and width.shape != data.shape[1:]:
-        raise ShapeMismatch(
-            f"bandwidth has shape {tuple(width.shape)}; the data have {data.shape[1]} columns"
-        )
-    if not bool((width.isfinite() & (width > 0)).all()):
-        raise OptionError("bandwidths must be finite and above 0")
-    return width.expand(data.shape[1])
+    return checked_bandwidth(data, bandwidth, words='"silverman", ').detach()

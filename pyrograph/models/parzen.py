@@ -62,28 +62,39 @@ def as_numbers(given: Tensor | np.ndarray, shape: str, subject: str = "data are"
     """A tensor, or an array as a tensor; ``shape`` and ``subject`` are for messages.
 
     Raises:
-        OptionError: it is neither, or its elements are no numbers.
+        OptionError: it is neither, or its elements are no numbers, or some of them are masked.
     """
-    if not isinstance(given, Tensor | np.ndarray):
+    if isinstance(given, Tensor):
+        return given
+    if not isinstance(given, np.ndarray):
         kind = type(given).__name__
         raise OptionError(f"{subject} {kind}; hand in a tensor or an array {shape}")
-    try:
-        return given if isinstance(given, Tensor) else torch.as_tensor(given, device="cpu")
+    masked = np.ma.count_masked(given)
+    if masked:
+        raise OptionError(
+            f"{subject} a masked array, {masked} of whose numbers are masked; leave out or fill "
+            f"the rows that they are in"
+        )
+    plain = np.ma.getdata(given)
+    try:  # torch takes no strides below 0, and no other byte order
+        plain = plain.astype(plain.dtype.newbyteorder("="), order="C", copy=False)
+        return torch.as_tensor(plain, device="cpu")
     except TypeError as error:
         raise OptionError(f"{subject} an array of {given.dtype}; hand in one of floats") from error
 
 
-def checked_data(data: Tensor | np.ndarray) -> Tensor:
+def checked_data(data: Tensor | np.ndarray, fewest: int = 2) -> Tensor:
     """Rows ``[N, D]`` of finite numbers.
 
     Raises:
-        ShapeMismatch: they have another shape, or are fewer than two.
+        ShapeMismatch: they have another shape, or are too few.
         OptionError: they are not floating and finite.
     """
     data = as_numbers(data, "[N, D]")
-    if data.dim() != 2 or data.shape[0] < 2 or data.shape[1] < 1:
+    if data.dim() != 2 or data.shape[0] < fewest or data.shape[1] < 1:
+        count = "two rows" if fewest == 2 else "one row"
         raise ShapeMismatch(
-            f"data have shape {tuple(data.shape)}; expected [N, D] with two rows or more"
+            f"data have shape {tuple(data.shape)}; expected [N, D] with {count} or more"
         )
     if not data.is_floating_point():
         raise OptionError(f"data are {data.dtype}; hand in data.double() or another floating type")
@@ -91,6 +102,49 @@ def checked_data(data: Tensor | np.ndarray) -> Tensor:
         row = int((~data.isfinite()).any(1).nonzero()[0])
         raise OptionError(f"row {row} of the data is not finite; leave out or fill such rows")
     return data
+
+
+def checked_bandwidth(
+    data: Tensor, bandwidth: float | Sequence[float] | Tensor | np.ndarray, words: str = ""
+) -> Tensor:
+    """Widths ``[D]``, of the dtype and device of ``data``; ``words`` are what else is allowed.
+
+    Raises:
+        ShapeMismatch: they are neither one nor D.
+        OptionError: they are no numbers, or not finite and above 0.
+    """
+    if isinstance(bandwidth, np.ndarray):
+        bandwidth = as_numbers(bandwidth, "[D]", "bandwidth is")
+    try:
+        width = torch.as_tensor(bandwidth, dtype=data.dtype, device=data.device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise OptionError(
+            f"bandwidth={bandwidth!r} must be {words}a number, or a tensor or a sequence [D]"
+        ) from error
+    if width.dim() and width.shape != data.shape[1:]:
+        raise ShapeMismatch(
+            f"bandwidth has shape {tuple(width.shape)}; the data have {data.shape[1]} columns"
+        )
+    if not bool((width.isfinite() & (width > 0)).all()):
+        raise OptionError("bandwidths must be finite and above 0")
+    return width.expand(data.shape[1])
+
+
+def _checked_columns(columns: Sequence[Sequence[int]] | Tensor, data: Tensor) -> Tensor:
+    """``[B, k]`` numbers of columns of the data."""
+    try:
+        numbers = torch.as_tensor(columns, device=data.device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise OptionError(f"columns={columns!r} must be groups [B, k] of columns") from error
+    if numbers.dim() != 2 or numbers.numel() == 0:
+        raise ShapeMismatch(f"columns have shape {tuple(numbers.shape)}; expected groups [B, k]")
+    if numbers.dtype is torch.bool or numbers.is_floating_point() or numbers.is_complex():
+        raise OptionError(f"columns are {numbers.dtype}; expected whole numbers")
+    d = data.shape[1]
+    beyond = numbers[(numbers < -d) | (numbers >= d)].unique().tolist()
+    if beyond:
+        raise OptionError(f"columns {beyond} are not in the data; theirs are 0 .. {d - 1}")
+    return numbers.long()
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,15 +162,26 @@ class Parzen:
     bandwidth: Tensor
 
     @classmethod
-    def fit(cls, data: Tensor, columns: Sequence[Sequence[int]], bandwidth: Tensor) -> "Parzen":
+    def fit(
+        cls,
+        data: Tensor | np.ndarray,
+        columns: Sequence[Sequence[int]] | Tensor,
+        bandwidth: float | Sequence[float] | Tensor | np.ndarray,
+    ) -> "Parzen":
         """One density for each of B groups of k columns.
 
-        Shapes:
-            data: ``[N, D]``.
+        Args:
+            data: ``[N, D]``, floating, a tensor or an array.
             columns: B times k numbers of columns.
-            bandwidth: ``[D]``.
+            bandwidth: a number for all columns, or ``[D]``.
+
+        Raises:
+            ShapeMismatch: one of the three has another shape.
+            OptionError: ``data`` are not floating and finite, ``columns`` are not among theirs, or
+                ``bandwidth`` is not finite and above 0.
         """
-        columns = torch.as_tensor(columns, device=data.device)
+        data = checked_data(data, fewest=1)
+        columns, bandwidth = _checked_columns(columns, data), checked_bandwidth(data, bandwidth)
         found = [_distinct(data[:, c]) for c in columns]
         most = max(len(rows) for rows, _ in found)
         # The fill has no weight; it is a row of the data, so that numbers at it are ordinary ones.

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -23,12 +24,44 @@ from pyrograph.trace.rules.slots import Call
 from pyrograph.trace.source import Gather, Line, Read, write_function
 from pyrograph.trace.tape import Operand, Tape
 
-#: What programs write for the lowest or the highest number, as in a clamp.
-_BOUNDS = {torch.finfo(d).max for d in (torch.float64, torch.float32, torch.bfloat16)}
+aten = torch.ops.aten
+
+_FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+#: Operations that hold numbers within others.
+_BOUNDING = {
+    aten.clamp,
+    aten.clamp_min,
+    aten.clamp_max,
+    aten.maximum,
+    aten.minimum,
+    aten.fmax,
+    aten.fmin,
+    aten.hardtanh,
+    aten.threshold,
+}
 
 
 def _is_narrower(a: torch.dtype, b: torch.dtype) -> bool:
     return torch.finfo(a).bits < torch.finfo(b).bits
+
+
+@lru_cache
+def _limits(old: torch.dtype, new: torch.dtype, is_bound: bool) -> dict[float, float]:
+    """What programs in one dtype write for its limits, and what they would write in another.
+
+    Only limits that the other dtype could not tell from 0, from infinity or, as bounds, from 1:
+    ``log(p.clamp(tiny, 1 - eps))`` would lose what it is clamped for. Elsewhere a number next to
+    1 may be a sum of probabilities, rounded, and eps is as good a number as any.
+    """
+    a, b = torch.finfo(old), torch.finfo(new)
+    pairs = {m: b.max for m in (torch.finfo(d).max for d in _FLOATS) if b.max < m <= a.max}
+    if a.tiny < b.tiny:
+        pairs[a.tiny] = b.tiny
+    if is_bound and a.eps < b.eps:
+        pairs[a.eps] = b.eps
+        pairs.update({1 + k * a.eps: 1 + k * b.eps for k in (-1, -0.5, 1)})  # -0.5: next below 1
+    return pairs | {-k: -v for k, v in pairs.items()}
 
 
 def _gather(buffer: int, positions: Tensor | None, size: int) -> Gather:
@@ -43,28 +76,57 @@ def _gather(buffer: int, positions: Tensor | None, size: int) -> Gather:
     return Gather(buffer, index=positions)
 
 
-def _moved(t: Tensor, device: torch.device | None, dtype: torch.dtype | None) -> Tensor:
-    """To a device; of floating numbers also to a dtype."""
-    return t.to(device=device, dtype=dtype if t.is_floating_point() else None)
+def _moved(
+    t: Tensor, device: torch.device | None, dtype: torch.dtype | None, is_bound: bool = False
+) -> Tensor:
+    """To a device; of floating numbers also to a dtype, whose limits become those of theirs."""
+    if dtype is None or dtype == t.dtype or not t.is_floating_point():
+        return t.to(device=device)
+    out = t.to(device=device, dtype=dtype)
+    for limit, other in _limits(t.dtype, dtype, is_bound).items():
+        here = t.detach() == limit
+        if bool(here.any()):
+            out = torch.where(here.to(out.device), other, out)
+    return out
 
 
-def _options(static: Any, device: torch.device | None, dtype: torch.dtype | None) -> Any:
-    """A step's own options: constants move, floating dtypes are this one, and of numbers beyond it
-    a wider one's bounds are its bounds, others infinite."""
+def _options(
+    static: Any,
+    device: torch.device | None,
+    dtype: torch.dtype | None,
+    old: torch.dtype,
+    is_bound: bool,
+) -> Any:
+    """A step's own options: constants move, floating dtypes are this one, limits of the ``old``
+    one are its limits, and other numbers beyond it infinite."""
+
+    def moved(leaf: Any) -> Any:
+        return _options(leaf, device, dtype, old, is_bound)
+
     if type(static) is tuple:
-        return tuple(_options(v, device, dtype) for v in static)
+        return tuple(map(moved, static))
     if isinstance(static, Call):
-        return static.map(lambda leaf: _options(leaf, device, dtype))
+        return static.map(moved)
     if isinstance(static, Tensor):
-        return _moved(static, device, dtype)
+        return _moved(static, device, dtype, is_bound)
     if dtype is None:
         return static
     if isinstance(static, torch.dtype):
         return dtype if static.is_floating_point else static
-    limit = torch.finfo(dtype).max
-    if isinstance(static, float) and math.isfinite(static) and abs(static) > limit:
-        return math.copysign(limit if abs(static) in _BOUNDS else math.inf, static)
+    if isinstance(static, float) and math.isfinite(static):
+        known = _limits(old, dtype, is_bound).get(static)
+        if known is not None:
+            return known
+        if abs(static) > torch.finfo(dtype).max:
+            return math.copysign(math.inf, static)
     return static
+
+
+def _widest(line: Line) -> torch.dtype:
+    """Of the floating numbers that a step reads and computes."""
+    dtypes = {line.dtype, *(read.dtype for read in line.reads)}
+    floats = (d for d in dtypes if d.is_floating_point)
+    return max(floats, key=lambda d: torch.finfo(d).bits, default=torch.float64)
 
 
 class LocalProgram:
@@ -103,6 +165,9 @@ class LocalProgram:
                 for operand, pieces in zip(step.operands, demand.reads[k], strict=True)
             ]
             self.lines.append(Line(step.rule, reads, base + k, count, step.width, step.dtype))
+        self._recorded = [(line.rule.static, _widest(line)) for line in self.lines]
+        self._device: torch.device | None = None
+        self._dtype: torch.dtype | None = None
         out = Operand(ids, values if bool((ids == 0).any()) else None, values.dtype)
         self.output = self._compile(out, demand.output, None, len(ids), None, demand)
         del self._leaf_home
@@ -275,22 +340,26 @@ class LocalProgram:
     def to(self, device: torch.device | None = None, dtype: torch.dtype | None = None):
         """Constants and indices to a device; floating constants to a dtype."""
 
-        def move(t: Tensor | None) -> Tensor | None:
-            return None if t is None else _moved(t, device, dtype)
-
         def cast(old: torch.dtype) -> torch.dtype:
             return dtype if dtype is not None and old.is_floating_point else old
 
-        for read in [r for line in self.lines for r in line.reads] + [self.output]:
-            read.constant, read.order, read.dtype = (
-                move(read.constant),
-                move(read.order),
-                cast(read.dtype),
-            )
+        def move(read: Read, is_bound: bool = False) -> None:
+            if read.constant is not None:
+                read.constant = _moved(read.constant, device, dtype, is_bound)
+            if read.order is not None:
+                read.order = read.order.to(device=device)
             for g in read.gathers:
-                g.index = move(g.index)
-        for line in self.lines:
-            line.dtype = cast(line.dtype)
-            line.rule = line.rule._replace(static=_options(line.rule.static, device, dtype))
+                g.index = None if g.index is None else g.index.to(device=device)
+            read.dtype = cast(read.dtype)
+
+        # options are made of the recorded ones: back in a wide dtype a limit is the program's own
+        self._device, self._dtype = device or self._device, dtype or self._dtype
+        for line, (recorded, wide) in zip(self.lines, self._recorded, strict=True):
+            is_bound = getattr(line.rule.func, "overloadpacket", None) in _BOUNDING
+            for read in line.reads:
+                move(read, is_bound)
+            static = _options(recorded, self._device, self._dtype, wide, is_bound)
+            line.rule, line.dtype = line.rule._replace(static=static), cast(line.dtype)
+        move(self.output)
         self._values = self._total = None
         return self

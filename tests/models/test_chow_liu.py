@@ -465,3 +465,56 @@ def test_half_precision_has_silvermans_width(dtype):
     found = ChowLiuTree.fit(data).unary.bandwidth.flatten()
     assert found.dtype == dtype
     np.testing.assert_allclose(found.double(), expected, rtol=torch.finfo(dtype).eps)
+
+
+def test_masked_numbers_are_not_read():
+    rows = bimodal_rows().numpy()
+    hidden = rows.copy()
+    hidden[:3, 0] = 1e6
+    masked = np.ma.masked_array(hidden, hidden > 1e5)
+    text = "masked array, 3 of whose numbers are masked; leave out or fill"
+    with pytest.raises(OptionError, match=f"data are a {text}"):
+        ChowLiuTree.fit(masked)
+    tree = ChowLiuTree.fit(rows)
+    with pytest.raises(OptionError, match=f"x is a {text}"):
+        tree.log_prob(masked)
+    kept = ChowLiuTree.fit(np.ma.compress_rows(masked))
+    assert edge_set(kept) == edge_set(ChowLiuTree.fit(rows[3:]))
+    assert_close(tree.log_prob(np.ma.masked_array(rows)), tree.log_prob(rows))
+
+
+@pytest.mark.parametrize("how", ["kde", "gaussian"])
+def test_a_tree_of_data_with_gradients_has_none(how):
+    rows = bimodal_rows()
+    width = torch.full((5,), 0.4)
+    for bandwidth in ("silverman", width):
+        expected = ChowLiuTree.fit(rows, bandwidth=bandwidth, mutual_information=how)
+        if bandwidth is width:
+            bandwidth = width.clone().requires_grad_()
+        tree = ChowLiuTree.fit(
+            rows.clone().requires_grad_(), bandwidth=bandwidth, mutual_information=how
+        )
+        assert tree.edges.tolist() == expected.edges.tolist()
+        assert not tree.mutual_information.requires_grad
+        assert_close(tree.log_prob(rows), expected.log_prob(rows))
+
+
+def test_the_log_density_has_a_gradient_in_its_point():
+    tree = ChowLiuTree.fit(bimodal_rows())
+    assert torch.autograd.gradcheck(tree.log_prob, torch.randn(3, 5, requires_grad=True))
+
+
+@pytest.mark.parametrize("turn", [lambda a: a[::-1], np.flipud, lambda a: a[::-2]])
+def test_reversed_arrays_are_read(turn):
+    rows = bimodal_rows().numpy()
+    tree, expected = ChowLiuTree.fit(turn(rows)), ChowLiuTree.fit(turn(rows).copy())
+    assert tree.edges.tolist() == expected.edges.tolist()
+    assert_close(tree.log_prob(turn(rows)), expected.log_prob(turn(rows).copy()))
+
+
+def test_widths_of_a_tree_come_as_a_list():
+    rows, widths = bimodal_rows(), [0.3, 0.4, 0.5, 0.6, 0.7]
+    tree, expected = (ChowLiuTree.fit(rows, bandwidth=w) for w in (widths, torch.tensor(widths)))
+    assert_close(tree.log_prob(rows), expected.log_prob(rows))
+    with pytest.raises(ShapeMismatch, match=r"\(4,\); the data have 5 columns"):
+        ChowLiuTree.fit(rows, bandwidth=widths[1:])

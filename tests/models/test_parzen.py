@@ -148,3 +148,106 @@ def test_a_constant_column_is_named():
 def test_data_that_have_no_width_are_refused(data, error, words):
     with pytest.raises(error, match=words):
         silverman_bandwidth(data)
+
+
+def same_density(found, expected):
+    at = torch.linspace(-3, 8, 9).unsqueeze(-1).expand(-1, len(expected.bandwidth))
+    assert_close(found.log_prob(at), expected.log_prob(at))
+
+
+@pytest.mark.parametrize(
+    "width",
+    [WIDTH.tolist(), tuple(WIDTH.tolist()), WIDTH.numpy(), WIDTH.numpy()[::-1].copy()[::-1]],
+    ids=["list", "tuple", "array", "reversed array"],
+)
+def test_widths_come_as_any_sequence(width):
+    x = data()
+    same_density(Parzen.fit(x, [[0], [2]], width), Parzen.fit(x, [[0], [2]], WIDTH))
+    one = Parzen.fit(x, [[0], [2]], 0.7)
+    same_density(one, Parzen.fit(x, [[0], [2]], torch.full((3,), 0.7)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda a: a[::-1].copy()[::-1],
+        lambda a: np.asfortranarray(a)[:, ::-1].copy()[:, ::-1],
+        lambda a: a.astype(">f8"),
+        np.ma.masked_array,
+    ],
+    ids=["reversed rows", "reversed columns", "other bytes", "nothing masked"],
+)
+def test_arrays_of_any_layout_are_read(change):
+    x = data()
+    expected = Parzen.fit(x, [[0], [2]], WIDTH)
+    same_density(Parzen.fit(change(x.numpy()), [[0], [2]], WIDTH), expected)
+    assert_close(silverman_bandwidth(change(x.numpy())), silverman_bandwidth(x))
+
+
+def test_a_single_row_is_a_kernel():
+    one = Parzen.fit(torch.tensor([[0.5, 2.0]]), [[1]], 0.4)
+    expected = torch.tensor([stats.norm.logpdf(3.0, 2.0, 0.4)])
+    assert_close(one.log_prob(torch.tensor([3.0])), expected)
+
+
+def test_densities_have_gradients_in_their_data_and_widths():
+    x, width = data(8).requires_grad_(), WIDTH.clone().requires_grad_()
+
+    def log_prob(x, width):
+        return Parzen.fit(x, [[0, 1], [1, 2]], width).log_prob(torch.zeros(2), torch.ones(2))
+
+    assert torch.autograd.gradcheck(log_prob, (x, width))
+
+
+@pytest.mark.parametrize(
+    ("columns", "error", "words"),
+    [
+        ([[9]], OptionError, r"columns \[9\] are not in the data; theirs are 0 \.\. 2"),
+        ([[0, 1], [3, -4]], OptionError, r"columns \[-4, 3\] are not in the data"),
+        ([[0], [1, 2]], OptionError, r"must be groups \[B, k\]"),
+        ([["a"]], OptionError, r"must be groups \[B, k\]"),
+        (None, OptionError, r"must be groups \[B, k\]"),
+        ([[0.0]], OptionError, "whole numbers"),
+        ([[True, False, True]], OptionError, "whole numbers"),
+        ([0, 1], ShapeMismatch, r"\(2,\); expected groups \[B, k\]"),
+        ([], ShapeMismatch, r"expected groups \[B, k\]"),
+        ([[], []], ShapeMismatch, r"expected groups \[B, k\]"),
+    ],
+)
+def test_columns_that_are_none_of_the_data_are_refused(columns, error, words):
+    with pytest.raises(error, match=words):
+        Parzen.fit(data(), columns, WIDTH)
+
+
+@pytest.mark.parametrize(
+    ("width", "error", "words"),
+    [
+        ([1.0, 2.0], ShapeMismatch, r"\(2,\); the data have 3 columns"),
+        (torch.ones(4), ShapeMismatch, r"\(4,\); the data have 3 columns"),
+        (np.ones((3, 1)), ShapeMismatch, r"\(3, 1\); the data have 3 columns"),
+        ([1.0, 0.0, 2.0], OptionError, "finite and above 0"),
+        (math.inf, OptionError, "finite and above 0"),
+        ("silverman", OptionError, "must be a number, or a tensor or a sequence"),
+        ([1.0, None, 2.0], OptionError, "must be a number, or a tensor or a sequence"),
+        (np.ma.masked_array([1.0, 2.0, 3.0], [0, 0, 1]), OptionError, "bandwidth is a masked"),
+    ],
+)
+def test_widths_that_are_none_are_refused(width, error, words):
+    with pytest.raises(error, match=words):
+        Parzen.fit(data(), [[0]], width)
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "words"),
+    [
+        (torch.zeros(0, 3), ShapeMismatch, "one row or more"),
+        (torch.arange(5.0), ShapeMismatch, r"\[N, D\]"),
+        (torch.arange(6).reshape(2, 3), OptionError, "int64"),
+        (torch.tensor([[1.0, 2.0, math.nan]]), OptionError, "row 0"),
+        (np.ma.masked_invalid([[1.0, 2.0, math.nan]]), OptionError, "1 of whose numbers are mas"),
+        ([[1.0, 2.0, 3.0]], OptionError, "list"),
+    ],
+)
+def test_data_that_have_no_density_are_refused(rows, error, words):
+    with pytest.raises(error, match=words):
+        Parzen.fit(rows, [[0]], WIDTH)
