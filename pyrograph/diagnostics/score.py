@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.errors import InferenceError, NonFiniteDensity
+from pyrograph.graph.blame import naming_underivable
 
 #: Numbers evaluated at once; more particles are taken in parts, so that memory is bounded.
 MAX_NUMBERS = 2**22
@@ -37,6 +38,7 @@ def value_and_score(graph, x: Tensor, *, differentiable: bool = False) -> tuple[
 
     Raises:
         NonFiniteDensity: NaN or infinity in either, naming the first factor and particle.
+        UnsupportedFactor: torch has no derivative of a factor.
         InferenceError: the graph was read in inference mode.
     """
     if differentiable and x.requires_grad:
@@ -57,7 +59,7 @@ def value_and_score(graph, x: Tensor, *, differentiable: bool = False) -> tuple[
 
 
 def _evaluate(graph, point: Tensor, differentiable: bool) -> tuple[Tensor, Tensor]:
-    with torch.enable_grad():
+    with torch.enable_grad(), naming_underivable(graph):
         try:
             log_p = graph.density(point)
         except RuntimeError as error:

@@ -1,13 +1,16 @@
-"""Which factor breaks: the first non-finite log density or gradient, by name; sums by statement."""
+"""Which factor breaks, by name: the first non-finite log density or gradient, or one that torch
+cannot differentiate; sums by statement."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from pyrograph.errors import UnsupportedFactor
 from pyrograph.graph.spaces import as_tensors, leaf_buffers
 
 if TYPE_CHECKING:
@@ -39,6 +42,44 @@ def first_non_finite(graph: FactorGraph, x: Tensor) -> str | None:
                 particle, e = bad[0].tolist()
                 value, name = q[particle, e].item(), graph.factor_name(group, e)
                 return f"{what} of {name} is {value} at particle {particle}"
+    return None
+
+
+@contextmanager
+def naming_underivable(graph: FactorGraph) -> Iterator[None]:
+    """Names the factor where torch says of an operation that it has no derivative.
+
+    Raises:
+        UnsupportedFactor: there is one.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        name = _underivable(graph) if "derivative" in str(error) else None
+        if name is None:
+            raise
+        said = str(error).rstrip(".")
+        raise UnsupportedFactor(
+            f"{name} has no derivative for torch, which says: {said}. Write it with operations "
+            "that have one (a step by torch.where), or take an engine that integrates by points, "
+            "pg.EP."
+        ) from error
+
+
+def _underivable(graph: FactorGraph) -> str | None:
+    """The first factor whose gradient torch refuses."""
+    point = graph.constant.detach().new_zeros(1, graph.dim)
+    for group in graph.factors:
+        values = [v.detach() for v in graph.local_values(group, point)]
+        wanted = [v.requires_grad_() for v in values if v.is_floating_point()]
+        try:
+            with torch.enable_grad():
+                log_prob = group.log_prob(values)
+                if log_prob.requires_grad:
+                    torch.autograd.grad(log_prob.sum(), wanted, allow_unused=True)
+        except RuntimeError as error:
+            if "derivative" in str(error):
+                return graph.factor_name(group, 0)
     return None
 
 

@@ -132,3 +132,32 @@ def test_a_mask_changed_in_place_after_its_use_is_among_the_causes():
 
     with pytest.raises(VerificationError, match=r"in place after a statement used it"):
         pg.trace_graph(model)
+
+
+@pytest.mark.parametrize("infer", [pg.QBethe, pg.GraphicalSVGD, pg.Langevin])
+def test_a_factor_without_a_derivative_is_named_and_the_ways_on_have_its_evidence(infer):
+    """A step of height one at 0 under a standard normal: half of the mass is e times as much."""
+
+    def rough(step):
+        def model():
+            with pyro.plate("nodes", 2):
+                x = pyro.sample("x", dist.Normal(0.0, 1.0))
+            pyro.factor("fine", -0.0 * x.sum())
+            with pyro.plate("steps", 2):
+                pyro.factor("step", step(x))
+
+        return model
+
+    heaviside = rough(lambda x: torch.heaviside(x, torch.tensor(0.5)))
+    with pytest.raises(
+        UnsupportedFactor, match=r'factor "step"\[0\] \(scope x\[0\]\).*heaviside'
+    ) as e:
+        pg.fit(heaviside, infer=infer, num_steps=3, progress=False)
+    truth = torch.tensor(2 * math.log((1 + math.e) / 2))
+    for engine in engines_named(str(e.value)):
+        found = pg.fit(heaviside, infer=engine, progress=False).log_evidence
+        torch.testing.assert_close(found, truth, rtol=0, atol=2e-3)
+    by_where = rough(lambda x: torch.where(x > 0, 1.0, 0.0))
+    assert takes(infer, by_where)
+    found = pg.fit(by_where, infer=pg.EP, progress=False).log_evidence
+    torch.testing.assert_close(found, truth, rtol=0, atol=2e-3)

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch
+from pyrograph.graph.blame import naming_underivable
 from pyrograph.infer.base import Engine, with_notes
 from pyrograph.infer.message_passing.unheld import refuse_masked_out
 from pyrograph.infer.options import count, positive
@@ -254,11 +255,12 @@ class QBethe(Engine):
         def evaluate() -> Tensor:
             for leaf in self.parameters.values():
                 leaf.grad = None
-            value = self.objective(self.parameters, self._rules, temperature)
-            self._measured = value.tolist()
-            self._refuse_non_finite()  # before it moves anything
-            loss = -value.sum()
-            loss.backward()
+            with naming_underivable(self.graph):
+                value = self.objective(self.parameters, self._rules, temperature)
+                self._measured = value.tolist()
+                self._refuse_non_finite()  # before it moves anything
+                loss = -value.sum()
+                loss.backward()
             self._refuse_bad_gradient()
             return loss
 
