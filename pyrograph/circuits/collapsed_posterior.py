@@ -110,15 +110,17 @@ class CollapsedPosterior(Posterior):
         samples meet all states of what they hold.
 
         Raises:
-            OptionError: some sites only: the density over them is not to be had.
+            OptionError: no such site, an empty list, or some only: the density over them is not to
+                be had.
         """
-        if sites is not None and set(sites) != set(self.graph.sites):
+        if len(self._chosen(sites)) < len(self.graph.sites):
             raise OptionError(
                 "samples whose nodes are partly summed out have a density over all sites only: "
                 "guide()"
             )
         described = [with_states(site) for site in self.graph.sites.values()]
-        return CollapsedGuide(described, self.circuit, self.points, self.weights.log())
+        log_weights, dtype = self.weights.log(), self.graph.dtype
+        return CollapsedGuide(described, self.circuit, self.points, log_weights, dtype)
 
 
 class CollapsedGuide(SiteGuide):
@@ -131,10 +133,12 @@ class CollapsedGuide(SiteGuide):
         circuit: Circuit | HeldCircuit,
         points: Tensor,
         log_weights: Tensor,
+        dtype: torch.dtype = torch.float64,
     ):
         super().__init__(sites)
         # beside the guide: Pyro would take the circuit for a module of its own
-        self.__dict__["samples"] = CollapsedSamples(circuit, points, log_weights.detach())
+        numbers = points, log_weights.detach()
+        self.__dict__["samples"] = CollapsedSamples(circuit, *numbers, dtype=dtype)
 
     def _apply(self, fn: Callable, recurse: bool = True) -> CollapsedGuide:
         """Samples, which are no parameters, move where the module moves; their posterior stays."""
@@ -145,7 +149,7 @@ class CollapsedGuide(SiteGuide):
             circuit = copy.deepcopy(samples.circuit).to(device)
             numbers = samples.points, samples.log_weights, samples.log_masses
             numbers = (value.to(device) for value in numbers)
-            self.__dict__["samples"] = CollapsedSamples(circuit, *numbers)
+            self.__dict__["samples"] = CollapsedSamples(circuit, *numbers, samples.dtype)
         return self
 
     def get_extra_state(self) -> dict[str, Any]:
@@ -168,6 +172,7 @@ class CollapsedGuide(SiteGuide):
             "node_cards": list(split.cards),
             "points": samples.points,
             "log_weights": samples.log_weights,
+            "dtype": samples.dtype,
         }
 
     @classmethod
@@ -179,7 +184,9 @@ class CollapsedGuide(SiteGuide):
         circuit = Circuit(units, domain, **saved["numbers"])
         if saved["columns"] is not None:
             circuit = HeldCircuit.of_parts(circuit, saved["columns"], saved["node_cards"])
-        return cls(saved["sites"], circuit, saved["points"], saved["log_weights"])
+        # a guide saved before it had a precision was in double
+        dtype = saved.get("dtype", torch.float64)
+        return cls(saved["sites"], circuit, saved["points"], saved["log_weights"], dtype)
 
     def forward(self, *args, **kwargs) -> dict[str, Tensor]:
         """Draw a joint state; returns ``{site: value}``."""

@@ -32,6 +32,7 @@ class CollapsedSamples(TorchDistribution):
         points: ``[n, D]`` codes, -1 where summed out.
         log_weights: ``[n]``, normalised here.
         log_masses: ``[n]`` log p(x_s), known or computed here.
+        dtype: of log densities, which are computed in double precision; default double.
     """
 
     arg_constraints: ClassVar = {"log_weights": constraints.real_vector}
@@ -43,9 +44,10 @@ class CollapsedSamples(TorchDistribution):
         points: Tensor,
         log_weights: Tensor,
         log_masses: Tensor | None = None,
+        dtype: torch.dtype = torch.float64,
         validate_args: bool | None = None,
     ):
-        self.circuit, self.points = circuit, points
+        self.circuit, self.points, self.dtype = circuit, points, dtype
         self.log_weights = log_weights.log_softmax(0)
         self.log_masses = circuit.log_prob(points) if log_masses is None else log_masses
         super().__init__((), points.shape[1:], validate_args=validate_args)
@@ -73,4 +75,4 @@ class CollapsedSamples(TorchDistribution):
             agrees = ((part.unsqueeze(1) == self.points) | ~held).all(2)  # [B, n]
             share = torch.where(agrees, self.log_weights - self.log_masses, -torch.inf)
             parts.append(share.logsumexp(1) + self.circuit.log_prob(part))
-        return torch.cat(parts).reshape(value.shape[:-1])
+        return torch.cat(parts).reshape(value.shape[:-1]).to(self.dtype)

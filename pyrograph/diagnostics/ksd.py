@@ -16,7 +16,12 @@ import torch
 from torch import Tensor
 
 from pyrograph.diagnostics.score import outside_inference_mode, value_and_score
-from pyrograph.diagnostics.support import DRAW_THE_PLANE, ROUNDING, free_values
+from pyrograph.diagnostics.support import (
+    DRAW_THE_PLANE,
+    free_values,
+    refuse_complex,
+    shared_columns,
+)
 from pyrograph.errors import OptionError, ShapeMismatch, UnsupportedSite
 from pyrograph.graph import FactorGraph
 from pyrograph.kernels import Kernel, Layout, Locality, SteinOperator, Summable
@@ -55,13 +60,13 @@ def graphical_ksd(
         NonFiniteDensity: the score is not finite at a particle.
         ShapeMismatch: ``x`` does not fit the graph.
         OptionError: ``graph`` is none; unknown statistic, kernel or locality; a value is outside
-            its site's support; ``x`` is none of these, as a posterior without particles; the graph
-            is in constrained space and a site's support has an edge, at which Stein's identity
-            fails.
+            its site's support, or complex; ``x`` is none of these, as a posterior without
+            particles; ``generator`` is none on the CPU; the graph is in constrained space and a
+            site's support has an edge, at which Stein's identity fails.
     """
     x = _continuous_particles(graph, x)
     check_statistic(statistic, len(x))
-    operator = SteinOperator(Layout.of(graph), kernel, locality, x.device, generator)
+    operator = _operator(graph, kernel, locality, generator)
     differentiable = x.requires_grad and torch.is_grad_enabled()
     _, score = value_and_score(graph, x, differentiable=differentiable)
     with torch.set_grad_enabled(differentiable):
@@ -75,6 +80,7 @@ def stein_gram(
     kernel: Kernel | Summable | None = None,
     locality: Locality | str = "blanket",
     generator: torch.Generator | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     """The Stein kernel of every pair of particles, summed over coordinates.
 
@@ -82,6 +88,9 @@ def stein_gram(
 
     Args:
         graph, x, kernel, locality, generator: as in :func:`graphical_ksd`.
+        dtype: of the matrix; default the graph's, in which scores are computed always. In single
+            precision the matrix of many particles has eigenvalues below 0, in double (of the same
+            scores) none beyond rounding.
 
     Shapes:
         output: ``[n, n]``, positive semi-definite.
@@ -90,8 +99,21 @@ def stein_gram(
         UnsupportedSite, NonFiniteDensity, ShapeMismatch, OptionError: as there.
     """
     x = _continuous_particles(graph, x).detach()
-    operator = SteinOperator(Layout.of(graph), kernel, locality, x.device, generator)
-    return operator.gram(x, value_and_score(graph, x)[1])
+    operator = _operator(graph, kernel, locality, generator)
+    score = value_and_score(graph, x)[1]
+    return operator.gram(x.to(dtype), score.to(dtype)) if dtype else operator.gram(x, score)
+
+
+def _operator(
+    graph,
+    kernel: Kernel | Summable | None,
+    locality: Locality | str,
+    generator: torch.Generator | None,
+) -> SteinOperator:
+    is_usable = isinstance(generator, torch.Generator) and generator.device.type == "cpu"
+    if generator is not None and not is_usable:
+        raise OptionError(f"generator={generator!r} is not a torch.Generator on the CPU")
+    return SteinOperator(Layout.of(graph), kernel, locality, graph.device, generator)
 
 
 def _continuous_particles(graph, x) -> Tensor:
@@ -125,18 +147,19 @@ def flat_particles(graph, x) -> Tensor:
 
     Raises:
         ShapeMismatch: sites are missing, or the number of columns is wrong.
-        OptionError: a value is outside its site's support, or ``x`` is none of these.
+        OptionError: a value is outside its site's support or complex, or ``x`` is none of these.
         UnsupportedSite: a site's support depends on latents, and ``x`` is neither a tensor nor a
             posterior of this graph.
     """
     if not isinstance(x, Tensor):
-        shared = _shared_columns(graph, x)
+        shared = shared_columns(graph, x)
         x = graph.flatten(free_values(graph, _values(graph, x))) if shared is None else shared
     if x.dim() != 2 or x.shape[1] != graph.dim or len(x) == 0:
         raise ShapeMismatch(
             f"particles have shape {tuple(x.shape)}, expected [n, {graph.dim}]: one row per "
             "particle, columns in node order"
         )
+    refuse_complex("particles", x)
     return x.to(dtype=graph.dtype, device=graph.device)
 
 
@@ -167,28 +190,3 @@ def _values(graph, x) -> dict[str, Tensor]:
             )
         values[site.name] = value
     return values
-
-
-def _shared_columns(graph, posterior) -> Tensor | None:
-    """A posterior's flat particles, where a support depends on latents: there is no way back from
-    values to numbers in unconstrained space then, but the posterior knows them.
-
-    None where there is a way back, or where they have another image on this graph.
-    """
-    other, x = getattr(posterior, "graph", None), getattr(posterior, "x", None)
-    if all(site.support is not None for site in graph.free_sites):
-        return None
-    if not isinstance(x, Tensor) or other is None or _columns(other) != _columns(graph):
-        return None
-    image = graph.constrain(graph.unflatten(x.to(graph.device)))
-    alike = all(
-        torch.allclose(image[name].to(value), value, rtol=ROUNDING, atol=ROUNDING)
-        for name, value in posterior.particles.items()
-    )
-    return x if alike else None
-
-
-def _columns(graph) -> tuple:
-    """Equal for graphs whose flat particles have the same sites in the same columns."""
-    sites = [(site.name, site.shape, site.event_shape) for site in graph.free_sites]
-    return graph.unconstrained, sites

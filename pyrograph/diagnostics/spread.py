@@ -11,7 +11,7 @@ are too few, but marginal variances may be off either way.
 
 from torch import Tensor
 
-from pyrograph.errors import ShapeMismatch
+from pyrograph.errors import OptionError, ShapeMismatch
 
 
 def variance_ratio(x: Tensor, score: Tensor) -> Tensor:
@@ -26,7 +26,12 @@ def variance_ratio(x: Tensor, score: Tensor) -> Tensor:
 
     Raises:
         ShapeMismatch: particles and scores are not of one shape ``[n, dim]``.
+        OptionError: one of them is no tensor, or not of floating numbers.
     """
+    for name, given in (("x", x), ("score", score)):
+        if not isinstance(given, Tensor) or not given.is_floating_point():
+            kind = given.dtype if isinstance(given, Tensor) else f"a {type(given).__name__}"
+            raise OptionError(f"{name} is {kind}; give a tensor [n, dim] of floating numbers")
     if x.dim() != 2 or x.shape != score.shape:
         raise ShapeMismatch(
             f"particles have shape {tuple(x.shape)} and scores {tuple(score.shape)}; expected "

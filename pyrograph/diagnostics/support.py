@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.distributions import biject_to, constraints
 
 from pyrograph.errors import OptionError
+from pyrograph.posterior import ParticlePosterior
 from pyrograph.trace.sites import support_on
 
 #: What to write for a latent angle.
@@ -36,9 +37,12 @@ def free_values(graph, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         output: ``[n, *batch_shape, *event_shape]`` of each site.
 
     Raises:
-        OptionError: a value is outside its site's support, or on an edge that lies at infinity.
+        OptionError: a value is complex, outside its site's support, or on an edge that lies at
+            infinity.
         UnsupportedSite: a site's support depends on latents.
     """
+    for name, value in values.items():
+        refuse_complex(f'values of site "{name}"', value)
     # at the finer of the two precisions, where fewer numbers fall on an edge
     values = {
         name: value.to(graph.device, torch.promote_types(value.dtype, graph.dtype))
@@ -55,6 +59,37 @@ def free_values(graph, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
                 f"{int((~good).nonzero()[0])} (support: {site.support})"
             )
     return {name: value.to(graph.dtype) for name, value in free.items()}
+
+
+def shared_columns(graph, posterior: object) -> Tensor | None:
+    """A posterior's flat particles ``[n, dim]``, where a support depends on latents: there is no
+    way back from values to numbers in unconstrained space then, but the posterior knows them.
+
+    None where there is a way back, or where they have another image on this graph.
+    """
+    if all(site.support is not None for site in graph.free_sites):
+        return None
+    if not isinstance(posterior, ParticlePosterior) or _columns(posterior.graph) != _columns(graph):
+        return None
+    x = posterior.x
+    image = graph.constrain(graph.unflatten(x.to(graph.device)))
+    alike = all(
+        torch.allclose(image[name].to(value), value, rtol=ROUNDING, atol=ROUNDING)
+        for name, value in posterior.particles.items()
+    )
+    return x if alike else None
+
+
+def _columns(graph) -> tuple:
+    """Equal for graphs whose flat particles have the same sites in the same columns."""
+    sites = [(site.name, site.shape, site.event_shape) for site in graph.free_sites]
+    return graph.unconstrained, sites
+
+
+def refuse_complex(what: str, value: Tensor) -> None:
+    """Raise ``OptionError`` for complex numbers: torch would drop their imaginary parts."""
+    if value.is_complex():
+        raise OptionError(f"{what} must be real numbers; got {value.dtype}")
 
 
 def inside(support: constraints.Constraint, value: Tensor) -> Tensor:

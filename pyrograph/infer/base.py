@@ -258,8 +258,13 @@ class Engine(ABC):
         """Go on from ``state``, at once or, before ``setup``, when the graph is there.
 
         Raises:
-            ShapeMismatch: the state belongs to another graph or to other options.
+            ShapeMismatch: the state belongs to another graph or to other options, or is none.
         """
+        if not isinstance(state, Mapping):
+            raise ShapeMismatch(
+                f"the state is a {type(state).__name__}; give what state_dict() of "
+                f"{type(self).__name__} returned"
+            )
         if self._graph is None:
             self._pending = state
             return
@@ -270,6 +275,10 @@ class Engine(ABC):
                 f"the state has no {', '.join(sorted(missing))}: it is not a state_dict of "
                 f"{type(self).__name__}"
             )
+        _refuse_damaged(state, self.state_dict())
+        for part in ("sites", "history"):  # of names that this engine does not have, or not yet
+            numbers = torch.empty(0, device="cpu")
+            _refuse_damaged(state[part], dict.fromkeys(state[part], numbers), f"{part}.")
         self._check_sites(state["sites"])
         history = {k: v.tolist() for k, v in state["history"].items()}
         before, stream = dict(vars(self)), self.generator.get_state()
@@ -365,6 +374,23 @@ def _plain(state: Any) -> Any:
     if isinstance(state, Tensor) and state.is_inference():
         return state.clone()
     return state
+
+
+def _refuse_damaged(saved: Mapping[str, Any], ours: Mapping[str, Any], place: str = "") -> None:
+    """Raise ``ShapeMismatch`` where a (nested) state has no dict, tensor or number in the place of
+    one. Rules of optimisers have a number at one time and a tensor at another."""
+    for name in saved.keys() & ours.keys():
+        theirs, own = saved[name], ours[name]
+        kind = Mapping if isinstance(own, Mapping) else object
+        if isinstance(own, Tensor):
+            kind = Tensor | float | int
+        if not isinstance(theirs, kind) or (theirs is None and own is not None):
+            raise ShapeMismatch(
+                f'the state holds {type(theirs).__name__} as "{place}{name}", where '
+                f"{type(own).__name__} is needed: it is damaged, or of another engine"
+            )
+        if kind is Mapping:
+            _refuse_damaged(theirs, own, f"{place}{name}.")
 
 
 def _versions(value: Any) -> list[int]:

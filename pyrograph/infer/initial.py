@@ -9,9 +9,10 @@ from pyro import poutine
 from torch import Tensor
 from torch.nn import Module
 
-from pyrograph.diagnostics.support import free_values
+from pyrograph.diagnostics.support import free_values, refuse_complex, shared_columns
 from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.posterior import Posterior
+from pyrograph.posterior.posterior import draw_indices
 from pyrograph.trace.sites import tensor_of
 
 #: Share of the spread by which particles that start alike are moved apart.
@@ -45,12 +46,12 @@ def starting_particles(
 
     Raises:
         ShapeMismatch: a site is missing, unknown, or has another shape; the text names it.
-        OptionError: a value is outside its site's support, or ``init`` is none of these.
+        OptionError: a value is complex or outside its site's support, or ``init`` is none of these.
+        UnsupportedSite: a site's support depends on latents, and ``init`` is neither a tensor nor
+            particles that have the same values on this graph.
     """
     if isinstance(init, Posterior):
-        particles = getattr(init, "particles", None)
-        enough = particles is not None and len(next(iter(particles.values()))) == num_particles
-        init = particles if enough and _equally_weighted(init) else init.sample(num_particles)
+        init = of_posterior(init, num_particles, graph)
     elif callable(init) and not isinstance(init, Tensor | Mapping):
         init = called(init, num_particles, graph, args, kwargs or {})
     if isinstance(init, Tensor):
@@ -61,6 +62,20 @@ def starting_particles(
         f"init={init!r} is not a dict of particles, a [n, dim] tensor, a posterior, a Pyro guide "
         "or a function returning particles"
     )
+
+
+def of_posterior(
+    posterior: Posterior, num_particles: int, graph, whatever_weights: bool = False
+) -> Mapping[str, Tensor] | Tensor:
+    """A posterior's particles, if there are as many and they are equally weighted, or their weights
+    do not matter; draws otherwise. Values of sites, or ``[n, dim]`` numbers of which no values lead
+    back to the graph's space, see :func:`.support.shared_columns`."""
+    enough = number_of(posterior) == num_particles
+    as_they_are = enough and (whatever_weights or _equally_weighted(posterior))
+    x = shared_columns(graph, posterior)
+    if x is None:
+        return posterior.particles if as_they_are else posterior.sample(num_particles)
+    return x if as_they_are else x[draw_indices(posterior.weights, num_particles)]
 
 
 def number_of(init: Init | None) -> int | None:
@@ -186,14 +201,12 @@ def _check_flat(x: Tensor, num_particles: int, graph) -> Tensor:
             f"init has shape {list(x.shape)}; expected [num_particles, dim] = "
             f"[{num_particles}, {graph.dim}], in the graph's space"
         )
+    refuse_complex("init", x)
     return x.detach().to(graph.device, graph.dtype).clone()
 
 
 def _flatten(values: Mapping[str, Any], num_particles: int, graph) -> Tensor:
-    for name in values:
-        if name not in graph.sites:
-            known = ", ".join(graph.sites)
-            raise ShapeMismatch(f'init names "{name}", which is not a latent site ({known})')
+    refuse_unknown_sites("init", values, graph)
     checked = {}
     for site in graph.sites.values():
         if site.name not in values:
@@ -207,6 +220,14 @@ def _flatten(values: Mapping[str, Any], num_particles: int, graph) -> Tensor:
             )
         checked[site.name] = value
     return graph.flatten(free_values(graph, checked)).contiguous()
+
+
+def refuse_unknown_sites(what: str, values: Mapping[str, Any], graph) -> None:
+    """Raise ``ShapeMismatch`` for values of what is no latent site."""
+    for name in values:
+        if name not in graph.sites:
+            known = ", ".join(graph.sites)
+            raise ShapeMismatch(f'{what} names "{name}", which is not a latent site ({known})')
 
 
 def _as_tensor(name: str, value: Any) -> Tensor:

@@ -87,7 +87,7 @@ class GraphicalSVGD(ParticleEngine):
         anneal: steps over which the density is tempered, p^(t / anneal) at step t: particles
             spread over the modes before they settle. Fewer than ``num_steps``.
         noise: length of an unadjusted Langevin step made beside every Stein step; both leave
-            the target as it is.
+            the target, tempered as ``anneal`` says, as it is.
         compile: evaluate kernels through ``torch.compile``: seconds to start, then some 20 %
             faster on a CPU. Needs a C++ compiler there.
         num_particles: n, default 50 or as many as ``init`` holds; with one particle this is
@@ -194,8 +194,8 @@ class GraphicalSVGD(ParticleEngine):
     def move(self, x: Tensor, score: Tensor) -> Tensor:
         direction, length = self._direction, 1.0
         if self.num_done + 1 < self.anneal:
-            tempered = (self.num_done + 1) / self.anneal * score
-            field = self.stein(x, tempered, discrepancy=False, bandwidths=self._bandwidths)
+            score = (self.num_done + 1) / self.anneal * score  # of Langevin's step too
+            field = self.stein(x, score, discrepancy=False, bandwidths=self._bandwidths)
             direction = field.direction
         if self.decay is not None:
             over = self.num_done >= self.num_steps

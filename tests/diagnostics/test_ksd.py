@@ -10,7 +10,7 @@ import pyrograph as pg
 from pyrograph.diagnostics import graphical_ksd, stein_gram
 from pyrograph.diagnostics.ksd import flat_particles
 from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch, UnsupportedSite
-from pyrograph.kernels import IMQ, RBF, Layout, SteinOperator
+from pyrograph.kernels import IMQ, RBF, Layout, RandomNeighbors, SteinOperator
 from tests.kernels.reference import double_loop, drawn_scopes
 
 
@@ -325,3 +325,25 @@ def test_inference_mode_changes_nothing(graph):
     # and nothing of it stays behind
     moving = x.requires_grad_()
     assert torch.autograd.gradcheck(lambda z: graphical_ksd(fresh, z, RBF(2.0)), moving)
+
+
+@pytest.mark.parametrize("measure", [graphical_ksd, stein_gram])
+def test_what_is_no_generator_or_not_real_is_refused(graph, measure):
+    x = torch.randn(5, 4)
+    for locality in ("blanket", RandomNeighbors(1)):
+        with pytest.raises(OptionError, match="generator=3 is not a"):
+            measure(graph, x, locality=locality, generator=3)
+    for given in (x + 1j, {"x": x + 1j}):
+        with pytest.raises(OptionError, match=r"must be real numbers; got torch\.complex128"):
+            measure(graph, given)
+
+
+def test_in_double_precision_no_eigenvalue_of_single_scores_is_below_zero():
+    one = torch.tensor(1.0, dtype=torch.float32)
+    graph = pg.trace_graph(lambda: pyro.sample("x", dist.Normal(0 * one, one)), unconstrained=True)
+    x = torch.randn(300, 1, dtype=torch.float32)
+    single, double = stein_gram(graph, x), stein_gram(graph, x, dtype=torch.float64)
+    assert (single.dtype, double.dtype) == (torch.float32, torch.float64)
+    assert_close(single.double(), double, rtol=1e-4, atol=1e-4)
+    low, high = torch.linalg.eigvalsh(double)[[0, -1]]
+    assert float(low) > -1e-13 * float(high)

@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from pyrograph.diagnostics import variance_ratio
-from pyrograph.errors import ShapeMismatch
+from pyrograph.errors import OptionError, ShapeMismatch
 
 
 def test_it_is_the_ratio_for_a_shrunken_gaussian():
@@ -30,3 +30,11 @@ def test_unlike_shapes_are_refused():
         variance_ratio(torch.zeros(3, 2), torch.zeros(3, 3))
     with pytest.raises(ShapeMismatch, match=r"\[n, dim\]"):
         variance_ratio(torch.zeros(3), torch.zeros(3))
+
+
+@pytest.mark.parametrize("made", [torch.Tensor.numpy, torch.Tensor.long, torch.Tensor.tolist])
+def test_what_holds_no_floating_numbers_is_refused(made):
+    x = torch.randn(3, 2)
+    for name, given in (("x", (made(x), x)), ("score", (x, made(x)))):
+        with pytest.raises(OptionError, match=f"^{name} is .*floating numbers"):
+            variance_ratio(*given)

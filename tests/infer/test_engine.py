@@ -685,3 +685,31 @@ def test_a_start_is_the_messages_of_an_earlier_engine():
     for wrong in (3, state):
         with pytest.raises(OptionError, match=r'init is .*state_dict\(\)\["messages"\]'):
             pg.EP(noisy, init=wrong)
+
+
+@every_engine
+def test_a_state_without_its_parts_is_refused_and_nothing_is_taken_over(make):
+    model, y = gaussian_chain()
+    options = {"progress": False, "num_particles": 7, "num_steps": 3}
+    engine = make(model, **options)
+    engine.run(y)
+    other = make(model, **options)
+    other.run(y)
+    state, before = other.state_dict(), engine.state_dict()
+    damaged = [None, 3, "state", *({**state, name: None} for name in state)]
+    damaged += [
+        {**state, name: dict.fromkeys(part)}
+        for name, part in state.items()
+        if isinstance(part, dict) and part
+    ]
+    damaged += [{**state, "history": {"objective": [1.0]}}, {**state, "generator": "cpu"}]
+    for given in damaged:
+        with pytest.raises(ShapeMismatch, match="state"):
+            engine.load_state_dict(given)
+    for name, value in before.items():
+        assert_close(engine.state_dict()[name], value, rtol=0, atol=0)
+    for given in (None, 3):
+        with pytest.raises(ShapeMismatch, match="state"):  # before it is set up, too
+            make(model, **options).load_state_dict(given)
+    engine.load_state_dict(state)
+    assert torch.equal(engine.x, other.x)

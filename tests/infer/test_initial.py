@@ -9,8 +9,8 @@ import torch
 from pyro.infer.autoguide import AutoNormal
 from torch.testing import assert_close
 
-from pyrograph.errors import OptionError, ShapeMismatch
-from pyrograph.infer import GraphicalSVGD
+from pyrograph.errors import OptionError, ShapeMismatch, UnsupportedSite
+from pyrograph.infer import GraphicalSVGD, Langevin
 
 from .programs import gaussian_chain, positive_and_simplex
 
@@ -59,6 +59,57 @@ def test_a_posterior_and_one_of_another_size():
     distance = (more[:, None] - first.particles["s"]).abs()
     assert (distance.amin(1) < 1e-12).all()  # every one is a particle of the first
     assert (distance.amin(0) < 1e-12).all()  # and every particle is used
+
+
+def scaled(shape=3.0):
+    """A site that starts where another ends."""
+    a = pyro.sample("a", dist.Normal(0.0, 1.0))
+    pyro.sample("b", dist.Pareto(a.exp(), shape))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("make", [GraphicalSVGD, Langevin])
+def test_a_posterior_whose_supports_depend_on_latents(make, dtype):
+    x = torch.randn(N, 2)
+    first = start(x, scaled).posterior()
+    values = {"a": x[:, 0], "b": x[:, 0].exp() + x[:, 1].exp()}
+    check(start(x, scaled), values)
+    options = {"num_steps": 0, "dtype": dtype, "progress": False}
+    held = make(scaled, init=first, **options).setup(4.0).posterior()  # of other arguments too
+    assert held.x.dtype == dtype
+    assert_close(held.x, x.to(dtype))
+    assert_close(held.particles["b"], values["b"].to(dtype))
+    more = make(scaled, init=first, num_particles=15, **options).setup().posterior().x
+    same = (more[:, None] == x.to(dtype)).all(2)
+    assert same.any(1).all() and same.any(0).all()
+
+
+def test_values_where_a_support_depends_on_latents_are_refused_unless_they_are_its_own():
+    def wider():
+        a = pyro.sample("a", dist.Normal(0.0, 1.0))
+        pyro.sample("b", dist.Pareto(2 * a.exp(), 3.0))
+
+    first = start(torch.randn(N, 2), scaled).posterior()
+    for model, init in ((scaled, first.particles), (wider, first)):
+        with pytest.raises(UnsupportedSite, match=r'"b".*depends on other latents'):
+            start(init, model)
+
+
+@pytest.mark.parametrize("kind", ["tensor", "array", "flat", "function"])
+def test_complex_starts_are_refused(kind):
+    def model():
+        with pyro.plate("p", 2):
+            pyro.sample("x", dist.Normal(0.0, 1.0))
+
+    values = torch.full((3, 2), 1 + 5j)
+    init = {
+        "tensor": {"x": values},
+        "array": {"x": values.numpy()},
+        "flat": values,
+        "function": lambda: {"x": values},
+    }[kind]
+    with pytest.raises(OptionError, match="must be real numbers"):
+        start(init, model, n=3)
 
 
 def test_a_guide_function_and_an_autoguide():

@@ -206,6 +206,24 @@ def test_noise_leaves_a_gaussian_as_it_is():
     assert float(x.var()) == pytest.approx(4, abs=0.25)  # sd 0.04; bias of eps: a factor 1.026
 
 
+def test_noise_walks_along_the_tempered_density_while_it_is_tempered():
+    """The mean of Langevin steps on N(0, 1)^b is (1 - step b) times what it was."""
+
+    def model():
+        pyro.sample("x", dist.Normal(0.0, 1.0))
+
+    n, step, quiet = 1000, 0.1, AdaGrad(lr=1e-12)
+    options = {"noise": step, "anneal": 4, "optim": quiet, "kernel": RBF()}
+    start = 100 + torch.randn(n, 1, generator=torch.Generator().manual_seed(0))
+    engine = engine_of(model, init=start, num_steps=6, **options)
+    expected, error = float(start.mean()), 0.0
+    for share in (0.25, 0.5, 0.75, 1.0, 1.0, 1.0):
+        engine.step()
+        expected *= 1 - step * share
+        error += 2 * step / n
+        assert float(engine.x.mean()) == pytest.approx(expected, abs=4 * error**0.5)
+
+
 def test_few_particles_on_wide_blankets_are_told_of():
     """Variance of SVGD with a kernel on all of N(0, I_d): a known defect of that kernel."""
 

@@ -72,11 +72,14 @@ class BBIS(Engine):
 
     Raises:
         UnsupportedSite: discrete and continuous sites are mixed, or a site has infinitely many
-            states.
+            states; or a continuous site's support depends on latents, and the points are neither
+            flat nor of a posterior of this program.
         UnsupportedFactor: a factor of a discrete program is zero somewhere, or of a probability
             that torch's distributions clamp (within 2 eps of 0 or 1): soften it, or give it as
             logits if it is meant.
         OptionError: an option is unknown or out of range, or a sample is outside its support.
+        ShapeMismatch: samples miss a site, name one that is not there, or have another shape; a
+            function does not give ``num_particles`` points.
     """
 
     requires = FiniteOrContinuous()
@@ -181,7 +184,9 @@ class BBIS(Engine):
             kind = "pg.circuits" if self.is_discrete else "pg.kernels"
             raise OptionError(f"kernel={self.kernel!r}: on this program take one of {kind}")
         if not self.is_discrete:
-            return stein_gram(self.graph, x, self.kernel, self.locality, self.generator).double()
+            how = self.kernel, self.locality, self.generator
+            # in single precision the least of w'Kw would be what rounding makes negative
+            return stein_gram(self.graph, x, *how, dtype=torch.float64)
         ratios = shift_ratios(self.network, x)
         return discrete_stein_gram(x, ratios, self.network.cards, self.kernel)
 

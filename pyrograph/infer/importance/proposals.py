@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from pyrograph.errors import OptionError
+from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.graph import FactorGraph
 from pyrograph.infer import initial
 from pyrograph.infer.dpvi.network import Network
@@ -36,24 +36,35 @@ def discrete_points(
         proposal: ``{site: [n, *site shape]}``; a posterior, its particles if there are as many and
             draws otherwise; :class:`Gibbs`; or a guide or function, see
             :func:`pyrograph.infer.initial.starting_particles`.
-        num_points: n, of all but values.
+        num_points: n.
         graph, network: of the program.
         generator: of the chains.
         arguments: the model's, for guides.
 
     Raises:
-        ShapeMismatch: a site is missing or has another shape.
+        ShapeMismatch: a site is missing, unknown or has another shape, or there are not n values.
         OptionError: a value is none of its site's states, or the proposal is none of these.
     """
     if isinstance(proposal, Gibbs):
         return proposal.draw(graph, network, num_points, generator)
-    values = _values(proposal, num_points, graph, arguments)
+    values = proposal
+    if isinstance(proposal, Posterior):
+        values = initial.of_posterior(proposal, num_points, graph, whatever_weights=True)
+    elif callable(proposal) and not isinstance(proposal, Mapping):
+        values = initial.called(proposal, num_points, graph, *arguments)
     if not isinstance(values, Mapping):
         raise OptionError(
             f"proposal={proposal!r} is not a dict of values, a posterior, pg.infer.Gibbs, a Pyro "
             "guide, or a function returning a dict of values"
         )
-    return codes_of(graph, values)
+    initial.refuse_unknown_sites("samples= or proposal=", values, graph)
+    codes = codes_of(graph, values)
+    if codes.shape[1] != num_points:
+        raise ShapeMismatch(
+            f"the proposal gives {codes.shape[1]} points where num_particles={num_points}: give "
+            "that many, or leave num_particles out beside values"
+        )
+    return codes
 
 
 def continuous_points(
@@ -67,8 +78,10 @@ def continuous_points(
     whatever weights they have there.
 
     Raises:
-        OptionError: Gibbs chains were asked for, or a value is outside its support.
-        ShapeMismatch: a site is missing or has another shape.
+        OptionError: Gibbs chains were asked for, or a value is outside its support or complex.
+        ShapeMismatch: a site is missing, unknown or has another shape.
+        UnsupportedSite: a site's support depends on latents, and the proposal is neither flat
+            points nor a posterior whose particles have the same values on this graph.
     """
     if isinstance(proposal, Gibbs):
         raise OptionError(
@@ -76,18 +89,5 @@ def continuous_points(
             "another engine (pg.Langevin, pg.GraphicalSVGD), or a guide, as the proposal"
         )
     if isinstance(proposal, Posterior):
-        proposal = _values(proposal, num_points, graph, arguments)
+        proposal = initial.of_posterior(proposal, num_points, graph, whatever_weights=True)
     return initial.starting_particles(proposal, num_points, graph, *arguments)
-
-
-def _values(
-    proposal: Proposal, num_points: int, graph: FactorGraph, arguments: tuple[tuple, dict]
-) -> Proposal:
-    """What a posterior, a guide or a function gives; anything else as it is."""
-    if isinstance(proposal, Posterior):
-        if initial.number_of(proposal) == num_points:
-            return proposal.particles
-        return proposal.sample(num_points)
-    if callable(proposal) and not isinstance(proposal, Mapping):
-        return initial.called(proposal, num_points, graph, *arguments)
-    return proposal

@@ -14,6 +14,7 @@ import pyrograph as pg
 from pyrograph.circuits import Delta, Hamming
 from pyrograph.errors import OptionError, ShapeMismatch, UnsupportedFactor, UnsupportedSite
 from pyrograph.infer.importance import BBIS, Gibbs
+from pyrograph.kernels import RBF
 from tests.infer.importance.programs import all_states, grid, mixed, values_of
 
 
@@ -200,6 +201,56 @@ def test_weights_lower_the_discrepancy_of_langevin_particles():
     assert_close(history["equal_weights"][-1], expected)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_weights_of_a_float32_program_are_those_of_least_discrepancy(seed):
+    """Against the Stein kernel of N(0, 1), written out in double precision."""
+
+    def model():
+        pyro.sample("x", dist.Normal(torch.tensor(0.0, dtype=torch.float32), 1.0))
+
+    x = torch.randn(400, generator=torch.Generator().manual_seed(seed), dtype=torch.float32)
+    engine = BBIS(model, samples={"x": x}, kernel=RBF(2.0), progress=False)
+    posterior = engine.run()
+    assert engine.graph.dtype == posterior.weights.dtype == torch.float32
+    assert posterior.converged
+    z = x.double()
+    r, s = z[:, None] - z, -z
+    h = 2.0  # k = exp(-r^2 / h)
+    both = s[:, None] * s + (s[:, None] - s) * 2 * r / h + 2 / h - 4 * r**2 / h**2
+    gram = both * (-(r**2) / h).exp()
+    w = engine.weights
+    objective, equal = w @ gram @ w, gram.mean()
+    assert float(objective - (gram @ w).min()) < 1e-9 * float(equal)  # w is optimal
+    assert_close(posterior.history["objective"][-1], objective, rtol=1e-6, atol=0)
+    assert_close(posterior.history["equal_weights"][-1], equal, rtol=1e-6, atol=0)
+
+
+def moving_bounds():
+    a = pyro.sample("a", dist.Normal(0.0, 1.0))
+    b = pyro.sample("b", dist.Uniform(a, a + 2.0))
+    pyro.sample("y", dist.Normal(b, 1.0), obs=torch.tensor(1.0))
+
+
+def test_a_posterior_is_a_proposal_where_a_support_depends_on_a_latent():
+    particles = pg.fit(moving_bounds, num_particles=9, num_steps=5, progress=False)
+    a, free = particles.x.t()
+    values = {"a": a, "b": a + 2 * free.sigmoid()}
+    weighted = BBIS(moving_bounds, proposal=particles, progress=False)
+    posterior = weighted.run()
+    assert_close(weighted.x, particles.x)
+    again = BBIS(moving_bounds, proposal=posterior, progress=False).run()  # whatever its weights
+    for found in (posterior, again):
+        assert_close(dict(found.particles), values)
+        assert_close(found.weights, posterior.weights, rtol=0, atol=1e-8)
+    # draws by weight where another number is asked for
+    some = BBIS(moving_bounds, proposal=posterior, num_particles=50, progress=False).setup()
+    counts = (some.x[:, None] == particles.x).all(2).double().sum(0)
+    assert float(counts.sum()) == 50
+    assert_close(counts / 50, posterior.weights, rtol=0, atol=1 / 50)
+    with pytest.raises(UnsupportedSite, match=r'"b".*depends on other latents'):
+        BBIS(moving_bounds, samples=values, progress=False).setup()
+
+
 def test_a_continuous_program_needs_points():
     with pytest.raises(OptionError, match="samples="):
         fit(gaussian)
@@ -312,6 +363,34 @@ def test_continuous_samples_outside_of_the_support_are_refused_by_name(site, as_
     given = {"proposal": lambda: values} if as_function else {"samples": values}
     with pytest.raises(OptionError, match=f'"{site}" is outside its support'):
         BBIS(model, num_particles=2, progress=False, **given).run()
+
+
+def coins():
+    with pyro.plate("p", 2):
+        pyro.sample("b", dist.Bernoulli(0.3))
+
+
+def noise():
+    with pyro.plate("p", 2):
+        pyro.sample("b", dist.Normal(0.3, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("engine", "model"), [(BBIS, noise), (BBIS, coins), (pg.CollapsedBBIS, coins)]
+)
+def test_unknown_sites_and_other_numbers_of_points_are_refused(engine, model):
+    three = torch.tensor([[0.0, 1.0], [1.0, 0.0], [0.0, 0.0]])
+    for given in (
+        {"samples": {"b": three, "typo": three}},
+        {"proposal": lambda: {"b": three, "typo": three}, "num_particles": 3},
+    ):
+        with pytest.raises(ShapeMismatch, match=r'names "typo", which is not a latent site \(b\)'):
+            engine(model, progress=False, **given).setup()
+    for proposal in ({"b": three}, lambda: {"b": three}, lambda num_particles: {"b": three}):
+        with pytest.raises(ShapeMismatch, match=r"num_particles"):
+            engine(model, proposal=proposal, num_particles=7, progress=False).setup()
+        found = engine(model, proposal=proposal, num_particles=3, progress=False).setup()
+        assert 3 in found.x.shape
 
 
 def test_samples_that_miss_a_site_are_refused():

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import math
 
 import networkx as nx
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import torch
 from networkx.algorithms.approximation import treewidth_min_fill_in
 from pyro import poutine
-from pyro.infer import Importance, Predictive
+from pyro.infer import Importance, Predictive, Trace_ELBO, TraceEnum_ELBO
 from pyro.poutine import trace
 from torch.testing import assert_close
 
@@ -588,3 +589,65 @@ def test_held_nodes_of_a_program_with_zeros_are_drawn_where_the_whole_fits_the_b
     assert_close(posterior.marginal("z").probs[:, 1], truth, rtol=0, atol=1e-5)
     with pytest.raises(OptionError, match="too wide to be drawn from"):
         pg.CollapsedBBIS(bound_pair_beside(6), max_edges=200, **options).setup()
+
+
+def counted():
+    """Two coins whose odds depend on a state, and the number of heads seen through noise."""
+    a = pyro.sample("a", dist.Categorical(torch.ones(3) / 3))
+    with pyro.plate("p", 2):
+        b = pyro.sample("b", dist.Bernoulli(0.2 + 0.2 * a.to(torch.get_default_dtype())))
+    pyro.sample("y", dist.Normal(b.sum(-1), 1.0), obs=torch.tensor(1.0))
+
+
+def log_evidence_of_counted():
+    density = [math.exp(-0.5 * (1 - heads) ** 2) / math.sqrt(2 * math.pi) for heads in range(3)]
+    total = 0.0
+    for a in range(3):
+        q = 0.2 + 0.2 * a
+        odds = (1 - q) ** 2, 2 * q * (1 - q), q**2
+        total += sum(p * d for p, d in zip(odds, density, strict=True)) / 3
+    return math.log(total)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("collapse", [1.0, [("a", ())], [("b", (0,)), ("b", (1,))]])
+def test_an_elbo_that_sums_out_takes_the_guide_in_either_precision(collapse, dtype):
+    torch.set_default_dtype(dtype)
+    options = {"collapse": collapse, "num_particles": 40, "progress": False}
+    guide = pg.fit(counted, infer=pg.CollapsedBBIS, **options).guide()
+    again = CollapsedGuide.from_state_dict(guide.state_dict())
+    enumerating = TraceEnum_ELBO(max_plate_nesting=1, strict_enumeration_warning=False)
+    for each in (guide, again):
+        nodes = trace(each).get_trace()
+        nodes.compute_log_prob()
+        kinds = {node["log_prob"].dtype for node in nodes.nodes.values() if "log_prob" in node}
+        assert kinds == {dtype}
+        # all states of what is held are among the samples, so that the guide is exact
+        for elbo in (Trace_ELBO(), enumerating):
+            loss = elbo.loss(counted, each)
+            assert loss == pytest.approx(-log_evidence_of_counted(), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("sites", "text"),
+    [
+        (3, "needs a list of names"),
+        ([["a"]], "no latent site"),
+        (["q"], 'no latent site "q"; the latent sites are: a, b'),
+        ([], "no site to draw"),
+        ("b", "all sites only"),
+    ],
+)
+def test_a_guide_of_other_than_all_sites_is_refused_with_the_reason(sites, text):
+    posterior = pg.fit(counted, infer=pg.CollapsedBBIS, num_particles=9, progress=False)
+    with pytest.raises(OptionError, match=text):
+        posterior.guide(sites)
+
+
+def test_a_guide_of_the_only_site_takes_its_name():
+    def model():
+        pyro.sample("state", dist.Categorical(torch.tensor([0.2, 0.3, 0.5])))
+
+    posterior = pg.fit(model, infer=pg.CollapsedBBIS, num_particles=9, progress=False)
+    for sites in (None, "state", ["state"], ["state", "state"]):
+        assert 0 <= int(posterior.guide(sites)()["state"]) < 3

@@ -303,6 +303,25 @@ def test_runs_repeat_under_a_seed_and_go_on_where_they_stopped():
     assert_close(found.log_evidence, a.log_evidence, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("optimizer", ["adam", "lbfgs"])
+def test_a_state_is_taken_by_an_engine_of_any_age(optimizer):
+    """Memories of optimisers hold numbers at one time and tensors at another."""
+    options = {"num_components": 1, "num_steps": 6, "optimizer": optimizer, "progress": False}
+    first, states = pg.QBethe(chain, **options).setup(), []
+    for _ in range(4):
+        states.append(first.state_dict())
+        first.step()
+    for done in range(4):
+        for state in states:
+            second = pg.QBethe(chain, **options).setup()
+            for _ in range(done):
+                second.step()
+            second.load_state_dict(state)
+            while second.num_done < 4:
+                second.step()
+            assert torch.equal(second.history["objective"], first.history["objective"])
+
+
 def test_a_state_can_be_loaded_more_than_once():
     options = {"num_components": 2, "num_steps": 20, "hold_weights": 5, "progress": False}
     first = pg.QBethe(chain, **options).setup()
