@@ -89,6 +89,21 @@ def test_an_unstructured_decision_is_deterministic():
     assert not found["structured"] and found["deterministic"]
 
 
+@pytest.mark.parametrize("probability", [0.0, 0.1])
+def test_pairs_of_children_may_be_told_apart_by_variables_of_their_own(probability):
+    """x0 tells the third child from the others and x1 these from each other; the children group
+    the other variables each in its own way."""
+    nodes = [indicator(0, 0), indicator(0, 1), indicator(1, 0), bernoulli(1, 1 - probability)]
+    nodes += [bernoulli(v, 0.3) for v in (1, 2, 3)]
+    nodes += [product(2, 5), product(7, 6), product(0, 8)]  # ((x1 x2) x3) x0
+    nodes += [product(3, 6), product(10, 5), product(0, 11)]  # ((x1 x3) x2) x0
+    nodes += [product(5, 6), product(4, 13), product(1, 14)]  # ((x2 x3) x1) x0
+    nodes += [add(9, 12, 15)]
+    found = properties(nodes)
+    assert not found["structured"] and found["decomposable"]
+    assert found["deterministic"] == (probability == 0)
+
+
 def test_real_inputs_are_positive_together():
     real = [{"type": "input", "var": 0, "loc": m, "scale": 1.0} for m in (0.0, 100.0)]
     assert not properties([*real, add(0, 1)])["deterministic"]

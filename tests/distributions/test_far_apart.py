@@ -137,6 +137,31 @@ def test_an_outlier_that_leaves_takes_no_digits_along(kind):
     assert_close(state.scores(5)[:, 0], gained, rtol=1e-8, atol=0)
 
 
+def test_a_cluster_whose_root_fails_is_counted_again(monkeypatch):
+    """As rounding may make it fail, at the first call for the first of its rows."""
+    x, calls = heaps("full", 10.0), []
+    state = CollapsedMixture(LABELS, component("full")).incremental(LABELS, x)
+    cholesky = torch.linalg.cholesky_ex
+
+    def unlucky(matrices):
+        factor, failed = cholesky(matrices)
+        if not calls:
+            factor[0], failed[0] = torch.nan, 1
+        calls.append(len(matrices))
+        return factor, failed
+
+    monkeypatch.setattr(torch.linalg, "cholesky_ex", unlucky)
+    state.take_out(7)
+    assert len(calls) == 2  # the second is of the elements that are left
+    rest = log_density("full", x, state.labels)
+    assert_close(state.log_prob(), rest, rtol=1e-8, atol=0)
+    for c in range(2):
+        z = state.labels
+        z[:, 7] = c
+        gained = log_density("full", x, z) - rest
+        assert_close(state.scores(7)[:, c], gained, rtol=1e-6, atol=1e-8)
+
+
 def with_outliers(kind: str) -> torch.Tensor:
     """One cluster and elements 0, 1, 2 that stand further off each, along one axis."""
     x = heaps(kind, 0.0)
