@@ -183,10 +183,6 @@ class Seating:
         """``[P, C]``: sizes of the clusters."""
         return self.sizes.take(self.rows)
 
-    @property
-    def present(self) -> list[int]:
-        return [i for i, inside in enumerate(self.inside) if inside]
-
     def closed(self) -> Tensor:
         """``[P, C]``: free slots other than the first."""
         return self.rows == CLOSED

@@ -449,3 +449,13 @@ def test_the_higher_precision_of_data_and_parameters_is_kept(component):
     assert state.scores(6).dtype == torch.float32
     gained = mixed.incremental(z[:, :6], x).scores(6)
     assert_close(state.scores(6).double(), gained, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", COMPONENTS)
+def test_supports_are_where_the_data_may_be(name):
+    fn = CollapsedMixture(torch.tensor([0, 1, 0, 2]), COMPONENTS[name])
+    x = fn.sample((3,))
+    assert bool(fn.support.check(x).all())
+    assert fn.support.check(x).shape == (3,)
+    x[1] = torch.nan if x.is_floating_point() else 10**6
+    assert fn.support.check(x).tolist() == [True, False, True]

@@ -2,6 +2,7 @@
 
 import itertools
 
+import numpy as np
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -46,6 +47,27 @@ def check(model, log_z, ones, engine=pg.BP, tolerance=1e-10, **options):
 @pytest.mark.parametrize("values", [(0.0, -INF), (-INF, 0.3), (0.7, -0.4)])
 def test_hard_and_soft_checks_are_exact(k, values):
     check(*binary(torch.randn(k), parity(*values)))
+
+
+@pytest.mark.parametrize("values", [(0.0, -INF), (0.7, -0.4)])
+def test_checks_on_more_bits_than_can_be_looked_at_one_by_one(values):
+    """The even states have half of 1 + prod (1 - 2 p_i) of the mass."""
+    fields, even, odd = 0.5 * torch.randn(30), *np.exp(values)
+    p = torch.sigmoid(fields).numpy()
+
+    def mass(p):
+        return (even * (1 + np.prod(1 - 2 * p)) + odd * (1 - np.prod(1 - 2 * p))) / 2
+
+    def model():
+        with pyro.plate("bits", 30):
+            x = pyro.sample("x", dist.Bernoulli(logits=fields))
+        pyro.factor("rule", parity(*values)(x))
+
+    posterior = run(model, pg.BP)
+    assert float(posterior.log_evidence) == pytest.approx(np.log(mass(p)), abs=1e-10)
+    for i in range(30):
+        with_one = p[i] * mass(np.where(np.arange(30) == i, 1.0, p)) / mass(p)
+        assert float(posterior.marginal("x").probs[i, 1]) == pytest.approx(with_one, abs=1e-10)
 
 
 @pytest.mark.parametrize("alpha", [0.6, 2.0])

@@ -451,3 +451,45 @@ def test_large_parameters_are_recognised_in_single_precision():
     assert q.evidence_kind == "exact"
     # log densities of 1e5 are known to .01, and the mean to a few hundredths of the 70 it is wide
     assert_close(float(q.marginal("rate").mean), 9950.0, rtol=0, atol=3.0)
+
+
+# ---------------------------------------------------------------------- families side by side
+def rates(sites, y, pull=None):
+    """Rates of their own names that one statement reads together."""
+    shape = 2.0 if pull is None else 4.0
+    rate = torch.stack([pyro.sample(name, dist.Gamma(shape, 1.5)) for name in sites])
+    with pyro.plate("data", len(y)):
+        pyro.sample("y", dist.Poisson(rate), obs=y)
+    if pull is not None:
+        with pyro.plate("pairs", len(y) - 1):
+            pyro.factor("pull", -pull * (rate[1:] - rate[:-1]) ** 2)
+
+
+@pytest.mark.parametrize("preset", [pg.EP, pg.PowerEP, pg.VMP], ids=lambda p: p.__name__)
+def test_nodes_of_one_statement_may_be_of_different_families(preset):
+    y = torch.tensor([3.0, 7.0, 2.0])
+    q = fit(rates, ("abc", y), preset, family={"b": "gamma"}, tol=1e-9)
+    alone = [fit(rates, ("a", y[:1]), preset, tol=1e-9), fit(rates, ("c", y[2:]), preset, tol=1e-9)]
+    exact = special.gammaln(9) - special.gammaln(2) + 2 * np.log(1.5) - 9 * np.log(2.5)
+    exact -= special.gammaln(8)
+    total = float(alone[0].log_evidence + alone[1].log_evidence) + exact
+    assert float(q.log_evidence) == pytest.approx(total, abs=1e-8)
+    assert_close(float(q.marginal("b").mean), 9 / 2.5)
+    assert_close(float(q.marginal("b").variance), 9 / 2.5**2)
+    for one, name in zip(alone, "ac", strict=True):
+        assert_close(q.marginal(name).mean, one.marginal(name).mean, rtol=1e-8, atol=0)
+
+
+@pytest.mark.parametrize("sites", ["", "b", "ac", "abc"])
+def test_pairs_of_different_families_are_near_their_sums_on_a_grid(sites):
+    """Gamma beliefs say it to three digits; normal ones of the logarithms to .035 nats."""
+    y = torch.tensor([3.0, 7.0, 2.0])
+    x = np.linspace(1e-3, 25, 800)
+    unary = [stats.gamma.pdf(x, 4, scale=1 / 1.5) * stats.poisson.pmf(int(v), x) for v in y]
+    kernel = np.exp(-((x[:, None] - x) ** 2) / 8) * (x[1] - x[0])
+    joint = (kernel @ unary[0]) * unary[1] * (kernel @ unary[2]) * (x[1] - x[0])
+    family = {"family": dict.fromkeys(sites, "gamma")} if sites else {}
+    q = fit(rates, ("abc", y, 0.125), tol=1e-9, **family)
+    assert float(q.marginal("b").mean) == pytest.approx((x * joint).sum() / joint.sum(), abs=2e-3)
+    gap = 0.002 if sites == "abc" else 0.04
+    assert float(q.log_evidence) == pytest.approx(np.log(joint.sum()), abs=gap)

@@ -363,6 +363,17 @@ def test_what_adam_calls_converged_is_the_optimum(options, seed):
     assert float(q.log_evidence) == pytest.approx(best, abs=0.02)
 
 
+def test_beliefs_over_discrete_scopes_are_those_of_the_mixture():
+    q = fit(spins, num_components=3, num_steps=60)
+    weights = q.mixture.log_weights.exp().numpy()
+    single = q.mixture.sites["x"].log_p.exp().numpy()  # [L, n, 2]
+    scopes = pg.trace_graph(spins).scopes("pair")
+    for belief, ((_, i), (_, j)) in zip(q.factor_marginal("pair").numpy(), scopes, strict=True):
+        pair = np.einsum("l,la,lb->ab", weights, single[:, i[0]], single[:, j[0]])
+        np.testing.assert_allclose(belief, pair, atol=1e-9)
+        assert np.abs(pair - np.outer(pair.sum(1), pair.sum(0))).max() > 1e-3  # no product
+
+
 def test_a_tolerance_stops_and_says_so():
     q = fit(walk, num_components=1, tol=1e-6, optimizer="lbfgs")
     assert q.converged and len(q.history["objective"]) < 200
