@@ -55,7 +55,7 @@ def naming_underivable(graph: FactorGraph) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        name = _underivable(graph) if "derivative" in str(error) else None
+        name = _underivable(graph) if _tells_of_no_derivative(error) else None
         if name is None:
             raise
         said = str(error).rstrip(".")
@@ -78,9 +78,13 @@ def _underivable(graph: FactorGraph) -> str | None:
                 if log_prob.requires_grad:
                     torch.autograd.grad(log_prob.sum(), wanted, allow_unused=True)
         except RuntimeError as error:
-            if "derivative" in str(error):
+            if _tells_of_no_derivative(error):
                 return graph.factor_name(group, 0)
     return None
+
+
+def _tells_of_no_derivative(error: RuntimeError) -> bool:
+    return "derivative for" in str(error) and "not implemented" in str(error)
 
 
 def log_prob_by_statement(graph: FactorGraph, values: Mapping[str, Tensor]) -> dict[str, float]:

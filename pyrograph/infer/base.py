@@ -284,10 +284,15 @@ class Engine(ABC):
         before, stream = dict(vars(self)), self.generator.get_state()
         try:
             self.restore(state)
-        except Exception:  # a state is taken over whole or not at all
+        except Exception as error:  # a state is taken over whole or not at all
             vars(self).clear()
             vars(self).update(before)
             self.generator.set_state(stream)
+            if isinstance(error, (AttributeError, KeyError, TypeError)):
+                raise ShapeMismatch(
+                    f"the state lacks a part, or has another in its place ({error!r}): it is "
+                    "damaged, or of another engine"
+                ) from error
             raise
         self._history = history
 
@@ -378,12 +383,12 @@ def _plain(state: Any) -> Any:
 
 def _refuse_damaged(saved: Mapping[str, Any], ours: Mapping[str, Any], place: str = "") -> None:
     """Raise ``ShapeMismatch`` where a (nested) state has no dict, tensor or number in the place of
-    one. Rules of optimisers have a number at one time and a tensor at another."""
+    one. Rules of optimisers hold a number at one time and a tensor at another."""
     for name in saved.keys() & ours.keys():
         theirs, own = saved[name], ours[name]
         kind = Mapping if isinstance(own, Mapping) else object
         if isinstance(own, Tensor):
-            kind = Tensor | float | int
+            kind = Tensor | float | int if place.startswith("optimizer.") else Tensor
         if not isinstance(theirs, kind) or (theirs is None and own is not None):
             raise ShapeMismatch(
                 f'the state holds {type(theirs).__name__} as "{place}{name}", where '

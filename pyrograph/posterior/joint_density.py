@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from pyro.distributions import TorchDistribution, constraints
 from pyro.distributions.score_parts import ScoreParts
-from torch import Tensor
+from torch import Tensor, nn
 
 from pyrograph.beliefs import JointForest, JointMixture
 
@@ -33,26 +33,33 @@ NO_BATCH = torch.Size()
 RATE = 0.1
 
 
-class Baseline:
+class Baseline(nn.Module):
     """Takes the mean off the learning signal of a score function, as a hook on its gradient.
+
+    A module, so that a guide's state has it: ``hold`` and ``mean``, NaN where there is none yet.
 
     Args:
         hold: calls, one for each backward pass, for which the signal is ignored.
     """
 
     def __init__(self, hold: int = 0):
+        super().__init__()
         self.hold = hold
         self.mean: Tensor | None = None
 
-    def state(self) -> dict[str, Any]:
-        """What a run that goes on needs, for the state of a module."""
-        return {"hold": self.hold, "mean": self.mean}
+    def _save_to_state_dict(self, destination: dict, prefix: str, keep_vars: bool) -> None:
+        none = torch.tensor(torch.nan, device="cpu")
+        destination[prefix + "hold"] = torch.tensor(self.hold, device="cpu")
+        destination[prefix + "mean"] = none if self.mean is None else self.mean
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over what :meth:`state` returned."""
-        self.hold, self.mean = state["hold"], state["mean"]
+    def _load_from_state_dict(self, state: Mapping[str, Tensor], prefix: str, *_) -> None:
+        if prefix + "hold" not in state:  # saved before it was part of the state
+            return
+        mean = state[prefix + "mean"]
+        self.hold = int(state[prefix + "hold"])
+        self.mean = None if bool(mean.isnan().all()) else mean
 
-    def __call__(self, signal: Tensor) -> Tensor:
+    def forward(self, signal: Tensor) -> Tensor:
         """The signal ``[S, ...]`` less what is known without the particle it belongs to."""
         if self.hold > 0:
             self.hold -= 1

@@ -34,14 +34,6 @@ class JointGuide(SiteGuide):
         super().__init__(sites)
         self._baseline = Baseline()
 
-    def get_extra_state(self) -> dict[str, Any]:
-        return {**super().get_extra_state(), "baseline": self._baseline.state()}
-
-    def set_extra_state(self, state: dict[str, Any]) -> None:
-        super().set_extra_state(state)
-        if "baseline" in state:
-            self._baseline.restore(state["baseline"])
-
     @abstractmethod
     def mixture(self) -> JointMixture | JointForest:
         """Over the guide's sites, at the present parameters."""

@@ -51,16 +51,15 @@ def _limits(old: torch.dtype, new: torch.dtype, is_bound: bool) -> dict[float, f
     """What programs in one dtype write for its limits, and what they would write in another.
 
     Only limits that the other dtype could not tell from 0, from infinity or, as bounds, from 1:
-    ``log(p.clamp(tiny, 1 - eps))`` would lose what it is clamped for. Elsewhere a number next to
-    1 may be a sum of probabilities, rounded, and eps is as good a number as any.
+    ``log1p(-p.clamp(tiny, 1 - eps))`` would lose what it is clamped for. Elsewhere a number next
+    to 1 may be a sum of probabilities, rounded. eps itself is a small number like any other.
     """
     a, b = torch.finfo(old), torch.finfo(new)
     pairs = {m: b.max for m in (torch.finfo(d).max for d in _FLOATS) if b.max < m <= a.max}
     if a.tiny < b.tiny:
         pairs[a.tiny] = b.tiny
     if is_bound and a.eps < b.eps:
-        pairs[a.eps] = b.eps
-        pairs.update({1 + k * a.eps: 1 + k * b.eps for k in (-1, -0.5, 1)})  # -0.5: next below 1
+        pairs.update({1 - k * a.eps: 1 - k * b.eps for k in (1, 0.5)})  # 0.5: next below 1
     return pairs | {-k: -v for k, v in pairs.items()}
 
 

@@ -42,10 +42,14 @@ from pyrograph.infer.importance.simplex_qp import minimise_on_simplex
 from pyrograph.infer.importance.zeros import doubled_eps, refuse_zeros, zero_entries
 from pyrograph.infer.options import count
 from pyrograph.infer.requires import FiniteOrContinuous
+from pyrograph.kernels import IMQ, RBF, Kernel, Linear, Own, Summable
+from pyrograph.kernels.additive import terms_of
 from pyrograph.posterior import ParticlePosterior, Posterior
 from pyrograph.posterior.discrete_particles import DiscreteParticles
 
 DEFAULT_POINTS = 200
+#: Kernels that compute in the precision of the particles. Others may hold tensors in the program's.
+OF_ANY_PRECISION = (IMQ, RBF, Linear)
 
 
 class BBIS(Engine):
@@ -186,7 +190,8 @@ class BBIS(Engine):
         if not self.is_discrete:
             how = self.kernel, self.locality, self.generator
             # in single precision the least of w'Kw would be what rounding makes negative
-            return stein_gram(self.graph, x, *how, dtype=torch.float64)
+            dtype = torch.float64 if _takes_double(self.kernel) else None
+            return stein_gram(self.graph, x, *how, dtype=dtype).double()
         ratios = shift_ratios(self.network, x)
         return discrete_stein_gram(x, ratios, self.network.cards, self.kernel)
 
@@ -265,3 +270,11 @@ class BBIS(Engine):
         self._take(state["weights"])
         self.is_weighted = bool(len(state["history"].get("objective", ())))
         self.generator.set_state(state["generator"].cpu())
+
+
+def _takes_double(kernel: Kernel | Summable | None) -> bool:
+    """Whether a Stein kernel takes particles in double precision, whatever the program's."""
+    if kernel is None:
+        return True
+    parts = (part.kernel if isinstance(part, Own) else part for _, part in terms_of(kernel))
+    return all(type(part) in OF_ANY_PRECISION for part in parts)

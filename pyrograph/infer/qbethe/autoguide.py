@@ -12,7 +12,6 @@ the Bethe free energy of its factor graph by quadrature. It needs no graph, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from pyro.distributions import constraints
@@ -138,12 +137,6 @@ class AutoQBethe(AutoContinuous):
         least = torch.finfo(mixture.log_weights.dtype).min / 4
         logits = mixture.log_weights.clamp_min(least)
         return tuple(v.detach().clone() for v in (torch.cat(locs, 1), torch.cat(scales, 1), logits))
-
-    def get_extra_state(self) -> dict[str, Any]:
-        return {"baseline": self._baseline.state()}
-
-    def set_extra_state(self, state: dict[str, Any]) -> None:
-        self._baseline.restore(state["baseline"])
 
     def get_posterior(self, *args, **kwargs) -> JointDensity:
         """The density over all unconstrained numbers."""

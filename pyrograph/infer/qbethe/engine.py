@@ -107,8 +107,9 @@ class QBethe(Engine):
         temperature: T, a number or a function of the step; small for the search of modes.
         init_scale: width of the starting components in units of the prior draws' spread.
         options: see :class:`Engine`; ``tol`` is for the change of the objective: of Adam over the
-            last 20 steps, in whichever restart it is largest; of L-BFGS in a step, where it is
-            stuck the change that the gradient promises.
+            last 20 steps, in whichever restart it is largest (of steps so short that all together
+            are less than one of the first, divided by that share); of L-BFGS in a step, where it
+            is stuck the change that the gradient promises.
 
     Raises:
         UnsupportedSite: a discrete site has infinitely many states.
@@ -142,7 +143,8 @@ class QBethe(Engine):
         self.num_components = count("num_components", num_components)
         self.num_quadrature = count("num_quadrature", num_quadrature, least=2)
         self.num_entropy = None if num_entropy is None else count("num_entropy", num_entropy, 2)
-        if closed_forms is not None and not isinstance(closed_forms, bool | np.bool_):
+        is_flag = isinstance(closed_forms, int | np.bool_) and closed_forms in (0, 1)
+        if closed_forms is not None and not is_flag:
             raise OptionError(f"closed_forms={closed_forms!r} is not True, False or None")
         self.closed_forms = closed_forms
         if covariance not in COVARIANCES:
@@ -266,7 +268,7 @@ class QBethe(Engine):
 
         last = self._history.get("objective", [-math.inf])[-1]
         if self.optimizer == "adam":
-            if self.num_done == self.hold_weights:
+            if self.num_done == self.hold_weights and self.num_components > 1:
                 self._recent.clear()  # it rested with the weights held
             self._rule.step(evaluate)
             self._recent.append(self._measured)
@@ -405,6 +407,11 @@ class QBethe(Engine):
         return self.network.is_forest or independent
 
     def remedy(self) -> str:
+        if self.optimizer == "adam" and len(self._recent) <= WINDOW:
+            return (
+                f"Adam is to rest for {WINDOW} steps, from when all weights are free: raise "
+                "num_steps, or lower hold_weights."
+            )
         if self.optimizer == "adam":
             return "The objective still moves: raise num_steps, or lower lr."
         if self._is_stuck:
@@ -424,8 +431,10 @@ class QBethe(Engine):
                 for name in ("centre", "unit")
                 if not kind.is_discrete
             },
-            "optimizer": deepcopy(self._rule.state_dict()),
-            "recent": torch.tensor([*self._recent], dtype=torch.float64, device="cpu"),
+            "optimizer": {
+                **deepcopy(self._rule.state_dict()),
+                "recent": torch.tensor([*self._recent], dtype=torch.float64, device="cpu"),
+            },
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -454,9 +463,10 @@ class QBethe(Engine):
         for potential in self.network.potentials:
             if isinstance(potential, QuadraticPotential):
                 potential.expanded = None  # about these centres
-        self._rule.load_state_dict(deepcopy(state["optimizer"]))  # torch keeps what it is given
-        self._recent.clear()
-        self._recent.extend(state["recent"].tolist() if "recent" in state else [])
+        rule = deepcopy(state["optimizer"])  # torch keeps what it is given
+        recent = rule.pop("recent", torch.empty(0, device="cpu")).tolist()  # older states have none
+        self._rule.load_state_dict(rule)
+        self._recent = deque(recent, maxlen=WINDOW + 1)
 
 
 def _checked(value: Any, where: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pyro
 import pyro.distributions as dist
@@ -396,3 +397,19 @@ def test_unknown_sites_and_other_numbers_of_points_are_refused(engine, model):
 def test_samples_that_miss_a_site_are_refused():
     with pytest.raises(ShapeMismatch, match='"b"'):
         fit(mixed, samples={"a": torch.zeros(3)})
+
+
+def test_a_kernel_of_ones_own_gets_points_in_the_programs_precision():
+    class Stretched(pg.kernels.Linear):
+        """(2 x)(2 y), by a matrix in single precision."""
+
+        def pairs(self, block, h):
+            return super().pairs(replace(block, scope=2 * torch.eye(1) @ block.scope), h)
+
+    def program():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        pyro.sample("y", dist.Normal(x, 0.5), obs=torch.tensor(1.0))
+
+    samples = {"x": torch.linspace(-1.0, 2.0, 20)}
+    q = pg.fit(program, infer=pg.BBIS, samples=samples, kernel=Stretched(), progress=False)
+    assert_close(q.weights.sum(), torch.tensor(1.0))

@@ -322,6 +322,31 @@ def test_a_state_is_taken_by_an_engine_of_any_age(optimizer):
             assert torch.equal(second.history["objective"], first.history["objective"])
 
 
+def test_a_state_saved_before_adam_was_to_rest_is_taken():
+    run = {"num_components": 1, "num_steps": 60, "tol": 1e3, "hold_weights": 0, "progress": False}
+    first = pg.QBethe(chain, **run).setup()
+    for _ in range(22):
+        first.step()
+    state = first.state_dict()
+    del state["optimizer"]["recent"]
+    assert first.converged
+    second = pg.QBethe(chain, **run).setup()
+    second.load_state_dict(state)
+    second.step()
+    assert not second.converged  # it has to rest anew
+    assert second.run().converged
+    assert second.num_done == 22 + 21
+
+
+@pytest.mark.parametrize("components", [1, 3])
+def test_a_run_too_short_to_rest_says_so(components):
+    with pytest.warns(ConvergenceWarning, match="rest for 20 steps.*raise num_steps"):
+        q = fit(walk, num_components=components, num_steps=20, tol=1e3)
+    assert not q.converged
+    enough = 21 if components == 1 else 40
+    assert fit(walk, num_components=components, num_steps=enough, tol=1e3).converged
+
+
 def test_a_state_can_be_loaded_more_than_once():
     options = {"num_components": 2, "num_steps": 20, "hold_weights": 5, "progress": False}
     first = pg.QBethe(chain, **options).setup()
