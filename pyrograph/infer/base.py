@@ -5,21 +5,20 @@ iteration is (``advance``), what it carries (``carried``, ``restore``) and what 
 (``posterior``). All state lives on the object: two engines on one model share nothing.
 """
 
-import inspect
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from tqdm import tqdm
 
 from pyrograph.diagnostics.score import outside_inference_mode
 from pyrograph.errors import ConvergenceWarning, InferenceError, OptionError, ShapeMismatch
 from pyrograph.graph import FactorGraph, trace_graph
 from pyrograph.graph.checked import constant_of, note_on_unread
+from pyrograph.infer.arguments import bound, copied, same, versions
 from pyrograph.infer.options import count, floating, positive, refuse_unknown
 from pyrograph.infer.requires import Requirement, check_program, refuse_no_mass
 from pyrograph.posterior import Posterior
@@ -136,8 +135,8 @@ class Engine(ABC):
         # the engine's own stream, seeded from the global one: pyro.set_rng_seed governs it
         seed = int(torch.randint(2**62, (), device="cpu"))
         self._graph = self.read(args, kwargs)
-        self._arguments, self._versions = (args, kwargs), _versions((args, kwargs))
-        self._given = _copied(_bound(self.model, args, kwargs))
+        self._arguments, self._versions = (args, kwargs), versions((args, kwargs))
+        self._given = copied(bound(self.model, args, kwargs))
         self._history = {}
         self.generator = torch.Generator().manual_seed(seed)
         try:
@@ -313,8 +312,8 @@ class Engine(ABC):
             return
         if not args and not kwargs:  # steps may take less time than looking at a signature
             return
-        alike = _same(_bound(self.model, args, kwargs), self._given)
-        if not (alike and _versions(self._arguments) == self._versions):
+        alike = same(bound(self.model, args, kwargs), self._given)
+        if not (alike and versions(self._arguments) == self._versions):
             raise InferenceError(
                 f"this {type(self).__name__} is set up for other model arguments (or for these "
                 "before they were changed in place), and its graph holds them as constants. Call "
@@ -349,29 +348,6 @@ def _device(device: torch.device | str) -> torch.device:
     return found
 
 
-def _bound(model: Callable, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    """The same arguments, by position wherever the model's signature says which is which, with
-    the defaults of those left out."""
-    try:
-        bound = inspect.signature(_inner(model)).bind(*args, **kwargs)
-    except (TypeError, ValueError):  # it has none, or the arguments do not fit: the model will say
-        return args, kwargs
-    bound.apply_defaults()
-    return bound.args, bound.kwargs
-
-
-def _inner(model: Callable) -> Callable:
-    """What takes a program's arguments: the function inside Pyro's handlers, a module's forward."""
-    # a handler used as a decorator leaves a partial of a method of Pyro's, without a signature
-    while _name(getattr(getattr(model, "func", None), "func", None)) == "_context_wrap":
-        model = model.func.args[1]
-    return model.forward if isinstance(model, nn.Module) else model
-
-
-def _name(function: Any) -> str:
-    return getattr(function, "__name__", "")
-
-
 def _plain(state: Any) -> Any:
     """(Nested) dicts without tensors made in inference mode, which cannot be gone on from."""
     if isinstance(state, Mapping):
@@ -396,53 +372,6 @@ def _refuse_damaged(saved: Mapping[str, Any], ours: Mapping[str, Any], place: st
             )
         if kind is Mapping:
             _refuse_damaged(theirs, own, f"{place}{name}.")
-
-
-def _versions(value: Any) -> list[int]:
-    """How often each tensor among (nested) arguments was changed in place."""
-    if isinstance(value, Tensor):
-        return [] if value.is_inference() else [value._version]
-    if isinstance(value, dict):
-        value = value.values()
-    elif not isinstance(value, list | tuple):
-        return []
-    return [version for part in value for version in _versions(part)]
-
-
-def _copied(value: Any) -> Any:
-    """(Nested) arguments whose arrays and containers do not change with the caller's; of tensors
-    the versions tell."""
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    if type(value) in (list, tuple):
-        return type(value)(_copied(part) for part in value)
-    if type(value) is dict:
-        return {key: _copied(part) for key, part in value.items()}
-    return value
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Whether two (nested) arguments are equal, tensors and arrays by value."""
-    if a is b:
-        return True
-    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        return a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
-    if isinstance(a, Tensor) or isinstance(b, Tensor):
-        alike = isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape == b.shape
-        if not alike or a.dtype != b.dtype:
-            return False
-        a, b = a.cpu(), b.cpu()
-        return bool(((a == b) | (a.isnan() & b.isnan())).all())  # NaN are held-out cells
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(_same(a[k], b[k]) for k in a)
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
-    try:
-        return bool(a == b)
-    except (RuntimeError, TypeError, ValueError):
-        return False
 
 
 def with_notes(status: str, notes: list[str]) -> str:

@@ -20,14 +20,13 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch
+from pyrograph.errors import NonFiniteDensity, OptionError
 from pyrograph.graph.blame import naming_underivable
 from pyrograph.infer.base import Engine, with_notes
 from pyrograph.infer.message_passing.unheld import refuse_masked_out
@@ -40,10 +39,17 @@ from pyrograph.infer.qbethe.certificate import (
     scattered_energies,
     without_mass,
 )
+from pyrograph.infer.qbethe.checkpoint import (
+    measured_by,
+    measures_of,
+    refuse_other_parameters,
+    refuse_other_rule,
+    take,
+)
 from pyrograph.infer.qbethe.components import Components, Parameters
 from pyrograph.infer.qbethe.entropy import component_entropies, node_entropies, overlaps
 from pyrograph.infer.qbethe.joint import MOST_ENTRIES, joint_root, root_entries
-from pyrograph.infer.qbethe.potentials import IntegratedPotential, QuadraticPotential
+from pyrograph.infer.qbethe.potentials import IntegratedPotential
 from pyrograph.infer.qbethe.results import mixture_of_graph
 from pyrograph.infer.qbethe.rules import (
     Rules,
@@ -425,12 +431,7 @@ class QBethe(Engine):
     def carried(self) -> dict[str, Any]:
         return {
             "parameters": {n: v.detach().clone() for n, v in self.parameters.items()},
-            "measures": {
-                f"{name}_{k}": getattr(kind, name)
-                for k, kind in enumerate(self.network.kinds)
-                for name in ("centre", "unit")
-                if not kind.is_discrete
-            },
+            "measures": measures_of(self.network),
             "optimizer": {
                 **deepcopy(self._rule.state_dict()),
                 "recent": torch.tensor([*self._recent], dtype=torch.float64, device="cpu"),
@@ -438,34 +439,13 @@ class QBethe(Engine):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        ours = {name: list(value.shape) for name, value in self.parameters.items()}
-        theirs = {name: list(value.shape) for name, value in state["parameters"].items()}
-        if ours != theirs:
-            raise ShapeMismatch(
-                "the state belongs to other options: its parameters are "
-                f"{theirs}, here they are {ours}. Give num_components, num_restarts and covariance "
-                "of the saved run."
-            )
-        rules = self._rule.state_dict(), state["optimizer"]
-        if len({frozenset(rule["param_groups"][0]) for rule in rules}) > 1:
-            raise ShapeMismatch(
-                f'the state is not of optimizer="{self.optimizer}": give the saved run\'s.'
-            )
-        with torch.no_grad():
-            for name, value in self.parameters.items():
-                value.copy_(state["parameters"][name])
-        for k, kind in enumerate(self.network.kinds):
-            if not kind.is_discrete:
-                measures = {n: state["measures"][f"{n}_{k}"] for n in ("centre", "unit")}
-                self.network.kinds[k] = replace(
-                    kind, **{n: v.to(kind.centre) for n, v in measures.items()}
-                )
-        for potential in self.network.potentials:
-            if isinstance(potential, QuadraticPotential):
-                potential.expanded = None  # about these centres
         rule = deepcopy(state["optimizer"])  # torch keeps what it is given
         recent = rule.pop("recent", torch.empty(0, device="cpu")).tolist()  # older states have none
+        refuse_other_rule(self._rule, rule, self.optimizer)
+        refuse_other_parameters(self.parameters, state["parameters"])
+        kinds = measured_by(self.network, state["measures"])
         self._rule.load_state_dict(rule)
+        take(self.network, kinds, self.parameters, state["parameters"])
         self._recent = deque(recent, maxlen=WINDOW + 1)
 
 

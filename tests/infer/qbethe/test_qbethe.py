@@ -322,6 +322,26 @@ def test_a_state_is_taken_by_an_engine_of_any_age(optimizer):
             assert torch.equal(second.history["objective"], first.history["objective"])
 
 
+@pytest.mark.parametrize("part", ["parameters", "measures", "optimizer"])
+@pytest.mark.parametrize("optimizer", ["adam", "lbfgs"])
+def test_a_damaged_state_changes_nothing(optimizer, part):
+    options = {"num_components": 2, "num_steps": 9, "optimizer": optimizer, "progress": False}
+    engine, other = (pg.QBethe(chain, **options).setup() for _ in range(2))
+    for _ in range(4):
+        engine.step()
+    for _ in range(7):
+        other.step()
+    before, state = engine.state_dict(), other.state_dict()
+    with pytest.raises(ShapeMismatch):
+        engine.load_state_dict({**state, part: {}})
+    after = engine.state_dict()
+    for name in ("parameters", "measures", "history"):
+        assert_close(after[name], before[name], rtol=0, atol=0)
+    going_on = pg.QBethe(chain, **options).setup()
+    going_on.load_state_dict(before)
+    assert engine.step() == going_on.step()
+
+
 def test_a_state_saved_before_adam_was_to_rest_is_taken():
     run = {"num_components": 1, "num_steps": 60, "tol": 1e3, "hold_weights": 0, "progress": False}
     first = pg.QBethe(chain, **run).setup()

@@ -1,0 +1,80 @@
+"""Whether a run goes on with the arguments that it was set up for."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+
+def bound(model: Callable, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """The same arguments, by position wherever the model's signature says which is which, with
+    the defaults of those left out."""
+    try:
+        found = inspect.signature(_inner(model)).bind(*args, **kwargs)
+    except (TypeError, ValueError):  # it has none, or the arguments do not fit: the model will say
+        return args, kwargs
+    found.apply_defaults()
+    return found.args, found.kwargs
+
+
+def _inner(model: Callable) -> Callable:
+    """What takes a program's arguments: the function inside Pyro's handlers, a module's forward."""
+    # a handler used as a decorator leaves a partial of a method of Pyro's, without a signature
+    while _name(getattr(getattr(model, "func", None), "func", None)) == "_context_wrap":
+        model = model.func.args[1]
+    return model.forward if isinstance(model, nn.Module) else model
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__name__", "")
+
+
+def versions(value: Any) -> list[int]:
+    """How often each tensor among (nested) arguments was changed in place."""
+    if isinstance(value, Tensor):
+        return [] if value.is_inference() else [value._version]
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return []
+    return [version for part in value for version in versions(part)]
+
+
+def copied(value: Any) -> Any:
+    """(Nested) arguments whose arrays and containers do not change with the caller's; of tensors
+    the versions tell."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if type(value) in (list, tuple):
+        return type(value)(copied(part) for part in value)
+    if type(value) is dict:
+        return {key: copied(part) for key, part in value.items()}
+    return value
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two (nested) arguments are equal, tensors and arrays by value."""
+    if a is b:
+        return True
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
+    if isinstance(a, Tensor) or isinstance(b, Tensor):
+        alike = isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape == b.shape
+        if not alike or a.dtype != b.dtype:
+            return False
+        a, b = a.cpu(), b.cpu()
+        return bool(((a == b) | (a.isnan() & b.isnan())).all())  # NaN are held-out cells
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    try:
+        return bool(a == b)
+    except (RuntimeError, TypeError, ValueError):
+        return False
