@@ -81,6 +81,22 @@ def test_products_of_contrasts_have_the_values_and_gradients_of_the_program():
     torch.testing.assert_close(found, truth, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("first, second", [((3, -6, 3), (2, -0.5, -1.5)), ((1, -2, 1),) * 2])
+def test_a_product_of_contrasts_is_of_pairs_whatever_their_coefficients(first, second):
+    first, second = torch.tensor(first).double(), torch.tensor(second).double()
+
+    def model():
+        with pyro.plate("n", 3):
+            x = pyro.sample("x", dist.Normal(torch.full((3,), 50.0).double(), 1.0))
+        pyro.factor("f", (first @ x) * (second @ x))
+
+    graph = pg.trace_graph(model)
+    assert {len(scope) for scope in graph.scopes("f")} == {2}
+    x = (50 + torch.randn(3)).double()
+    expected = (first @ x) * (second @ x) + dist.Normal(50.0, 1.0).log_prob(x).sum()
+    torch.testing.assert_close(graph.sum_of_factors({"x": x}), expected, rtol=1e-11, atol=0)
+
+
 def test_a_form_that_single_precision_cannot_split_says_so():
     """``x - (mu + b w)`` multiplied out is a difference of numbers as large as the location's."""
 

@@ -25,13 +25,8 @@ from pyrograph.infer.message_passing.binary import RANGE, BinaryFactors
 from pyrograph.infer.message_passing.conditional import quadratic_coordinates
 from pyrograph.infer.message_passing.conjugate_sites import FAMILIES, kinds_of_sites, member
 from pyrograph.infer.message_passing.differences import DifferenceFactors, difference_values
-from pyrograph.infer.message_passing.families import (
-    Categorical,
-    Continuous,
-    Odds,
-    is_zero,
-    zeros_refused,
-)
+from pyrograph.infer.message_passing.families import Categorical, Continuous, Odds, zeros_refused
+from pyrograph.infer.message_passing.log_values import is_zero, states_apart
 from pyrograph.infer.message_passing.network import Block, Family, Network
 from pyrograph.infer.message_passing.parity import ParityFactors, parity_values
 from pyrograph.infer.message_passing.quadratic import QuadraticFactors
@@ -93,7 +88,8 @@ class _Builder:
             self.family[nodes] = len(self.families)
             self.row[nodes] = torch.arange(len(nodes), device=device)
             if kind == "discrete":
-                self.families.append(Categorical(nodes, self.like.new_zeros(len(nodes), size)))
+                base = states_apart(self.like.new_zeros(len(nodes), size))
+                self.families.append(Categorical(nodes, base))
             else:
                 batch = (len(nodes),)
                 base = (

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from pyrograph.errors import ZeroMass
 from pyrograph.graph import FactorGraph
-from pyrograph.infer.message_passing.families import Categorical, is_zero
+from pyrograph.infer.message_passing.families import Categorical
+from pyrograph.infer.message_passing.log_values import is_zero
 from pyrograph.infer.message_passing.messages import Message
 from pyrograph.infer.message_passing.network import Network
 

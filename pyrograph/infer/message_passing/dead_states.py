@@ -16,7 +16,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyrograph.infer.message_passing.families import ZERO, Categorical, is_zero
+from pyrograph.infer.message_passing.families import Categorical
+from pyrograph.infer.message_passing.log_values import ZERO, is_zero
 from pyrograph.infer.message_passing.slots import SlotFactors
 
 

@@ -16,6 +16,8 @@ section 3.1, for the use of convolutions; Minka (2005), eqs (54), (66) and (85).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from scipy.fft import next_fast_len
 from torch import Tensor
@@ -23,8 +25,8 @@ from torch.utils.checkpoint import checkpoint
 
 from pyrograph.errors import OptionError
 from pyrograph.graph import FactorGroup
-from pyrograph.infer.message_passing.families import finite_peak
-from pyrograph.infer.message_passing.slots import SlotFactors, exp, log
+from pyrograph.infer.message_passing.log_values import exp, finite_peak, log, states_apart
+from pyrograph.infer.message_passing.slots import SlotFactors
 from pyrograph.infer.message_passing.tables import MAX_ENTRIES
 
 #: Fewest states of factors for which differences are looked at; of larger tables than
@@ -55,6 +57,7 @@ class DifferenceFactors(SlotFactors):
     """
 
     def __init__(self, log_value: Tensor, alpha: Tensor, rows: list[Tensor], families: list[int]):
+        log_value = states_apart(log_value)
         super().__init__(log_value, alpha, rows, families)
         self.log_value = log_value
         self.num_states = c = (log_value.shape[1] + 1) // 2
@@ -67,7 +70,7 @@ class DifferenceFactors(SlotFactors):
             self._norm = self.kernel.double().norm(dim=1)
             self._shared = self._transform = None
             if self._is_alike and c * c <= CHUNK:
-                self._shared = self.kernel[0].unfold(0, c, 1).contiguous()  # [x, c - 1 - y]
+                self._shared = self.kernel[0].unfold(0, c, 1).flip(1)  # [x_0, x_1]
             elif c >= TRANSFORM_STATES and self._is_mild():
                 self._length = next_fast_len(2 * c - 1, real=True)
                 self._transform = torch.fft.rfft(self.kernel.double(), self._length)
@@ -81,65 +84,72 @@ class DifferenceFactors(SlotFactors):
     def _needs_graph(self, other: Tensor) -> bool:
         return torch.is_grad_enabled() and (other.requires_grad or self.scaled.requires_grad)
 
-    def _by_slot(self, correlate, values: list[Tensor]) -> list[Tensor]:
-        """``correlate(w)[x] = sum_y g[x + y] w[y]`` towards either slot."""
-        return [correlate(values[1].flip(1)), correlate(values[0]).flip(1)]
-
     def sums(self, cavities: list[Tensor]) -> list[Tensor]:
-        return self.exact_sums(cavities)
+        return [self._log_sums(n, i)[0] for i, n in enumerate(reversed(cavities))]
 
     def exact_sums(self, cavities: list[Tensor]) -> list[Tensor]:
-        return self._by_slot(self._log_sums, cavities)
+        parts = [self._log_sums(n, i) for i, n in enumerate(reversed(cavities))]
+        return [found + scale for found, scale in parts]
 
-    def _log_sums(self, log_weight: Tensor) -> Tensor:
-        """``[E, c]``: log sum_y g[x + y]^alpha n[y]."""
+    def _log_sums(self, log_weight: Tensor, slot: int) -> tuple[Tensor, Tensor]:
+        """Log sums towards a slot, of f^alpha and the other slot's n, as what ``[E, c]`` and
+        ``[E, 1]`` add up to."""
         graph = self._needs_graph(log_weight)
         if graph and not self.is_plain:
-            return _log_terms(self.scaled, log_weight)
+            found = _towards(slot, _log_terms, self.scaled, log_weight)
+            return found, torch.zeros_like(self.peak)
         peak = finite_peak(log_weight)
-        weight = exp(log_weight - peak)
+        weight, scale = exp(log_weight - peak), self.peak + peak
         if graph:
-            return log(_terms(self.kernel, weight)) + self.peak + peak
-        total = self._plain_sums(weight)
+            return log(_towards(slot, _terms, self.kernel, weight)), scale
+        total = self._plain_sums(weight, slot)
         tiny = torch.finfo(total.dtype)
         lost = (total.amin(1) < tiny.tiny / tiny.eps).nonzero().squeeze(1)
-        out = log(total) + self.peak + peak
+        out = log(total)
         if len(lost):
-            out[lost] = _log_terms(self.scaled[lost], log_weight[lost])
-        return out
+            again = _towards(slot, _log_terms, self.scaled[lost], log_weight[lost])
+            out[lost] = again - scale[lost]
+        return out, scale
 
-    def _plain_sums(self, weight: Tensor) -> Tensor:
-        """``[E, c]``: sum_y g[x + y]^alpha n[y] to full relative precision, but for underflow."""
+    def _by_table(self, weight: Tensor, slot: int) -> Tensor:
+        """The sums of a kernel that all share."""
+        table = self._shared if slot == 0 else self._shared.t()
+        return (table @ weight.t()).t()
+
+    def _plain_sums(self, weight: Tensor, slot: int) -> Tensor:
+        """``[E, c]``: sums of f^alpha n to full relative precision, but for underflow."""
         if self._shared is not None:
-            return weight @ self._shared
+            return self._by_table(weight, slot)
         if self._transform is None:
-            return _terms(self.kernel, weight)
-        total = self._transformed(weight)
+            return _towards(slot, _terms, self.kernel, weight)
+        total = _towards(slot, self._transformed, weight)
         error = TRANSFORM_ERROR * torch.finfo(torch.float64).eps * self._norm
         error = error * weight.double().norm(dim=1)
         rough = (total.amin(1) * TOLERANCE < error).nonzero().squeeze(1)
-        total = total.to(weight.dtype)
+        total = states_apart(total.to(weight.dtype))
         if len(rough):
-            total[rough] = _terms(self.kernel[rough], weight[rough])
+            total[rough] = _towards(slot, _terms, self.kernel[rough], weight[rough])
         return total
 
     def _transformed(self, weight: Tensor) -> Tensor:
         image = torch.fft.rfft(weight.double(), self._length).conj()
         return torch.fft.irfft(self._transform * image, self._length)[:, : self.num_states]
 
-    def _expected(self, prob: Tensor) -> Tensor:
-        """``[E, c]``: sum_y log g[x + y] q[y]."""
+    def _expected(self, prob: Tensor, slot: int) -> Tensor:
+        """``[E, c]``: sums of log f q towards a slot."""
         if self._needs_graph(prob) or (self._shared is None and self._transform is None):
-            return _terms(self.log_value, prob)
+            return _towards(slot, _terms, self.log_value, prob)
         if self._shared is not None:
-            return prob @ self._shared
-        return self._transformed(prob).to(prob.dtype)
+            return self._by_table(prob, slot)
+        return states_apart(_towards(slot, self._transformed, prob).to(prob.dtype))
 
     def _expectations(self, beliefs: list) -> list[Tensor]:
-        return self._by_slot(self._expected, [q.softmax(1) for q in self._own(beliefs)])
+        probs = [q.t().softmax(0).t() for q in self._own(beliefs)]
+        return [self._expected(prob, i) for i, prob in enumerate(reversed(probs))]
 
     def _log_mass(self, cavities: list[Tensor]) -> Tensor:
-        return (self._log_sums(cavities[1].flip(1)) + cavities[0]).logsumexp(1)
+        found, scale = self._log_sums(cavities[1], 0)
+        return (found + cavities[0]).logsumexp(1) + scale.squeeze(1)
 
     # ------------------------------------------------------------------ tables
     @property
@@ -168,6 +178,17 @@ class DifferenceFactors(SlotFactors):
         return self._table(self.scaled) + self._joined(cavities)
 
 
+def _towards(slot: int, correlate: Callable[..., Tensor], *parts: Tensor) -> Tensor:
+    """``[E, c]``: sum of g(x_0 - x_1) w over the other slot's states.
+
+    Args:
+        correlate: sum_y g[x + y] w[y], of ``parts`` of which the last is w.
+    """
+    if slot == 0:
+        return correlate(*parts[:-1], parts[-1].flip(1))
+    return correlate(*parts).flip(1)
+
+
 def _terms(value: Tensor, weight: Tensor) -> Tensor:
     """``[E, c]``: sum_y value[x + y] weight[y], term by term."""
     c = weight.shape[1]
@@ -177,7 +198,7 @@ def _terms(value: Tensor, weight: Tensor) -> Tensor:
         for y in range(1, c):
             total = total.addcmul_(v[:, y : y + c], w[:, y : y + 1])
         parts.append(total)
-    return torch.cat(parts)
+    return parts[0] if len(parts) == 1 else states_apart(torch.cat(parts))
 
 
 def _log_terms(log_value: Tensor, log_weight: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.infer.message_passing.binary import BinaryFactors
-from pyrograph.infer.message_passing.families import without
+from pyrograph.infer.message_passing.log_values import add_rows, rows_of, without
 from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.newton import beliefs_of, fixed_point
 from pyrograph.infer.message_passing.slots import SlotFactors
@@ -123,7 +123,7 @@ class DoubleLoop:
         for block, sums in zip(self.blocks, received, strict=True):
             for family, rows, r in zip(block.families, block.rows, sums, strict=True):
                 part = r / block.alpha.unsqueeze(1)
-                total[family] = total[family].index_add(0, rows, part)
+                total[family] = add_rows(total[family], rows, part)
         for number, family in enumerate(self.families):
             power = self.weight[number] + (1 - self.weight[number]).clamp_min(0)
             new = (total[number] / power.unsqueeze(1)).log_softmax(1)
@@ -131,8 +131,7 @@ class DoubleLoop:
             self.beliefs[number] = torch.where(mine, new, self.beliefs[number])
         for number, (block, sums) in enumerate(zip(self.blocks, received, strict=True)):
             for slot, (f, rows, r) in enumerate(zip(block.families, block.rows, sums, strict=True)):
-                belief = self.beliefs[f].index_select(0, rows)
-                new = normalised(without(belief, r))
+                new = normalised(without(rows_of(self.beliefs[f], rows), r))
                 mine = nodes[self.families[f].nodes[rows]].unsqueeze(1)
                 self.sent[number][slot] = torch.where(mine, new, self.sent[number][slot])
 

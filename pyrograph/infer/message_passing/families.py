@@ -19,15 +19,7 @@ from torch import Tensor
 
 from pyrograph.beliefs import Gaussian, Natural
 from pyrograph.errors import OptionError
-
-#: Log of a zero. Zeros come of hard constraints alone and are final: a cavity takes the factor's
-#: own zeros along instead of dividing by them.
-ZERO = -torch.inf
-
-
-def is_zero(log_value: Tensor) -> Tensor:
-    """Which log values are zeros."""
-    return log_value == ZERO
+from pyrograph.infer.message_passing.log_values import add_rows
 
 
 def zeros_refused(factor: str, alpha: float) -> OptionError:
@@ -38,37 +30,6 @@ def zeros_refused(factor: str, alpha: float) -> OptionError:
         "above 0 (pg.BP, pg.FractionalBP; pg.EP for continuous nodes), or replace the zeros by "
         "small numbers."
     )
-
-
-def bounded(log_value: Tensor, cavity: Tensor) -> Tensor:
-    """A factor's sums of a node's states, but for those that a node's belief has no use for.
-
-    Around a cycle of hard constraints messages about a state may fall without end, faster and
-    faster; by then they are as good as zero, but no zero, and sums with them lose all digits. Of
-    the belief's best state at 0 they stop at -L, or, where the rest of the node speaks for the
-    state, that much lower: a belief below exp(-L) stays below it, no other one moves.
-
-    Args:
-        log_value, cavity: ``[E, c]``, of the sums and of what they are multiplied by.
-    """
-    depth = torch.finfo(log_value.dtype).eps ** -0.4  # L: 1.8e6 in double, 590 in single precision
-    best = (log_value + cavity).argmax(1, keepdim=True)
-    said, rest = (v - _finite(v.gather(1, best)) for v in (log_value, cavity))
-    return torch.where(is_zero(said), ZERO, torch.maximum(said, -depth - rest.clamp_min(0)))
-
-
-def _finite(log_value: Tensor) -> Tensor:
-    return torch.where(is_zero(log_value), 0.0, log_value)
-
-
-def finite_peak(log_value: Tensor) -> Tensor:
-    """Largest log value of every row, ``[E, 1]``, and 0 where all are zeros."""
-    return _finite(log_value.amax(1, keepdim=True))
-
-
-def without(log_value: Tensor, divisor: Tensor) -> Tensor:
-    """Quotient of log values where the divisor is not zero, zero elsewhere."""
-    return torch.where(is_zero(divisor), ZERO, log_value - divisor)
 
 
 @dataclass(frozen=True)
@@ -90,17 +51,17 @@ class Categorical:
 
     def flat(self, count: int) -> Tensor:
         """Messages that say nothing: ``[count, c]``."""
-        return self.base.new_zeros(count, self.size)
+        return self.base.new_zeros(self.size, count).t()
 
     def absorb(self, rows: Tensor, log_value: Tensor) -> Categorical:
         """With factors ``[E, c]`` of the nodes in ``rows`` multiplied into the base."""
-        return replace(self, base=self.base.index_add(0, rows, log_value))
+        return replace(self, base=add_rows(self.base, rows, log_value))
 
     def beliefs(self, incoming: list[tuple[Tensor, Tensor]]) -> Tensor:
         """``[V, c]`` log values from (rows, messages ``[E, c]``)."""
         total = self.base.clone()
         for rows, message in incoming:
-            total = total.index_add(0, rows, message)
+            total = add_rows(total, rows, message)
         return total
 
     def log_mass(self, belief: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pyrograph.beliefs import Conjugate, Natural
 from pyrograph.beliefs.natural import where
-from pyrograph.infer.message_passing.families import finite_peak, is_zero
+from pyrograph.infer.message_passing.log_values import finite_peak, is_zero, rows_of
 from pyrograph.infer.message_passing.network import Block
 
 Message = Tensor | Natural
@@ -80,7 +80,7 @@ def changes(
     if block.has_zeros:
         pairs = zip(block.families, block.rows, strict=True)
         own = [
-            beliefs[f][rows] if isinstance(m, Tensor) else None
+            rows_of(beliefs[f], rows) if isinstance(m, Tensor) else None
             for m, (f, rows) in zip(old, pairs, strict=True)
         ]
     return [change(*parts, by_factor) for parts in zip(old, new, own, strict=True)]

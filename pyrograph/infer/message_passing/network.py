@@ -11,7 +11,8 @@ from pyrograph.beliefs import Natural
 from pyrograph.graph import FactorGroup
 from pyrograph.infer.message_passing.binary import BinaryFactors
 from pyrograph.infer.message_passing.differences import DifferenceFactors
-from pyrograph.infer.message_passing.families import Categorical, Continuous, Odds, is_zero
+from pyrograph.infer.message_passing.families import Categorical, Continuous, Odds
+from pyrograph.infer.message_passing.log_values import is_zero
 from pyrograph.infer.message_passing.parity import ParityFactors
 from pyrograph.infer.message_passing.quadratic import QuadraticFactors
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors

@@ -27,7 +27,8 @@ from scipy.sparse.linalg import splu
 from torch import Tensor
 
 from pyrograph.infer.message_passing.dead_states import that_stay_dead
-from pyrograph.infer.message_passing.families import ZERO, Categorical, is_zero, without
+from pyrograph.infer.message_passing.families import Categorical
+from pyrograph.infer.message_passing.log_values import ZERO, is_zero, rows_of, without
 from pyrograph.infer.message_passing.slots import SlotFactors
 
 MAX_STEPS = 80
@@ -150,7 +151,7 @@ class Root:
         beliefs = beliefs_of(self.families, self.blocks, messages)
         return [
             [
-                without(beliefs[f][rows], block.alpha.unsqueeze(1) * m)
+                without(rows_of(beliefs[f], rows), block.alpha.unsqueeze(1) * m)
                 for f, rows, m in zip(block.families, block.rows, sent, strict=True)
             ]
             for block, sent in zip(self.blocks, messages, strict=True)

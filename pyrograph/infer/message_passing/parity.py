@@ -21,7 +21,8 @@ from torch import Tensor
 
 from pyrograph.errors import OptionError
 from pyrograph.graph import FactorGroup
-from pyrograph.infer.message_passing.families import Categorical, is_zero, without
+from pyrograph.infer.message_passing.families import Categorical
+from pyrograph.infer.message_passing.log_values import is_zero, rows_of, without
 
 #: Smallest arity at which parity is looked for.
 LEAST_ARITY = 5
@@ -58,7 +59,7 @@ class ParityFactors:
         return [families[self.families[0]].flat(self.num_factors * self.arity)]
 
     def _own(self, beliefs: list) -> Tensor:
-        return beliefs[self.families[0]].index_select(0, self.rows[0])
+        return rows_of(beliefs[self.families[0]], self.rows[0])
 
     def _cavity(self, messages: list[Tensor], beliefs: list) -> Tensor:
         power = self.alpha.repeat_interleave(self.arity).unsqueeze(1)
@@ -75,8 +76,8 @@ class ParityFactors:
             size, sign = self._leans(self._own(beliefs))
             half = (self.log_values[:, 0] - self.log_values[:, 1]) / 2
             lean = half.unsqueeze(1) * _others(sign, torch.mul) * _others(size, torch.add).exp()
-            value = torch.stack([lean, -lean], 2)
-            return [(value - value.amax(2, keepdim=True)).flatten(0, 1)], None
+            value = torch.stack([lean.flatten(), -lean.flatten()]).t()
+            return [value - value.amax(1, keepdim=True)], None
         cavity = self._cavity(messages, beliefs)
         size, sign = self._leans(cavity)
         log_product = self._log_rho.unsqueeze(1) + _others(size, torch.add)
@@ -88,7 +89,8 @@ class ParityFactors:
         even = torch.where(towards_even, nothing, against)
         odd = torch.where(towards_even, against, nothing)
         mass = self._log_mass(size, sign)
-        return [torch.stack([even, odd], 2).flatten(0, 1)], is_zero(mass) | mass.isnan()
+        sent = torch.stack([even.flatten(), odd.flatten()]).t()
+        return [sent], is_zero(mass) | mass.isnan()
 
     def _log_mass(self, size: Tensor, sign: Tensor) -> Tensor:
         """``[E]``: log of sum f^alpha prod_j n_j / sum n_j."""

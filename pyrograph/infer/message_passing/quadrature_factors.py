@@ -35,8 +35,8 @@ from pyrograph.errors import OptionError
 from pyrograph.infer.message_passing.checked import NOTHING
 from pyrograph.infer.message_passing.conditional import ConditionalMoments
 from pyrograph.infer.message_passing.effective import Effective, Rest, effective
-from pyrograph.infer.message_passing.families import ZERO, finite_peak, without
 from pyrograph.infer.message_passing.grids import Grid
+from pyrograph.infer.message_passing.log_values import ZERO, finite_peak, rows_of, without
 from pyrograph.infer.message_passing.mean_field import Expectations, expectations
 from pyrograph.infer.message_passing.quadratic import seen, stacked
 from pyrograph.infer.message_passing.reduction import LocalDensity
@@ -165,7 +165,7 @@ class QuadratureFactors:
 
     def _discrete(self, messages: list, beliefs: list) -> tuple[list[Tensor], list[Tensor]]:
         """Beliefs and cavities of the discrete slots, log values ``[E, c]``."""
-        own = [beliefs[self.families[k]][self.rows[k]] for k in self.local.discrete]
+        own = [rows_of(beliefs[self.families[k]], self.rows[k]) for k in self.local.discrete]
         cavities = []
         for q, k in zip(own, self.local.discrete, strict=True):
             cavities.append(without(q, self.alpha[:, None] * messages[k]))
@@ -304,7 +304,8 @@ class QuadratureFactors:
     def _mean_field(self, messages: list, beliefs: list) -> list:
         own = self._seen(beliefs)
         states = [
-            beliefs[self.families[k]][self.rows[k]].log_softmax(1) for k in self.local.discrete
+            rows_of(beliefs[self.families[k]], self.rows[k]).log_softmax(1)
+            for k in self.local.discrete
         ]
         found = self._expectations(own)
         share = self._of_states(states).exp()

@@ -18,16 +18,16 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from pyrograph.infer.message_passing.families import (
+from pyrograph.infer.message_passing.families import Categorical
+from pyrograph.infer.message_passing.log_values import (
     ZERO,
-    Categorical,
     bounded,
     finite_peak,
     is_zero,
+    rows_of,
     without,
 )
 
-LOG_2 = math.log(2)
 #: Shares of the largest exponent that a factor's range may use before sums go to the log domain.
 RANGE = 0.75
 
@@ -36,7 +36,8 @@ class SlotFactors(ABC):
     """Like discrete factors; what they send is log values of states, ``[E, c_i]`` a slot.
 
     Args:
-        log_value: ``[E, ...]`` what the factors are made of, minus infinity for a zero.
+        log_value: ``[E, ...]`` what the factors are made of, minus infinity for a zero; fastest
+            laid out by :func:`.families.states_apart`.
         alpha: ``[E]``.
         rows: of each slot, ``[E]`` rows of its family.
         families: index of each slot's family.
@@ -49,7 +50,7 @@ class SlotFactors(ABC):
         self.is_mean_field = bool((alpha == 0).all())
         self._is_one = bool((alpha == 1).all())  # of small tables powers would take a tenth
         width = alpha.view(-1, *(1,) * (log_value.dim() - 1))
-        self.scaled = log_value if self.is_mean_field else width * log_value
+        self.scaled = log_value if self.is_mean_field or self._is_one else width * log_value
         with torch.no_grad():
             flat = self.scaled.flatten(1)
             limit = RANGE * math.log(torch.finfo(flat.dtype).max)
@@ -102,9 +103,7 @@ class SlotFactors(ABC):
         return [families[f].flat(self.num_factors) for f in self.families]
 
     def _own(self, beliefs: list) -> list[Tensor]:
-        return [
-            beliefs[f].index_select(0, r) for f, r in zip(self.families, self.rows, strict=True)
-        ]
+        return [rows_of(beliefs[f], r) for f, r in zip(self.families, self.rows, strict=True)]
 
     def cavities(self, messages: list[Tensor], beliefs: list) -> list[Tensor]:
         """n_j, ``[E, c_j]`` log values; a state that the factor itself excludes stays out."""
@@ -174,13 +173,3 @@ class SlotFactors(ABC):
         for j, part in enumerate(parts):
             value = value + part.view(len(part), *(1,) * j, -1, *(1,) * (arity - 1 - j))
         return value
-
-
-def exp(x: Tensor) -> Tensor:
-    """exp(x); torch's exp2 is several times as fast on a CPU."""
-    return torch.exp2(x * (1 / LOG_2))
-
-
-def log(x: Tensor) -> Tensor:
-    """log(x), by log2 for the same reason."""
-    return x.log2() * LOG_2

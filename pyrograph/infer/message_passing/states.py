@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from pyrograph.infer.message_passing.binary import BinaryFactors
-from pyrograph.infer.message_passing.families import Categorical, Odds, finite_peak
+from pyrograph.infer.message_passing.families import Categorical, Odds
+from pyrograph.infer.message_passing.log_values import finite_peak
 from pyrograph.infer.message_passing.slots import SlotFactors
 from pyrograph.infer.message_passing.tables import TableFactors
 

@@ -1,7 +1,7 @@
 """Messages of discrete factors given by their tables; for the equations see :mod:`.slots`.
 
-Sums run over exponentials of shifted logs and matrix products where the table has no zero and
-its range fits the dtype, else in the log domain.
+Sums run over exponentials of shifted logs. Where these are so small that terms may have been lost
+(a table with zeros, or a range that does not fit the dtype), they run again in the log domain.
 
 Source: Minka (2005), eqs (54), (66) and (85).
 """
@@ -11,7 +11,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyrograph.infer.message_passing.slots import SlotFactors, exp, log
+from pyrograph.infer.message_passing.log_values import (
+    exp,
+    finite_peak,
+    log,
+    rows_of,
+    states_apart,
+    summed_out,
+)
+from pyrograph.infer.message_passing.slots import SlotFactors
 
 #: Largest number of entries that the tables of a group may have.
 MAX_ENTRIES = 2**27
@@ -28,39 +36,56 @@ class TableFactors(SlotFactors):
     """
 
     def __init__(self, log_table: Tensor, alpha: Tensor, rows: list[Tensor], families: list[int]):
+        log_table = states_apart(log_table)
         super().__init__(log_table, alpha, rows, families)
         self.log_table = log_table
-        if self.is_plain and not self.is_mean_field:
+        if not self.is_mean_field:
             table = self.scaled if self.scaled.requires_grad else self._few(self.scaled)
             self.peak = table.flatten(1).amax(1)
             self.kernel = (table - self.peak.view(-1, *(1,) * (table.dim() - 1))).exp()
 
     def sums(self, cavities: list[Tensor]) -> list[Tensor]:
-        if not self.is_plain:
+        if self.is_plain:
+            plain = [exp(n - n.amax(1, keepdim=True)) for n in cavities]
+            return [log(self._plain_sum(plain, i)) for i in range(self.arity)]
+        if torch.is_grad_enabled() and any(v.requires_grad for v in (self.scaled, *cavities)):
             return self.exact_sums(cavities)
-        plain = [exp(n - n.amax(1, keepdim=True)) for n in cavities]
-        return [log(self._plain_sum(plain, i)) for i in range(self.arity)]
+        plain, found = [exp(n - finite_peak(n)) for n in cavities], []
+        kind = torch.finfo(self.kernel.dtype)
+        for i in range(self.arity):
+            total = self._plain_sum(plain, i)
+            lost = (total.amin(1) < kind.tiny / kind.eps).nonzero().squeeze(1)
+            found.append(log(total))
+            if len(lost):
+                again = [rows_of(n, lost) for n in cavities]
+                found[i][lost] = self._log_sum(self._tilted(again, i, lost), i)
+        return found
 
-    def _contract(self, plain: list[Tensor], i: int) -> Tensor:
+    def _plain_sum(self, plain: list[Tensor], i: int) -> Tensor:
+        """Sum over all slots but i of the plain kernel and cavities, ``[E, c_i]``."""
+        return self._contract(self._few(self.kernel), plain, i)
+
+    def _contract(self, value: Tensor, weights: list[Tensor], i: int) -> Tensor:
         """Sum over all slots but i, the last first so that what remains shrinks fast."""
-        value = self._few(self.kernel)
         for j in reversed(range(self.arity)):
-            if j == i:
-                continue
-            after = 1 if j < i else 0  # slot i still stands behind
-            weight = plain[j].view(self.num_factors, *(1,) * j, -1, *(1,) * after)
-            value = (value * weight).sum(j + 1)
-        return value.expand(self.num_factors, -1)
+            if j != i:
+                value = summed_out(value, weights[j], j)
+        return value
 
     def exact_sums(self, cavities: list[Tensor]) -> list[Tensor]:
-        axes = range(1, self.arity + 1)
-        return [
-            self._tilted(cavities, without_slot=i).logsumexp([k for k in axes if k != i + 1])
-            for i in range(self.arity)
-        ]
+        return [self._log_sum(self._tilted(cavities, i), i) for i in range(self.arity)]
 
-    def _tilted(self, cavities: list[Tensor], without_slot: int | None = None) -> Tensor:
+    def _log_sum(self, tilted: Tensor, i: int) -> Tensor:
+        """Over all slots but i, ``[E, c_i]``."""
+        others = [j for j in range(self.arity) if j != i]
+        return tilted.movedim(0, -1).logsumexp(others).t()
+
+    def _tilted(
+        self, cavities: list[Tensor], without_slot: int | None = None, only: Tensor | None = None
+    ) -> Tensor:
         value = self.scaled
+        if only is not None:
+            value = value.movedim(0, -1).index_select(-1, only).movedim(-1, 0)
         for j, n in enumerate(cavities):
             if j != without_slot:
                 value = value + n.view(len(n), *(1,) * j, -1, *(1,) * (self.arity - 1 - j))
@@ -74,27 +99,7 @@ class TableFactors(SlotFactors):
         total = (self._plain_sum(plain, 0) * plain[0]).sum(1).log()
         return total + self.peak + torch.cat(peaks, 1).sum(1)
 
-    def _plain_sum(self, plain: list[Tensor], i: int) -> Tensor:
-        """Sum over all slots but i of the plain kernel and cavities, ``[E, c_i]``."""
-        if self.arity != 2:
-            return self._contract(plain, i)
-        other = plain[1 - i]
-        kernel = self._few(self.kernel)
-        if len(kernel) == 1:
-            return other @ (kernel[0].mT if i == 0 else kernel[0])
-        if i == 0:
-            return (kernel @ other.unsqueeze(2)).squeeze(2)
-        return (other.unsqueeze(1) @ kernel).squeeze(1)
-
     def _expectations(self, beliefs: list) -> list[Tensor]:
-        probs = [q.softmax(1) for q in self._own(beliefs)]
-        out = []
-        for i in range(self.arity):
-            value = self.log_table
-            for j in reversed(range(self.arity)):
-                if j != i:
-                    after = 1 if j < i else 0
-                    weight = probs[j].view(self.num_factors, *(1,) * j, -1, *(1,) * after)
-                    value = (value * weight).sum(j + 1)
-            out.append(value)
-        return out
+        probs = [q.t().softmax(0).t() for q in self._own(beliefs)]
+        table = self._few(self.log_table)
+        return [self._contract(table, probs, i) for i in range(self.arity)]

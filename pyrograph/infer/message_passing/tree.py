@@ -21,7 +21,8 @@ from torch import Tensor
 
 from pyrograph.infer.message_passing.binary import BinaryFactors
 from pyrograph.infer.message_passing.differences import DifferenceFactors
-from pyrograph.infer.message_passing.families import ZERO, Categorical, Odds, without
+from pyrograph.infer.message_passing.families import Categorical, Odds
+from pyrograph.infer.message_passing.log_values import ZERO, log_product, without
 from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.states import (
     as_slots,
@@ -113,8 +114,12 @@ class _Contraction:
     """
 
     def __init__(self, unary: Tensor, ends: Tensor, tables: Tensor):
-        self.unary, self.ends, self.tables = unary, ends, tables
-        self.num_edges = len(ends)
+        self.unary = unary
+        self.num_edges = self.num_made = len(ends)
+        # a node that is summed out makes at most one edge
+        most = len(ends) + len(unary)
+        self.ends, self.tables = ends.new_empty(most, 2), tables.new_empty(most, *tables.shape[1:])
+        self.ends[: len(ends)], self.tables[: len(ends)] = ends, tables
         self.generator = torch.Generator().manual_seed(0)
 
     def solve(self) -> Tensor:
@@ -124,7 +129,7 @@ class _Contraction:
         while len(alive):
             step, alive = self._sum_out(alive)
             rounds.append(step)
-        self.sent = self.unary.new_zeros(len(self.ends), 2, self.unary.shape[1])
+        self.sent = self.unary.new_zeros(self.num_made, 2, self.unary.shape[1])
         self.beliefs = self.unary.clone()  # right for the nodes that were never summed out
         for step in reversed(rounds):
             self._send_back(step)
@@ -153,7 +158,7 @@ class _Contraction:
         node = node[place]
         single = degree[node] == 1
         pairs = (~single).nonzero().squeeze(1).view(-1, 2)
-        made = len(self.ends) + torch.arange(len(pairs), device=ends.device)
+        made = self.num_made + torch.arange(len(pairs), device=ends.device)
         step = _Round(
             node[single],
             edge[single],
@@ -180,10 +185,10 @@ class _Contraction:
         one, two = step.joint_slot.unbind(1)
         left = self._oriented(first, one) + self.unary[step.joint].unsqueeze(2)  # [n, v, a]
         right = self._oriented(second, two)  # [n, v, b]
-        table = (left.unsqueeze(3) + right.unsqueeze(2)).logsumexp(1)
-        ends = torch.stack([self.ends[first, 1 - one], self.ends[second, 1 - two]], 1)
-        self.tables = torch.cat([self.tables, table])
-        self.ends = torch.cat([self.ends, ends])
+        self.num_made += len(step.made)
+        self.tables[step.made] = log_product(left, right)
+        self.ends[step.made, 0] = self.ends[first, 1 - one]
+        self.ends[step.made, 1] = self.ends[second, 1 - two]
 
     def _send_back(self, step: _Round) -> None:
         for slot in (0, 1):

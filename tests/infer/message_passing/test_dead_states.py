@@ -15,7 +15,7 @@ from torch.testing import assert_close
 import pyrograph as pg
 from pyrograph.infer.message_passing.dead_states import that_stay_dead
 from pyrograph.infer.message_passing.double_loop import DoubleLoop
-from pyrograph.infer.message_passing.families import bounded
+from pyrograph.infer.message_passing.log_values import bounded
 from pyrograph.infer.message_passing.newton import beliefs_of, fixed_point
 from pyrograph.infer.message_passing.states import by_slot
 from pyrograph.infer.message_passing.sweep import node_colours

@@ -1,0 +1,107 @@
+"""Sums over tables: by the definition, whatever their zeros and ranges; and their layout."""
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+import pyrograph as pg
+from pyrograph.errors import ConvergenceWarning
+from pyrograph.infer.message_passing import log_values
+from pyrograph.infer.message_passing.tables import TableFactors
+
+
+def block_of(table, alpha):
+    count, arity = len(table), table.dim() - 1
+    rows = [torch.arange(count) for _ in range(arity)]
+    return TableFactors(table, torch.full((count,), alpha, dtype=table.dtype), rows, [0] * arity)
+
+
+def definition(table, alpha, cavities, slot):
+    """log sum over all slots but one of f^alpha prod n, one factor and state after the other."""
+    out = torch.empty(len(table), table.shape[slot + 1], dtype=table.dtype)
+    for e in range(len(table)):
+        value = alpha * table[e]
+        for j, n in enumerate(cavities):
+            if j != slot:
+                shape = [-1 if k == j else 1 for k in range(len(cavities))]
+                value = value + n[e].view(shape)
+        for state in range(out.shape[1]):
+            out[e, state] = value.select(slot, state).flatten().logsumexp(0)
+    return out
+
+
+def of_peak_one(log_value):
+    peak = log_value.amax(1, keepdim=True)
+    return log_value - torch.where(peak.isinf(), 0.0, peak)
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    cards=st.lists(st.integers(1, 5), min_size=2, max_size=4),
+    count=st.sampled_from([1, 2, 7]),
+    like=st.booleans(),
+    zeros=st.sampled_from([0.0, 0.3, 0.8]),
+    sharpness=st.sampled_from([1.0, 30.0, 300.0]),
+    alpha=st.sampled_from([1.0, 0.5, 2.0]),
+    kind=st.sampled_from([torch.float64, torch.float32]),
+    one_sum=st.sampled_from([0, 2**20]),
+)
+def test_sums_are_those_of_the_definition(
+    seed, cards, count, like, zeros, sharpness, alpha, kind, one_sum
+):
+    torch.manual_seed(seed)
+    table = sharpness * torch.randn(1 if like else count, *cards, dtype=kind)
+    table[torch.rand(table.shape) < zeros] = -torch.inf
+    table.flatten(1)[:, -1] = 0.0  # a factor that is zero everywhere is refused before
+    table = table.expand(count, *cards)
+    n = [sharpness * torch.randn(count, c, dtype=kind) for c in cards]
+    for cavity in n:
+        cavity[:, 1:][torch.rand(cavity[:, 1:].shape) < zeros / 2] = -torch.inf
+    usual, log_values.ONE_SUM = log_values.ONE_SUM, one_sum
+    try:
+        block = block_of(table, alpha)
+        sums, exact = block.sums(n), block.exact_sums(n)
+    finally:
+        log_values.ONE_SUM = usual
+    # logs of up to some 2000 are added up
+    atol = 2000 * torch.finfo(kind).eps
+    for slot in range(len(cards)):
+        truth = definition(table, alpha, n, slot)
+        assert_close(exact[slot], truth, rtol=4 * torch.finfo(kind).eps, atol=atol)
+        assert_close(of_peak_one(sums[slot]), of_peak_one(truth), rtol=1e-5, atol=2 * atol)
+
+
+def grid(side=6, states=5):
+    at = torch.arange(side * side).view(side, side)
+    i = torch.cat([at[:, :-1].flatten(), at[:-1].flatten()])
+    j = torch.cat([at[:, 1:].flatten(), at[1:].flatten()])
+    torch.manual_seed(0)
+    unary, pair = torch.randn(side * side, states), torch.randn(len(i), states, states)
+
+    def model():
+        with pyro.plate("nodes", side * side):
+            x = pyro.sample("x", dist.Categorical(logits=unary))
+        with pyro.plate("edges", len(i)):
+            pyro.factor("pair", pair[torch.arange(len(i)), x[i], x[j]])
+
+    return model
+
+
+@pytest.mark.parametrize("options", [{}, {"damping": 0.5}, {"schedule": "residual"}])
+def test_messages_and_beliefs_stay_laid_out_for_vectors(options):
+    """Rows of five states would be worked on several times as slowly."""
+    run = pg.BP(grid(), num_steps=3, progress=False, **options)
+    with pytest.warns(ConvergenceWarning):
+        run.run()
+    again = pg.BP(grid(), num_steps=5, progress=False, **options)
+    again.setup()
+    again.load_state_dict(run.state_dict())
+    with pytest.warns(ConvergenceWarning):
+        again.run()
+    for engine in (run, again):
+        for value in [engine.messages[0][0], engine.messages[0][1], engine.beliefs[0]]:
+            assert value.shape[1] == 5 and value.t().is_contiguous()
