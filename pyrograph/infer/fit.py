@@ -31,6 +31,11 @@ def fit(
     """
     if not callable(infer):
         raise OptionError(f"infer={infer!r} is no engine: give a class such as pg.GraphicalSVGD")
+    if isinstance(infer, type) and not hasattr(infer, "run"):
+        raise OptionError(
+            f"infer={infer.__name__} is no engine: it has no run(). A guide such as pg.AutoQBethe "
+            "is made of the model, and fitted by pyro.infer.SVI"
+        )
     if not isinstance(model_args, tuple | list):
         raise OptionError(
             f"model_args is a {type(model_args).__name__}, not a tuple: for one argument write "

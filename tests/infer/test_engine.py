@@ -18,6 +18,7 @@ import pyrograph as pg
 from pyrograph.errors import (
     ConvergenceWarning,
     InferenceError,
+    InvalidProgram,
     NonFiniteDensity,
     OptionError,
     ShapeMismatch,
@@ -713,3 +714,30 @@ def test_a_state_without_its_parts_is_refused_and_nothing_is_taken_over(make):
             make(model, **options).load_state_dict(given)
     engine.load_state_dict(state)
     assert torch.equal(engine.x, other.x)
+
+
+@pytest.mark.parametrize("name", ["BP", "EP", "VMP", "TRW", "QBethe", "DPVI", "SequentialDPVI"])
+def test_an_engine_that_is_not_set_up_says_so(name):
+    def model(y=None):
+        x = pyro.sample("x", dist.Bernoulli(0.3))
+        pyro.sample("y", dist.Normal(x, 1.0), obs=y)
+
+    engine = getattr(pg, name)(model, progress=False)
+    assert not engine.converged and not engine.history
+    assert "0 steps" in engine.status
+    with pytest.raises(InferenceError, match="is not set up"):
+        engine.posterior()
+    for what in ("log_evidence", "evidence_kind"):
+        if hasattr(type(engine), what):
+            with pytest.raises(InferenceError, match="is not set up"):
+                found = getattr(engine, what)
+                found()
+    with pytest.raises(InvalidProgram):
+        engine.run(torch.tensor(math.nan))
+    assert "0 steps" in engine.status
+
+
+@pytest.mark.parametrize("infer", [pg.BBIS, pg.CollapsedBBIS])
+def test_weights_of_an_engine_that_is_not_set_up_are_not_claimed(infer):
+    engine = infer(lambda: pyro.sample("x", dist.Bernoulli(0.3)), progress=False)
+    assert not engine.converged and "0 steps" in engine.status

@@ -10,3 +10,8 @@ from pyrograph.errors import OptionError
 def test_an_engine_that_cannot_be_called_is_refused(infer):
     with pytest.raises(OptionError, match=r"is no engine: .*pg\.GraphicalSVGD"):
         pg.fit(lambda: None, infer=infer)
+
+
+def test_a_guide_is_no_engine():
+    with pytest.raises(OptionError, match=r"AutoQBethe is no engine: .*pyro\.infer\.SVI"):
+        pg.fit(lambda: None, infer=pg.AutoQBethe, progress=False)

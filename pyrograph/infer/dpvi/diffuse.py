@@ -14,8 +14,9 @@ from torch import Tensor
 
 from pyrograph.infer.dpvi.network import Network
 
-#: What the worse half of the particles may add to the bound, in nats.
-LARGE_GAIN = 0.3
+#: What the worse half of the particles may add to the bound, in nats. On the alarm network, with 0
+#: to 30 nodes observed, runs above it missed 40 % of the evidence and more, others at most 22 %.
+LARGE_GAIN = 0.1
 #: Steps of mean field, and how much of the new marginals each takes.
 STEPS, DAMPING = 100, 0.5
 

@@ -236,7 +236,7 @@ class BBIS(Engine):
     @property
     def status(self) -> str:
         """``"converged"``, or what happened."""
-        if not self.is_weighted:
+        if self._graph is not None and not self.is_weighted:
             return "no step was made: the points have equal weights. Call run() or step()."
         return super().status
 

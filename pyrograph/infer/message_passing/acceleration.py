@@ -43,10 +43,10 @@ Messages = list[list[Natural]]
 
 
 def applies_to(network: Network) -> bool:
-    """Whether all nodes are continuous and no factor has alpha = 0: sweeps of mean field climb a
-    bound, which leaps need not."""
+    """Whether all nodes are continuous, and all factors of mean field or none: its sweeps climb a
+    bound, which leaps need not, so that they are looked at."""
     continuous = all(isinstance(family, Continuous) for family in network.families)
-    return continuous and not any(block.is_mean_field for block in network.blocks)
+    return continuous and len({block.is_mean_field for block in network.blocks}) == 1
 
 
 class Acceleration:

@@ -2,10 +2,13 @@
 
 A contraction's residual falls by a steady factor. Where the lowest residual of the last WINDOW
 steps is not clearly below that of the window before, more of the old messages is kept; where it
-grows, at once.
+grows, at once. Sweeps that climb a bound, node after node, are left alone as long as their residual
+falls at every step, however little: damping makes them slower.
 """
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 WINDOW = 40
 #: What the lowest residual of a window must fall below, as a share of the window before.
@@ -17,9 +20,14 @@ LEVELS = (0.0, 0.3, 0.6, 0.8, 0.9)
 
 
 class AutomaticDamping:
-    """The damping in force, and whether all levels have been tried."""
+    """The damping in force, and whether all levels have been tried.
 
-    def __init__(self) -> None:
+    Args:
+        climbs: whether sweeps climb a bound.
+    """
+
+    def __init__(self, climbs: bool = False) -> None:
+        self.climbs = climbs
         self.level = 0
         self.is_exhausted = False
         self._residuals: list[float] = []
@@ -38,7 +46,10 @@ class AutomaticDamping:
         if len(self._residuals) < 2 * WINDOW:
             return False
         before = min(self._residuals[-2 * WINDOW : -WINDOW])
-        if min(self._residuals[-WINDOW:]) < PROGRESS * before:
+        last = self._residuals[-WINDOW:]
+        if min(last) < PROGRESS * before:
+            return False
+        if self.climbs and all(b < a for a, b in pairwise(last)):
             return False
         self._residuals.clear()
         self.is_exhausted = not self.is_raised()

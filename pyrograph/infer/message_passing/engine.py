@@ -29,13 +29,13 @@ from pyrograph.graph import FactorGroup
 from pyrograph.graph.forest import is_forest
 from pyrograph.infer.base import Engine, with_notes
 from pyrograph.infer.message_passing.acceleration import Acceleration, applies_to
+from pyrograph.infer.message_passing.advice import NO_COVARIANCE, NO_EVIDENCE, notes_on, remedy_for
 from pyrograph.infer.message_passing.alphas import Alpha, alpha_of_factors, check_alpha
 from pyrograph.infer.message_passing.build import build
 from pyrograph.infer.message_passing.checkpoint import loaded_messages, saved_messages
 from pyrograph.infer.message_passing.contradictions import refuse_contradictions
 from pyrograph.infer.message_passing.double_loop import DoubleLoop, is_discrete
 from pyrograph.infer.message_passing.evidence import kind_of, log_evidence
-from pyrograph.infer.message_passing.families import Continuous
 from pyrograph.infer.message_passing.implicit import attached, refuse_second_derivatives
 from pyrograph.infer.message_passing.messages import Message
 from pyrograph.infer.message_passing.network import Network
@@ -53,11 +53,6 @@ from pyrograph.posterior.posterior import EvidenceKind
 #: Steps between evaluations of the evidence, which cost about as much as a sweep.
 RECORD = 10
 FEWEST_POINTS = 3
-NO_COVARIANCE = (
-    "messages grew until a covariance has no Cholesky factor in this precision. Use damping=0.5, a "
-    "smaller alpha (pg.PowerEP), double precision, or a tighter prior."
-)
-NO_EVIDENCE = "The evidence is not known while a cavity is improper."
 
 
 class MessagePassing(Engine):
@@ -170,6 +165,7 @@ class MessagePassing(Engine):
             0.0 if settles and damping is None else damping,
             Acceleration(self.tol) if leaps else None,
             self.init is None,
+            self.network.is_mean_field and self.schedule == "sequential",
         )
         self._colours = node_colours(self.graph) if self.schedule == "sequential" else None
         with torch.no_grad():
@@ -256,13 +252,19 @@ class MessagePassing(Engine):
         leap = self._settling.leap(before, self.messages, self.beliefs, height)
         if leap is not None:
             beliefs = self.network.beliefs_of(leap)
-            if is_lost(self.network, self.beliefs, beliefs):
+            if is_lost(self.network, self.beliefs, beliefs) or self._falls(leap, beliefs):
                 self._settling.forget_leaps()
             else:
                 self._settle(leap, beliefs)
         start = self._settling.new_start(float(moved))
         if start is not None:
             self._settle(start, self.network.beliefs_of(start))
+
+    def _falls(self, messages: list[list[Message]], beliefs: list) -> bool:
+        """Whether the bound that sweeps of mean field climb would fall."""
+        if not self.network.is_mean_field:
+            return False
+        return not bool(log_evidence(self.network, messages, beliefs) >= self.log_evidence)
 
     def _settle(self, messages: list[list[Message]], beliefs: list) -> None:
         """Stand at these messages.
@@ -287,7 +289,12 @@ class MessagePassing(Engine):
 
     @property
     def log_evidence(self) -> Tensor:
-        """Eq (66) at the messages as they stand, ``[]``."""
+        """Eq (66) at the messages as they stand, ``[]``.
+
+        Raises:
+            InferenceError: the engine is not set up.
+        """
+        _ = self.graph  # raises where there is none
         return log_evidence(self.network, self.messages, self.beliefs)
 
     def _differentiable_evidence(self) -> Tensor:
@@ -301,7 +308,12 @@ class MessagePassing(Engine):
         return self.log_evidence.detach() + (value - value.detach())
 
     def evidence_kind(self) -> EvidenceKind:
-        """What :attr:`log_evidence` is worth."""
+        """What :attr:`log_evidence` is worth.
+
+        Raises:
+            InferenceError: the engine is not set up.
+        """
+        _ = self.graph  # raises where there is none
         residuals = self._history.get("residual", [math.inf])
         settled = self.converged and residuals[-1] <= self._default_tol
         return kind_of(self.network, self._forest, settled)
@@ -332,44 +344,15 @@ class MessagePassing(Engine):
 
     @property
     def status(self) -> str:
-        lowered = self._settling.milder.note
-        notes = [lowered] if lowered else []
+        if self._graph is None:
+            return super().status
         skipped = self._history.get("skipped", [0.0])[-1]
-        if skipped:
-            notes.append(
-                f"{skipped:.0f} updates of the last step were skipped because a cavity was "
-                "improper (a site of negative precision outweighs the rest): use a smaller alpha "
-                "(pg.PowerEP), or damping=0.5."
-            )
-        for block in self.network.blocks:
-            if isinstance(block, QuadratureFactors) and block.too_coarse is not None:
-                notes.append(
-                    f"The quadrature is too coarse for {block.too_coarse}: on fewer points it "
-                    "finds another mass or variance, so that those of its nodes may be wrong. A "
-                    "spike beside a broad part is the usual cause: choose between them by a "
-                    "discrete site. Or an edge, or a scale far below the width of the beliefs"
-                    f"{'.' if block.tilted.has_checks else ': raise num_points.'}"
-                )
-                break
+        lowered = self._settling.milder.note
+        notes = ([lowered] if lowered else []) + notes_on(self.network, skipped)
         return with_notes(super().status, notes)
 
     def remedy(self) -> str:
-        text = (
-            'Messages still move: raise num_steps, use schedule="sequential" or a fixed damping '
-            "such as 0.5, or a smaller alpha (pg.PowerEP, pg.FractionalBP)."
-        )
-        is_single = self.graph.constant.dtype != torch.float64
-        if is_single and any(isinstance(f, Continuous) for f in self.network.families):
-            text = f"{text} Rounding alone may move them, too: give dtype=torch.float64."
-        for block in self.network.blocks:
-            if isinstance(block, QuadratureFactors) and not block.tilted.has_checks:
-                return (
-                    f"{text} Or the quadrature does not come to rest: {block.local.name(0)} is "
-                    f"integrated in {block.tilted.dim} dimensions with "
-                    f"{block.points_per_dimension} points each, which a factor much narrower than "
-                    "the beliefs falls between. Then raise num_points."
-                )
-        return text
+        return remedy_for(self.network, self.schedule, self.graph.constant.dtype)
 
     # ------------------------------------------------------------------ checkpoints
     def carried(self) -> dict[str, Any]:

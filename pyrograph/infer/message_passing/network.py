@@ -55,6 +55,11 @@ class Network:
         """Whether some integral is approximated."""
         return any(isinstance(block, QuadratureFactors) for block in self.blocks)
 
+    @property
+    def is_mean_field(self) -> bool:
+        """Whether alpha is 0 for all factors."""
+        return all(block.is_mean_field for block in self.blocks)
+
     @cached_property
     def has_zeros(self) -> bool:
         """Whether some state of some scope is excluded."""

@@ -31,6 +31,7 @@ class Settling:
             alphas of factors that have no proper cavity (:mod:`.milder`).
         leaps: how sweeps are accelerated, if they are.
         may_start_again: whether the run began with the first messages, not the user's.
+        climbs: whether sweeps climb a bound.
     """
 
     def __init__(
@@ -40,14 +41,17 @@ class Settling:
         damping: float | None,
         leaps: Acceleration | None,
         may_start_again: bool,
+        climbs: bool,
     ):
         self.graph, self.network = graph, network
         self.fixed = damping
-        self.automatic = AutomaticDamping() if damping is None else None
+        self.climbs = climbs
+        self.automatic = AutomaticDamping(climbs) if damping is None else None
         self.milder = MilderAlphas(network, is_fixed=damping is not None)
         self.leaps = leaps
         self.may_start_again = may_start_again and self.automatic is not None
         self._was_at_mode = False
+        self._began_with = 0.0  # damping at the last start
 
     @property
     def damping(self) -> float:
@@ -103,7 +107,11 @@ class Settling:
         """Messages to start again from where a sweep came upon what is no density."""
         if not self.may_start_again:
             return None
-        return self._mode() or (self._first() if self.automatic.is_raised() else None)
+        messages = self._mode()
+        if messages is not None:
+            return messages
+        has_more = self.automatic.value != self._began_with or self.automatic.is_raised()
+        return self._first(True) if has_more else None
 
     @torch.no_grad()
     def _mode(self) -> Messages | None:
@@ -115,16 +123,19 @@ class Settling:
         if messages is not None:
             self.forget_leaps()
             self.milder.forget()
-            self.automatic = AutomaticDamping()
+            self.automatic = AutomaticDamping(self.climbs)
+            self._began_with = self.automatic.value
         return messages
 
     @torch.no_grad()
-    def _first(self) -> Messages | None:
-        """The first messages, where factors are integrated by quadrature."""
-        if not self.network.has_quadrature:
+    def _first(self, after_error: bool = False) -> Messages | None:
+        """The first messages. Sweeps that run away without an error do so from everywhere, but
+        where factors are integrated by quadrature."""
+        if not (self.network.has_quadrature or after_error):
             return None
         self.forget_leaps()
         self.milder.forget()
+        self._began_with = self.automatic.value
         for block in self.network.blocks:
             if isinstance(block, QuadratureFactors):
                 block.forget_grid()
@@ -137,6 +148,7 @@ class Settling:
             **(self.automatic.carried() if self.automatic else {}),
             "acceleration": self.leaps.carried() if self.leaps else {},
             "was_at_mode": self._was_at_mode,
+            "began_with": self._began_with,
             "milder": self.milder.carried(),
         }
 
@@ -148,3 +160,4 @@ class Settling:
             self.leaps.restore(state["acceleration"], self.graph.constant)
         self.milder.restore(state.get("milder", {}))
         self._was_at_mode = bool(state.get("was_at_mode", False))
+        self._began_with = float(state.get("began_with", 0.0))

@@ -31,8 +31,9 @@ from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 SCHEDULES = ("parallel", "sequential", "residual")
 #: Residual schedule: messages that change by at least this share of the largest change are sent.
 URGENT = 0.3
-#: Largest number of halvings of a step that would make a belief improper.
-HALVINGS = 40
+#: Shortest step, as a power of the dtype's precision, where longer ones make a belief improper:
+#: what shorter ones move is lost to rounding.
+SHORTEST = 0.75
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Swept:
     Attributes:
         messages: by block and port; beliefs: by family.
         moved: ``[]`` largest change of a log message, or of a belief in its own widths.
+        is_cut: whether steps had to be shorter for beliefs to stay proper.
         skipped: by block, ``[E]`` whether an improper cavity forbade the update; None where there
             are none.
     """
@@ -49,6 +51,7 @@ class Swept:
     messages: Messages
     beliefs: list
     moved: Tensor
+    is_cut: bool
     skipped: list[Tensor | None]
 
     @property
@@ -59,8 +62,9 @@ class Swept:
 
     @property
     def residual(self) -> Tensor:
-        """``[]``: what moved; a factor that was passed over has not come to rest."""
-        return torch.maximum(self.moved, self.num_skipped)
+        """``[]``: what moved; a factor that was passed over has not come to rest, nor have
+        messages that may not go where they want to."""
+        return torch.maximum(self.moved, self.num_skipped + float(self.is_cut))
 
 
 def node_colours(graph: FactorGraph) -> list[Tensor]:
@@ -123,7 +127,7 @@ class Sweep:
             parts.append(part)
         moved = torch.stack([part.moved for part in parts]).amax()
         skipped = [_any(flags) for flags in zip(*(part.skipped for part in parts), strict=True)]
-        return Swept(messages, beliefs, moved, skipped)
+        return Swept(messages, beliefs, moved, any(part.is_cut for part in parts), skipped)
 
     def _send(self, messages: Messages, beliefs: list, nodes: Tensor | None) -> Swept:
         """New messages, into the chosen nodes or all."""
@@ -155,7 +159,7 @@ class Sweep:
         for family, old, new in zip(self.network.families, beliefs, after, strict=True):
             if isinstance(family, Continuous):
                 largest_move = torch.maximum(largest_move, movement(old, new).amax() / length)
-        return Swept(moved, after, largest_move, skipped)
+        return Swept(moved, after, largest_move, length < self.eta, skipped)
 
     def _step(
         self,
@@ -167,7 +171,8 @@ class Sweep:
         """Messages and beliefs towards those found, as far as beliefs that were proper stay so and
         expectations finite; and how far that is."""
         length = self.eta
-        for _ in range(HALVINGS):
+        precision = torch.finfo(self.graph.dtype).eps
+        while length >= min(self.eta, precision**SHORTEST):
             moved = [
                 [damped(a, b, length, c) for a, b, c in zip(old, new, only, strict=True)]
                 for old, new, only in zip(messages, found, chosen, strict=True)
@@ -178,7 +183,8 @@ class Sweep:
             length /= 2
         raise InferenceError(
             "no step keeps all beliefs proper: messages pull the precision of a node below 0. Use "
-            "a smaller alpha (pg.PowerEP), or give the node a tighter prior."
+            'schedule="sequential", damping=0.9 or a smaller alpha (pg.PowerEP), or give the node '
+            "a tighter prior."
         )
 
     def _chosen(self, block: Block, port: int, nodes: Tensor | None) -> Tensor | None:

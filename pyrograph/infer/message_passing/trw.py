@@ -215,6 +215,7 @@ class TRW(BP):
     @property
     def log_evidence(self) -> Tensor:
         """The bound above; with Gaussian factors eq (66), which is one at a fixed point."""
+        _ = self.graph  # raises where there is none
         if self._is_gaussian:
             return super().log_evidence
         total = self.network.constant
@@ -229,6 +230,7 @@ class TRW(BP):
         return any(isinstance(block, QuadraticFactors) for block in self.network.blocks)
 
     def evidence_kind(self) -> EvidenceKind:
+        _ = self.graph  # raises where there is none
         residual = self._history.get("residual", [math.inf])[-1]
         settled = self.converged and residual <= self._default_tol
         if self._forest and settled and bool((self.mu > 1 - SLACK).all()):

@@ -1,0 +1,62 @@
+"""What a run says about itself, and what to do about it."""
+
+from __future__ import annotations
+
+import torch
+
+from pyrograph.infer.message_passing.families import Continuous
+from pyrograph.infer.message_passing.network import Network
+from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
+
+NO_COVARIANCE = (
+    "messages grew until a covariance has no Cholesky factor in this precision. Use damping=0.5, a "
+    "smaller alpha (pg.PowerEP), double precision, or a tighter prior."
+)
+NO_EVIDENCE = "The evidence is not known while a cavity is improper."
+
+
+def notes_on(network: Network, skipped: float) -> list[str]:
+    """Sentences on what was not done as it should be.
+
+    Args:
+        skipped: updates of the last step that were passed over.
+    """
+    notes = []
+    if skipped:
+        notes.append(
+            f"{skipped:.0f} updates of the last step were skipped because a cavity was "
+            "improper (a site of negative precision outweighs the rest): use a smaller alpha "
+            "(pg.PowerEP), or damping=0.5."
+        )
+    for block in network.blocks:
+        if isinstance(block, QuadratureFactors) and block.too_coarse is not None:
+            notes.append(
+                f"The quadrature is too coarse for {block.too_coarse}: on fewer points it "
+                "finds another mass or variance, so that those of its nodes may be wrong. A "
+                "spike beside a broad part is the usual cause: choose between them by a "
+                "discrete site. Or an edge, or a scale far below the width of the beliefs"
+                f"{'.' if block.tilted.has_checks else ': raise num_points.'}"
+            )
+            break
+    return notes
+
+
+def remedy_for(network: Network, schedule: str, dtype: torch.dtype) -> str:
+    """What to do where messages still move, but for what is done already."""
+    ways = ["raise num_steps"]
+    if schedule != "sequential":
+        ways.append('use schedule="sequential"')
+    if not network.is_mean_field:
+        ways += ["use a fixed damping such as 0.5", "use a smaller alpha (pg.PowerEP)"]
+    text = f"Messages still move: {', or '.join(ways)}."
+    if dtype != torch.float64 and any(isinstance(f, Continuous) for f in network.families):
+        text = f"{text} Rounding alone may move them, too: give dtype=torch.float64."
+    for block in network.blocks:
+        if isinstance(block, QuadratureFactors) and not block.tilted.has_checks:
+            return (
+                f"{text} Or the quadrature does not come to rest: {block.local.name(0)} is "
+                f"integrated in {block.tilted.dim} dimensions with "
+                f"{block.points_per_dimension} points each, which a factor much narrower than "
+                "the beliefs falls between. Then raise num_points."
+            )
+    return text
