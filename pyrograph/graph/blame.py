@@ -88,7 +88,13 @@ def _tells_of_no_derivative(error: RuntimeError) -> bool:
 
 
 def log_prob_by_statement(graph: FactorGraph, values: Mapping[str, Tensor]) -> dict[str, float]:
-    """Log density of every statement at one point: all elements at once, then sums.
+    """Log density of every statement at one point, see :func:`statement_sums`."""
+    names = [s.name for s in graph._reading.statements]
+    return dict(zip(names, statement_sums(graph, values).tolist(), strict=True))
+
+
+def statement_sums(graph: FactorGraph, values: Mapping[str, Tensor]) -> Tensor:
+    """Log densities of the statements, in order: all elements at once, then sums.
 
     Args:
         values: one tensor per free site, ``[*batch, *event]`` in the graph's space.
@@ -103,4 +109,4 @@ def log_prob_by_statement(graph: FactorGraph, values: Mapping[str, Tensor]) -> d
         sizes = torch.tensor([int((s.ids != 0).sum()) for s in statements], device="cpu")
         owner = torch.arange(len(statements), device="cpu").repeat_interleave(sizes)
         sums = sums.index_add(0, owner, elements)
-    return {s.name: total for s, total in zip(statements, sums.tolist(), strict=True)}
+    return sums

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 
@@ -14,16 +15,17 @@ from torch import Tensor
 from pyrograph.errors import (
     InvalidProgram,
     OptionError,
+    PyrographWarning,
     RandomDrawError,
     StructureError,
     VerificationError,
 )
-from pyrograph.graph.blame import log_prob_by_statement
+from pyrograph.graph.blame import log_prob_by_statement, statement_sums
 from pyrograph.graph.factor_graph import FactorGraph
 from pyrograph.trace.plain_run import Point, log_probs_at, plain_run
 from pyrograph.trace.program import Reading, read_program, text_decides
 from pyrograph.trace.rules.fallback import replay_dense
-from pyrograph.trace.sites import enumeration, name_of, tensor_of
+from pyrograph.trace.sites import bounds_of, enumeration, name_of, parts_of, support_of, tensor_of
 
 #: Runs of a program that draws random numbers outside ``pyro.sample``, or prints latents: do they
 #: matter?
@@ -32,6 +34,10 @@ REPEATS = 16
 LISTED = 5
 #: Rounding of a log density that changes nothing.
 HARMLESS = 1e-3
+#: Multiples of a log density that are differentiated: a backward that clips is not linear.
+SCALES = (1.0, 2.0**20)
+#: Gradients are this much less precise than densities.
+GRADIENT_SLACK = 100.0
 
 
 def trace_graph(
@@ -57,7 +63,9 @@ def trace_graph(
         verify: compare the graph with Pyro's own log density at a second point, with discrete sites
             in other states where they have some; at several, if the program prints latents.
 
-    ``.detach()`` inside the program is not seen: gradients are those of the plain function.
+    ``.detach()`` inside the program is not seen, nor what the ``backward`` of a
+    ``torch.autograd.Function`` does: gradients are those of the plain function, of what ``forward``
+    computes. With ``verify`` a ``PyrographWarning`` tells of a Function whose gradient is another.
 
     Raises:
         StructureError: (a subclass) the structure cannot be read; the text says what to write.
@@ -66,8 +74,14 @@ def trace_graph(
     """
     _refuse_arguments(model, model_args, model_kwargs)
     args, kwargs, held = tuple(model_args), dict(model_kwargs or {}), _held(fixed)
-    with _CheckHeld(held):
-        point = plain_run(model, args, kwargs, held, unconstrained)
+    with _CheckHeld(held) as checked:
+        try:
+            point = plain_run(model, args, kwargs, held, unconstrained)
+        except InvalidProgram:
+            if not checked.moving:
+                raise
+            checked.is_waived = True  # few draws of the prior have a support that holds the value
+            point = plain_run(model, args, kwargs, held, unconstrained)
     apart_from = point.values if verify else None
     reading = read_program(model, args, kwargs, held, unconstrained, differentiable, apart_from)
     _same_sites({s.name: s.shape for s in reading.sites}, point)
@@ -76,17 +90,20 @@ def trace_graph(
         graph = graph.to(graph.device)
     if verify:
         _verify(graph, point, reading)
+
+        def density(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            return log_probs_at(model, args, kwargs, values)
+
         if reading.random_draws:  # some only start parameters
-            _refuse_random(
-                lambda: log_probs_at(model, args, kwargs, point.values),
-                reading.random_draws,
-            )
+            _refuse_random(lambda: density(point.values), reading.random_draws)
         if reading.printed:
 
             def run(last: Point) -> Point:
                 return plain_run(model, args, kwargs, held, unconstrained, last.values)
 
             _refuse_text(graph, run, point, reading)
+        if reading.functions and not all(site.is_discrete for site in graph.free_sites):
+            _warn_of_functions(graph, reading, density, point)
     return graph
 
 
@@ -129,11 +146,18 @@ def _held(fixed: object) -> dict[str, Tensor]:
 
 
 class _CheckHeld(Messenger):
-    """Refuses what is no value of its site, before the program computes with it."""
+    """Refuses what is no value of its site, before the program computes with it.
+
+    Attributes:
+        moving: sites whose support, another at other draws, did not hold the value.
+        is_waived: whether such a site is taken as it is.
+    """
 
     def __init__(self, held: Mapping[str, Tensor]) -> None:
         super().__init__()
-        self.held = held
+        self.held, self.is_waived = held, False
+        self.moving: set[str] = set()
+        self._outside: dict[str, list[Tensor]] = {}  # limits of a support without the value
 
     def _pyro_sample(self, msg: dict) -> None:
         if msg["name"] not in self.held or msg["is_observed"]:
@@ -146,16 +170,67 @@ class _CheckHeld(Messenger):
                 f'fixed["{msg["name"]}"] has dtype {value.dtype}; {site} takes whole numbers, of '
                 f"{states.dtype}: convert with .long()."
             )
+        if self.is_waived and msg["name"] in self.moving:
+            for part in parts_of(fn):  # made in this run, as its support is
+                part._validate_args = False
         if getattr(fn, "_validate_args", False):
             try:
                 fn._validate_sample(value)
-            except ValueError as error:  # the support may hold the value at another draw
+            except ValueError as error:
+                limits = bounds_of(support_of(fn))
+                before = self._outside.setdefault(msg["name"], limits)
+                if not all(map(torch.equal, before, limits)):
+                    self.moving.add(msg["name"])
                 raise ValueError(
                     f'fixed["{msg["name"]}"] is no value of {site}: {error} Hold the site at a '
                     f"value of its support."
                 ) from error
 
 
+def _warn_of_functions(
+    graph: FactorGraph, reading: Reading, run: Callable[..., dict[str, Tensor]], point: Point
+) -> None:
+    """Tells of Functions where the program's gradient is not that of its log density.
+
+    Args:
+        run: the program's log densities by statement, at values of its latent sites.
+    """
+    free = {s.name: point.free[s.name].detach().clone() for s in graph.free_sites}
+    moved = [free[s.name].requires_grad_() for s in graph.free_sites if not s.is_discrete]
+
+    def gradients(total: Tensor) -> Tensor:
+        found = []
+        for scale in SCALES:
+            grads = torch.autograd.grad(
+                total * scale, moved, retain_graph=True, materialize_grads=True
+            )
+            found += [g.reshape(-1).double() / scale for g in grads]
+        return torch.cat(found)
+
+    try:
+        with torch.enable_grad():
+            rows = graph.constrain({name: value[None] for name, value in free.items()})
+            log_probs = run(point.values | {name: value[0] for name, value in rows.items()})
+            sums = zip(reading.statements, statement_sums(graph, free), strict=True)
+            theirs = gradients(sum(log_probs.values()))
+            ours = gradients(sum(total for s, total in sums if s.name in log_probs))
+    except RuntimeError:  # the program has no gradient
+        return
+    finite = theirs.isfinite()
+    limit = GRADIENT_SLACK * _precision(graph.lowest_precision) * (1.0 + theirs[finite].norm())
+    if not bool((ours - theirs)[finite].norm() <= limit):
+        warnings.warn(
+            f"the program's gradient at a second point is not that of its log density, which is "
+            f"the graph's: a torch.autograd.Function has a backward of its own "
+            f"({'; '.join(reading.functions)}), and graphs differentiate what its forward "
+            f"computes. Densities are right. For an engine that uses gradients write, in plain "
+            f"operations, a function that has the gradient you mean.",
+            PyrographWarning,
+            stacklevel=3,
+        )
+
+
+@torch.no_grad()
 def _refuse_random(run: Callable[[], dict[str, Tensor]], random_draws: tuple[str, ...]) -> None:
     """Whether the program has one density at one point, run again and again."""
     first = run()

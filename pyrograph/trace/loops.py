@@ -7,7 +7,8 @@ too, takes log densities then), are stacked along a new leading axis, and take o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import pyro.distributions as dist
 import torch
@@ -38,14 +39,23 @@ def _parameters(fn: object) -> dict[str, Tensor]:
     return {name: getattr(fn, name) for name in names}
 
 
+class Waiting(NamedTuple):
+    """A statement by its place among all statements."""
+
+    place: int
+    fn: Any
+    parameters: dict[str, Tensor]
+    value: Tensor
+
+
 class LoopStatements:
-    """Statements that wait for their likes, by their place among all statements."""
+    """Statements that wait for their likes."""
 
     def __init__(self) -> None:
-        self._waiting: dict[tuple, list[tuple[int, object, dict[str, Tensor], Tensor]]] = {}
+        self._waiting: dict[tuple, list[Waiting]] = {}
 
     def take(self, place: int, msg: dict) -> bool:
-        """Whether the statement will be answered by :meth:`log_probs`."""
+        """Whether the statement will be in one of the :meth:`groups`."""
         fn, value = msg["fn"], msg["value"]
         plain = msg["mask"] is None and isinstance(msg["scale"], (int, float)) and msg["scale"] == 1
         if type(fn) not in PARAMETERS or not plain or msg["args"] or msg["kwargs"]:
@@ -60,16 +70,22 @@ class LoopStatements:
             shape,
             *((n, p.shape, p.dtype) for n, p in parameters.items()),
         )
-        self._waiting.setdefault(key, []).append((place, fn, parameters, value))
+        self._waiting.setdefault(key, []).append(Waiting(place, fn, parameters, value))
         return True
 
-    def log_probs(self) -> Iterator[tuple[int, Tensor]]:
-        """``(place, log density)`` of every statement taken."""
-        for waiting in self._waiting.values():
-            places, fns, parameters, values = zip(*waiting, strict=True)
-            if len(places) < LOOP_STATEMENTS:
-                yield from ((k, f.log_prob(v)) for k, f, v in zip(places, fns, values, strict=True))
-                continue
-            stacked = {n: torch.stack([p[n] for p in parameters]) for n in parameters[0]}
-            together = type(fns[0])(**stacked, validate_args=False).log_prob(torch.stack(values))
-            yield from zip(places, together.unbind(0), strict=True)
+    def groups(self) -> Iterator[list[Waiting]]:
+        """The statements taken: those that are worth it together, others one by one."""
+        for alike in self._waiting.values():
+            if len(alike) < LOOP_STATEMENTS:
+                yield from ([one] for one in alike)
+            else:
+                yield alike
+
+
+def log_probs(group: list[Waiting]) -> Iterable[Tensor]:
+    """Log densities of one group's statements."""
+    if len(group) == 1:
+        return [group[0].fn.log_prob(group[0].value)]
+    stacked = {n: torch.stack([w.parameters[n] for w in group]) for n in group[0].parameters}
+    together = type(group[0].fn)(**stacked, validate_args=False)
+    return together.log_prob(torch.stack([w.value for w in group])).unbind(0)

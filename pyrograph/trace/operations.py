@@ -51,6 +51,7 @@ from pyrograph.trace.rules.reductions import (
 from pyrograph.trace.rules.refusals import (
     CONTROL,
     refuse_control_flow,
+    refuse_ctc_loss,
     refuse_least_squares,
     refuse_reinterpretation,
     refuse_shape,
@@ -62,6 +63,7 @@ from pyrograph.trace.rules.rewrites import (
     bucketize,
     distances,
     dot,
+    embedding_bag,
     lerp,
     median,
     mm,
@@ -135,6 +137,8 @@ def handler_of(func: Any) -> Handler:
         aten._cdist_forward.default: rerun(distances),
         aten._pdist_forward.default: rerun(pair_distances),
         aten.median.default: rerun(median),
+        aten._embedding_bag.default: embedding_bag,
+        aten._embedding_bag_forward_only.default: embedding_bag,
         aten.bincount.default: bincount,
         aten.addcmul.default: rerun(addcmul),
         aten.addcdiv.default: rerun(addcdiv),
@@ -143,6 +147,8 @@ def handler_of(func: Any) -> Handler:
         aten.bucketize.Tensor: rerun(bucketize),
         aten.view.dtype: refuse_reinterpretation,
         aten.linalg_lstsq.default: refuse_least_squares,
+        aten._ctc_loss.default: refuse_ctc_loss,
+        aten._ctc_loss.Tensor: refuse_ctc_loss,
     }
     if func.namespace == "prims":
         return undo_prim

@@ -9,12 +9,16 @@ import pyro
 import torch
 
 _OWN = os.path.dirname(os.path.dirname(__file__))
+_READER = os.path.join(os.path.dirname(__file__), "program.py")
 _OTHERS = os.path.dirname(torch.__file__), os.path.dirname(pyro.__file__)
 
 
 def program_line() -> str | None:
-    """File, number and text of the innermost line that is not a library's."""
+    """File, number and text of the innermost line that is not a library's; None when the program
+    has run, and only its caller is left."""
     for frame in reversed(traceback.extract_stack()):
+        if frame.filename == _READER and frame.name == "_read_program":
+            return None
         if not frame.filename.startswith((_OWN, *_OTHERS, "<")):
             line = f" `{frame.line.strip()}`" if frame.line else ""
             return f"{os.path.basename(frame.filename)}:{frame.lineno}{line}"

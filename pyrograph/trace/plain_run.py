@@ -6,7 +6,8 @@ difference, a matrix that is not positive definite) another one is tried.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +27,14 @@ from pyrograph.errors import (
     SubsampleError,
     UnsupportedOperation,
 )
-from pyrograph.trace.sites import draw_apart, is_latent, support_of, tensor_of, transform_of
+from pyrograph.trace.sites import (
+    draw_apart,
+    is_latent,
+    refuse_flow,
+    support_of,
+    tensor_of,
+    transform_of,
+)
 
 #: Draws from the prior that are tried before a program is given up.
 PRIOR_DRAWS = 20
@@ -90,6 +98,26 @@ def refuse_empty_plate(msg: dict) -> None:
             f"in it out where there are no elements: if size > 0, then with pyro.plate("
             f'"{name}", size).'
         )
+
+
+@contextmanager
+def validation_off() -> Iterator[None]:
+    """Nothing validates meanwhile.
+
+    Neither distributions made now, even if the program asks them to, nor those made before, whose
+    ``expand`` may have pinned it.
+    """
+    base = torch.distributions.Distribution
+    init, validate = base.__init__, base._validate_sample
+
+    def without_validation(self, *args, **kwargs):
+        init(self, *args[:2], **{**kwargs, "validate_args": False})
+
+    base.__init__, base._validate_sample = without_validation, lambda self, value: None
+    try:
+        yield
+    finally:
+        base.__init__, base._validate_sample = init, validate
 
 
 class _Draw(Messenger):
@@ -205,7 +233,7 @@ def _run_once(model: Callable, args: tuple, kwargs: dict, drawing: _Draw) -> Poi
     try:
         with torch.no_grad(), drawing:
             trace = poutine.trace(model).get_trace(*args, **kwargs)
-            trace.compute_log_prob()
+            _score(trace)
             drawing.trace = trace
     except RuntimeError as error:
         if "does not require grad" not in str(error):
@@ -216,6 +244,23 @@ def _run_once(model: Callable, args: tuple, kwargs: dict, drawing: _Draw) -> Poi
         ) from error
     values = {name: trace.nodes[name]["value"] for name in drawing.free}
     return Point(values, drawing.free, _log_probs(trace) | drawing.log_jacobians)
+
+
+def _score(trace: poutine.Trace) -> None:
+    """Pyro's log densities, in the trace.
+
+    Raises:
+        UnsupportedSite: a latent site has one only where it was drawn.
+    """
+    try:
+        trace.compute_log_prob()
+    except (KeyError, NotImplementedError) as error:
+        for name, site in trace.nodes.items():  # scored in this order
+            if site["type"] == "sample" and "log_prob" not in site:
+                if not site["is_observed"]:
+                    refuse_flow(site["fn"], name, error)
+                break
+        raise
 
 
 def _refuse_endless_data(trace: poutine.Trace) -> None:
@@ -247,8 +292,8 @@ def log_probs_at(
     model: Callable, args: tuple, kwargs: dict, values: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """Pyro's log densities of all statements at values of the latent sites."""
-    with torch.no_grad():
-        held = poutine.condition(model, data=dict(values))
+    held = poutine.condition(model, data=dict(values))
+    with validation_off():  # the values have been checked where they must be
         trace = poutine.trace(held).get_trace(*args, **kwargs)
         trace.compute_log_prob()
     return _log_probs(trace)

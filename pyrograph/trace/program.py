@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import pyro
 import torch
@@ -28,11 +27,13 @@ from pyrograph.errors import (
     StructureError,
     UnsupportedOperation,
 )
-from pyrograph.trace.loops import LoopStatements
-from pyrograph.trace.plain_run import check_fixed, refuse_unscored, retried
+from pyrograph.trace.loops import LoopStatements, log_probs
+from pyrograph.trace.own_backward import functions_watched
+from pyrograph.trace.plain_run import check_fixed, refuse_unscored, retried, validation_off
 from pyrograph.trace.record import Recorder, recording
 from pyrograph.trace.sites import (
     Site,
+    bounds_of,
     delta_density,
     draw_apart,
     enumeration,
@@ -68,6 +69,7 @@ class Reading:
         constrained: ids of every free site's value in the program's space.
         random_draws: where the program drew constants outside ``pyro.sample``.
         printed: which latents became text, and where.
+        functions: which ``torch.autograd.Function``s of its own latents went through, and where.
     """
 
     sites: tuple[Site, ...]
@@ -78,26 +80,7 @@ class Reading:
     constrained: dict[str, Tensor]
     random_draws: tuple[str, ...]
     printed: tuple[str, ...]
-
-
-@contextmanager
-def _validation_off() -> Iterator[None]:
-    """Nothing validates meanwhile: it would read latents in Python, and the plain run has done so.
-
-    Neither distributions made now, even if the program asks them to, nor those made before, whose
-    ``expand`` may have pinned it.
-    """
-    base = torch.distributions.Distribution
-    init, validate = base.__init__, base._validate_sample
-
-    def without_validation(self, *args, **kwargs):
-        init(self, *args[:2], **{**kwargs, "validate_args": False})
-
-    base.__init__, base._validate_sample = without_validation, lambda self, value: None
-    try:
-        yield
-    finally:
-        base.__init__, base._validate_sample = init, validate
+    functions: tuple[str, ...]
 
 
 class ProgramReader(Messenger):
@@ -180,7 +163,7 @@ class ProgramReader(Messenger):
         fn, rec = msg["fn"], self.recorder
         with self._looking_at(fn):
             support = support_of(fn, msg["name"])
-            latent_support = any(rec.is_latent(v) for v in vars(_innermost(support)).values())
+            latent_support = any(rec.is_latent(bound) for bound in bounds_of(support))
             self.sites.append(
                 Site(
                     name=msg["name"],
@@ -217,8 +200,12 @@ class ProgramReader(Messenger):
 
     def finish(self) -> None:
         """Fill in the log densities that waited for their likes."""
-        for k, log_prob in self.loops.log_probs():
-            self.statements[k] = (self.statements[k][0], log_prob)
+        for group in self.loops.groups():
+            names = [self.statements[waiting.place][0] for waiting in group]
+            self.recorder.statement = names[0]  # a refusal names it
+            for waiting, name, log_prob in zip(group, names, log_probs(group), strict=True):
+                self.statements[waiting.place] = (name, log_prob)
+        self.recorder.statement = None
 
 
 def _of_text(recorder: Recorder, error: Exception) -> ControlFlowError | None:
@@ -235,12 +222,6 @@ def text_decides(what: str, printed: tuple[str, ...]) -> ControlFlowError:
         f"printed, but not looked up or compared: the graph must not depend on a latent's value. "
         f"Use torch.where for a choice and tensor indexing for a lookup."
     )
-
-
-def _innermost(support: Any) -> Any:
-    while hasattr(support, "base_constraint"):
-        support = support.base_constraint
-    return support
 
 
 def read_program(
@@ -301,7 +282,12 @@ def _read_program(
     last: list[str | None],
 ) -> Reading:
     """One attempt; ``last[0]`` is left at the last statement that was read."""
-    with pyro.validation_enabled(False), _validation_off(), recording(differentiable) as recorder:
+    with (
+        pyro.validation_enabled(False),
+        validation_off(),  # it would read latents in Python, and the plain run has done so
+        recording(differentiable) as recorder,
+        functions_watched(recorder) as functions,
+    ):
         reader = ProgramReader(recorder, fixed, unconstrained, apart_from)
         try:
             with reader:
@@ -338,4 +324,5 @@ def _read_program(
         constrained={n: renumber(ids) for n, ids in constrained.items()},
         random_draws=tuple(recorder.random_draws),
         printed=tuple(recorder.printed),
+        functions=tuple(f"{name} {place}" for name, place in functions.items()),
     )

@@ -36,6 +36,7 @@ from pyrograph.trace.fused import fused_kernels_off
 from pyrograph.trace.operations import handler_of, sparse_handler_of
 from pyrograph.trace.places import program_line
 from pyrograph.trace.python_reads import PythonReads, memory_watched
+from pyrograph.trace.shadow import Shadow
 from pyrograph.trace.tape import Operand, Rule, Step
 
 #: Ids one operation may read, all its blocks together; 1 GB of memory at the limit.
@@ -62,39 +63,6 @@ def _rows(arranged: Tensor, num_core: int) -> Tensor:
         for k in range(blocks):
             arranged = arranged.narrow(k, 0, 1)
     return arranged.reshape(-1, *core)
-
-
-class Shadow:
-    """Ids of the elements of one storage; ``first`` when one step filled all of it in order.
-
-    Keeps the tensor alive: a freed storage's address could be used again.
-    """
-
-    __slots__ = ("_ids", "first", "item_bytes", "level", "mixed", "numel", "tensor")
-
-    def __init__(self, t: Tensor, level: int, numel: int, first: int | None = None):
-        self.tensor, self.item_bytes, self.numel = t, t.element_size(), numel
-        self.level, self.first = level, first
-        self.mixed = first is None
-        self._ids: Tensor | None = None
-
-    @property
-    def ids(self) -> Tensor:
-        if self._ids is None:
-            if self.first is None:
-                self._ids = torch.zeros(self.numel, dtype=torch.int64, device=self.tensor.device)
-            else:
-                step = -1 if self.first < 0 else 1
-                last = self.first + step * self.numel
-                self._ids = torch.arange(self.first, last, step, device=self.tensor.device)
-        return self._ids
-
-    def overwrite(self, view: Tensor, ids: Tensor | int) -> None:
-        """New ids under ``view``; copies first, since earlier steps keep the old ones."""
-        fresh = self.ids.clone()
-        target = fresh.as_strided(view.size(), view.stride(), view.storage_offset())
-        target.copy_(ids) if isinstance(ids, Tensor) else target.fill_(ids)
-        self._ids, self.first, self.mixed = fresh, None, True
 
 
 class Recorder(TorchDispatchMode):
@@ -244,8 +212,9 @@ class Recorder(TorchDispatchMode):
                     f"Write the statement with sparse indices instead of dense matrices."
                 )
             core = view.shape[view.dim() - num_core :]
-            ids = view.reshape(-1, *core).cpu()
-            if not self._shadows[t.untyped_storage()._cdata].mixed or not bool((ids == 0).any()):
+            shadow = self._shadows[t.untyped_storage()._cdata]
+            ids = shadow.read(view.reshape(-1, *core).cpu())
+            if not shadow.mixed or not bool((ids == 0).any()):
                 return Operand(ids, None, dtype or t.dtype)
         return Operand(ids, *self._constants(t, arrange, num_core, dtype))
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from pyro.distributions import Delta
 from torch import Tensor
-from torch.distributions import Distribution, biject_to, constraints
+from torch.distributions import Distribution, TransformedDistribution, biject_to, constraints
 
 from pyrograph.errors import UnsupportedSite
 
@@ -202,7 +202,7 @@ def left_as_it_is(fn: object) -> Iterator[None]:
 
     Kept, it would be a constant: latents are not followed there.
     """
-    before = [(part, set(vars(part))) for part in _parts(fn)]
+    before = [(part, set(vars(part))) for part in parts_of(fn)]
     try:
         yield
     finally:
@@ -211,13 +211,29 @@ def left_as_it_is(fn: object) -> Iterator[None]:
                 del vars(part)[name]
 
 
-def _parts(fn: object) -> Iterator[Distribution]:
+def parts_of(fn: object) -> Iterator[Distribution]:
     """A distribution and those that it is made of."""
     yield fn
     for value in list(vars(fn).values()):
         for part in value if isinstance(value, (list, tuple)) else (value,):
             if isinstance(part, Distribution):
-                yield from _parts(part)
+                yield from parts_of(part)
+
+
+def refuse_flow(fn: object, name: str, error: Exception) -> None:
+    """Raise for a flow that only remembers where its own draws came from.
+
+    Raises:
+        UnsupportedSite: the distribution has a transform, any of which may be without inverse.
+    """
+    flows = [part for part in parts_of(fn) if isinstance(part, TransformedDistribution)]
+    if flows:
+        transforms = ", ".join(type(t).__name__ for flow in flows for t in flow.transforms)
+        raise UnsupportedSite(
+            f'site "{name}" ({transforms} of {name_of(flows[0].base_dist)}) has a density at its '
+            f"own draws only: a transform has no inverse. Draw from the base distribution and "
+            f'transform in the model: {name} = flow(pyro.sample("{name}", base)).'
+        ) from error
 
 
 def enumeration(fn: object) -> Tensor | None:
@@ -232,7 +248,7 @@ def enumeration(fn: object) -> Tensor | None:
 
 
 def support_of(fn: object, name: str | None = None) -> constraints.Constraint:
-    """A distribution's support; that of a mixture is its components'.
+    """A distribution's support; that of a mixture is its components'. A finite one is discrete.
 
     Raises:
         UnsupportedSite: it says none.
@@ -248,7 +264,25 @@ def support_of(fn: object, name: str | None = None) -> constraints.Constraint:
         ) from error
     while type(support).__name__ == "MixtureSameFamilyConstraint":
         support = support.base_constraint
+    if _is_list(fn, support):
+        support = copy.copy(support)
+        support.is_discrete = True
     return support
+
+
+def _is_list(fn: object, support: constraints.Constraint) -> bool:
+    """Whether a support is a finite list of values without saying so, as that of Pyro's matchings.
+
+    Empirical says that it is the real line, and its list may name a value twice: believed.
+    """
+    return fn.has_enumerate_support and not support.is_discrete and support is not constraints.real
+
+
+def bounds_of(support: constraints.Constraint) -> list[Tensor]:
+    """The tensors by which a support is limited."""
+    while hasattr(support, "base_constraint"):
+        support = support.base_constraint
+    return [bound for bound in vars(support).values() if isinstance(bound, Tensor)]
 
 
 def tensor_of(value: object) -> Tensor:

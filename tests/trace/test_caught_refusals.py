@@ -91,3 +91,43 @@ def test_errors_that_are_no_refusals_may_be_caught():
     normal = dist.Normal(torch.tensor(0.0), 1.0).log_prob
     expected = normal(torch.tensor([0.25, -1.0])).sum() + normal(torch.tensor(1.75))
     torch.testing.assert_close(graph.log_prob({"x": torch.tensor([0.25, -1.0])}), expected)
+
+
+# ---------------------------------------------------------------------- what a refusal says
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_refusal_by_a_density_taken_at_the_end_names_its_statement(count):
+    """Densities of small statements wait until the program has run; its lines are over then."""
+
+    def model():
+        x = pyro.sample("sparse", dist.Poisson(torch.ones(count), is_sparse=True))
+        a = pyro.sample("fine", dist.Normal(0.0, 1.0))
+        pyro.sample("last", dist.Normal(a + x.sum(), 1.0), obs=torch.tensor(1.0))
+
+    with pytest.raises(LatentShapeError, match=r'^statement "sparse": the shape'):
+        pg.trace_graph(model)
+
+
+def coordinates(x):
+    return torch.sparse_coo_tensor(torch.tensor([[0, 0, 1], [1, 2, 2]]), x, (2, 3))
+
+
+@pytest.mark.parametrize("make", [coordinates, lambda x: x.view(1, 3).to_sparse()])
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+def test_a_sparse_tensor_of_latents_is_refused_as_such(make):
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.zeros(3), 1.0))
+        pyro.factor("f", torch.sparse.mm(make(x), torch.ones(3, 1)).sum())
+
+    with pytest.raises(UnsupportedOperation, match=r'sparse tensor of latent site "x".*index_add'):
+        pg.trace_graph(model)
+
+
+@pytest.mark.parametrize("lengths", [((4,), (2,)), (torch.tensor([4]), torch.tensor([2]))])
+def test_a_loss_over_alignments_is_refused_as_such(lengths):
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.zeros(4, 1, 3), 1.0))
+        loss = torch.nn.functional.ctc_loss(x.log_softmax(-1), torch.tensor([[1, 2]]), *lengths)
+        pyro.factor("f", -loss)
+
+    with pytest.raises(UnsupportedOperation, match=r'ctc_loss of latent site "x".*logsumexp'):
+        pg.trace_graph(model)

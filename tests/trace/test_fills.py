@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import pyrograph as pg
+from pyrograph.trace.record import recording
 
 
 def assigned(s):
@@ -57,3 +58,67 @@ def test_a_number_written_over_a_buffer_keeps_scopes_and_density(write, verify):
     torch.testing.assert_close(graph.sum_of_factors({"x": x}), expected)
     moved = write(torch.tensor(1.5)) != write(torch.tensor(2.5))
     assert graph.scopes("y") == [(("x", (0,)), ("x", (1,)))] * int(moved.sum())
+
+
+# ---------------------------------------------------------------------- writes and reads in turn
+def kept_ids(model):
+    """Numbers in the storages that the steps of a program keep."""
+    with recording() as recorder:
+        model(recorder.leaf("x", torch.randn(2)))
+    storages = {}
+    for step in recorder.steps:
+        for operand in step.operands:
+            if isinstance(operand.ids, torch.Tensor):
+                storage = operand.ids.untyped_storage()
+                storages[storage.data_ptr()] = storage.nbytes() // 8
+    return sum(storages.values())
+
+
+@pytest.mark.parametrize("read", ["one number", "a few"])
+def test_what_a_loop_of_writes_and_reads_keeps_grows_with_its_length(read):
+    def loop(n):
+        def model(x):
+            buffer = torch.zeros(n)
+            for t in range(n):
+                buffer[t] = x[0] * 2
+                (buffer[t] if read == "one number" else buffer[max(t - 3, 0) : t + 1]).exp()
+
+        return model
+
+    kept = [kept_ids(loop(n)) for n in (100, 400)]
+    assert kept[0] > 100
+    assert kept[1] < 5 * kept[0]
+
+
+def moved_within(x):
+    """Reads of the whole buffer, which steps keep, between writes; and a write of its own parts."""
+    buffer = torch.zeros(6).double()
+    buffer[:3] = x
+    first = buffer.exp()
+    buffer[3] = first[0] * x[1]
+    second = buffer.sin()
+    buffer[1:3] = buffer[0:2].clone()
+    buffer[4:] = buffer[:2]
+    buffer[5] = 2.0
+    return torch.cat([first, second, buffer.tanh()])
+
+
+def test_numbers_read_before_a_write_are_those_of_then():
+    """Truth: the program itself, and for the scopes which numbers move."""
+
+    def model():
+        with pyro.plate("p", 3):
+            x = pyro.sample("x", dist.Normal(torch.zeros(3).double(), 1.0))
+        with pyro.plate("q", 18):
+            y = torch.zeros(18).double()
+            pyro.sample("y", dist.Normal(moved_within(x).cos(), 1.0), obs=y)
+
+    graph = pg.trace_graph(model)
+    x = torch.randn(3).double()
+    normal = dist.Normal(torch.zeros((), dtype=torch.float64), 1.0).log_prob
+    expected = normal(x).sum() + normal(moved_within(x).cos()).sum()
+    torch.testing.assert_close(graph.sum_of_factors({"x": x}), expected)
+    steps = torch.eye(3).double()
+    depends = torch.stack([moved_within(x + step) != moved_within(x) for step in steps], 1)
+    scopes = [{("x", (k,)) for k in row.nonzero()[:, 0].tolist()} for row in depends]
+    assert [set(scope) for scope in graph.scopes("y")] == [scope for scope in scopes if scope]

@@ -60,3 +60,95 @@ def test_an_observed_one_is_read_and_so_is_a_latent_one_with_a_support(family, u
     else:
         found, expected = graph.log_prob({"a": a, "x": x}), prior - 1.5 - 3.0
     torch.testing.assert_close(found, expected)
+
+
+def flow_of(name):
+    transforms = dist.transforms
+    return {
+        "planar": lambda: transforms.planar(2),
+        "radial": lambda: transforms.radial(2),
+        "Sylvester": lambda: transforms.sylvester(2),
+        "polynomial": lambda: transforms.polynomial(2),
+        "conditional planar": lambda: transforms.conditional_planar(2, 1).condition(torch.ones(1)),
+        "neural autoregressive": lambda: transforms.neural_autoregressive(2),
+        "block autoregressive": lambda: transforms.block_autoregressive(2),
+    }[name]()
+
+
+FLOWS = (
+    "planar",
+    "radial",
+    "Sylvester",
+    "polynomial",
+    "conditional planar",
+    "neural autoregressive",
+    "block autoregressive",
+)
+
+
+@pytest.mark.parametrize("unconstrained", [False, True])
+@pytest.mark.parametrize("name", FLOWS)
+def test_a_flow_without_inverse_is_refused_by_name_and_the_way_out_is_one(name, unconstrained):
+    """Truth: the density of the draw that Pyro remembers, less the flow's log Jacobian."""
+    flow, base = flow_of(name), dist.Normal(torch.zeros(2), 1.0).to_event(1)
+
+    def program():
+        z = pyro.sample("z", dist.TransformedDistribution(base, [flow]))
+        pyro.sample("y", dist.Normal(z.sum(), 1.0), obs=torch.tensor(1.0))
+
+    def rewritten():
+        z = flow(pyro.sample("z", base))
+        pyro.sample("y", dist.Normal(z.sum(), 1.0), obs=torch.tensor(1.0))
+
+    with pytest.raises(UnsupportedSite, match=r'site "z" \(\w+ of Normal\).*base distribution'):
+        pg.trace_graph(program, unconstrained=unconstrained)
+    graph = pg.trace_graph(rewritten, unconstrained=unconstrained)
+    x = base.sample()
+    z = flow(x)  # remembers where it came from
+    prior = dist.TransformedDistribution(base, [flow]).log_prob(z)
+    jacobian = flow.log_abs_det_jacobian(x, z).sum()
+    likelihood = dist.Normal(z.sum(), 1.0).log_prob(torch.tensor(1.0))
+    expected = prior + jacobian + likelihood
+    torch.testing.assert_close(graph.log_prob({"z": x}), expected)
+
+
+LOGITS = torch.tensor([[0.3, -1.0, 0.5], [1.2, 0.1, -0.4], [0.0, 0.7, 0.9]])
+MATCHINGS = {
+    "one to one": (dist.OneOneMatching, LOGITS),
+    "two to one": (dist.OneTwoMatching, torch.cat([LOGITS[:, :2], LOGITS[:1, 1:]])),
+}
+
+
+@pytest.mark.parametrize("name", MATCHINGS)
+def test_a_finite_support_that_does_not_say_so_is_discrete(name):
+    """Truth: enumeration of the matchings."""
+    family, logits = MATCHINGS[name]
+
+    def model():
+        x = pyro.sample("x", family(logits))
+        pyro.factor("f", -0.3 * (x.double() ** 2 * torch.arange(x.shape[0])).sum())
+
+    prior = family(logits)
+    states = prior.enumerate_support()
+    potential = -0.3 * (states.double() ** 2 * torch.arange(states.shape[1])).sum(1)
+    joint = prior.log_prob(states) + potential
+    site = pg.trace_graph(model, unconstrained=True).sites["x"]
+    assert site.is_discrete
+    assert site.cardinality == len(states) == 6
+    for engine, options in ((pg.BP, {}), (pg.DPVI, {"num_particles": 6})):
+        found = pg.fit(model, infer=engine, progress=False, **options)
+        torch.testing.assert_close(found.log_evidence, joint.logsumexp(0))
+    with pytest.raises(UnsupportedSite, match=r'"x" .*6 states.* is discrete'):
+        pg.fit(model, infer=pg.GraphicalSVGD, progress=False)
+    # the marginal by enumeration
+    posterior = pg.fit(model, infer=pg.BP, progress=False)
+    samples = posterior.sample(4000)["x"]
+    frequencies = (samples.unsqueeze(1) == states).all(-1).double().mean(0)
+    torch.testing.assert_close(frequencies, joint.softmax(0), rtol=0, atol=0.04)
+
+
+def test_a_list_of_reals_is_left_what_it_says():
+    """Empirical's list may name a value twice, of which its density knows."""
+    fn = dist.Empirical(torch.tensor([1.0, 1.0, 2.0]), torch.zeros(3))
+    site = pg.trace_graph(lambda: pyro.sample("x", fn)).sites["x"]
+    assert not site.is_discrete

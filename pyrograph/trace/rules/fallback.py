@@ -66,17 +66,23 @@ def _as_it_is(rec: Recorder, leaf: Any) -> Any:
 def dense(rec: Recorder, func, args, kwargs):
     """No rule: one block in which every output element reads every latent input element."""
     out = func(*args, **kwargs)
+    leaves, spec = tree_flatten((args, kwargs))
+    latent = [t for t in leaves if isinstance(t, Tensor) and rec.is_latent(t)]
+    outs = out if isinstance(out, (tuple, list)) else (out,)
+    if any(isinstance(t, Tensor) and t.layout is not torch.strided for t in outs):
+        raise UnsupportedOperation(
+            f"{rec.place()}: {func} makes a sparse tensor of {rec.sites_behind(latent[0])}, which "
+            f"is not followed. Write its product with a vector v as torch.zeros(rows).index_add(0, "
+            f"row, entries * v[column]), or fill a dense matrix: matrix[row, column] = entries."
+        )
     warnings.warn(
         f"{rec.place()}: no dependence rule for {func}; its result is taken to depend on all of "
         f"its inputs.",
         DenseScopeWarning,
         stacklevel=2,
     )
-    leaves, spec = tree_flatten((args, kwargs))
-    latent = [t for t in leaves if isinstance(t, Tensor) and rec.is_latent(t)]
     operands = [rec.operand(t, lambda v: v.unsqueeze(0), t.dim()) for t in latent]
     call = Call([SLOT if rec.is_latent(t) else _as_it_is(rec, t) for t in leaves], spec)
-    outs = out if isinstance(out, (tuple, list)) else (out,)
     for j, result in enumerate(outs):
         if not isinstance(result, Tensor) or result.numel() == 0:
             continue

@@ -58,5 +58,14 @@ def refuse_least_squares(rec: Recorder, func, args, kwargs):
     )
 
 
+def refuse_ctc_loss(rec: Recorder, func, args, kwargs):
+    """Tagged as of a shape that depends on numbers: those are the lengths, not the latents."""
+    latent = next(a for a in args if rec.is_latent(a))
+    raise UnsupportedOperation(
+        f"{rec.place()}: ctc_loss of {rec.sites_behind(latent)} is not followed. Write its forward "
+        f"recursion: one torch.logsumexp over the labels that may come before, per time step."
+    )
+
+
 def refuse_shape(rec: Recorder, func, args, kwargs):
     raise rec.latent_shape(func, next(a for a in args if rec.is_latent(a)))

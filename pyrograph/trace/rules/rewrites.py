@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from pyrograph.errors import UnsupportedOperation
+
 if TYPE_CHECKING:
     from pyrograph.trace.record import Recorder
+
+
+#: How ``embedding_bag`` reduces its bags, if not by a sum.
+MEAN, MAX = 1, 2
 
 
 def rerun(rewrite: Callable) -> Callable:
@@ -96,3 +102,38 @@ def bucketize(rec, func, args, kwargs):
 
 def median(rec, func, args, kwargs):
     return args[0].reshape(-1).median(0).values
+
+
+def embedding_bag(rec, func, args, kwargs):
+    """Rows of a table, by index, reduced bag by bag; a bag without rows is 0.
+
+    Of its results the first; autograd alone reads the others.
+    """
+    out = func(*args, **kwargs)
+    names = [argument.name for argument in func._schema.arguments]
+    given = dict(zip(names, args, strict=False)) | kwargs
+    index, offsets, padding = given["indices"], given["offsets"], given.get("padding_idx", -1)
+    if rec.is_latent(offsets):
+        raise rec.latent_shape(func, offsets)
+    if rec.is_latent(index) and padding >= 0:
+        raise UnsupportedOperation(
+            f"{rec.place()}: {func} leaves out rows chosen by {rec.sites_behind(index)}. Use "
+            f"torch.nn.functional.embedding and a mask."
+        )
+    places = torch.arange(len(index), device=index.device)
+    bag = torch.searchsorted(offsets.to(places), places, right=True) - 1
+    kept = (index != padding).nonzero().squeeze(1) if padding >= 0 else places
+    counts = torch.bincount(bag[kept], minlength=len(out[0]))
+    with rec.again():
+        rows = given["weight"][index]
+        if given.get("per_sample_weights") is not None:
+            rows = rows * given["per_sample_weights"].unsqueeze(-1)
+        rows = rows[kept]
+        if given.get("mode") == MAX:
+            bags = rows.split(counts.tolist())
+            total = torch.stack([rows.amax(0) if len(rows) else rows.sum(0) for rows in bags])
+        else:
+            total = torch.zeros_like(out[0]).index_add(0, bag[kept], rows)
+        if given.get("mode") == MEAN:
+            total = total / counts.clamp(min=1).unsqueeze(-1)
+    return total, *out[1:]
