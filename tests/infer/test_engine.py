@@ -717,7 +717,7 @@ def test_a_state_without_its_parts_is_refused_and_nothing_is_taken_over(make):
 
 
 @pytest.mark.parametrize("name", ["BP", "EP", "VMP", "TRW", "QBethe", "DPVI", "SequentialDPVI"])
-def test_an_engine_that_is_not_set_up_says_so(name):
+def test_engines_of_other_kinds_that_are_not_set_up_say_so(name):
     def model(y=None):
         x = pyro.sample("x", dist.Bernoulli(0.3))
         pyro.sample("y", dist.Normal(x, 1.0), obs=y)
