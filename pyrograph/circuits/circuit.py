@@ -31,6 +31,7 @@ from pyrograph.circuits.nodes import read_nodes, write_nodes
 from pyrograph.circuits.properties import Properties
 from pyrograph.circuits.prune import prune
 from pyrograph.circuits.sampling import complete, draw
+from pyrograph.circuits.scaling import log
 from pyrograph.circuits.units import INPUT, Units
 from pyrograph.diagnostics.score import outside_inference_mode
 from pyrograph.errors import InvalidCircuit, OptionError, ZeroMass
@@ -319,7 +320,9 @@ class Circuit(nn.Module):
             own = var == v
             if card is None:
                 inputs = Normal(leaves.loc[own], leaves.scale[own])
-                out.append(MixtureSameFamily(Categorical(shares[own, 0]), inputs))
+                # as probabilities they would be rounded up to the dtype's epsilon
+                mixing = Categorical(logits=log(shares[own, 0]))
+                out.append(MixtureSameFamily(mixing, inputs))
                 continue
             free = shares[own].t() @ table[own, :card]
             state = torch.arange(card, device=free.device)

@@ -19,6 +19,8 @@ Source: Li, Zeng, Vergari & Van den Broeck (2021), theorem 4.3, Algorithm 1 and 
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -65,7 +67,16 @@ def expected_kernel(p: Circuit, q: Circuit, kernel: Kernel) -> Tensor:
     left, right = CircuitSide(p, regions), CircuitSide(q, regions)
     value, _ = pairs(left, right, units)
     log_mass = left.scaled.log_mass.unsqueeze(1) + right.scaled.log_mass
-    return (value * log_mass.exp().to(value.dtype))[0, 0]
+    return _of_mass(value[0, 0], log_mass[0, 0])
+
+
+def _of_mass(value: Tensor, log_mass: Tensor) -> Tensor:
+    """value e^log_mass, also where the mass alone is out of range."""
+    if bool(log_mass <= math.log(torch.finfo(value.dtype).max)):
+        return value * log_mass.exp().to(value.dtype)
+    if not bool(value):  # circuits that do not overlap, whatever their mass
+        return value
+    return value.sign() * (value.abs().log() + log_mass).exp().to(value.dtype)
 
 
 def squared_mmd(p: Circuit, q: Circuit, kernel: Kernel) -> Tensor:

@@ -52,6 +52,13 @@ def read_nodes(nodes: Sequence[Mapping[str, Any]]) -> tuple[Units, list[float]]:
             weights += own
         var.append(variable)
         children.append(below)
+    # scopes have a bit for each variable: a number far above their count would fill the memory
+    if max(var, default=-1) >= len(nodes):
+        absent = min(set(range(len(nodes))) - set(var))
+        raise InvalidCircuit(
+            f"variable {absent} has no input, and node {var.index(max(var))} has the variable "
+            f"{max(var)}: number the variables 0, 1, ..."
+        )
     return Units.of_lists(kind, var, children), weights
 
 

@@ -25,18 +25,9 @@ def prune(
         log_mass: ``[N]``, -inf of impossible units; the root is possible.
         log_weights: edges of weight -inf go, too.
     """
-    alive = log_mass.detach().isfinite().cpu().numpy()
-    edge_alive = alive[units.child] & alive[units.parent]
-    edge_alive[units.edge_is_sum] &= (log_weights.detach() > -torch.inf).cpu().numpy()
-    used = np.zeros(len(units), bool)
-    used[-1] = True
-    depth = units.depth[units.parent]
-    for edges in np.split(*_by_level(depth))[::-1]:
-        of_used = edges[edge_alive[edges] & used[units.parent[edges]]]
-        used[units.child[of_used]] = True
-    if used.all() and edge_alive.all():
+    used, kept_edges = possible(units, log_mass, log_weights)
+    if used.all() and kept_edges.all():
         return units, domain, log_weights, log_table, loc, scale
-    kept_edges = edge_alive & used[units.parent]
     number = np.cumsum(used) - 1
     fan_in = np.bincount(units.parent[kept_edges], minlength=len(units))[used]
     smaller = Units(
@@ -58,6 +49,20 @@ def prune(
         loc[inputs],
         scale[inputs],
     )
+
+
+def possible(units: Units, log_mass: Tensor, log_weights: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Which units ``[N]`` and edges ``[E]`` are left; the arguments are those of :func:`prune`."""
+    alive = log_mass.detach().isfinite().cpu().numpy()
+    edge_alive = alive[units.child] & alive[units.parent]
+    edge_alive[units.edge_is_sum] &= (log_weights.detach() > -torch.inf).cpu().numpy()
+    used = np.zeros(len(units), bool)
+    used[-1] = True
+    depth = units.depth[units.parent]
+    for edges in np.split(*_by_level(depth))[::-1]:
+        of_used = edges[edge_alive[edges] & used[units.parent[edges]]]
+        used[units.child[of_used]] = True
+    return used, edge_alive & used[units.parent]
 
 
 def _by_level(depth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -191,15 +191,15 @@ class ExpectedSVR:
         return {name: getattr(self, name) for name in PARAMETERS}
 
     def set_params(self, **params: Any) -> ExpectedSVR:
-        """Replace some of them.
+        """Replace some of them, all or none.
 
         Raises:
-            OptionError: there is no such parameter.
+            ShapeMismatch, OptionError: as the constructor, or there is no such parameter.
         """
-        for name, value in params.items():
+        for name in params:
             if name not in PARAMETERS:
                 raise OptionError(f"no parameter {name!r}; there are {', '.join(PARAMETERS)}")
-            setattr(self, name, value)
+        self.__dict__.update(vars(ExpectedSVR(**(self.get_params() | params))))
         return self
 
     @property

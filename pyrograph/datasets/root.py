@@ -25,7 +25,12 @@ def data_root() -> Path:
             f"the real data sets are looked for in the folder that ${VARIABLE} names, and it is "
             f"not set; set it to the folder that holds one subfolder per data set."
         )
-    root = Path(value).expanduser()
+    try:
+        root = Path(value).expanduser()
+    except RuntimeError as error:
+        raise DataNotFound(
+            f"${VARIABLE} is {value!r}, and there is no such user; set it to the folder's own path."
+        ) from error
     if not root.is_dir():
         raise DataNotFound(f"${VARIABLE} is {value!r}, which is not a folder; set it to one.")
     return root

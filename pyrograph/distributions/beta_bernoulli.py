@@ -19,9 +19,14 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.distributions import Beta
 
-from pyrograph.distributions.checks import floats, require_positive, unbatched
+from pyrograph.distributions.checks import (
+    floats,
+    require_broadcast,
+    require_positive,
+    unbatched,
+)
+from pyrograph.distributions.draws import draw_log_probs
 from pyrograph.distributions.incremental import Clusters, join
 from pyrograph.distributions.seating import Seating, twin
 
@@ -34,12 +39,13 @@ class BetaBernoulli:
 
     Raises:
         OptionError: a or b is not above 0.
+        ShapeMismatch: their shapes do not broadcast.
     """
 
     def __init__(self, a: float | Tensor, b: float | Tensor):
         self.a, self.b = floats(a, b)
         require_positive("BetaBernoulli", a=self.a, b=self.b)
-        self.batch_shape = torch.broadcast_shapes(self.a.shape, self.b.shape)
+        self.batch_shape = require_broadcast("BetaBernoulli", a=self.a.shape, b=self.b.shape)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -59,7 +65,7 @@ class BetaBernoulli:
         batch = torch.broadcast_shapes(rows.shape[:-1], columns.shape[:-1], self.batch_shape)
         n, m = rows.shape[-1], columns.shape[-1]
         a, b = (p[..., None, None].to(rows.device).expand(batch + (n, m)) for p in (self.a, self.b))
-        probs = Beta(a, b).sample()
+        probs = draw_log_probs(torch.stack([a, b], -1))[..., 0].exp().to(self.dtype)
         probs = probs.gather(-2, rows.unsqueeze(-1).expand(probs.shape))
         return torch.bernoulli(probs.gather(-1, columns.unsqueeze(-2).expand(probs.shape)))
 

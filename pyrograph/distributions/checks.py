@@ -36,7 +36,7 @@ def floats(*parameters: float | Tensor) -> tuple[Tensor, ...]:
 
 
 def require_tensor(owner: str, value: Tensor) -> None:
-    """Raise unless data are one.
+    """Raise unless data are one, of real numbers.
 
     Raises:
         OptionError: they are something else.
@@ -44,6 +44,11 @@ def require_tensor(owner: str, value: Tensor) -> None:
     if not isinstance(value, Tensor):
         raise OptionError(
             f"{owner}: data are {type(value).__name__}; give a tensor, torch.as_tensor(data)"
+        )
+    if value.is_complex():
+        raise OptionError(
+            f"{owner}: data are {value.dtype}; give real numbers, data.real, or both parts as two "
+            "dimensions, torch.view_as_real(data)"
         )
 
 
@@ -75,6 +80,35 @@ def require_positive(owner: str, **parameters: Tensor) -> None:
             raise OptionError(f"{owner}: {name}={_show(value)} must be finite and above 0")
 
 
+def require_finite(owner: str, **parameters: Tensor) -> None:
+    """Raise unless every entry is a finite number.
+
+    Raises:
+        OptionError: naming the parameter.
+    """
+    if not Distribution._validate_args:
+        return
+    for name, value in parameters.items():
+        if not bool(value.isfinite().all()):
+            raise OptionError(f"{owner}: {name}={_show(value)} must be finite")
+
+
+def require_broadcast(owner: str, what: str = "shapes", **shapes: torch.Size) -> torch.Size:
+    """The shape that all broadcast to; ``what`` they are is for the message.
+
+    Raises:
+        ShapeMismatch: there is none, naming them all.
+    """
+    try:
+        return torch.broadcast_shapes(*shapes.values())
+    except RuntimeError as error:
+        *first, last = shapes
+        listed = ", ".join(str(tuple(shape)) for shape in shapes.values())
+        raise ShapeMismatch(
+            f"{owner}: {', '.join(first)} and {last} have {what} {listed}, which do not broadcast"
+        ) from error
+
+
 def require_count(owner: str, name: str, value: SupportsIndex, least: int = 1) -> int:
     """A whole number, at least ``least``; any that may be an index, such as NumPy's.
 
@@ -90,6 +124,17 @@ def require_count(owner: str, name: str, value: SupportsIndex, least: int = 1) -
     if is_bool or number < least:
         raise OptionError(f"{owner}: {name}={value!r} must be a whole number, at least {least}")
     return number
+
+
+def require_value_batch(distribution: Distribution, value: Tensor) -> None:
+    """Raise unless the batch of a value, whose event fits, broadcasts with the distribution's.
+
+    Raises:
+        ShapeMismatch: naming both.
+    """
+    batch = value.shape[: value.ndim - len(distribution.event_shape)]
+    owner = type(distribution).__name__
+    require_broadcast(owner, "batches", value=batch, distribution=distribution.batch_shape)
 
 
 def require_expansion(owner: str, batch: torch.Size, wanted: Sequence[int]) -> torch.Size:

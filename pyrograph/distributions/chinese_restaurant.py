@@ -21,6 +21,7 @@ from pyrograph.distributions.checks import (
     require_expansion,
     require_labels,
     require_positive,
+    require_value_batch,
     unbatched,
 )
 from pyrograph.distributions.incremental import Clusters
@@ -40,7 +41,7 @@ class ChineseRestaurant(TorchDistribution):
 
     Raises:
         OptionError: alpha is not above 0, n is not a count, labels are not whole numbers.
-        ShapeMismatch: a value does not have n labels.
+        ShapeMismatch: a value does not have n labels, or its batch does not broadcast.
     """
 
     arg_constraints = {"alpha": constraints.positive}  # noqa: RUF012
@@ -78,6 +79,7 @@ class ChineseRestaurant(TorchDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """``[...]``: the log probability of the partition."""
         require_labels("ChineseRestaurant", "value", value, self.n)
+        require_value_batch(self, value)
         clusters = Runs(value)
         counts = torch.where(clusters.ends, clusters.sizes, 0)
         return log_partition(counts, self.alpha, self.n)

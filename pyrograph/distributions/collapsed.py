@@ -21,9 +21,11 @@ from torch.distributions import constraints
 from pyrograph.distributions.beta_bernoulli import BetaBernoulli, Cells, LineTerm, RelationScores
 from pyrograph.distributions.checks import (
     require_beside,
+    require_broadcast,
     require_expansion,
     require_labels,
     require_tensor,
+    require_value_batch,
 )
 from pyrograph.distributions.dirichlet_categorical import DirichletCategorical
 from pyrograph.distributions.incremental import Clusters
@@ -51,7 +53,8 @@ class CollapsedMixture(TorchDistribution):
 
     Raises:
         OptionError: the component or the labels are of a wrong kind.
-        ShapeMismatch: the data do not have n observations, or fit both readings.
+        ShapeMismatch: the data do not have n observations, or fit both readings, or batches do not
+            broadcast.
     """
 
     arg_constraints = {}  # noqa: RUF012
@@ -64,7 +67,9 @@ class CollapsedMixture(TorchDistribution):
             )
         self.z = require_labels("CollapsedMixture", "z", z)
         self.component = component
-        batch = torch.broadcast_shapes(z.shape[:-1], component.batch_shape)
+        batch = require_broadcast(
+            "CollapsedMixture", "batches", z=z.shape[:-1], component=component.batch_shape
+        )
         event = z.shape[-1:] + torch.Size(component.observation_shape)
         super().__init__(batch, event, validate_args=validate_args)
 
@@ -95,7 +100,11 @@ class CollapsedMixture(TorchDistribution):
         require_tensor("CollapsedMixture", value)
         require_beside("CollapsedMixture", value, self.z)
         component = self.component.fit_to(value, self.z.shape[-1])
-        _require_shape("CollapsedMixture", value, self.z.shape[-1:] + component.observation_shape)
+        event = self.z.shape[-1:] + component.observation_shape
+        _require_shape("CollapsedMixture", value, event)
+        # of components that serve numbers and vectors, the data say what an observation is
+        batch = value.shape[: value.ndim - len(event)]
+        require_broadcast("CollapsedMixture", "batches", value=batch, distribution=self.batch_shape)
         exact, clusters = component.in_double(), Runs(self.z)
         rows = value if component.observation_shape else value.unsqueeze(-1)
         x = clusters.ordered(rows.to(exact.dtype))
@@ -112,6 +121,7 @@ class CollapsedMixture(TorchDistribution):
 
         ``value`` has no batch dimensions; the labels are those of the first t elements.
         """
+        require_tensor("CollapsedMixture", value)
         n = self.z.shape[-1]
         component = self.component.fit_to(value, n)
         shape = self.z.shape[-1:] + component.observation_shape
@@ -137,7 +147,7 @@ class CollapsedRelation(TorchDistribution):
 
     Raises:
         OptionError: the component is another one; labels, entries or mask are of a wrong kind.
-        ShapeMismatch: value or mask is not ``[..., n, m]``.
+        ShapeMismatch: value or mask is not ``[..., n, m]``, or batches do not broadcast.
     """
 
     arg_constraints = {}  # noqa: RUF012
@@ -157,7 +167,11 @@ class CollapsedRelation(TorchDistribution):
         self.columns = require_labels("CollapsedRelation", "columns", columns)
         self.component, self.observed = component, mask
         event = rows.shape[-1:] + columns.shape[-1:]
-        batch = torch.broadcast_shapes(rows.shape[:-1], columns.shape[:-1], component.batch_shape)
+        batches = {
+            "rows": rows.shape[:-1],
+            "columns": columns.shape[:-1],
+            "component": component.batch_shape,
+        }
         if mask is not None:
             if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
                 kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
@@ -166,7 +180,8 @@ class CollapsedRelation(TorchDistribution):
                     "entry is observed"
                 )
             _require_shape("CollapsedRelation: mask", mask, event)
-            batch = torch.broadcast_shapes(batch, mask.shape[:-2])
+            batches["mask"] = mask.shape[:-2]
+        batch = require_broadcast("CollapsedRelation", "batches", **batches)
         super().__init__(batch, event, validate_args=validate_args)
 
     def expand(self, batch_shape, _instance=None):
@@ -220,6 +235,7 @@ class CollapsedRelation(TorchDistribution):
         require_tensor("CollapsedRelation", value)
         require_beside("CollapsedRelation", value, self.rows, self.columns)
         _require_shape("CollapsedRelation", value, self.event_shape)
+        require_value_batch(self, value)
         counts = ~value.isnan()
         if self.observed is not None:
             counts = counts & self.observed

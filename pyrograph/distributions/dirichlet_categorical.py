@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.distributions import Categorical, Dirichlet, Distribution
+from torch.distributions import Categorical, Distribution
 
 from pyrograph.distributions.checks import floats, require_count, require_positive, unbatched
+from pyrograph.distributions.draws import draw_log_probs
 from pyrograph.distributions.mixture_term import MixtureTerm
 from pyrograph.distributions.seating import Seating
 from pyrograph.errors import OptionError, ShapeMismatch
@@ -105,8 +106,9 @@ class DirichletCategorical:
     def sample(self, labels: Tensor) -> Tensor:
         """Symbols of elements in slots ``labels [..., n]`` below n, each with its own draw."""
         shape = labels.shape + (self.num_symbols,)
-        probs = Dirichlet(self.per_symbol.unsqueeze(-2).expand(shape)).sample()
-        return Categorical(probs.gather(-2, labels.unsqueeze(-1).expand(shape))).sample()
+        logits = draw_log_probs(self.per_symbol.unsqueeze(-2).expand(shape))
+        own = logits.gather(-2, labels.unsqueeze(-1).expand(shape))
+        return Categorical(logits=own).sample()
 
 
 class DirichletCategoricalTerm(MixtureTerm):

@@ -42,10 +42,12 @@ from torch.distributions import constraints
 
 from pyrograph.distributions.checks import (
     floats,
+    require_broadcast,
     require_count,
     require_expansion,
     require_labels,
     require_positive,
+    require_value_batch,
     unbatched,
 )
 from pyrograph.distributions.franchise_terms import SequenceTerm, log_sequence
@@ -73,7 +75,7 @@ class ChineseRestaurantFranchise(TorchDistribution):
 
     Raises:
         OptionError: alpha or gamma is not above 0, n is not a count, or there is no such urn.
-        ShapeMismatch: a value does not have n labels.
+        ShapeMismatch: a value does not have n labels, or batches do not broadcast.
     """
 
     arg_constraints = {"alpha": constraints.positive, "gamma": constraints.positive}  # noqa: RUF012
@@ -87,8 +89,10 @@ class ChineseRestaurantFranchise(TorchDistribution):
         urn: str = "franchise",
         validate_args: bool | None = None,
     ):
-        self.alpha, self.gamma = torch.broadcast_tensors(*floats(alpha, gamma))
         owner = "ChineseRestaurantFranchise"
+        alpha, gamma = floats(alpha, gamma)
+        batch = require_broadcast(owner, alpha=alpha.shape, gamma=gamma.shape)
+        self.alpha, self.gamma = alpha.expand(batch), gamma.expand(batch)
         require_positive(owner, alpha=self.alpha, gamma=self.gamma)
         self.n = require_count(owner, "n", n)
         if urn not in ("franchise", "paper"):
@@ -144,6 +148,7 @@ class ChineseRestaurantFranchise(TorchDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """``[...]``: the exact log probability of the sequence's partition."""
         require_labels("ChineseRestaurantFranchise", "value", value, self.n)
+        require_value_batch(self, value)
         return log_sequence(by_appearance(value), self.alpha, self.gamma, self.urn)
 
     def incremental(self, labels: Tensor) -> Clusters:

@@ -27,7 +27,14 @@ import torch
 from torch import Tensor
 from torch.distributions import Gamma
 
-from pyrograph.distributions.checks import floats, require_count, require_positive, unbatched
+from pyrograph.distributions.checks import (
+    floats,
+    require_broadcast,
+    require_count,
+    require_finite,
+    require_positive,
+    unbatched,
+)
 from pyrograph.distributions.mixture_term import AT_ONCE, LOSS, MixtureTerm
 from pyrograph.distributions.seating import Seating, resized
 from pyrograph.errors import ShapeMismatch
@@ -50,7 +57,7 @@ class NormalInverseGamma:
         parameters: ``[]``, or ``[..., d]`` broadcasting together (``[...]`` with dim=0).
 
     Raises:
-        OptionError: kappa, a or b is not above 0, or dim is not a count.
+        OptionError: kappa, a or b is not above 0, loc is not finite, or dim is not a count.
         ShapeMismatch: parameters do not fit each other, or dim.
     """
 
@@ -64,14 +71,10 @@ class NormalInverseGamma:
     ):
         self.kappa, self.a, self.b, self.loc = floats(kappa, a, b, loc)
         require_positive("NormalInverseGamma", kappa=self.kappa, a=self.a, b=self.b)
-        try:
-            shape = torch.broadcast_shapes(*(p.shape for p in self.parameters))
-        except RuntimeError as error:
-            shapes = ", ".join(str(tuple(p.shape)) for p in self.parameters)
-            raise ShapeMismatch(
-                f"NormalInverseGamma: kappa, a, b and loc have shapes {shapes}, which do not "
-                "broadcast"
-            ) from error
+        require_finite("NormalInverseGamma", loc=self.loc)
+        names = ("kappa", "a", "b", "loc")
+        shapes = {name: p.shape for name, p in zip(names, self.parameters, strict=True)}
+        shape = require_broadcast("NormalInverseGamma", **shapes)
         if dim is not None:
             dim = require_count("NormalInverseGamma", "dim", dim, least=0)
         elif shape:

@@ -30,7 +30,13 @@ import torch
 from torch import Tensor
 from torch.distributions import Chi2, Distribution
 
-from pyrograph.distributions.checks import floats, require_positive, unbatched
+from pyrograph.distributions.checks import (
+    floats,
+    require_broadcast,
+    require_finite,
+    require_positive,
+    unbatched,
+)
 from pyrograph.distributions.mixture_term import AT_ONCE, LOSS, MixtureTerm
 from pyrograph.distributions.seating import Seating, resized, twin
 from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch
@@ -53,9 +59,9 @@ class NormalInverseWishart:
         loc: ``[..., d]`` or a number.
 
     Raises:
-        OptionError: kappa or nu is out of range, or scale_matrix is not symmetric or not positive
-            definite.
-        ShapeMismatch: scale_matrix is not square, or loc not as long.
+        OptionError: kappa or nu is out of range, loc is not finite, or scale_matrix is not
+            symmetric or not positive definite.
+        ShapeMismatch: scale_matrix is not square, loc not as long, or batches do not broadcast.
     """
 
     def __init__(
@@ -78,6 +84,15 @@ class NormalInverseWishart:
                 f"NormalInverseWishart: loc has shape {tuple(self.loc.shape)}; give a number or "
                 f"[..., {self.dim}], as scale_matrix has"
             )
+        self.batch_shape = require_broadcast(
+            "NormalInverseWishart",
+            "batches",
+            kappa=self.kappa.shape,
+            nu=self.nu.shape,
+            scale_matrix=shape[:-2],
+            loc=self.loc.shape[:-1],
+        )
+        require_finite("NormalInverseWishart", loc=self.loc)
         require_positive(
             "NormalInverseWishart", kappa=self.kappa, **{"nu - d + 1": self.nu - self.dim + 1}
         )
@@ -85,9 +100,6 @@ class NormalInverseWishart:
         self.factor, failed = torch.linalg.cholesky_ex(self.scale_matrix)
         if Distribution._validate_args and bool(failed.any()):
             raise OptionError("NormalInverseWishart: scale_matrix is not positive definite")
-        self.batch_shape = torch.broadcast_shapes(
-            self.kappa.shape, self.nu.shape, shape[:-2], self.loc.shape[:-1]
-        )
 
     @property
     def parameters(self) -> tuple[Tensor, ...]:

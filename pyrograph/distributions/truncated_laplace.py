@@ -110,8 +110,8 @@ class TruncatedLaplace(TorchDistribution):
         if not self.is_proper:
             return log_f
         log_mass = torch.logsumexp(torch.stack([side.log_mass() for side in self._sides()]), 0)
-        inside = (value >= self.low) & (value <= self.high)
-        return torch.where(inside, log_f - log_mass, -torch.inf)
+        outside = (value < self.low) | (value > self.high)  # NaN is not, and stays NaN
+        return torch.where(outside, -torch.inf, log_f - log_mass)
 
     def _sides(self) -> tuple[Side, Side]:
         """The interval left and right of the peak, by distance from it."""

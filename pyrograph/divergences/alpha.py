@@ -58,7 +58,7 @@ def alpha_divergence(p: Measure, q: Measure, alpha: float | Tensor) -> Tensor:
 
     Raises:
         ShapeMismatch: the measures do not live on the same space, or batches do not broadcast.
-        NonFiniteDensity: a mass is NaN or infinite, or the mean of a Gaussian is.
+        NonFiniteDensity: a mass is NaN or infinite, or the mean or covariance of a Gaussian is.
         OptionError: alpha is no finite number, or a covariance is not positive definite.
     """
     if isinstance(p, Gaussian) and isinstance(q, Gaussian):

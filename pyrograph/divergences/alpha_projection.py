@@ -45,7 +45,7 @@ def alpha_project(
         p: the measure to approximate, as for :func:`project`; a batch is solved together.
         alpha: any finite number; 1 is :func:`project`, 0 variational inference.
         method: ``"fixed point"``, or ``"direct"`` for L-BFGS on the divergence (float64, one
-            batch element at a time; slower, and independent of the iteration).
+            batch element at a time; slower, independent of the iteration, and without derivatives).
         init: follow this member alone; its batch broadcasts to that of ``p``.
         step: eta in (0, 1].
         tol: largest change of a moment per unit step at which the iteration has converged; where
@@ -73,6 +73,8 @@ def alpha_project(
     check_options(step, tol, max_steps, restarts)
     check_family(family)
     check_target(p)
+    if method == "direct":
+        p = p.copied()  # a scale alone that follows p would have the wrong derivative
     batch = p.batch_shape
     flat = p.flatten()
     if init is not None:
@@ -108,13 +110,14 @@ def local_minima(
         restarts: random starts beside the family's own.
 
     Returns:
-        pairs of a member, scaled by eq (8), and its divergence.
+        pairs of a member, scaled by eq (8) and without derivatives, and its divergence.
     """
     check_options(restarts=restarts)
     check_family(family)
     check_target(p)
     if p.batch_shape:
         raise OptionError(f"local_minima takes one measure, not a batch {list(p.batch_shape)}")
+    p = p.copied()
     found: list[tuple[Member, float]] = []
     for member, _ in minima_from(p.flatten(), family, checked_alpha(alpha), None, restarts):
         natural = family.natural(member)[0]

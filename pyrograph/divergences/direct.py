@@ -28,11 +28,14 @@ RUNS = 4
 ROUNDING = 1e-12
 
 
+@torch.inference_mode(False)
 def minima_from(
     p: Atomic, family: Family, alpha: float, init: Member | None, restarts: int
 ) -> list[tuple[Member, float]]:
     """Where L-BFGS ends from each start, best first; ``p`` is a batch of one."""
+    p = p.copied()
     natural, value = starting_points(p, family, alpha, init)
+    natural = natural.detach()
     members = [family.from_natural(n, p)[0] for n, v in zip(natural, value) if v.isfinite()]
     generator = torch.Generator().manual_seed(0)
     free = [family.free(member) for member in members]

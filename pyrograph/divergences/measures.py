@@ -8,7 +8,10 @@ p^alpha q^(1 - alpha) w = (p w)^alpha (q w)^(1 - alpha), both kinds share one ar
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -16,14 +19,29 @@ from torch import Tensor
 from pyrograph.errors import OptionError, ShapeMismatch
 
 
-def check_tensors(measure: object, *names: str) -> None:
-    """Refuse lists and numbers in the place of tensors."""
-    for name in names:
-        value = getattr(measure, name)
-        if not isinstance(value, Tensor):
-            raise OptionError(
-                f"{type(measure).__name__}: {name} is a {type(value).__name__}; give a tensor"
-            )
+def take_tensors(measure: object, *names: str) -> None:
+    """Bring tensors to one floating dtype, the highest of theirs; that of whole numbers is the
+    default."""
+    values = {name: getattr(measure, name) for name in names}
+    for name, value in values.items():
+        check_real(f"{type(measure).__name__}: {name}", value)
+    dtype = common_dtype(values.values())
+    for name, value in values.items():
+        object.__setattr__(measure, name, value.to(dtype))
+
+
+def check_real(name: str, value: object) -> None:
+    """Refuse what is no tensor of real numbers."""
+    if not isinstance(value, Tensor):
+        raise OptionError(f"{name} is a {type(value).__name__}; give a tensor")
+    if value.is_complex() or value.dtype == torch.bool:
+        raise OptionError(f"{name} is {value.dtype}; give a tensor of real numbers")
+
+
+def common_dtype(values: Iterable[Tensor]) -> torch.dtype:
+    """The highest floating dtype of all; the default one if there is none."""
+    dtype = reduce(torch.promote_types, (value.dtype for value in values))
+    return dtype if dtype.is_floating_point else torch.get_default_dtype()
 
 
 class Atomic:
@@ -48,6 +66,11 @@ class Atomic:
 
     def select(self, index: Tensor) -> Atomic:
         """Elements of a flat batch."""
+        raise NotImplementedError
+
+    def copied(self) -> Atomic:
+        """A copy out of reach of derivatives; made outside inference mode it can be differentiated,
+        wherever this one was made."""
         raise NotImplementedError
 
     @property
@@ -83,7 +106,15 @@ class Discrete(Atomic):
     num_variables: int = 1
 
     def __post_init__(self):
-        check_tensors(self, "log_mass")
+        take_tensors(self, "log_mass")
+        given = self.num_variables
+        try:
+            number = None if isinstance(given, bool) else operator.index(given)
+        except TypeError:
+            number = None
+        if number is None:
+            raise OptionError(f"Discrete: num_variables={given!r} must be a whole number")
+        object.__setattr__(self, "num_variables", number)
         if not 1 <= self.num_variables <= self.log_mass.dim():
             raise ShapeMismatch(
                 f"Discrete: num_variables={self.num_variables} does not fit log_mass of shape "
@@ -111,6 +142,9 @@ class Discrete(Atomic):
     def select(self, index: Tensor) -> Discrete:
         return replace(self, log_mass=self.log_mass[index])
 
+    def copied(self) -> Discrete:
+        return replace(self, log_mass=self.log_mass.detach().clone())
+
 
 @dataclass(frozen=True)
 class Gridded(Atomic):
@@ -131,7 +165,11 @@ class Gridded(Atomic):
     log_weights: Tensor | None = None
 
     def __post_init__(self):
-        check_tensors(self, "log_density", "points")
+        given = () if self.log_weights is None else ("log_weights",)
+        take_tensors(self, "log_density", "points", *given)
+        for name in ("log_density", "points", *given):
+            if not getattr(self, name).dim():
+                raise ShapeMismatch(f"Gridded: {name} is a number; its shape is [..., n]")
         if self.log_weights is None:
             object.__setattr__(self, "log_weights", trapezoid_log_weights(self.points))
         for name in ("points", "log_weights"):
@@ -168,6 +206,10 @@ class Gridded(Atomic):
     def select(self, index: Tensor) -> Gridded:
         return Gridded(self.log_density[index], self.points[index], self.log_weights[index])
 
+    def copied(self) -> Gridded:
+        parts = (self.log_density, self.points, self.log_weights)
+        return Gridded(*(part.detach().clone() for part in parts))
+
 
 def trapezoid_log_weights(points: Tensor) -> Tensor:
     """Logs of the trapezoid rule's weights on increasing ``points``, ``[..., n]``."""
@@ -196,10 +238,15 @@ class Gaussian:
     covariance: Tensor
 
     def __post_init__(self):
-        check_tensors(self, "log_mass", "mean", "covariance")
+        take_tensors(self, "log_mass", "mean", "covariance")
         if not self.mean.dim():
             raise ShapeMismatch("Gaussian: the mean is a number; its shape is [..., d]")
         dim = self.mean.shape[-1]
+        if not dim:
+            raise ShapeMismatch(
+                f"Gaussian: the mean has shape {list(self.mean.shape)}: no dimension is left. A "
+                "point has a mass alone, which is a Discrete measure of one state"
+            )
         if self.covariance.shape[-2:] != (dim, dim):
             raise ShapeMismatch(
                 f"Gaussian: mean has {dim} dimensions, covariance has shape "
@@ -212,6 +259,11 @@ class Gaussian:
 
     def on_grid(self, like: Gridded) -> Gridded:
         """The density at the points of ``like``; one dimension only."""
+        if not isinstance(like, Gridded):
+            raise OptionError(
+                f"Gaussian.on_grid takes the Gridded measure whose points it is seen at, not a "
+                f"{type(like).__name__}"
+            )
         if self.mean.shape[-1] != 1:
             raise ShapeMismatch(
                 f"Gaussian: {self.mean.shape[-1]} dimensions; a grid on the line takes one"
@@ -229,10 +281,28 @@ class Factorised:
     Args:
         log_mass: log of the total mass, ``[...]``.
         log_marginals: one tensor ``[..., c_i]`` per variable, each normalised.
+
+    Raises:
+        OptionError: the mass or a marginal is no tensor, or there is no marginal.
     """
 
     log_mass: Tensor
     log_marginals: tuple[Tensor, ...]
+
+    def __post_init__(self):
+        tables = self.log_marginals
+        if not isinstance(tables, tuple | list) or not tables:
+            raise OptionError(
+                f"Factorised: log_marginals is {tables!r}; give a tuple of one tensor per variable"
+            )
+        check_real("Factorised: log_mass", self.log_mass)
+        for i, table in enumerate(tables):
+            check_real(f"Factorised: marginal {i}", table)
+            if not table.dim():
+                raise ShapeMismatch(f"Factorised: marginal {i} is a number; its shape is [..., c]")
+        dtype = common_dtype([self.log_mass, *tables])
+        object.__setattr__(self, "log_mass", self.log_mass.to(dtype))
+        object.__setattr__(self, "log_marginals", tuple(table.to(dtype) for table in tables))
 
     def scaled(self, log_scale: Tensor | float) -> Factorised:
         """This measure times exp(``log_scale``)."""

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from pyrograph.divergences.measures import Atomic, Discrete, Gaussian, Gridded
+from pyrograph.divergences.measures import Atomic, Discrete, Gaussian, Gridded, common_dtype
 from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch, ZeroMass
 
 #: A covariance whose sides differ by more than this part of its largest entry is not symmetric.
@@ -30,6 +30,8 @@ def atom_pair(p: Atomic, q: Atomic, alpha: float | Tensor) -> tuple[Tensor, Tens
     a, b = paired_atoms(p, q)
     check_atoms("p", a)
     check_atoms("q", b)
+    dtype = common_dtype([a, b])
+    a, b = a.to(dtype), b.to(dtype)
     alpha = order(alpha, a)
     shared_batch("p, q and alpha", a.shape[:-1], b.shape[:-1], alpha.shape)
     return a, b, alpha
@@ -61,7 +63,7 @@ def gaussian_order(p: Gaussian, q: Gaussian, alpha: float | Tensor) -> Tensor:
             f"Gaussians of {p.mean.shape[-1]} and {q.mean.shape[-1]} dimensions: "
             "both must live on the same space"
         )
-    alpha = order(alpha, p.mean)
+    alpha = order(alpha, p.mean.to(common_dtype([p.mean, q.mean])))
     shared_batch("p, q and alpha", gaussian_batch("p", p), gaussian_batch("q", q), alpha.shape)
     return alpha
 
@@ -78,6 +80,11 @@ def gaussian_batch(name: str, gaussian: Gaussian) -> torch.Size:
     check_atoms(name, gaussian.log_mass)
     if not bool(mean.isfinite().all()):
         raise NonFiniteDensity(f"{name} has a mean that is NaN or infinite")
+    if bool(covariance.isinf().any()):
+        raise NonFiniteDensity(
+            f"{name} has a covariance that is infinite: a flat density has no shape to compare. "
+            "Leave that dimension out, or give a large variance"
+        )
     gap = (covariance - covariance.mT).abs().amax((-2, -1))
     if bool((gap > ASYMMETRY * covariance.abs().amax((-2, -1))).any()):
         raise OptionError(

@@ -27,7 +27,7 @@ def flat_start(init: Member, p: Atomic, family: Family) -> Member:
         raise ShapeMismatch(
             f"init has the batch {list(natural.shape[:-1])}, which is wider than {list(batch)} of p"
         )
-    natural = natural.expand(batch + (-1,)).reshape(-1, natural.shape[-1])
+    natural = natural.to(p.log_atoms.dtype).expand(batch + (-1,)).reshape(-1, natural.shape[-1])
     return family.from_natural(natural, p.flatten())[0]
 
 

@@ -259,11 +259,11 @@ def _information_of_rows(data: Tensor, bandwidth: Tensor) -> Tensor:
 
     Cost: N^2 D kernels, N^2 D^2 multiplications.
     """
-    scaled = data / bandwidth
     n, d = data.shape
     total = data.new_zeros(d, d)
-    for rows in scaled.split(max(1, parzen.CHUNK // (n * d))):
-        kernel = (rows.unsqueeze(1) - scaled).square_().mul_(-0.5).exp_()  # [rows, N, D]
+    for rows in data.split(max(1, parzen.CHUNK // (n * d))):
+        gap = (rows.unsqueeze(1) - data).div_(bandwidth)  # [rows, N, D]
+        kernel = gap.square_().mul_(-0.5).exp_()
         pair = kernel.mT @ kernel / n
         single = kernel.mean(1)
         total += (pair / (single.unsqueeze(2) * single.unsqueeze(1))).log().sum(0)

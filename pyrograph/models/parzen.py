@@ -206,9 +206,11 @@ class Parzen:
         scale = self.bandwidth.log().sum(-1, keepdim=True) + 0.5 * k * math.log(2 * math.pi)
         return self.log_weights - scale
 
-    @cached_property
-    def _scaled_centres(self) -> Tensor:
-        return self.centres / self.bandwidth.unsqueeze(-2)
+    def _log_kernels(self, a: int, coordinate: Tensor) -> Tensor:
+        """Log of every kernel of the a-th variable at ``[*, B]``, up to its peak; ``[*, B, M]``."""
+        # subtracted before it is scaled: of data far from 0, quotients lose the digits that differ
+        gap = coordinate.unsqueeze(-1) - self.centres[..., a]
+        return -0.5 * (gap / self.bandwidth[:, a].unsqueeze(-1)).square()
 
     def log_prob(self, *x: Tensor) -> Tensor:
         """Log density of each of the B densities at its own point; differentiable.
@@ -223,8 +225,7 @@ class Parzen:
         """
         exponent = self._log_peaks
         for a, coordinate in enumerate(x):
-            scaled = (coordinate / self.bandwidth[:, a]).unsqueeze(-1)
-            exponent = exponent - 0.5 * (scaled - self._scaled_centres[..., a]).square()
+            exponent = exponent + self._log_kernels(a, coordinate)
         return exponent.logsumexp(-1)
 
     def log_prob_of_many(self, *x: Tensor) -> Tensor:
@@ -252,8 +253,7 @@ class Parzen:
         for part in given.split(rows):
             logits = self.log_weights
             for a in range(part.shape[-1]):
-                scaled = (part[..., a] / self.bandwidth[:, a]).unsqueeze(-1)
-                logits = logits - 0.5 * (scaled - self._scaled_centres[..., a]).square()
+                logits = logits + self._log_kernels(a, part[..., a])
             centre = Categorical(logits=logits.expand(len(part), -1, -1)).sample()  # [S, B]
             loc = self.centres[..., -1].gather(1, centre.t()).t()
             drawn.append(torch.normal(loc, self.bandwidth[:, -1].expand_as(loc)))

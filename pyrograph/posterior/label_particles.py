@@ -68,8 +68,9 @@ class LabelParticles(Posterior):
         """
         self._site(site)
         count = self.particles[site].amax(1) + 1
-        probs = self.log_weights.new_zeros(int(count.max()) + 1)
-        return TorchCategorical(probs=probs.index_add(0, count, self.weights))
+        # as probabilities they would be rounded up to the dtype's epsilon
+        logs = [self.log_weights[count == k].logsumexp(0) for k in range(int(count.max()) + 1)]
+        return TorchCategorical(logits=torch.stack(logs))
 
     def sample(self, num_samples: int) -> dict[str, Tensor]:
         """Joint draws by systematic resampling, in random order."""

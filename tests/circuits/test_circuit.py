@@ -407,6 +407,12 @@ WRONG = {
         add([0, 1], [0.5, 0.5]),
     ],
     "variable 0 has no input": [bernoulli(1, 0.5)],
+    "variable 1 has no input, and node 1 has the variable 1000000000000": [
+        bernoulli(0, 0.5),
+        bernoulli(10**12, 0.5),
+        product(0, 1),
+    ],
+    "variable 0 has no input, and node 0 has the variable 10{19}:": [bernoulli(10**19, 0.5)],
     "at least one unit": [],
 }
 
@@ -516,3 +522,16 @@ def test_drawn_states_have_their_frequencies_and_none_is_impossible(card):
         share = torch.bincount(drawn[:, v], minlength=len(expected)).double() / 20_000
         assert_close(share, torch.tensor(expected), rtol=0, atol=0.015)
         assert bool((share[torch.tensor(expected) == 0] == 0).all())
+
+
+@pytest.mark.parametrize("weight", [1e-30, 1e-300, 0.0])
+def test_a_marginal_keeps_components_of_the_smallest_weights(weight):
+    gaussians = [{"type": "input", "var": 0, "loc": m, "scale": 1.0} for m in (0.0, 50.0)]
+    circuit = Circuit.from_nodes([*gaussians, add([0, 1], [1.0, weight])]).requires_grad_()
+    x = torch.tensor([0.0, 48.0, 51.0])
+    marginal = circuit.marginals()[0]
+    parts = torch.stack([Normal(m, 1.0).log_prob(x) for m in (0.0, 50.0)])
+    expected = (parts + torch.tensor([[1.0], [weight]]).log()).logsumexp(0)
+    assert_close(marginal.log_prob(x), expected)
+    (gradient,) = torch.autograd.grad(marginal.log_prob(x).sum(), circuit.log_weights)
+    assert gradient.isfinite().all()

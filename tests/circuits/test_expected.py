@@ -315,3 +315,27 @@ def test_weights_of_hamming_are_checked_against_the_variables():
         expected_kernel(p, q, Hamming([0.1] * 17))
     with pytest.raises(OptionError, match="not negative"):
         expected_kernel(p, q, Hamming(-1.0))
+
+
+@pytest.mark.parametrize("log_mass", [40.0, 300.0, 400.0, 2000.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_masses_out_of_range_leave_an_expectation_that_is_in_range(log_mass, dtype):
+    def one(*logs):
+        return Circuit.from_nodes([{"type": "input", "var": 0, "log_probs": logs}]).to(dtype)
+
+    p, q = one(log_mass, -math.inf), one(-math.inf, log_mass)
+    assert expected_kernel(p, q, Delta()) == 0  # nothing in common
+    # e^2m e^-2m on the one state that they share, the other is beyond e^-800
+    p, q = one(log_mass, log_mass), one(-log_mass, -log_mass - 800)
+    assert float(expected_kernel(p, q, Delta())) == pytest.approx(1.0, rel=1e-5)
+
+
+def test_a_mass_out_of_range_is_brought_back_by_the_kernel():
+    nodes = [{"type": "input", "var": 0, "loc": 0.0, "scale": 1e-3}]
+    nodes.append({"type": "sum", "children": [0], "log_weights": [360.0]})
+    p, q = (Circuit.from_nodes([{**nodes[0], "loc": loc}, nodes[1]]) for loc in (0.0, 10.0))
+    # of variances v, E k = (h / (h + 4 v))^(1/2) exp(-d^2 / (h + 4 v))
+    h = 1 / 7
+    width = h + 4e-6
+    expected = math.sqrt(h / width) * math.exp(720 - 100 / width)
+    assert float(expected_kernel(p, q, RBF(h))) == pytest.approx(expected, rel=1e-9)

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import tracemalloc
 
 import networkx as nx
 import numpy as np
@@ -474,3 +475,34 @@ def test_a_column_that_numbers_the_rows_is_refused_by_number(learn):
 def test_numbers_that_are_no_counts_are_refused(options, text):
     with pytest.raises(OptionError, match=text):
         learn_strudel(dependent_rows(20, (2, 2, 2)), progress=False, **options)
+
+
+@pytest.mark.parametrize("num_components", [0, 1, 2])
+def test_memory_grows_with_the_square_of_the_states(num_components):
+    """0 is the tree; a table per state of a variable of c states is c^2 numbers, and there are some
+    copies of it."""
+    c = 200
+    x = torch.arange(c).unsqueeze(1).expand(c, 2)
+    options = {"num_steps": 1, "num_components": num_components, "progress": False}
+    learn_chow_liu(x[:5])  # what is imported on the way does not count
+    tracemalloc.start()
+    circuit = learn_strudel(x, **options) if num_components else learn_chow_liu(x)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert circuit.cards == (c, c)
+    assert peak < 80 * 8 * c**2
+
+
+@pytest.mark.parametrize("smoothing", [1e100, 1e155, 1e300])
+def test_pseudo_observations_without_end_make_every_state_alike(smoothing):
+    circuit = learn_chow_liu(dependent_rows(20, (2, 3, 2)), cards=(2, 3, 2), smoothing=smoothing)
+    expected = torch.full((12,), -math.log(12))
+    assert_close(circuit.log_prob(every_state((2, 3, 2))), expected, rtol=0, atol=1e-12)
+
+
+def test_counts_beyond_the_range_of_floating_point_are_refused():
+    x = dependent_rows(20, (2, 3, 2))
+    with pytest.raises(OptionError, match="divide weights and smoothing by one number"):
+        learn_chow_liu(x, smoothing=1e308)
+    with pytest.raises(OptionError, match="divide weights and smoothing by one number"):
+        learn_chow_liu(x, weights=torch.full((20,), 1e306))

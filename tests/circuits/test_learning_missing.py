@@ -8,11 +8,11 @@ import torch
 from scipy.optimize import minimize
 from torch.testing import assert_close
 
-from pyrograph.circuits import Circuit
+from pyrograph.circuits import Circuit, fully_factorised, tree_network
 from pyrograph.circuits.learning import fit_parameters, learn_chow_liu, learn_strudel
 from pyrograph.circuits.learning.completion import draw_missing
 from pyrograph.circuits.learning.table import Table, read_table
-from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch
+from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch, ZeroMass
 
 
 def rows_of_a_tree(n, seed=0):
@@ -264,3 +264,107 @@ def test_a_column_without_values_has_its_prior_or_is_refused(learn):
     assert_close(circuit.marginals()[4], torch.full((3,), 1 / 3), rtol=0, atol=0.05)
     with pytest.raises(OptionError, match="variable 4 has no value"):
         learn(x, cards=(2, 2, 2, 2, 3, 2), smoothing=0.0, **options)
+
+
+def three_inputs(weights, first=(0.3, 0.7)):
+    """A sum of inputs of one variable."""
+    nodes = [{"type": "input", "var": 0, "probs": p} for p in (first, (0.6, 0.4), (0.1, 0.9))]
+    return Circuit.from_nodes([*nodes, {"type": "sum", "children": [0, 1, 2], "weights": weights}])
+
+
+@pytest.mark.parametrize(
+    ("own", "prior", "expected"),
+    [
+        ([0.2, 0.2, 0.6], [0.2, 0.3, 0.5], [0.2, 0.3, 0.5]),
+        ([0.5, 0.5, 0.0], [0.2, 0.3, 0.5], [0.4, 0.6, 0.0]),
+        ([0.2, 0.3, 0.5], [0.5, 0.5, 0.0], [0.5, 0.5, 0.0]),
+        ([0.0, 0.5, 0.5], [0.5, 0.2, 0.3], [0.0, 0.4, 0.6]),
+        ([0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.0, 1.0, 0.0]),
+    ],
+)
+def test_a_prior_is_followed_edge_by_edge_where_weights_are_zero(own, prior, expected):
+    """So many pseudo-observations decide: the fit has the prior's weights and tables."""
+    reference = three_inputs(prior, first=(0.8, 0.2))
+    x = torch.tensor([[0], [1], [1]])
+    fitted = fit_parameters(three_inputs(own), x, smoothing=1e12, prior=reference)
+    share = np.dot(expected, [0.8, 0.6, 0.1])
+    assert float(fitted.log_prob([[0]]).exp()) == pytest.approx(share, abs=1e-9)
+
+
+def test_a_prior_gives_no_probability_to_what_has_none():
+    rows, prior = torch.tensor([[0], [0]]), fully_factorised([[0.2, 0.3, 0.5]])
+    fitted = fit_parameters(fully_factorised([[0.5, 0.5, 0.0]]), rows, smoothing=10.0, prior=prior)
+    # ten pseudo-observations over the two states that are possible, 4 : 6
+    assert_close(fitted.log_prob([[0], [1], [2]]).exp(), torch.tensor([0.5, 0.5, 0.0]))
+
+
+def chain_of_three(parents):
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(2,) if p is None else (2, 2) for p in parents]
+    return tree_network(parents, [torch.rand(s, generator=generator) + 0.1 for s in shapes])
+
+
+GAUSSIANS = Circuit.from_nodes([{"type": "input", "var": 0, "loc": 0.0, "scale": 1.0}])
+
+
+@pytest.mark.parametrize(
+    ("circuit", "prior", "text"),
+    [
+        (
+            chain_of_three([None, 0, 1]),
+            chain_of_three([2, 0, None]),
+            r"unit \d+: input of variable \d in the prior, input of variable \d in the circuit",
+        ),
+        (
+            fully_factorised([[0.5, 0.5], [0.2, 0.3, 0.5]]),
+            fully_factorised([[0.2, 0.3, 0.5], [0.5, 0.5]]),
+            "variable 0: 3 states in the prior, 2 states in the circuit",
+        ),
+        (fully_factorised([[0.5, 0.5]]), GAUSSIANS, "variable 0: real in the prior, 2 states in"),
+        (GAUSSIANS, fully_factorised([[0.5, 0.5]]), "variable 0: 2 states in the prior, real in"),
+        (
+            fully_factorised([[0.5, 0.5]] * 2),
+            fully_factorised([[0.5, 0.5]] * 3),
+            "number of variables: 3 in the prior, 2 in the circuit",
+        ),
+        (
+            # the same once both have lost what has no weight, but not the same inputs
+            three_inputs([0.5, 0.5, 0.0]),
+            three_inputs([0.0, 0.5, 0.5]).normalized(),
+            "number of units: 3 in the prior, 4 in the circuit",
+        ),
+        (
+            three_inputs([0.2, 0.3, 0.5]),
+            Circuit.from_nodes(
+                [
+                    *three_inputs([0.2, 0.3, 0.5]).to_nodes()[:2],
+                    {"type": "sum", "children": [0, 1], "weights": [0.5, 0.5]},
+                    {"type": "sum", "children": [1, 2], "weights": [0.5, 0.5]},
+                ]
+            ),
+            "unit 2: sum in the prior, input of variable 0 in the circuit",
+        ),
+        (
+            three_inputs([0.2, 0.3, 0.5]),
+            Circuit.from_nodes(
+                [
+                    *three_inputs([0.2, 0.3, 0.5]).to_nodes()[:3],
+                    {"type": "sum", "children": [1, 0, 2], "weights": [0.2, 0.3, 0.5]},
+                ]
+            ),
+            r"children of unit 3: \[1, 0, 2\] in the prior, \[0, 1, 2\] in the circuit",
+        ),
+    ],
+)
+def test_a_prior_of_another_structure_is_refused_in_words(circuit, prior, text):
+    x = torch.zeros(2, circuit.num_variables)
+    if circuit.cards[0] is None:
+        x = torch.tensor([[0.0], [1.0]])
+    with pytest.raises(ShapeMismatch, match=text):
+        fit_parameters(circuit, x, smoothing=1.0, prior=prior)
+
+
+def test_a_prior_without_mass_is_refused():
+    circuit = three_inputs([0.2, 0.3, 0.5])
+    with pytest.raises(ZeroMass, match="prior circuit has mass zero"):
+        fit_parameters(circuit, [[0]], smoothing=1.0, prior=three_inputs([0.0, 0.0, 0.0]))

@@ -164,3 +164,22 @@ class TestScikitLearn:
             ExpectedSVR.from_sklearn(svm.SVR(kernel="linear").fit(x, y), circuit)
         with pytest.raises(OptionError, match="no parameter"):
             ExpectedSVR.from_sklearn(svm.SVR().fit(x, y), circuit).set_params(colour="red")
+
+    @pytest.mark.parametrize(
+        ("change", "error", "text"),
+        [
+            ({"circuit": 5}, OptionError, "no circuit"),
+            ({"support": [[0.0, 1.0]]}, ShapeMismatch, r"\[S, 5\]"),
+            ({"dual_coef": [1.0]}, ShapeMismatch, "1 coefficients"),
+            ({"intercept": np.nan}, OptionError, "one finite number"),
+        ],
+    )
+    def test_parameters_are_set_as_they_are_first_given(self, fitted, change, error, text):
+        svm, x, y, circuit = fitted
+        model = ExpectedSVR.from_sklearn(svm.SVR().fit(x, y), circuit)
+        before = model.predict(x)
+        with pytest.raises(error, match=text):
+            model.set_params(kernel=Hamming(), **change)
+        np.testing.assert_array_equal(model.predict(x), before)  # all or none
+        assert model.set_params(intercept=model.intercept + 1.0) is model
+        np.testing.assert_allclose(model.predict(x), before + 1.0)

@@ -24,3 +24,9 @@ def test_a_missing_data_set_is_named_with_what_is_there(monkeypatch, tmp_path):
     (tmp_path / "bayesnets" / "asia.bif").touch()
     with pytest.raises(DataNotFound, match=r"alarm\.bif.*asia\.bif"):
         bayesian_network("alarm")
+
+
+def test_a_user_that_there_is_not_is_said(monkeypatch):
+    monkeypatch.setenv("PYROGRAPH_DATA", "~no_such_user_here/data")
+    with pytest.raises(DataNotFound, match="there is no such user"):
+        data_root()

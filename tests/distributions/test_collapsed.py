@@ -459,3 +459,66 @@ def test_supports_are_where_the_data_may_be(name):
     assert fn.support.check(x).shape == (3,)
     x[1] = torch.nan if x.is_floating_point() else 10**6
     assert fn.support.check(x).tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    "c",
+    [
+        [1e-310, 3e-310, 6e-310],
+        [1e-5, 3e-5, 6e-5],
+        [1e-3, 3e-3, 6e-3],
+        [0.01, 0.02, 0.02],
+        [0.3, 1e-4, 0.7],
+        [1e-4, 50.0, 20.0],
+        [0.5, 1.0, 2.0],
+    ],
+    ids=str,
+)
+def test_symbols_are_drawn_by_the_urn_at_every_concentration(c):
+    """The first symbol is s with probability c_s / A, the next in its cluster the same one with
+    (c_s + 1) / (A + 1)."""
+    n, total = 20_000, math.fsum(c)
+    draws = CollapsedMixture(
+        torch.tensor([5, 5]), DirichletCategorical(torch.tensor(c, dtype=torch.float64), 3)
+    )
+    pairs = draws.sample((n,))
+    expected = [
+        c[s] / total * (c[t] + (s == t)) / (total + 1)
+        for s, t in itertools.product(range(3), [0, 1, 2])
+    ]
+    found = torch.bincount(pairs[:, 0] * 3 + pairs[:, 1], minlength=9).numpy()
+    expected = n * np.array(expected)
+    some = expected > 5  # the others are one cell, if there is anything in it
+    rest = expected[~some].sum()
+    assert found[~some].sum() <= rest + 6 * math.sqrt(rest) + 1
+    assert (
+        stats.chisquare(found[some], expected[some] * found[some].sum() / expected[some].sum())[1]
+        > 1e-3
+    )
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [(1e-310, 3e-310), (1e-5, 3e-5), (1e-3, 3e-3), (0.01, 0.03), (1e-4, 2.0), (0.5, 1.5)],
+)
+def test_cells_are_drawn_by_the_urn_at_every_concentration(a, b):
+    n = 20_000
+    labels = torch.tensor([0]), torch.tensor([3, 3])
+    prior = BetaBernoulli(torch.tensor(a, dtype=torch.float64), b)
+    x = CollapsedRelation(*labels, prior).sample((n,)).squeeze(-2).long()
+    one, zero = a / (a + b), b / (a + b)
+    expected = [
+        zero * (b + 1) / (a + b + 1),
+        zero * a / (a + b + 1),
+        one * b / (a + b + 1),
+        one * (a + 1) / (a + b + 1),
+    ]
+    for count, p in zip(torch.bincount(x[:, 0] * 2 + x[:, 1], minlength=4).tolist(), expected):
+        assert abs(count - n * p) <= 4.5 * math.sqrt(n * p * (1 - p)) + 2
+    assert CollapsedRelation(*labels, prior).sample().dtype == torch.float64
+
+
+def test_draws_of_small_concentrations_repeat_with_the_seed():
+    mixture = CollapsedMixture(torch.zeros(50, dtype=torch.long), DirichletCategorical(1e-3, 40))
+    first, second = (torch.manual_seed(3) and mixture.sample((20,)) for _ in range(2))
+    assert torch.equal(first, second) and not torch.equal(first, mixture.sample((20,)))

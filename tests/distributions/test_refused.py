@@ -129,3 +129,78 @@ def test_labels_are_on_the_device_of_the_data():
     for mixture, shape in ((numbers, 2), (relation, (2, 2))):
         with pytest.raises(OptionError, match="data are on meta, labels on cpu"):
             mixture.log_prob(torch.zeros(shape, device="meta"))
+
+
+ONES, LABELS = torch.ones, torch.zeros(4, 5, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (
+            lambda: NormalInverseWishart(ONES(3), 4 * ONES(2), torch.eye(2)),
+            r"kappa, nu, scale_matrix and loc have batches \(3,\), \(2,\), \(\), \(\)",
+        ),
+        (lambda: BetaBernoulli(ONES(3), ONES(2)), r"a and b have shapes \(3,\), \(2,\)"),
+        (
+            lambda: ChineseRestaurantFranchise(ONES(3), ONES(2), 4),
+            r"alpha and gamma have shapes \(3,\), \(2,\)",
+        ),
+        (
+            lambda: CollapsedMixture(LABELS, DirichletCategorical(ONES(3, 2), 2)),
+            r"z and component have batches \(4,\), \(3,\)",
+        ),
+        (
+            lambda: CollapsedRelation(LABELS, LABELS[:3], BetaBernoulli(1.0, 1.0)),
+            r"rows, columns and component have batches \(4,\), \(3,\), \(\)",
+        ),
+        (
+            lambda: CollapsedRelation(
+                LABELS, LABELS, BetaBernoulli(1.0, 1.0), mask=ONES(3, 5, 5, dtype=torch.bool)
+            ),
+            r"columns, component and mask have batches \(4,\), \(4,\), \(\), \(3,\)",
+        ),
+        (
+            lambda: CollapsedMixture(LABELS, DirichletCategorical(1.0, 2)).log_prob(LABELS[:3]),
+            r"value and distribution have batches \(3,\), \(4,\)",
+        ),
+        (
+            lambda: CollapsedMixture(LABELS, NormalInverseGamma(1.0, 1.0, 1.0)).log_prob(
+                torch.zeros(3, 5, 2)
+            ),
+            r"value and distribution have batches \(3,\), \(4,\)",
+        ),
+        (
+            lambda: CollapsedRelation(LABELS, LABELS, BetaBernoulli(1.0, 1.0)).log_prob(
+                torch.zeros(3, 5, 5)
+            ),
+            r"value and distribution have batches \(3,\), \(4,\)",
+        ),
+        (
+            lambda: ChineseRestaurant(ONES(2), 5).log_prob(LABELS[:3]),
+            r"value and distribution have batches \(3,\), \(2,\)",
+        ),
+        (
+            lambda: ChineseRestaurantFranchise(ONES(2), 1.0, 5).log_prob(LABELS[:3]),
+            r"value and distribution have batches \(3,\), \(2,\)",
+        ),
+    ],
+)
+def test_batches_that_do_not_broadcast_are_named(make, said):
+    with pytest.raises(ShapeMismatch, match=said + ".* do not broadcast"):
+        make()
+
+
+def test_complex_data_are_refused():
+    mixture = CollapsedMixture(Z, NormalInverseGamma(1.0, 1.0, 1.0, dim=0))
+    for ask in (mixture.log_prob, lambda x: mixture.incremental(Z[None], x)):
+        with pytest.raises(OptionError, match=r"data are torch.complex128; give real numbers"):
+            ask(torch.tensor([0.0, 1j]))
+
+
+@pytest.mark.parametrize("loc", [np.nan, np.inf, torch.tensor([0.0, np.nan])], ids=str)
+def test_means_of_normal_components_are_finite(loc):
+    with pytest.raises(OptionError, match=r"NormalInverseGamma: loc=.* must be finite"):
+        NormalInverseGamma(1.0, 1.0, 1.0, loc)
+    with pytest.raises(OptionError, match=r"NormalInverseWishart: loc=.* must be finite"):
+        NormalInverseWishart(1.0, 3.0, torch.eye(2), loc)

@@ -112,3 +112,11 @@ def test_bad_arguments_are_named(arguments, text):
 def test_shapes_that_do_not_broadcast_are_said():
     with pytest.raises(ShapeMismatch, match=r"loc \(2,\), scale \(3,\), cut \(\)"):
         TruncatedLaplace(torch.zeros(2), torch.ones(3), 1.0)
+
+
+@pytest.mark.parametrize("ends", [(), (-1.0, 2.0)], ids=["line", "interval"])
+def test_the_density_of_nan_is_nan(ends):
+    fn = TruncatedLaplace(0.0, 1.0, 1.0, *ends, validate_args=False)
+    found = fn.log_prob(torch.tensor([math.nan, 0.5, 3.0]))
+    assert found.isnan().tolist() == [True, False, False]
+    assert found[2] == (-math.inf if ends else -1.0)

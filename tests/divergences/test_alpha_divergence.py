@@ -294,3 +294,43 @@ def test_measures_on_different_spaces_are_refused():
         alpha_divergence(one, one, math.inf)
     with pytest.raises(OptionError, match="increase"):
         Gridded(torch.zeros(3), torch.tensor([0.0, 2.0, 1.0]))
+
+
+@pytest.mark.parametrize("alpha", [-0.5, 0.5, 0.9, 1.5])
+@pytest.mark.parametrize("single", [False, True], ids=["both", "one"])
+def test_measures_of_whole_numbers_are_those_of_the_same_floats(alpha, single):
+    a, b = np.array([0, 2, -1, 3]), np.array([1, -2, 0, 2])
+    p, q = np.exp(a), np.exp(b)
+    truth = (alpha * p + (1 - alpha) * q - p**alpha * q ** (1 - alpha)) / (alpha * (1 - alpha))
+    first, second = torch.tensor(a), torch.tensor(b)
+    second = second.double() if single else second
+    found = alpha_divergence(Discrete(first), Discrete(second), alpha)
+    assert_close(found, torch.tensor(truth.sum()))
+    points = torch.arange(4)
+    grids = [Gridded(log, points, torch.zeros(4, dtype=torch.long)) for log in (first, second)]
+    assert_close(alpha_divergence(*grids, alpha), torch.tensor(truth.sum()))
+    # N(0, 1) and N(1, 2): log int p^alpha q^(1 - alpha) has the closed form
+    variance = 2 * alpha + 1 - alpha
+    log_affinity_truth = -alpha * (1 - alpha) / (2 * variance)
+    log_affinity_truth += 0.5 * (alpha * math.log(2) - math.log(variance))
+    one, two = (
+        Gaussian(torch.tensor(0), torch.tensor([mean]), torch.tensor([[float(variance)]]))
+        for mean, variance in ((0, 1), (1, 2))
+    )
+    assert_close(log_affinity(one, two, alpha), torch.tensor(log_affinity_truth))
+
+
+def test_measures_of_two_dtypes_have_the_digits_of_the_higher_one():
+    alpha, a, b = 0.3, torch.tensor([0.0, 1.0]), torch.tensor([0.5, -1.0])
+    exact = alpha_divergence(Discrete(a), Discrete(b), alpha)
+    assert_close(
+        alpha_divergence(Discrete(a.float()), Discrete(b), alpha), exact, rtol=1e-14, atol=0
+    )
+    mixed = Gaussian(torch.tensor(0.0).float(), torch.zeros(1), torch.eye(1).float())
+    other = Gaussian(torch.tensor(0.0), torch.ones(1), 2 * torch.eye(1))
+    single = Gaussian(*(t.float() for t in (other.log_mass, other.mean, other.covariance)))
+    same = Gaussian(torch.tensor(0.0), torch.zeros(1), torch.eye(1))
+    exact = alpha_divergence(same, other, alpha)
+    for p, q in ((mixed, other), (mixed, single), (other, mixed), (single, mixed)):
+        order = alpha if q in (other, single) else 1 - alpha
+        assert_close(alpha_divergence(p, q, order), exact, rtol=1e-14, atol=0)

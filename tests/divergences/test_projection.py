@@ -297,3 +297,55 @@ def test_projections_are_where_their_measures_are(alpha, method):
     for there, here in zip(found("cuda"), found("cpu"), strict=True):
         assert there.device.type == "cuda"
         assert_close(there.cpu(), here, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["fixed point", "direct"])
+@pytest.mark.parametrize("alpha", [0.5, 2.0])
+def test_tables_of_whole_numbers_are_projected_with_their_best_mass(alpha, method):
+    """(int p^alpha q^(1 - alpha))^(1 / alpha) is the mass of the member."""
+    table = np.array([[0, 1], [2, -1]])
+    q = alpha_project(Discrete(torch.tensor(table), 2), FullyFactorised(), alpha, method)
+    rows, columns = (m.exp().numpy() for m in q.log_marginals)
+    shape = np.outer(rows, columns)
+    mass = (np.exp(table) ** alpha * shape ** (1 - alpha)).sum() ** (1 / alpha)
+    assert q.log_mass.item() == pytest.approx(math.log(mass), abs=1e-8)
+    floats = alpha_project(Discrete(torch.tensor(table).double(), 2), FullyFactorised(), alpha)
+    assert_close(torch.cat(q.log_marginals), torch.cat(floats.log_marginals), rtol=0, atol=1e-6)
+
+
+def every_number(member):
+    """Of a member of either family."""
+    if isinstance(member, Gaussian):
+        return as_numbers(member)
+    return torch.cat([member.log_mass[None], *(m.exp() for m in member.log_marginals)])
+
+
+@pytest.mark.parametrize("make", [equality, mixture], ids=["table", "grid"])
+def test_the_direct_method_needs_no_derivatives_of_its_measure(make):
+    p = make()
+    family = FullyFactorised() if isinstance(p, Discrete) else Gaussian1D()
+    expected = every_number(alpha_project(p, family, 0.6, "direct"))
+    others = [float(d) for _, d in local_minima(p, family, 0.6)]
+    learnt = p.with_atoms(p.log_atoms.clone().requires_grad_())
+    # as what it starts from has derivatives, too
+    start = project(learnt, family)
+    found = alpha_project(learnt, family, 0.6, "direct")
+    assert_close(every_number(found), expected) and not found.log_mass.requires_grad
+    alpha_project(learnt, family, 0.6, "direct", init=start)
+    assert_close([d for _, d in local_minima(learnt, family, 0.6)], others)
+    with torch.inference_mode():
+        p = make()
+        assert_close(every_number(alpha_project(p, family, 0.6, "direct")), expected)
+        alpha_project(p, family, 0.6, "direct", init=project(p, family))
+        assert_close([d for _, d in local_minima(p, family, 0.6)], others)
+
+
+@pytest.mark.parametrize("method", ["fixed point", "direct"])
+def test_a_start_of_another_dtype_is_taken_to_that_of_the_measure(method):
+    marginals = tuple(torch.full((2,), 0.5).log() for _ in range(2))
+    start = Factorised(torch.zeros(()), marginals)
+    single = Factorised(torch.zeros(()).float(), tuple(m.float() for m in marginals))
+    q = alpha_project(equality(), FullyFactorised(), 0.75, method, init=start)
+    same = alpha_project(equality(), FullyFactorised(), 0.75, method, init=single)
+    assert same.log_mass.dtype == torch.float64
+    assert_close(every_number(same), every_number(q), rtol=0, atol=1e-6)

@@ -204,3 +204,40 @@ def test_what_is_no_measure_is_refused():
         Gaussian(0.0, one, torch.eye(1))
     with pytest.raises(ShapeMismatch, match="the mean is a number"):
         Gaussian(torch.zeros(()), torch.zeros(()), torch.eye(1))
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "said"),
+    [
+        (lambda x: Gridded(x, x, [0.0] * 5), OptionError, "Gridded: log_weights is a list"),
+        (lambda x: Gridded(x[0], x[0]), ShapeMismatch, "Gridded: log_density is a number"),
+        (lambda x: Gridded(x, x[0]), ShapeMismatch, "Gridded: points is a number"),
+        (lambda x: Discrete(x, "1"), OptionError, "num_variables='1' must be a whole number"),
+        (lambda x: Discrete(x, 1.0), OptionError, r"num_variables=1\.0 must be a whole number"),
+        (lambda x: Discrete(x, True), OptionError, "num_variables=True must be a whole number"),
+        (lambda x: Discrete(x + 1j), OptionError, "log_mass is torch.complex128; .* real numbers"),
+        (lambda x: Discrete(x > 0), OptionError, "log_mass is torch.bool; .* real numbers"),
+        (lambda x: Factorised(0.0, (x,)), OptionError, "Factorised: log_mass is a float"),
+        (lambda x: Factorised(x[0], ([0.0],)), OptionError, "Factorised: marginal 0 is a list"),
+        (lambda x: Factorised(x[0], (x[0],)), ShapeMismatch, "marginal 0 is a number"),
+        (lambda x: Factorised(x[0], ()), OptionError, "one tensor per variable"),
+        (lambda x: gaussian().on_grid(Discrete(x)), OptionError, "on_grid takes .* not a Discrete"),
+        (
+            lambda x: Gaussian(x[0], torch.zeros(3, 0), torch.zeros(0, 0)),
+            ShapeMismatch,
+            r"the mean has shape \[3, 0\]: no dimension is left",
+        ),
+    ],
+)
+def test_measures_that_are_none_are_refused_where_they_are_made(make, error, said):
+    with pytest.raises(error, match=said):
+        make(torch.linspace(-1, 1, 5))
+
+
+@pytest.mark.parametrize("of", QUANTITIES)
+def test_an_infinite_covariance_is_refused(of):
+    flat = gaussian(covariance=[[1.0, 0.0], [0.0, INF]])
+    with pytest.raises(NonFiniteDensity, match=r"^q has a covariance that is infinite"):
+        of(gaussian(), flat, 0.5)
+    with pytest.raises(NonFiniteDensity, match=r"^p has a covariance that is infinite"):
+        of(flat, gaussian(), 0.5)

@@ -518,3 +518,16 @@ def test_widths_of_a_tree_come_as_a_list():
     assert_close(tree.log_prob(rows), expected.log_prob(rows))
     with pytest.raises(ShapeMismatch, match=r"\(4,\); the data have 5 columns"):
         ChowLiuTree.fit(rows, bandwidth=widths[1:])
+
+
+@pytest.mark.parametrize("decimals", [3, 0], ids=["rows", "values"])
+def test_single_precision_trees_keep_their_digits_far_from_zero(decimals):
+    x = bimodal_rows(300)
+    x = ((x * (8 if decimals else 1)).round() / (8 if decimals else 1)).float()
+    exact = ChowLiuTree.fit(x.double(), bandwidth=0.3)
+    tree = ChowLiuTree.fit(x + 2.0**17, bandwidth=0.3)
+    assert edge_set(tree) == edge_set(exact)
+    information = tree.mutual_information.double()
+    assert_close(information, exact.mutual_information, rtol=1e-4, atol=1e-5)
+    found = tree.log_prob(x[:40] + 2.0**17).double()
+    assert_close(found, exact.log_prob(x[:40].double()), rtol=1e-5, atol=1e-4)

@@ -251,3 +251,22 @@ def test_widths_that_are_none_are_refused(width, error, words):
 def test_data_that_have_no_density_are_refused(rows, error, words):
     with pytest.raises(error, match=words):
         Parzen.fit(rows, [[0]], WIDTH)
+
+
+def eighths(rows, columns):
+    """Single-precision numbers that stay exact when 2^17 is added to them."""
+    return (torch.randn(rows, columns) * 24).round().float() / 8
+
+
+@pytest.mark.parametrize("shift", [0.0, 2.0**17, -(2.0**17)])
+def test_single_precision_keeps_its_digits_far_from_zero(shift):
+    x, at, width = eighths(200, 2), eighths(50, 2), torch.tensor([0.3, 0.7])
+    exact = Parzen.fit(x.double(), [[0, 1]], width).log_prob(*at.double().unsqueeze(1).unbind(-1))
+    far = Parzen.fit(x + shift, [[0, 1]], width)
+    found = far.log_prob(*(at + shift).unsqueeze(1).unbind(-1))
+    assert found.dtype == torch.float32
+    assert_close(found.double(), exact, rtol=1e-5, atol=1e-5)
+    # the first coordinate is a row's own, and a narrow kernel leaves that row alone
+    rows = torch.tensor([[0.0, -3.0], [0.125, 3.0]]) + shift
+    drawn = Parzen.fit(rows.float(), [[0, 1]], 0.01).draw(rows.float()[:, :1].unsqueeze(1))
+    assert_close(drawn[:, 0].double(), rows[:, 1], rtol=0, atol=0.1)

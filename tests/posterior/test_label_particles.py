@@ -7,9 +7,11 @@ import math
 import pyro
 import pytest
 import torch
+from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.errors import InferenceError
+from pyrograph.posterior.label_particles import LabelParticles
 from tests.distributions.partitions import all_partitions, restaurant_urn
 
 D = pg.distributions
@@ -45,3 +47,16 @@ def test_marginals_of_labels_have_the_probabilities_of_the_urn():
     alone = sum(p for z, p in truth.items() if max(z) == 0)
     assert float(q.num_clusters("z").probs[1]) == pytest.approx(alone, abs=1e-12)
     assert tuple(marginal.sample().tolist()) in truth
+
+
+def test_numbers_of_clusters_keep_the_smallest_weights():
+    q = pg.DPVI(labels, num_particles=20, progress=False).run(4)
+    z = torch.tensor([[0, 0, 0, 0], [0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 2, 3]])
+    logs = torch.tensor([0.0, -90.0, -900.0, -1000.0])
+    run = {"converged": True, "status": "", "history": {}}
+    count = LabelParticles(q.graph, {"z": z}, logs, **run).num_clusters("z")
+    expected = torch.tensor([0.0, -90.0, -math.inf, -1000.0])  # of 1 .. 4 clusters
+    finite = expected > -math.inf
+    found = count.log_prob(torch.arange(1, 5))
+    assert_close(found[finite], expected[finite], rtol=0, atol=1e-9)
+    assert float(count.probs[0]) == float(count.probs[3]) == 0

@@ -43,7 +43,8 @@ class _Writer:
         self.kind: list[int] = []
         self.var: list[int] = []
         self.children: list[list[int]] = []
-        self.table: list[np.ndarray] = []
+        #: of each input, states and their weights
+        self.table: list[tuple[list[int], np.ndarray]] = []
         self.weight: list[np.ndarray] = []
         self._indicator: dict[tuple[int, int], int] = {}
         rank = {v: k for k, v in enumerate(reversed(circuit.tree.order))}
@@ -75,14 +76,12 @@ class _Writer:
     def _categorical(self, v: int, states: list[int], weights: np.ndarray) -> int:
         if len(states) == 1:
             return self._state(v, states[0])
-        # two products of a leaf may hold one state in parts that were split apart
-        table = np.bincount(states, weights, self.circuit.cards[v])
-        self.table.append(table)
+        self.table.append((states, weights))
         return self._add(INPUT, v, [])
 
     def _state(self, v: int, state: int) -> int:
         if (v, state) not in self._indicator:
-            self.table.append(np.eye(self.circuit.cards[v])[state])
+            self.table.append(([state], np.ones(1)))
             self._indicator[v, state] = self._add(INPUT, v, [])
         return self._indicator[v, state]
 
@@ -96,8 +95,9 @@ class _Writer:
         units = Units.of_lists(self.kind, self.var, self.children)
         cards = self.circuit.cards
         table = np.zeros((len(self.table), max(cards)))
-        for row, own in zip(table, self.table, strict=True):
-            row[: len(own)] = own
+        for row, (states, own) in zip(table, self.table, strict=True):
+            # two products of a leaf may hold one state in parts that were split apart
+            np.add.at(row, states, own)
         none = torch.full((len(table),), torch.nan, dtype=torch.float64, device="cpu")
         weights = np.concatenate([np.zeros(0), *self.weight])
         return Circuit(

@@ -130,7 +130,13 @@ class PairCounts:
     def tree(self) -> Tree:
         import networkx as nx
 
-        information = self.mutual_information()
+        with np.errstate(over="ignore", invalid="ignore"):  # refused next
+            information = self.mutual_information()
+        if not np.isfinite(information).all():
+            raise OptionError(
+                f"counts of {self.counts.max():.3g} with smoothing={self.smoothing:g} are beyond "
+                "the range of floating point: divide weights and smoothing by one number"
+            )
         # the solver takes zeros for edges that are not there
         distance = np.triu(1 + information.max() - information, 1)
         found = minimum_spanning_tree(distance).tocoo()
@@ -152,8 +158,8 @@ class PairCounts:
 def mutual_information(counts: np.ndarray, first: np.ndarray, smoothing: float) -> np.ndarray:
     """I(x_v; x_w) for all pairs, from counts ``[C, C]`` of states together."""
     cards = np.diff(first)
-    share = np.repeat(smoothing / cards, cards)
-    joint = counts + share[:, None] * share / max(smoothing, np.finfo(float).tiny)
+    share, width = np.repeat(smoothing / cards, cards), np.repeat(cards, cards)
+    joint = counts + share[:, None] / width
     # of one pair: sum p log p - sum p log(row) - sum p log(column), with n p = joint
     into = np.add.reduceat
     rows = into(joint, first[:-1], 1)  # [C, D], counts of a state where w is present

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
@@ -21,8 +22,10 @@ from tqdm import tqdm
 from pyrograph.circuits.circuit import CHUNK, Circuit
 from pyrograph.circuits.learning.table import row_weights
 from pyrograph.circuits.options import check_circuits, check_smoothing, number, whole
+from pyrograph.circuits.prune import possible
+from pyrograph.circuits.units import INPUT, KINDS
 from pyrograph.diagnostics.score import outside_inference_mode
-from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch
+from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch, ZeroMass
 
 #: Standard deviations of Gaussian inputs stay above this share of the column's.
 NARROWEST = 1e-3
@@ -49,8 +52,8 @@ def fit_parameters(
         data: ``[N, D]``; NaN is missing, and -1 of discrete variables.
         num_steps: at most.
         smoothing: pseudo-observations of every sum and every discrete input.
-        prior: a circuit of the same structure, whose weights the pseudo-observations follow;
-            default: evenly over what is possible.
+        prior: a circuit of the same units, edges and variables, whose weights the
+            pseudo-observations follow over what is possible in the circuit; default: evenly.
         weights: ``[N]``, how often each row counts; not negative.
         tol: stop when the objective per row rises by less.
         progress: show a bar.
@@ -60,7 +63,9 @@ def fit_parameters(
         NonFiniteDensity: a row has probability 0; the text names it.
         OptionError: an option or a weight is out of range, a value is not in the domain, or a real
             variable has one value only, which Gaussians fit ever better as they become narrower.
-        ShapeMismatch: data or weights have another shape, or the prior another structure.
+        ShapeMismatch: data or weights have another shape, or the prior another structure; the text
+            says where.
+        ZeroMass: nothing is possible under the circuit or the prior.
     """
     num_steps, tol = whole("num_steps", num_steps), number("tol", tol)
     smoothing = check_smoothing("smoothing", smoothing)
@@ -73,10 +78,8 @@ def fit_parameters(
     weight = torch.as_tensor(row_weights(weights, len(points)), device=device)
     with torch.no_grad():
         fitted = circuit.normalized()  # new parameters; its layers serve all steps
-        reference = fitted if prior is None else prior.normalized()
-    if len(reference.units) != len(fitted.units) or reference.num_edges != fitted.num_edges:
-        raise ShapeMismatch("the prior circuit has another structure")
-    pseudo = _Pseudo.of(reference, smoothing, even=prior is None)
+        shares = _even(fitted) if prior is None else _following(prior, circuit)
+        pseudo = _Pseudo.of(fitted, smoothing, *shares)
     narrowest = _narrowest(fitted, points[weight > 0])
     before = -torch.inf
     with tqdm(total=num_steps, disable=not progress) as bar:
@@ -164,19 +167,77 @@ class _Pseudo:
     table: Tensor
 
     @staticmethod
-    def of(circuit: Circuit, smoothing: float, even: bool) -> _Pseudo:
-        edges = circuit.log_weights.detach().exp()
-        table = torch.where(circuit.leaves.is_real.unsqueeze(1), 0.0, circuit.log_table.exp())
-        if even:
-            edges, table = (edges > 0).double(), (table > 0).double()
-            edges /= _per_sum(circuit, edges)
-            table /= table.sum(1, keepdim=True).clamp_min(1.0)
-        return _Pseudo(smoothing * edges, smoothing * table)
+    def of(circuit: Circuit, smoothing: float, edges: Tensor, table: Tensor) -> _Pseudo:
+        """Shared out over what is possible, in proportion to ``edges`` and ``table``."""
+        edges = torch.where(circuit.log_weights > -torch.inf, edges.double(), 0.0)
+        here = (circuit.log_table > -torch.inf) & ~circuit.leaves.is_real.unsqueeze(1)
+        table = torch.where(here, table.double(), 0.0)
+        edges, table = (
+            torch.where(total > 0, smoothing * shares / total, 0.0)
+            for shares, total in (
+                (edges, _per_sum(circuit, edges)),
+                (table, table.sum(1, keepdim=True)),
+            )
+        )
+        return _Pseudo(edges, table)
 
     def log_density(self, circuit: Circuit) -> Tensor:
         """Up to a constant."""
         pairs = ((self.edges, circuit.log_weights), (self.table, circuit.log_table))
         return sum(torch.where(n > 0, n * log.detach(), 0.0).sum() for n, log in pairs)
+
+
+def _even(circuit: Circuit) -> tuple[Tensor, Tensor]:
+    return torch.ones_like(circuit.log_weights), torch.ones_like(circuit.log_table)
+
+
+def _following(prior: Circuit, circuit: Circuit) -> tuple[Tensor, Tensor]:
+    """The prior's weights and tables, of the edges and inputs that are possible in the circuit.
+
+    Raises:
+        ShapeMismatch: the prior has another structure; the text says where.
+        ZeroMass: nothing is possible under the prior.
+    """
+    difference = _difference(prior, circuit)
+    if difference is not None:
+        raise ShapeMismatch(
+            f"the prior circuit has another structure, {difference}: give one with the circuit's "
+            "own units in their order, such as a copy of it with other numbers (a circuit that was "
+            "fitted or normalised has lost its units of weight 0)"
+        )
+    edges, table, mass = prior.at_mass_one()
+    if not bool(mass[-1].isfinite()):
+        raise ZeroMass("the prior circuit has mass zero: no state is possible under it")
+    units, like = circuit.units, circuit.log_weights
+    log_weights, _, mass = circuit.at_mass_one()
+    used, kept_edges = possible(units, mass, log_weights)
+    of_sums = torch.as_tensor(kept_edges[units.edge_is_sum], device=edges.device)
+    inputs = torch.as_tensor(used[units.kind == INPUT], device=edges.device)
+    return edges[of_sums].exp().to(like), table[inputs].exp().to(like)
+
+
+def _difference(prior: Circuit, circuit: Circuit) -> str | None:
+    """Where the structures differ first, number by number; None if they are the same."""
+
+    def told(what: str, of_prior: object, of_circuit: object) -> str:
+        return f"{what}: {of_prior} in the prior, {of_circuit} in the circuit"
+
+    theirs, ours = prior.units, circuit.units
+    if prior.num_variables != circuit.num_variables:
+        return told("number of variables", prior.num_variables, circuit.num_variables)
+    for v, cards in enumerate(zip(prior.cards, circuit.cards, strict=True)):
+        if cards[0] != cards[1]:
+            return told(f"variable {v}", *("real" if c is None else f"{c} states" for c in cards))
+    if len(theirs) != len(ours):
+        return told("number of units", len(theirs), len(ours))
+    for n in np.flatnonzero((theirs.kind != ours.kind) | (theirs.var != ours.var))[:1]:
+        shown = (f"{KINDS[u.kind[n]]} of variable {u.var[n]}" for u in (theirs, ours))
+        return told(f"unit {n}", *(text.removesuffix(" of variable -1") for text in shown))
+    for n in range(len(ours)):
+        below = theirs.children(n).tolist(), ours.children(n).tolist()
+        if below[0] != below[1]:
+            return told(f"children of unit {n}", *below)
+    return None
 
 
 def _per_sum(circuit: Circuit, edges: Tensor) -> Tensor:
