@@ -25,7 +25,7 @@ from pyrograph.graph.factor_graph import FactorGraph
 from pyrograph.trace.plain_run import Point, log_probs_at, plain_run
 from pyrograph.trace.program import Reading, read_program, text_decides
 from pyrograph.trace.rules.fallback import replay_dense
-from pyrograph.trace.sites import bounds_of, enumeration, name_of, parts_of, support_of, tensor_of
+from pyrograph.trace.sites import enumeration, name_of, tensor_of
 
 #: Runs of a program that draws random numbers outside ``pyro.sample``, or prints latents: do they
 #: matter?
@@ -74,14 +74,8 @@ def trace_graph(
     """
     _refuse_arguments(model, model_args, model_kwargs)
     args, kwargs, held = tuple(model_args), dict(model_kwargs or {}), _held(fixed)
-    with _CheckHeld(held) as checked:
-        try:
-            point = plain_run(model, args, kwargs, held, unconstrained)
-        except InvalidProgram:
-            if not checked.moving:
-                raise
-            checked.is_waived = True  # few draws of the prior have a support that holds the value
-            point = plain_run(model, args, kwargs, held, unconstrained)
+    with _CheckHeld(held):
+        point = plain_run(model, args, kwargs, held, unconstrained)
     apart_from = point.values if verify else None
     reading = read_program(model, args, kwargs, held, unconstrained, differentiable, apart_from)
     _same_sites({s.name: s.shape for s in reading.sites}, point)
@@ -146,18 +140,11 @@ def _held(fixed: object) -> dict[str, Tensor]:
 
 
 class _CheckHeld(Messenger):
-    """Refuses what is no value of its site, before the program computes with it.
-
-    Attributes:
-        moving: sites whose support, another at other draws, did not hold the value.
-        is_waived: whether such a site is taken as it is.
-    """
+    """Refuses what is no value of its site, before the program computes with it."""
 
     def __init__(self, held: Mapping[str, Tensor]) -> None:
         super().__init__()
-        self.held, self.is_waived = held, False
-        self.moving: set[str] = set()
-        self._outside: dict[str, list[Tensor]] = {}  # limits of a support without the value
+        self.held = held
 
     def _pyro_sample(self, msg: dict) -> None:
         if msg["name"] not in self.held or msg["is_observed"]:
@@ -170,17 +157,10 @@ class _CheckHeld(Messenger):
                 f'fixed["{msg["name"]}"] has dtype {value.dtype}; {site} takes whole numbers, of '
                 f"{states.dtype}: convert with .long()."
             )
-        if self.is_waived and msg["name"] in self.moving:
-            for part in parts_of(fn):  # made in this run, as its support is
-                part._validate_args = False
         if getattr(fn, "_validate_args", False):
             try:
                 fn._validate_sample(value)
-            except ValueError as error:
-                limits = bounds_of(support_of(fn))
-                before = self._outside.setdefault(msg["name"], limits)
-                if not all(map(torch.equal, before, limits)):
-                    self.moving.add(msg["name"])
+            except ValueError as error:  # the support may hold the value at another draw
                 raise ValueError(
                     f'fixed["{msg["name"]}"] is no value of {site}: {error} Hold the site at a '
                     f"value of its support."
@@ -198,33 +178,35 @@ def _warn_of_functions(
     free = {s.name: point.free[s.name].detach().clone() for s in graph.free_sites}
     moved = [free[s.name].requires_grad_() for s in graph.free_sites if not s.is_discrete]
 
-    def gradients(total: Tensor) -> Tensor:
-        found = []
-        for scale in SCALES:
-            grads = torch.autograd.grad(
-                total * scale, moved, retain_graph=True, materialize_grads=True
-            )
-            found += [g.reshape(-1).double() / scale for g in grads]
-        return torch.cat(found)
+    def gradients(total: Tensor, scale: float) -> Tensor:
+        grads = torch.autograd.grad(total * scale, moved, materialize_grads=True)
+        return torch.cat([g.reshape(-1).double() for g in grads]) / scale
 
-    try:
-        with torch.enable_grad():
+    theirs, ours = [], []
+    largest = min(torch.finfo(t.dtype).max for t in moved) ** 0.25
+    with torch.enable_grad():
+        for scale in SCALES:
+            scale = min(scale, largest)
+            # anew each time: a backward may let go of what it has used
             rows = graph.constrain({name: value[None] for name, value in free.items()})
             log_probs = run(point.values | {name: value[0] for name, value in rows.items()})
             sums = zip(reading.statements, statement_sums(graph, free), strict=True)
-            theirs = gradients(sum(log_probs.values()))
-            ours = gradients(sum(total for s, total in sums if s.name in log_probs))
-    except RuntimeError:  # the program has no gradient
-        return
+            total = sum(total for s, total in sums if s.name in log_probs)
+            try:
+                theirs.append(gradients(sum(log_probs.values()), scale))
+            except Exception:  # the user's own code: a backward that fails is no other gradient
+                return
+            ours.append(gradients(total, scale))
+    theirs, ours = torch.cat(theirs), torch.cat(ours)
     finite = theirs.isfinite()
     limit = GRADIENT_SLACK * _precision(graph.lowest_precision) * (1.0 + theirs[finite].norm())
     if not bool((ours - theirs)[finite].norm() <= limit):
         warnings.warn(
             f"the program's gradient at a second point is not that of its log density, which is "
-            f"the graph's: a torch.autograd.Function has a backward of its own "
-            f"({'; '.join(reading.functions)}), and graphs differentiate what its forward "
-            f"computes. Densities are right. For an engine that uses gradients write, in plain "
-            f"operations, a function that has the gradient you mean.",
+            f"the graph's: a torch.autograd.Function seems to have a backward of its own "
+            f"({'; '.join(reading.functions)}), or something is detached, and graphs "
+            f"differentiate what is computed. Densities are right. For an engine that uses "
+            f"gradients write, in plain operations, a function that has the gradient you mean.",
             PyrographWarning,
             stacklevel=3,
         )

@@ -2,7 +2,8 @@
 
 Steps keep the ids that they read while the program writes others in their place, as a loop does
 that fills a tensor: n writes of n ids, were all kept, would take n^2 of memory. So a step copies
-what is a small part of the storage, and a write copies the storage only if a step keeps it.
+what is a small part of a storage that is written to, and a write copies the storage only if a step
+keeps it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class Shadow:
         """Some of the ids, or copies of them, for a step to keep."""
         if not self._holds(ids):
             return ids
-        if self.numel > SMALL_PART * ids.numel():
+        is_written = self.first is None  # another storage may never be
+        if is_written and self.numel > SMALL_PART * ids.numel():
             return ids.clone()
         self._is_kept = True
         return ids

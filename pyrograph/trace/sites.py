@@ -275,7 +275,9 @@ def _is_list(fn: object, support: constraints.Constraint) -> bool:
 
     Empirical says that it is the real line, and its list may name a value twice: believed.
     """
-    return fn.has_enumerate_support and not support.is_discrete and support is not constraints.real
+    may_be = fn.has_enumerate_support and not fn.batch_shape  # Pyro lists no batches of matchings
+    believed = support is constraints.real or isinstance(support, constraints.independent)
+    return may_be and not support.is_discrete and not believed
 
 
 def bounds_of(support: constraints.Constraint) -> list[Tensor]:

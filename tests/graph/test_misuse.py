@@ -88,39 +88,6 @@ def test_a_support_that_holds_the_value_at_some_draws_is_no_refusal():
     torch.testing.assert_close(found, -torch.tensor(2 * 1.6).log())
 
 
-@pytest.mark.parametrize("unconstrained", [False, True])
-@pytest.mark.parametrize("seed", range(3))
-def test_a_support_that_rarely_holds_the_value_is_no_refusal(seed, unconstrained):
-    """A Pareto prior above 0.05 has 0.05 in its support at one draw of its scale in 50,000."""
-    pyro.set_rng_seed(seed)
-
-    def model():
-        a = pyro.sample("a", dist.Gamma(3.0, 1.0))
-        x = pyro.sample("x", dist.Pareto(a, 3.0))
-        pyro.sample("y", dist.Normal(x.log(), 1.0), obs=torch.tensor(1.0))
-
-    graph = trace_graph(model, fixed={"x": torch.tensor(0.05)}, unconstrained=unconstrained)
-    a, x = torch.tensor(0.02), torch.tensor(0.05)
-    likelihood = dist.Normal(x.log(), 1.0).log_prob(torch.tensor(1.0))
-    expected = dist.Gamma(3.0, 1.0).log_prob(a) + dist.Pareto(a, 3.0).log_prob(x) + likelihood
-    if unconstrained:
-        a, expected = a.log(), expected + a.log()
-    torch.testing.assert_close(graph.log_prob({"a": a}), expected)
-
-
-@pytest.mark.parametrize("held", [{"x": 30.0, "s": -1.0}, {"x": torch.nan}], ids=repr)
-def test_what_is_outside_of_every_support_is_refused_beside_one_that_moves(held):
-    def model():
-        low = pyro.sample("low", dist.Normal(0.0, 1.0))
-        x = pyro.sample("x", dist.Uniform(low, low + 1.0))
-        s = pyro.sample("s", dist.Gamma(1.0, 1.0))
-        pyro.sample("y", dist.Normal(x, s), obs=torch.tensor(1.0))
-
-    trace_graph(model, fixed={"x": 30.0})
-    with pytest.raises(InvalidProgram):
-        trace_graph(model, fixed=held)
-
-
 @pytest.mark.parametrize("one", [1, np.int64(1), np.array(1), torch.tensor(1)], ids=type)
 def test_a_site_is_held_at_numbers_and_arrays(one):
     graph = trace_graph(program, fixed={"z": one})

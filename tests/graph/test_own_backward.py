@@ -153,3 +153,32 @@ def test_nothing_of_the_watch_is_left():
     x = torch.ones(2, requires_grad=True)
     (gradient,) = torch.autograd.grad(bound(x).sum(), x)
     assert gradient.tolist() == [1.0, 1.0]
+
+
+class Fails(torch.autograd.Function):
+    """Its backward works once, or not at all."""
+
+    @staticmethod
+    def forward(ctx, x, fails):
+        ctx.x, ctx.fails = x.detach(), fails
+        return x.detach() ** 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        assert not ctx.fails
+        slope = 2 * ctx.x
+        del ctx.x
+        return grad * slope, None
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_backward_that_fails_is_no_other_gradient(fails):
+    def model():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        pyro.factor("f", -Fails.apply(x, fails))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        graph = pg.trace_graph(model)
+    x = torch.tensor(0.7)
+    torch.testing.assert_close(graph.log_prob({"x": x}), dist.Normal(0.0, 1.0).log_prob(x) - x**2)

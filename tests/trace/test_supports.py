@@ -7,6 +7,7 @@ import torch
 
 import pyrograph as pg
 from pyrograph.errors import UnsupportedSite
+from pyrograph.trace.sites import support_of
 
 
 class Triangle(dist.TorchDistribution):
@@ -152,3 +153,18 @@ def test_a_list_of_reals_is_left_what_it_says():
     fn = dist.Empirical(torch.tensor([1.0, 1.0, 2.0]), torch.zeros(3))
     site = pg.trace_graph(lambda: pyro.sample("x", fn)).sites["x"]
     assert not site.is_discrete
+
+
+def test_matchings_in_a_plate_and_independent_supports_stay_what_pyro_lists():
+    def matchings():
+        with pyro.plate("n", 3):
+            pyro.sample("x", dist.OneOneMatching(LOGITS).expand([3]))
+
+    class Listed(dist.Normal):
+        has_enumerate_support = True
+        support = dist.constraints.real_vector
+        batch_shape = event_shape = torch.Size([])
+
+    with pytest.raises(UnsupportedSite, match=r'"x" \(OneOneMatching\)'):
+        pg.trace_graph(matchings, unconstrained=True)
+    assert not support_of(Listed(0.0, 1.0)).is_discrete

@@ -352,6 +352,8 @@ class MessagePassing(Engine):
         return with_notes(super().status, notes)
 
     def remedy(self) -> str:
+        if self._graph is None:
+            return super().remedy()
         return remedy_for(self.network, self.schedule, self.graph.constant.dtype)
 
     # ------------------------------------------------------------------ checkpoints

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 LOG_2 = math.log(2)
-#: Numbers up to which a sum over states is one product and one sum, and no sum of products state
-#: by state: calls then cost more than memory.
+#: Numbers of a product that is summed at once: they stay in the processor's cache.
 ONE_SUM = 2**20
 #: Fewest states for which products of tables are matrix products, and numbers that are worked on at
 #: once where they are not.
@@ -87,16 +86,16 @@ def summed_out(value: Tensor, weight: Tensor, axis: int) -> Tensor:
     value, weight = value.movedim(0, -1), weight.t()
     if value.shape[-1] == 1:
         return (value.squeeze(-1).movedim(axis, -1) @ weight).movedim(-1, 0)
+    last = value.dim() - 1
+    weight = weight.view(len(weight), *(1,) * (last - 1 - axis), -1)
     if value.numel() <= ONE_SUM:
-        behind = value.dim() - 2 - axis
-        weight = weight.view(len(weight), *(1,) * behind, -1)
         return (value * weight).sum(axis).movedim(-1, 0)
-    parts = zip(value.unbind(axis), weight, strict=True)
-    first, w = next(parts)
-    total = first * w
-    for part, w in parts:
-        total = total.addcmul_(part, w)
-    return total.movedim(-1, 0)
+    _, longest = max((value.shape[k], k) for k in range(value.dim()) if k != axis)
+    step = max(1, value.shape[longest] * ONE_SUM // value.numel())
+    parts = value.split(step, longest)
+    weights = weight.split(step, -1) if longest == last else [weight] * len(parts)
+    found = [(v * w).sum(axis) for v, w in zip(parts, weights, strict=True)]
+    return torch.cat(found, longest - (longest > axis)).movedim(-1, 0)
 
 
 def without(log_value: Tensor, divisor: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ import torch
 from pyrograph.graph import FactorGraph
 from pyrograph.infer.message_passing.acceleration import Acceleration
 from pyrograph.infer.message_passing.damping import AutomaticDamping
+from pyrograph.infer.message_passing.families import Continuous
 from pyrograph.infer.message_passing.messages import Messages
 from pyrograph.infer.message_passing.milder import MilderAlphas
 from pyrograph.infer.message_passing.mode_start import messages_at_mode
@@ -130,8 +131,9 @@ class Settling:
     @torch.no_grad()
     def _first(self, after_error: bool = False) -> Messages | None:
         """The first messages. Sweeps that run away without an error do so from everywhere, but
-        where factors are integrated by quadrature."""
-        if not (self.network.has_quadrature or after_error):
+        where factors are integrated by quadrature; errors about states stay ones."""
+        continuous = all(isinstance(family, Continuous) for family in self.network.families)
+        if not (self.network.has_quadrature or (after_error and continuous)):
             return None
         self.forget_leaps()
         self.milder.forget()

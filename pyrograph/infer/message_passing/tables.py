@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from pyrograph.infer.message_passing.log_values import (
+    ZERO,
     exp,
     finite_peak,
+    is_zero,
     log,
     rows_of,
     states_apart,
@@ -54,12 +56,25 @@ class TableFactors(SlotFactors):
         kind = torch.finfo(self.kernel.dtype)
         for i in range(self.arity):
             total = self._plain_sum(plain, i)
-            lost = (total.amin(1) < kind.tiny / kind.eps).nonzero().squeeze(1)
             found.append(log(total))
+            lost = self._lost(total < kind.tiny / kind.eps, cavities, i)
             if len(lost):
                 again = [rows_of(n, lost) for n in cavities]
                 found[i][lost] = self._log_sum(self._tilted(again, i, lost), i)
         return found
+
+    def _lost(self, is_small: Tensor, cavities: list[Tensor], i: int) -> Tensor:
+        """Factors with a small sum towards slot i that is none of zeros alone."""
+        rows = is_small.any(1).nonzero().squeeze(1)
+        if not len(rows):
+            return rows
+        has = [(~is_zero(rows_of(n, rows))).to(self.kernel) for n in cavities]
+        value = (~is_zero(self._of_factors(rows))).to(self.kernel)
+        return rows[(is_small[rows] & (self._contract(value, has, i) > 0)).any(1)]
+
+    def _of_factors(self, rows: Tensor) -> Tensor:
+        """f^alpha of some factors, log values."""
+        return self.scaled.movedim(0, -1).index_select(-1, rows).movedim(-1, 0)
 
     def _plain_sum(self, plain: list[Tensor], i: int) -> Tensor:
         """Sum over all slots but i of the plain kernel and cavities, ``[E, c_i]``."""
@@ -78,14 +93,20 @@ class TableFactors(SlotFactors):
     def _log_sum(self, tilted: Tensor, i: int) -> Tensor:
         """Over all slots but i, ``[E, c_i]``."""
         others = [j for j in range(self.arity) if j != i]
-        return tilted.movedim(0, -1).logsumexp(others).t()
+        tilted = tilted.movedim(0, -1)
+        if not tilted.requires_grad:
+            return tilted.logsumexp(others).t()
+        # the derivative of a sum of nothing but zeros would be NaN
+        nothing = is_zero(tilted).all(others[0], keepdim=True)
+        for j in others[1:]:
+            nothing = nothing.all(j, keepdim=True)
+        found = torch.where(nothing, 0.0, tilted).logsumexp(others, keepdim=True)
+        return torch.where(nothing, ZERO, found).flatten(0, -2).t()
 
     def _tilted(
         self, cavities: list[Tensor], without_slot: int | None = None, only: Tensor | None = None
     ) -> Tensor:
-        value = self.scaled
-        if only is not None:
-            value = value.movedim(0, -1).index_select(-1, only).movedim(-1, 0)
+        value = self.scaled if only is None else self._of_factors(only)
         for j, n in enumerate(cavities):
             if j != without_slot:
                 value = value + n.view(len(n), *(1,) * j, -1, *(1,) * (self.arity - 1 - j))

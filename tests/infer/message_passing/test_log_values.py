@@ -12,6 +12,7 @@ from torch.testing import assert_close
 import pyrograph as pg
 from pyrograph.infer.message_passing import log_values
 from pyrograph.infer.message_passing.log_values import log_product, summed_out
+from pyrograph.infer.message_passing.tables import TableFactors
 
 
 @pytest.mark.parametrize("one_sum", [0, 2**20])
@@ -93,3 +94,20 @@ def test_a_chain_of_many_states_is_what_forward_and_backward_say(sharpness, is_h
     assert float(posterior.log_evidence) == pytest.approx(evidence, rel=1e-12)
     truth = torch.from_numpy(np.exp(forward + backward - evidence))
     assert_close(posterior.marginal("x").probs, truth, rtol=1e-8, atol=1e-10)
+
+
+def test_sums_of_nothing_but_zeros_have_no_derivative_of_nan():
+    log_table = torch.randn(5, 3, 4, 2, dtype=torch.float64)
+    log_table[:, 1, 2] = -torch.inf
+    log_table[2, :, 1] = -torch.inf
+    log_table.requires_grad_()
+    rows = [torch.arange(5)] * 3
+    block = TableFactors(log_table, torch.ones(5, dtype=torch.float64), rows, [0, 0, 0])
+    n = [torch.randn(5, c, dtype=torch.float64) for c in (3, 4, 2)]
+    n[2][3] = torch.tensor([0.0, -torch.inf])
+    for slot, found in enumerate(block.exact_sums(n)):
+        found = torch.where(found.isinf(), 0.0, found)
+        (grad,) = torch.autograd.grad(found.sum(), log_table, retain_graph=True)
+        # of every sum the shares of its terms, which add up to 1
+        shares = grad.sum([1 + k for k in range(3) if k != slot])
+        assert_close(shares, (found != 0).double())

@@ -1,5 +1,7 @@
 """Hard constraints. Truth: sums over all states; the closed form of Minka's equality example."""
 
+import pyro
+import pyro.distributions as dist
 import pytest
 import torch
 from hypothesis import given, settings
@@ -322,3 +324,25 @@ def test_both_local_optima_of_the_boundary_are_reached_from_random_messages(alph
         found.add(round(scale, 6))
         assert belief.max() == 1.0
     assert found == {0.25, 0.75}
+
+
+def test_a_contradiction_far_around_a_ring_is_told_when_it_arrives():
+    """Equalities from two nodes that are told apart: a quarter of the ring away they meet."""
+    n, c = 40, 4
+    equal = torch.full((c, c), -torch.inf).fill_diagonal_(0.0)
+    own = torch.zeros(n, c)
+    own[0, 1:] = -torch.inf
+    own[n // 2, 0] = -torch.inf
+    i = torch.arange(n)
+
+    def model():
+        with pyro.plate("n", n):
+            x = pyro.sample("x", dist.Categorical(torch.ones(c)))
+            pyro.factor("own", own[i, x])
+        with pyro.plate("e", n):
+            pyro.factor("equal", equal[x, x.roll(-1)])
+
+    engine = pg.BP(model, progress=False)
+    with pytest.raises(ZeroMass, match=r'"x"\[10\]'):
+        engine.run()
+    assert engine.num_done == 9
