@@ -6,8 +6,7 @@ difference, a matrix that is not positive definite) another one is tried.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,26 +97,6 @@ def refuse_empty_plate(msg: dict) -> None:
             f"in it out where there are no elements: if size > 0, then with pyro.plate("
             f'"{name}", size).'
         )
-
-
-@contextmanager
-def validation_off() -> Iterator[None]:
-    """Nothing validates meanwhile.
-
-    Neither distributions made now, even if the program asks them to, nor those made before, whose
-    ``expand`` may have pinned it.
-    """
-    base = torch.distributions.Distribution
-    init, validate = base.__init__, base._validate_sample
-
-    def without_validation(self, *args, **kwargs):
-        init(self, *args[:2], **{**kwargs, "validate_args": False})
-
-    base.__init__, base._validate_sample = without_validation, lambda self, value: None
-    try:
-        yield
-    finally:
-        base.__init__, base._validate_sample = init, validate
 
 
 class _Draw(Messenger):
@@ -293,9 +272,8 @@ def log_probs_at(
 ) -> dict[str, Tensor]:
     """Pyro's log densities of all statements at values of the latent sites."""
     held = poutine.condition(model, data=dict(values))
-    with validation_off():  # the values have been checked where they must be
-        trace = poutine.trace(held).get_trace(*args, **kwargs)
-        trace.compute_log_prob()
+    trace = poutine.trace(held).get_trace(*args, **kwargs)
+    trace.compute_log_prob()
     return _log_probs(trace)
 
 

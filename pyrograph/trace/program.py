@@ -29,7 +29,7 @@ from pyrograph.errors import (
 )
 from pyrograph.trace.loops import LoopStatements, log_probs
 from pyrograph.trace.own_backward import functions_watched
-from pyrograph.trace.plain_run import check_fixed, refuse_unscored, retried, validation_off
+from pyrograph.trace.plain_run import check_fixed, refuse_unscored, retried
 from pyrograph.trace.record import Recorder, recording
 from pyrograph.trace.sites import (
     Site,
@@ -271,6 +271,26 @@ def read_program(
         ) from error
 
 
+@contextmanager
+def _validation_off() -> Iterator[None]:
+    """Nothing validates meanwhile: it would read latents in Python, and the plain run has done so.
+
+    Neither distributions made now, even if the program asks them to, nor those made before, whose
+    ``expand`` may have pinned it.
+    """
+    base = torch.distributions.Distribution
+    init, validate = base.__init__, base._validate_sample
+
+    def without_validation(self, *args, **kwargs):
+        init(self, *args[:2], **{**kwargs, "validate_args": False})
+
+    base.__init__, base._validate_sample = without_validation, lambda self, value: None
+    try:
+        yield
+    finally:
+        base.__init__, base._validate_sample = init, validate
+
+
 def _read_program(
     model: Callable,
     args: tuple,
@@ -284,7 +304,7 @@ def _read_program(
     """One attempt; ``last[0]`` is left at the last statement that was read."""
     with (
         pyro.validation_enabled(False),
-        validation_off(),  # it would read latents in Python, and the plain run has done so
+        _validation_off(),
         recording(differentiable) as recorder,
         functions_watched(recorder) as functions,
     ):

@@ -202,7 +202,7 @@ def left_as_it_is(fn: object) -> Iterator[None]:
 
     Kept, it would be a constant: latents are not followed there.
     """
-    before = [(part, set(vars(part))) for part in parts_of(fn)]
+    before = [(part, set(vars(part))) for part in _parts(fn)]
     try:
         yield
     finally:
@@ -211,13 +211,13 @@ def left_as_it_is(fn: object) -> Iterator[None]:
                 del vars(part)[name]
 
 
-def parts_of(fn: object) -> Iterator[Distribution]:
+def _parts(fn: object) -> Iterator[Distribution]:
     """A distribution and those that it is made of."""
     yield fn
     for value in list(vars(fn).values()):
         for part in value if isinstance(value, (list, tuple)) else (value,):
             if isinstance(part, Distribution):
-                yield from parts_of(part)
+                yield from _parts(part)
 
 
 def refuse_flow(fn: object, name: str, error: Exception) -> None:
@@ -226,7 +226,7 @@ def refuse_flow(fn: object, name: str, error: Exception) -> None:
     Raises:
         UnsupportedSite: the distribution has a transform, any of which may be without inverse.
     """
-    flows = [part for part in parts_of(fn) if isinstance(part, TransformedDistribution)]
+    flows = [part for part in _parts(fn) if isinstance(part, TransformedDistribution)]
     if flows:
         transforms = ", ".join(type(t).__name__ for flow in flows for t in flow.transforms)
         raise UnsupportedSite(
