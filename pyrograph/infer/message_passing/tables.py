@@ -1,7 +1,8 @@
 """Messages of discrete factors given by their tables; for the equations see :mod:`.slots`.
 
-Sums run over exponentials of shifted logs. Where these are so small that terms may have been lost
-(a table with zeros, or a range that does not fit the dtype), they run again in the log domain.
+Sums run over exponentials of shifted logs. Of tables with zeros, or of a range that does not fit
+the dtype, they run again in the log domain where they are so small that terms may have been lost;
+of a few such tables, in the log domain at once.
 
 Source: Minka (2005), eqs (54), (66) and (85).
 """
@@ -25,6 +26,8 @@ from pyrograph.infer.message_passing.slots import SlotFactors
 
 #: Largest number of entries that the tables of a group may have.
 MAX_ENTRIES = 2**27
+#: Entries of a group's tables from which on it pays to look for sums that have lost terms.
+LOOKED_AT = 2**14
 
 
 class TableFactors(SlotFactors):
@@ -50,7 +53,8 @@ class TableFactors(SlotFactors):
         if self.is_plain:
             plain = [exp(n - n.amax(1, keepdim=True)) for n in cavities]
             return [log(self._plain_sum(plain, i)) for i in range(self.arity)]
-        if torch.is_grad_enabled() and any(v.requires_grad for v in (self.scaled, *cavities)):
+        graph = torch.is_grad_enabled() and any(v.requires_grad for v in (self.scaled, *cavities))
+        if graph or self.scaled.numel() < LOOKED_AT:
             return self.exact_sums(cavities)
         plain, found = [exp(n - finite_peak(n)) for n in cavities], []
         kind = torch.finfo(self.kernel.dtype)

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.errors import ConvergenceWarning
-from pyrograph.infer.message_passing import log_values
+from pyrograph.infer.message_passing import log_values, tables
 from pyrograph.infer.message_passing.tables import TableFactors
 
 
@@ -49,9 +49,10 @@ def of_peak_one(log_value):
     alpha=st.sampled_from([1.0, 0.5, 2.0]),
     kind=st.sampled_from([torch.float64, torch.float32]),
     one_sum=st.sampled_from([0, 2**20]),
+    looked_at=st.sampled_from([0, 0, 2**14]),
 )
 def test_sums_are_those_of_the_definition(
-    seed, cards, count, like, zeros, sharpness, alpha, kind, one_sum
+    seed, cards, count, like, zeros, sharpness, alpha, kind, one_sum, looked_at
 ):
     torch.manual_seed(seed)
     table = sharpness * torch.randn(1 if like else count, *cards, dtype=kind)
@@ -61,12 +62,13 @@ def test_sums_are_those_of_the_definition(
     n = [sharpness * torch.randn(count, c, dtype=kind) for c in cards]
     for cavity in n:
         cavity[:, 1:][torch.rand(cavity[:, 1:].shape) < zeros / 2] = -torch.inf
-    usual, log_values.ONE_SUM = log_values.ONE_SUM, one_sum
+    usual = log_values.ONE_SUM, tables.LOOKED_AT
+    log_values.ONE_SUM, tables.LOOKED_AT = one_sum, looked_at
     try:
         block = block_of(table, alpha)
         sums, exact = block.sums(n), block.exact_sums(n)
     finally:
-        log_values.ONE_SUM = usual
+        log_values.ONE_SUM, tables.LOOKED_AT = usual
     # logs of up to some 2000 are added up
     atol = 2000 * torch.finfo(kind).eps
     for slot in range(len(cards)):
