@@ -5,7 +5,7 @@ tracer turns validation off for its run; shapes are checked always.
 """
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import SupportsIndex
 
 import torch
@@ -73,11 +73,7 @@ def require_positive(owner: str, **parameters: Tensor) -> None:
     Raises:
         OptionError: naming the parameter.
     """
-    if not Distribution._validate_args:
-        return
-    for name, value in parameters.items():
-        if not bool(((value > 0) & value.isfinite()).all()):
-            raise OptionError(f"{owner}: {name}={_show(value)} must be finite and above 0")
+    _require(owner, lambda v: (v > 0) & v.isfinite(), "finite and above 0", parameters)
 
 
 def require_finite(owner: str, **parameters: Tensor) -> None:
@@ -86,11 +82,17 @@ def require_finite(owner: str, **parameters: Tensor) -> None:
     Raises:
         OptionError: naming the parameter.
     """
+    _require(owner, torch.isfinite, "finite", parameters)
+
+
+def _require(
+    owner: str, holds: Callable[[Tensor], Tensor], what: str, parameters: Mapping[str, Tensor]
+) -> None:
     if not Distribution._validate_args:
         return
     for name, value in parameters.items():
-        if not bool(value.isfinite().all()):
-            raise OptionError(f"{owner}: {name}={_show(value)} must be finite")
+        if not bool(holds(value).all()):
+            raise OptionError(f"{owner}: {name}={_show(value)} must be {what}")
 
 
 def require_broadcast(owner: str, what: str = "shapes", **shapes: torch.Size) -> torch.Size:

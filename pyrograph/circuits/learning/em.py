@@ -233,7 +233,8 @@ def _difference(prior: Circuit, circuit: Circuit) -> str | None:
     for n in np.flatnonzero((theirs.kind != ours.kind) | (theirs.var != ours.var))[:1]:
         shown = (f"{KINDS[u.kind[n]]} of variable {u.var[n]}" for u in (theirs, ours))
         return told(f"unit {n}", *(text.removesuffix(" of variable -1") for text in shown))
-    for n in range(len(ours)):
+    is_same = np.array_equal(theirs.start, ours.start) and np.array_equal(theirs.child, ours.child)
+    for n in () if is_same else range(len(ours)):
         below = theirs.children(n).tolist(), ours.children(n).tolist()
         if below[0] != below[1]:
             return told(f"children of unit {n}", *below)
