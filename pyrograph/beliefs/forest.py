@@ -113,14 +113,16 @@ class StateTree(_Tree):
             for branch in self.branches
         ]
         functions, depth = self.num_nodes * self.num_states, 1 + int(self._depth.max())
+        draw, held = self._by_jumping, functions
         if count * functions * math.log2(2 * depth) > LEVEL_COST * depth:
-            return self._by_levels(uniform)
-        parts = (u.split(max(1, CHUNK // functions), 1) for u in uniform)
-        return torch.cat([self._by_jumping(part) for part in zip(*parts, strict=True)])
+            draw, held = self._by_levels, self._widest
+        out, size = self.parent.new_empty(count, self.num_nodes), max(1, CHUNK // held)
+        for k in range(0, count, size):
+            draw([u[:, k : k + size] for u in uniform], out[k : k + size])
+        return out
 
-    def _by_levels(self, uniform: Sequence[Tensor]) -> Tensor:
+    def _by_levels(self, uniform: Sequence[Tensor], out: Tensor) -> None:
         """Children after their parents."""
-        out = self.parent.new_zeros(uniform[0].shape[1], self.num_nodes)
         for level in self._levels:
             for k, rows in level:
                 branch, cumulative = self.branches[k], self._cumulative[k]
@@ -132,12 +134,11 @@ class StateTree(_Tree):
                 state = torch.searchsorted(given, u, right=True).squeeze(2)
                 sizes = branch.log_p.shape[2:]
                 out[:, branch.children[rows]] = torch.stack(torch.unravel_index(state, sizes), 2)
-        return out
 
-    def _by_jumping(self, uniform: Sequence[Tensor]) -> Tensor:
+    def _by_jumping(self, uniform: Sequence[Tensor], out: Tensor) -> None:
         """Functions of ancestors 1, 2, 4, ... steps up."""
         # the state that a node would have given every state of its parent
-        given = self.parent.new_zeros(uniform[0].shape[1], self.num_nodes, self.num_states)
+        given = out.new_zeros(*out.shape, self.num_states)
         for branch, cumulative, u in zip(self.branches, self._cumulative, uniform, strict=True):
             level = u.unsqueeze(1).expand(-1, cumulative.shape[1], -1).contiguous()
             states = torch.searchsorted(cumulative, level, right=True).permute(2, 0, 1)
@@ -148,7 +149,7 @@ class StateTree(_Tree):
                 given[:, child, : state.shape[2]] = state
         for above, _ in self._rounds():
             given = given.gather(2, given[:, above])
-        return given[:, :, 0].clone()  # a view would keep all functions
+        out.copy_(given[:, :, 0])
 
     @cached_property
     def _cumulative(self) -> list[Tensor]:
@@ -222,6 +223,12 @@ class StateTree(_Tree):
                 if len(rows):
                     found[at].append((k, rows))
         return found
+
+    @cached_property
+    def _widest(self) -> int:
+        """Numbers of a draw's distributions over like branches of one level, at most."""
+        entries = [cumulative.shape[2] for cumulative in self._cumulative]
+        return max(len(rows) * entries[k] for level in self._levels for k, rows in level)
 
 
 class NumberTree(_Tree):

@@ -20,6 +20,7 @@ from pyrograph.beliefs import forest
 from pyrograph.errors import OptionError
 from pyrograph.posterior.belief_guide import BeliefGuide
 from pyrograph.posterior.forest_guide import ForestGuide
+from tests.beliefs.test_joint_mixture import Largest
 from tests.infer.gaussian_forest import (
     FROM_DRAWS,
     SITES,
@@ -247,9 +248,11 @@ def test_levels_and_jumps_draw_the_same_states(monkeypatch):
         pyro.set_rng_seed(2)
         drawn.append(tree.sample(500))
     assert torch.equal(*drawn)
-    monkeypatch.setattr(forest, "CHUNK", 700)
-    pyro.set_rng_seed(2)
-    assert torch.equal(tree.sample(500), drawn[0])
+    monkeypatch.setattr(forest, "CHUNK", 700)  # in parts
+    for cost in (0, math.inf):
+        monkeypatch.setattr(forest, "LEVEL_COST", cost)
+        pyro.set_rng_seed(2)
+        assert torch.equal(tree.sample(500), drawn[0])
     by_levels = tree.log_marginals()
     monkeypatch.undo()
     np.testing.assert_allclose(by_levels, tree.log_marginals(), atol=1e-12)
@@ -277,6 +280,35 @@ def test_a_hub_of_many_numbers_or_states_takes_no_more_than_its_draws():
         rows = drawn - drawn.mean(0)
         share = float(rows.mean(1).var() / rows.var())  # of what all rows have in common
         assert share > 0.1
+
+
+def test_leaves_of_many_states_are_drawn_without_their_distributions_for_every_draw(monkeypatch):
+    """A root of 3 states, 50 leaves of 30: going down level by level, a leaf's distribution given
+    its parent is looked up for every draw."""
+    chunk, leaves, draws = 30_000, 50, 2000
+    monkeypatch.setattr(forest, "CHUNK", chunk)
+    monkeypatch.setattr(forest, "LEVEL_COST", 0)
+    root = torch.tensor([[[0.2, 0.3, 0.5]]]).log()
+    given = torch.zeros(leaves, 3, 30)
+    given[:, torch.arange(3), 10 * torch.arange(3)] = 12.0  # nearly always 10 times the root's
+    tree = forest.StateTree(
+        [
+            forest.StateBranches(None, torch.zeros(1, 1, dtype=torch.int64), root),
+            forest.StateBranches(
+                torch.zeros(leaves, dtype=torch.int64),
+                torch.arange(1, leaves + 1).unsqueeze(1),
+                given.log_softmax(2),
+            ),
+        ],
+        leaves + 1,
+    )
+    pyro.set_rng_seed(0)
+    with Largest() as largest:
+        state = tree.sample(draws)
+    assert largest.numel <= max(chunk, state.numel())
+    share = (state[:, :1] == torch.arange(3)).double().mean(0)
+    assert (share - torch.tensor([0.2, 0.3, 0.5])).abs().max() < 0.04
+    assert (state[:, 1:] == 10 * state[:, :1]).double().mean() > 0.999
 
 
 def peak_gb():
