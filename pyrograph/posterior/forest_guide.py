@@ -61,7 +61,6 @@ class ForestGuide(JointGuide):
     ):
         super().__init__(sites)
         self.branches = [dict(branch) for branch in branches]
-        self.has_numbers = loc is not None
         if loc is not None:
             self.loc = PyroParam(loc.detach().clone(), constraints.real)
         for b, named in enumerate(tensors):
