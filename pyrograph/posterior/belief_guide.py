@@ -8,11 +8,9 @@ saved ``state_dict`` is enough to build it again: :meth:`BeliefGuide.from_state_
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import pyro
 import torch
 from pyro.distributions import (
     MultivariateNormal,
@@ -21,7 +19,6 @@ from pyro.distributions import (
     TransformedDistribution,
     constraints,
 )
-from pyro.nn import PyroParam
 from torch import Tensor
 from torch.distributions import biject_to
 from torch.distributions.transforms import ReshapeTransform
@@ -32,7 +29,7 @@ from pyrograph.posterior.conjugate import Rescaled, conjugate_distribution, quan
 from pyrograph.posterior.finite import Finite, state_quantile
 from pyrograph.posterior.guide import describe_site
 from pyrograph.posterior.mixture import NORMAL_REACH
-from pyrograph.posterior.site_guide import SiteGuide, as_drawn, levels, with_states
+from pyrograph.posterior.site_guide import SiteGuide, as_drawn, finite, levels, with_states
 from pyrograph.posterior.support import restore
 
 #: Names of a conjugate family's parameters, as its Pyro distribution has them.
@@ -64,9 +61,7 @@ class BeliefGuide(SiteGuide):
         self, sites: Sequence[Mapping[str, Any]], parameters: Sequence[Mapping[str, Tensor]]
     ):
         super().__init__(sites)
-        for k, tensors in enumerate(parameters):
-            for name, value in tensors.items():
-                setattr(self, f"{name}_{k}", PyroParam(value.detach().clone(), CONSTRAINTS[name]))
+        self._add_parameters(parameters, CONSTRAINTS)
 
     @classmethod
     def from_beliefs(cls, sites: Sequence, beliefs: Sequence[Tensor | Natural]) -> BeliefGuide:
@@ -75,8 +70,7 @@ class BeliefGuide(SiteGuide):
         for site, belief in zip(sites, beliefs, strict=True):
             batch = site.batch_shape
             if isinstance(belief, Tensor):
-                floor = torch.finfo(belief.dtype).min / 4  # logits have to be finite numbers
-                parameters.append({"logits": belief.clamp_min(floor).reshape(*batch, -1)})
+                parameters.append({"logits": finite(belief).reshape(*batch, -1)})
             elif isinstance(belief, Conjugate):
                 values = [p.reshape(batch) for p in (belief.first, belief.second)]
                 parameters.append(dict(zip(PARAMETERS[type(belief)], values, strict=True)))
@@ -121,7 +115,14 @@ class BeliefGuide(SiteGuide):
 
     def distribution(self, name: str) -> TorchDistribution:
         """Of a site, its batch independent."""
-        k, site = list(self.sites).index(name), self.sites[name]
+        return self._distribution(list(self.sites).index(name), self.sites[name])
+
+    def _distributions(self) -> Iterator[tuple[str, TorchDistribution]]:
+        """Of all sites, by name."""
+        for k, (name, site) in enumerate(self.sites.items()):
+            yield name, self._distribution(k, site)
+
+    def _distribution(self, k: int, site: Mapping[str, Any]) -> TorchDistribution:
         if site["values"] is not None:
             logits = getattr(self, f"logits_{k}")
             return Finite(site["values"].to(logits.device), logits)
@@ -147,11 +148,8 @@ class BeliefGuide(SiteGuide):
         """Draw every site; returns ``{site: value}`` in the program's space."""
         plates = self._create_plates(*args, **kwargs)
         result = {}
-        for name, site in self.sites.items():
-            with ExitStack() as stack:
-                for plate, _, _ in site["plates"]:
-                    stack.enter_context(plates[plate])
-                result[name] = pyro.sample(name, self.distribution(name))
+        for name, fn in self._distributions():
+            result[name] = self._sample(plates, name, fn)
         return result
 
     @torch.no_grad()
@@ -159,8 +157,7 @@ class BeliefGuide(SiteGuide):
         """Median of every continuous coordinate in unconstrained space, mapped to the site; the
         most probable state of discrete sites."""
         out = {}
-        for name in self.sites:
-            fn = self.distribution(name)
+        for name, fn in self._distributions():
             out[name] = fn.mode if isinstance(fn, Finite) else _quantile(fn, 0.5)
         return out
 
@@ -172,9 +169,8 @@ class BeliefGuide(SiteGuide):
             OptionError: they are no sequence of numbers from 0 to 1, or there are none.
         """
         wanted, out = levels(quantiles), {}
-        for name, site in self.sites.items():
-            if site["values"] is None or site["values"].dim() == 1:
-                fn = self.distribution(name)
+        for name, fn in self._distributions():
+            if not isinstance(fn, Finite) or fn.values.dim() == 1:
                 out[name] = torch.stack([_quantile(fn, q) for q in wanted])
         return out
 

@@ -6,10 +6,8 @@ p(x | data) is approximated by sum_k w_k [x = x_k]
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from functools import cached_property
 
-import pyro
 import torch
 from pyro.distributions import Categorical, Delta, TorchDistribution
 from torch import Tensor
@@ -165,16 +163,12 @@ class DiscreteParticleGuide(JointStateGuide):
             # lead dimensions are of size 1 where the site's own plates stand
             batch = torch.broadcast_shapes(torch.Size(site["batch_shape"]), which.shape)
             value = site["values"].to(codes.device)[codes].reshape((*batch, *site["event_shape"]))
-            with ExitStack() as stack:
-                for plate, _, _ in site["plates"]:
-                    stack.enter_context(plates[plate])
-                event_dim = len(site["event_shape"])
-                fn: TorchDistribution = Delta(value, event_dim=event_dim)
-                if hasattr(self, f"states_{k}"):
-                    logits = getattr(self, f"states_{k}")[:, which]
-                    logits = logits.movedim(0, -2).reshape((*batch, logits.shape[-1]))
-                    fn = Finite(site["values"].to(logits.device), logits)
-                result[name] = pyro.sample(name, fn)
+            fn: TorchDistribution = Delta(value, event_dim=len(site["event_shape"]))
+            if hasattr(self, f"states_{k}"):
+                logits = getattr(self, f"states_{k}")[:, which]
+                logits = logits.movedim(0, -2).reshape((*batch, logits.shape[-1]))
+                fn = Finite(site["values"].to(logits.device), logits)
+            result[name] = self._sample(plates, name, fn)
         return result
 
     @torch.no_grad()

@@ -25,7 +25,8 @@ from pyrograph.beliefs.forest import (
 )
 from pyrograph.errors import OptionError
 from pyrograph.posterior.belief_guide import describe
-from pyrograph.posterior.joint_guide import JointGuide, finite
+from pyrograph.posterior.joint_guide import JointGuide
+from pyrograph.posterior.site_guide import finite
 
 CONSTRAINTS = {
     "logits": constraints.real,
@@ -63,9 +64,7 @@ class ForestGuide(JointGuide):
         self.branches = [dict(branch) for branch in branches]
         if loc is not None:
             self.loc = PyroParam(loc.detach().clone(), constraints.real)
-        for b, named in enumerate(tensors):
-            for name, value in named.items():
-                setattr(self, f"{name}_{b}", PyroParam(value.detach().clone(), CONSTRAINTS[name]))
+        self._add_parameters(tensors, CONSTRAINTS)
 
     @classmethod
     def from_forest(cls, sites: Sequence, forest: JointForest) -> ForestGuide:

@@ -11,7 +11,6 @@ The guide knows its sites by plain descriptions. It never runs the model, and a 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import pyro
@@ -80,10 +79,7 @@ class ParticleGuide(SiteGuide):
         plates = self._create_plates(*args, **kwargs)
         result = {}
         for name, site, free in self._unpack(latent):
-            with ExitStack() as stack:
-                for plate, _, _ in site["plates"]:
-                    stack.enter_context(plates[plate])
-                result[name] = pyro.sample(name, image(site, free))
+            result[name] = self._sample(plates, name, image(site, free))
         return result
 
     def _unpack(self, latent: Tensor) -> Iterator[tuple[str, dict[str, Any], Tensor]]:

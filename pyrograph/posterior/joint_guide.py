@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import pyro
@@ -50,10 +49,7 @@ class JointGuide(SiteGuide):
         lead = latent.shape[:-1]  # plates around the program's, as of parallel particles
         result = {}
         for name, site, part in self._parts(fn.unpack(latent), lead):
-            with ExitStack() as stack:
-                for plate, _, _ in site["plates"]:
-                    stack.enter_context(plates[plate])
-                result[name] = pyro.sample(name, _point(site, part))
+            result[name] = self._sample(plates, name, _point(site, part))
         return result
 
     def _parts(
@@ -131,8 +127,3 @@ def _state_quantile(probs: Tensor, site: Mapping[str, Any], q: float) -> Tensor:
     if site["values"].dim() > 1:
         return probs.new_zeros(len(probs), dtype=torch.int64)
     return state_quantile(site["values"].to(probs.device), probs, q)
-
-
-def finite(log_p: Tensor) -> Tensor:
-    """Parameters have to be finite numbers; exp of the least is zero all the same."""
-    return log_p.clamp_min(torch.finfo(log_p.dtype).min / 4)

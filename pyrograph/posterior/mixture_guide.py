@@ -20,7 +20,8 @@ from torch import Tensor
 from pyrograph.beliefs import Categoricals, JointMixture, Normals
 from pyrograph.errors import InferenceError
 from pyrograph.posterior.belief_guide import describe
-from pyrograph.posterior.joint_guide import JointGuide, finite
+from pyrograph.posterior.joint_guide import JointGuide
+from pyrograph.posterior.site_guide import finite
 
 CONSTRAINTS = {
     "logits": constraints.real,
@@ -57,9 +58,7 @@ class MixtureGuide(JointGuide):
     ):
         super().__init__(sites)
         self.logits = PyroParam(logits.detach().clone(), constraints.real)
-        for k, tensors in enumerate(parameters):
-            for name, value in tensors.items():
-                setattr(self, f"{name}_{k}", PyroParam(value.detach().clone(), CONSTRAINTS[name]))
+        self._add_parameters(parameters, CONSTRAINTS)
         self.is_correlated = scale_tril is not None
         if scale_tril is not None:
             self.scale_tril = PyroParam(scale_tril.detach().clone(), constraints.lower_cholesky)

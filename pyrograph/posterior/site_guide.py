@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
+import pyro
+import torch
+from pyro.distributions import TorchDistribution
 from pyro.infer.autoguide import AutoGuide
+from pyro.nn import PyroParam
 from pyro.poutine.indep_messenger import CondIndepStackFrame
 from torch import Tensor
+from torch.distributions.constraints import Constraint
 
 from pyrograph.errors import OptionError
 
@@ -50,6 +56,21 @@ class SiteGuide(AutoGuide):
             for name, dim, size in site["plates"]
         }
 
+    def _add_parameters(
+        self, parts: Sequence[Mapping[str, Tensor]], constraints: Mapping[str, Constraint]
+    ) -> None:
+        """Tensors of numbered parts by name, as parameters ``{name}_{number}``."""
+        for k, tensors in enumerate(parts):
+            for name, value in tensors.items():
+                setattr(self, f"{name}_{k}", PyroParam(value.detach().clone(), constraints[name]))
+
+    def _sample(self, plates: Mapping[str, pyro.plate], name: str, fn: TorchDistribution) -> Tensor:
+        """Draw a site in its plates."""
+        with ExitStack() as stack:
+            for plate, _, _ in self.sites[name]["plates"]:
+                stack.enter_context(plates[plate])
+            return pyro.sample(name, fn)
+
     def drawing(self: Guide, graph) -> Guide:
         """The guide, told of the sites that the program draws in another precision than that of
         the graph's columns; it draws them so too."""
@@ -69,6 +90,11 @@ class SiteGuide(AutoGuide):
 def as_drawn(site: Mapping[str, Any], numbers: Tensor) -> Tensor:
     """Numbers of a described site, in the precision in which the program draws it."""
     return numbers.to(site.get("dtype", numbers.dtype))
+
+
+def finite(log_p: Tensor) -> Tensor:
+    """Parameters have to be finite numbers; exp of the least is zero all the same."""
+    return log_p.clamp_min(torch.finfo(log_p.dtype).min / 4)
 
 
 def levels(quantiles: Sequence[float]) -> list[float]:
