@@ -145,8 +145,7 @@ def _point_masses(graph: Any, name: str, value: Tensor) -> list[tuple[int, list[
     support = site.enumeration.cpu()
     events = value.reshape(site.num_nodes, 1, *site.event_shape)
     masses = (events == support).reshape(site.num_nodes, len(support), -1).all(-1).double()
-    first = [label[0] for label in graph.nodes].index(name)
-    return list(enumerate(masses.tolist(), start=first))
+    return list(enumerate(masses.tolist(), start=graph.nodes_of(name).start))
 
 
 def _constants(log_constant: float) -> list[float]:

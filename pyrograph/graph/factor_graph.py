@@ -68,10 +68,10 @@ class FactorGraph:
         self._reading = reading
         self._programs: dict[str, LocalProgram] = {}
 
-        self._first_node: dict[str, int] = {}
+        self._nodes_of: dict[str, slice] = {}
         node, widths = 0, []
         for site in reading.sites:
-            self._first_node[site.name] = node
+            self._nodes_of[site.name] = slice(node, node + site.num_nodes)
             width = 0 if site.name in reading.fixed else site.width
             widths.append(torch.full((site.num_nodes,), width, device="cpu"))
             node += site.num_nodes
@@ -80,15 +80,7 @@ class FactorGraph:
         if widths:
             self.columns[1:] = torch.cat(widths).cumsum(0)
         self.dim = int(self.columns[-1])
-        self._node_of_leaf = torch.cat(
-            [
-                (
-                    self._first_node[s.name] + torch.arange(s.num_nodes, device="cpu")
-                ).repeat_interleave(s.width)
-                for s in self.free_sites
-            ]
-            or [torch.zeros(0, dtype=torch.int64, device="cpu")]
-        )
+        self._node_of_leaf = torch.arange(node, device="cpu").repeat_interleave(self.columns.diff())
         self._site_of_node = torch.repeat_interleave(
             torch.arange(len(reading.sites), device="cpu"),
             torch.tensor([s.num_nodes for s in reading.sites], dtype=torch.int64, device="cpu"),
@@ -210,7 +202,15 @@ class FactorGraph:
         flat = 0
         for i, n in zip(index, shape, strict=True):
             flat = flat * n + operator.index(i) % n
-        return self._first_node[site] + flat
+        return self._nodes_of[site].start + flat
+
+    def nodes_of(self, site: str) -> slice:
+        """Where a site's nodes stand in :attr:`nodes`, in row-major order.
+
+        Raises:
+            KeyError: there is no such site.
+        """
+        return self._nodes_of[self._site(site).name]
 
     def _site(self, name: str) -> Site:
         if name not in self.sites:

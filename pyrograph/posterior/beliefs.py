@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.distributions import Distribution, MultivariateNormal, Normal, biject_to
 
 from pyrograph.beliefs import Conjugate, Gaussian, JointForest, Natural
-from pyrograph.errors import OptionError
 from pyrograph.graph.spaces import unconstrain
 from pyrograph.posterior.belief_guide import BeliefGuide
 from pyrograph.posterior.conjugate import conjugate_distribution
@@ -53,18 +52,10 @@ class BeliefPosterior(ScopedPosterior):
         super().__init__(graph, scopes, **run)
         self.family, self.row, self.beliefs = family, row, list(beliefs)
 
-    def _ids(self, name: str) -> Tensor:
-        """``[n]``, of a site's nodes, in row-major order."""
-        site = self._site(name)
-        if not site.num_nodes:
-            raise OptionError(f'site "{name}" has no elements')
-        first = self.graph.node_id(name, *(0,) * len(site.batch_shape))
-        return torch.arange(first, first + site.num_nodes, device=self.row.device)
-
     def _belief(self, name: str) -> Tensor | Natural:
         """Of a site's nodes."""
-        nodes = self._ids(name)
-        return self.beliefs[int(self.family[nodes[0]])][self.row[nodes]]
+        nodes = self.graph.nodes_of(self._site(name).name)
+        return self.beliefs[int(self.family[nodes.start])][self.row[nodes]]
 
     @cached_property
     def joint(self) -> JointForest | None:

@@ -35,10 +35,9 @@ def log_shares(codes: Tensor, log_weights: Tensor, num_states: int, log_p: Tenso
 
 def values_of(graph: FactorGraph, x: Tensor) -> dict[str, Tensor]:
     """Numbers of states ``[V, K]`` of all nodes as values ``{site: [K, *site shape]}``."""
-    out, start = {}, 0
+    out = {}
     for name, site in graph.sites.items():
-        codes = x[start : start + site.num_nodes].t()
-        start += site.num_nodes
+        codes = x[graph.nodes_of(name)].t()
         out[name] = site.enumeration.to(codes.device)[codes].reshape(len(codes), *site.shape)
     return out
 
@@ -77,13 +76,7 @@ class DiscreteParticles(Posterior):
 
     def _codes(self, name: str) -> Tensor:
         """``[K, number of nodes]`` of a site."""
-        site = self._site(name)
-        start = sum(s.num_nodes for s in self._before(name))
-        return self.x[start : start + site.num_nodes].t()
-
-    def _before(self, name: str) -> list:
-        names = list(self.graph.sites)
-        return [self.graph.sites[other] for other in names[: names.index(name)]]
+        return self.x[self.graph.nodes_of(name)].t()
 
     @cached_property
     def particles(self) -> Mapping[str, Tensor]:
@@ -92,17 +85,17 @@ class DiscreteParticles(Posterior):
 
     def _log_probs(self, name: str) -> Tensor | None:
         """``[nodes, K, c]`` of a site with nodes that are summed out."""
-        site, first = self._site(name), sum(s.num_nodes for s in self._before(name))
+        site, place = self._site(name), self.graph.nodes_of(name)
         found = None
         for nodes, log_p in self.summed_out:
-            mine = (nodes >= first) & (nodes < first + site.num_nodes)
+            mine = (nodes >= place.start) & (nodes < place.stop)
             if not bool(mine.any()):
                 continue
             if found is None:
-                codes = self.x[first : first + site.num_nodes]
+                codes = self.x[place]
                 found = log_p.new_full((*codes.shape, site.cardinality), -torch.inf)
                 found.scatter_(2, codes.unsqueeze(2), 0.0)
-            found[nodes[mine] - first] = log_p[mine]
+            found[nodes[mine] - place.start] = log_p[mine]
         return found
 
     def marginal(self, site: str) -> States:

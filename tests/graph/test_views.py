@@ -22,6 +22,13 @@ def test_nodes_are_in_site_order_then_row_major():
     assert [graph.node_id(site, *index) for site, index in graph.nodes] == list(range(5))
 
 
+def test_nodes_of_a_site_stand_where_their_labels_do():
+    graph = trace_graph(square, fixed={"alone": torch.tensor(0.0)})
+    for site in graph.sites:
+        at = [v for v, (name, _) in enumerate(graph.nodes) if name == site]
+        assert list(range(graph.num_nodes))[graph.nodes_of(site)] == at != []
+
+
 def test_a_full_batch_shape_keeps_its_size_one_axes():
     graph = trace_graph(mixed)
     assert graph.nodes[:2] == (("s", ()), ("p", (0,)))
@@ -45,7 +52,7 @@ def test_a_node_id_out_of_range_names_the_site_and_its_shape(index):
         trace_graph(square).node_id("x", *index)
 
 
-@pytest.mark.parametrize("call", ["node_id", "blanket"])
+@pytest.mark.parametrize("call", ["node_id", "nodes_of", "blanket"])
 def test_an_unknown_site_is_a_key_error_that_lists_the_sites(call):
     with pytest.raises(KeyError, match="alone"):
         getattr(trace_graph(square), call)("nowhere")
