@@ -47,33 +47,14 @@ def joint_of_beliefs(
         family, row, beliefs: of nodes, see :class:`~pyrograph.posterior.beliefs.BeliefPosterior`.
         scopes: of factors.
     """
-    told = [part for part in scopes if part.nodes is not None]
-    kinds = [[beliefs[int(f)] for f in family[part.nodes[0]]] for part in told]
-    of_states = [p for p, k in zip(told, kinds, strict=True) if isinstance(k[0], Tensor)]
-    of_numbers = [p for p, k in zip(told, kinds, strict=True) if not isinstance(k[0], Tensor)]
-    entries = [
-        len(part.nodes)
-        * (
-            math.prod(belief.shape[1] for belief in kind)
-            if isinstance(kind[0], Tensor)
-            else sum(belief.d for belief in kind) ** 2
-        )
-        for part, kind in zip(told, kinds, strict=True)
-    ]
-    widest = max((belief.d for belief in beliefs if isinstance(belief, Gaussian)), default=0)
-    if not told or max(sum(entries), graph.num_nodes * widest**2) > MOST_ENTRIES:
+    told = _told(graph, family, beliefs, scopes)
+    if told is None:
         return None
-    for parts in (of_states, of_numbers):
-        if not is_forest([part.nodes for part in parts], graph.num_nodes):
-            return None
-    normals = [(part.nodes, part.beliefs().detach()) for part in of_numbers]
-    if not all(bool(belief.is_proper.all()) for _, belief in normals):
-        return None
-    tables = [(part.nodes, part.beliefs().detach()) for part in of_states]
-    shapes, num_states, discrete, continuous, first = {}, {}, [], [], 0
+    tables, normals = told
+    shapes, num_states, discrete, continuous = {}, {}, [], []
+    every = torch.arange(graph.num_nodes, device=row.device)
     for name, site in graph.sites.items():
-        nodes = torch.arange(first, first + site.num_nodes, device=row.device)
-        first += site.num_nodes
+        nodes = every[graph.nodes_of(name)]
         belief = beliefs[int(family[nodes[0]])]
         if isinstance(belief, Tensor):
             shapes[name], num_states[name] = torch.Size([site.num_nodes]), belief.shape[1]
@@ -81,9 +62,7 @@ def joint_of_beliefs(
         elif not isinstance(belief, Conjugate):
             shapes[name] = torch.Size([site.num_nodes, belief.d])
             continuous.append(nodes)
-    alone = [
-        (torch.nonzero(family == f).squeeze(1), belief.detach()) for f, belief in enumerate(beliefs)
-    ]
+    alone = [(every[family == f], belief.detach()) for f, belief in enumerate(beliefs)]
     alone = [(nodes, belief[row[nodes]]) for nodes, belief in alone]
     states = numbers = None
     if discrete:
@@ -93,6 +72,34 @@ def joint_of_beliefs(
         own = [(nodes, belief) for nodes, belief in alone if isinstance(belief, Gaussian)]
         numbers = _number_tree(torch.cat(continuous), normals, own, graph.num_nodes)
     return JointForest(shapes, num_states, states, numbers)
+
+
+def _told(
+    graph, family: Tensor, beliefs: Sequence[Tensor | Natural], scopes: Sequence[Scopes]
+) -> tuple[list[tuple[Tensor, Tensor]], list[tuple[Tensor, Gaussian]]] | None:
+    """Scopes that tell of dependence, with their tables and with their Gaussians; None where no
+    forest can be made of them."""
+    of_states, of_numbers, entries = [], [], 0
+    for part in scopes:
+        if part.nodes is None:
+            continue
+        kinds = [beliefs[int(f)] for f in family[part.nodes[0]]]
+        if isinstance(kinds[0], Tensor):
+            of_states.append(part)
+            entries += len(part.nodes) * math.prod(belief.shape[1] for belief in kinds)
+        else:
+            of_numbers.append(part)
+            entries += len(part.nodes) * sum(belief.d for belief in kinds) ** 2
+    widest = max((belief.d for belief in beliefs if isinstance(belief, Gaussian)), default=0)
+    if not entries or max(entries, graph.num_nodes * widest**2) > MOST_ENTRIES:
+        return None
+    for parts in (of_states, of_numbers):
+        if not is_forest([part.nodes for part in parts], graph.num_nodes):
+            return None
+    normals = [(part.nodes, part.beliefs().detach()) for part in of_numbers]
+    if not all(bool(belief.is_proper.all()) for _, belief in normals):
+        return None
+    return [(part.nodes, part.beliefs().detach()) for part in of_states], normals
 
 
 def _state_tree(
