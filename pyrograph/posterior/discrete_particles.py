@@ -15,7 +15,7 @@ from torch import Tensor
 from pyrograph.errors import OptionError
 from pyrograph.graph import FactorGraph
 from pyrograph.posterior.finite import Finite, States, state_quantile
-from pyrograph.posterior.joint_states import JointStateGuide
+from pyrograph.posterior.joint_states import JointStateGuide, distinct, log_sums
 from pyrograph.posterior.posterior import Posterior, draw_indices
 from pyrograph.posterior.site_guide import levels, with_states
 
@@ -29,8 +29,7 @@ def log_shares(codes: Tensor, log_weights: Tensor, num_states: int, log_p: Tenso
     """
     if log_p is not None:
         return (log_p + log_weights.unsqueeze(1)).logsumexp(1)
-    share = log_weights.new_zeros(codes.shape[1], num_states)
-    return share.scatter_add_(1, codes.t(), log_weights.exp().expand(codes.shape[1], -1)).log()
+    return log_sums(log_weights.expand(codes.shape[1], -1), codes.t(), num_states)
 
 
 def values_of(graph: FactorGraph, x: Tensor) -> dict[str, Tensor]:
@@ -131,13 +130,12 @@ class DiscreteParticles(Posterior):
                 "guide()"
             )
         codes = torch.cat([self._codes(site.name) for site in chosen], 1)
-        inverse = torch.arange(len(codes), device=codes.device)
+        log_weights = self.log_weights
         if not self.summed_out:
-            codes, inverse = codes.unique(dim=0, return_inverse=True)
-        weights = self.weights.new_zeros(len(codes)).index_add_(0, inverse, self.weights)
+            codes, log_weights = distinct(codes, log_weights)
         states = [self._log_probs(site.name) for site in chosen]
         described = [with_states(site) for site in chosen]
-        return DiscreteParticleGuide(described, codes, weights.log(), states)
+        return DiscreteParticleGuide(described, codes, log_weights, states)
 
 
 class DiscreteParticleGuide(JointStateGuide):

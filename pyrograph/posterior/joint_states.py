@@ -15,6 +15,28 @@ from torch import Tensor
 from pyrograph.posterior.site_guide import SiteGuide
 
 
+def log_sums(log_weights: Tensor, index: Tensor, count: int) -> Tensor:
+    """Logs of the sums of the weights of each of ``count`` kinds.
+
+    As weights, small ones would be rounded to zero.
+
+    Shapes:
+        log_weights, index: ``[*batch, K]``.
+        output: ``[*batch, count]``, minus infinity for kinds that there are none of.
+    """
+    shape = (*index.shape[:-1], count)
+    least = log_weights.new_full(shape, torch.finfo(log_weights.dtype).min)
+    top = least.scatter_reduce(-1, index, log_weights, "amax")
+    share = (log_weights - top.gather(-1, index)).exp()
+    return torch.zeros_like(top).scatter_add(-1, index, share).log() + top
+
+
+def distinct(codes: Tensor, log_weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows ``[K, V]`` that differ, with the log weights ``[K]`` of equal ones together."""
+    rows, index = codes.unique(dim=0, return_inverse=True)
+    return rows, log_sums(log_weights, index, len(rows))
+
+
 class JointStateGuide(SiteGuide):
     """An ``AutoGuide`` whose arguments are ignored. Its parameter is ``logits [K]``.
 

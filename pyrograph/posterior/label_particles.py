@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributions import Categorical as TorchCategorical
 
 from pyrograph.errors import InferenceError
-from pyrograph.posterior.joint_states import JointStateGuide
+from pyrograph.posterior.joint_states import JointStateGuide, distinct, log_sums
 from pyrograph.posterior.posterior import Posterior, draw_indices
 
 
@@ -69,8 +69,7 @@ class LabelParticles(Posterior):
         self._site(site)
         count = self.particles[site].amax(1) + 1
         # as probabilities they would be rounded up to the dtype's epsilon
-        logs = [self.log_weights[count == k].logsumexp(0) for k in range(int(count.max()) + 1)]
-        return TorchCategorical(logits=torch.stack(logs))
+        return TorchCategorical(logits=log_sums(self.log_weights, count, int(count.max()) + 1))
 
     def sample(self, num_samples: int) -> dict[str, Tensor]:
         """Joint draws by systematic resampling, in random order."""
@@ -89,12 +88,11 @@ class LabelParticles(Posterior):
         """
         names = [site.name for site in self._chosen(sites)]
         labels = torch.cat([self.particles[name] for name in names], 1)
-        distinct, inverse = labels.unique(dim=0, return_inverse=True)
-        weights = self.weights.new_zeros(len(distinct)).index_add_(0, inverse, self.weights)
+        labels, log_weights = distinct(labels, self.log_weights)
         described = [
             {"name": name, "size": self.particles[name].shape[1], "plates": []} for name in names
         ]
-        return LabelGuide(described, distinct, weights.log())
+        return LabelGuide(described, labels, log_weights)
 
 
 class LabelMarginal(Empirical):

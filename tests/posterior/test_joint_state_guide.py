@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -9,6 +11,7 @@ import torch
 
 import pyrograph as pg
 from pyrograph.errors import OptionError
+from pyrograph.posterior.discrete_particles import DiscreteParticles
 
 LEVELS = [0.05, 0.1, 0.37, 0.5, 0.9, 1.0]
 
@@ -69,6 +72,24 @@ def test_the_greatest_state_that_is_drawn_is_reached_although_weights_are_rounde
 
     guide = pg.DPVI(model, num_particles=20, progress=False).run().guide()
     assert guide.quantiles([0.0, 1.0])["z"].tolist() == [0, 9]
+
+
+def test_the_smallest_weights_keep_their_digits_where_particles_are_merged():
+    def model():
+        pyro.sample("a", dist.Bernoulli(0.5))
+        pyro.sample("b", dist.Categorical(torch.ones(4) / 4))
+
+    x = torch.tensor([[0, 1, 1, 1], [3, 0, 1, 2]])
+    logs = torch.tensor([0.0, -900.0, -901.0, -math.inf])  # exp of these is 0
+    run = {"converged": True, "status": "", "history": {}}
+    q = DiscreteParticles(pg.trace_graph(model), x, logs, **run)
+    together = -900.0 + math.log1p(math.exp(-1.0))
+    assert q.guide(["a"]).logits.tolist() == pytest.approx([0.0, together])
+    assert q.marginal("a").logits.tolist() == pytest.approx([0.0, together])
+    assert q.marginal("b").logits.tolist() == pytest.approx([-900.0, -901.0, -math.inf, 0.0])
+    rows = q.guide().codes.tolist()
+    weight = dict(zip(map(tuple, rows), q.guide().logits.tolist(), strict=True))
+    assert weight == pytest.approx({(0, 3): 0.0, (1, 0): -900.0, (1, 1): -901.0, (1, 2): -math.inf})
 
 
 @pytest.mark.parametrize("quantiles", [[1.5], [], 0.5, ["a"]])

@@ -60,3 +60,14 @@ def test_numbers_of_clusters_keep_the_smallest_weights():
     found = count.log_prob(torch.arange(1, 5))
     assert_close(found[finite], expected[finite], rtol=0, atol=1e-9)
     assert float(count.probs[0]) == float(count.probs[3]) == 0
+
+
+def test_equal_labellings_are_merged_with_their_smallest_weights():
+    q = pg.DPVI(labels, num_particles=20, progress=False).run(4)
+    z = torch.tensor([[0, 0, 0, 0], [0, 1, 0, 1], [0, 1, 2, 3], [0, 1, 0, 1]])
+    logs = torch.tensor([0.0, -900.0, -math.inf, -901.0])
+    run = {"converged": True, "status": "", "history": {}}
+    guide = LabelParticles(q.graph, {"z": z}, logs, **run).guide()
+    assert guide.codes.tolist() == [[0, 0, 0, 0], [0, 1, 0, 1], [0, 1, 2, 3]]
+    together = -900.0 + math.log1p(math.exp(-1.0))
+    assert guide.logits.tolist() == pytest.approx([0.0, together, -math.inf])
