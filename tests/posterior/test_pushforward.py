@@ -7,6 +7,7 @@ from pyro.distributions import constraints
 from scipy.integrate import quad
 from scipy.stats import norm
 from torch.distributions import Independent, MultivariateNormal, Normal, biject_to
+from torch.distributions.transforms import ExpTransform
 from torch.testing import assert_close
 
 from pyrograph.errors import UnsupportedSite
@@ -83,3 +84,22 @@ def test_supports_are_told_apart():
     assert not is_real(constraints.positive)
     with pytest.raises(UnsupportedSite, match="depends on other latents"):
         is_real(None)
+
+
+def test_moments_are_found_once_and_can_be_used_in_training():
+    seen = []
+
+    class Exp(ExpTransform):
+        def _call(self, x):
+            seen.append(x.shape)
+            return x.exp()
+
+    q = Pushforward(Normal(torch.tensor([0.3, -0.2]), 0.5), Exp())
+    with torch.inference_mode():
+        mean = q.mean
+    assert_close(mean, (torch.tensor([0.3, -0.2]) + 0.125).exp())
+    assert_close(q.stddev, mean * (torch.tensor(0.25).exp() - 1).sqrt())
+    assert len(seen) == 1
+    weight = torch.tensor(2.0, requires_grad=True)
+    (weight * q.mean).sum().backward()
+    assert_close(weight.grad, mean.sum())
