@@ -225,7 +225,7 @@ def test_sites_held_fixed_are_point_masses(written):
 
 
 def test_only_what_is_named_is_asked_of_a_graph(tmp_path):
-    """Any object with sites, nodes, fixed, constant and factors can be written."""
+    """Any object with sites, nodes, constant and factors can be written, if nothing is fixed."""
     site = SimpleNamespace(enumeration=torch.arange(2), cardinality=2, num_nodes=2)
     group = SimpleNamespace(
         scope=torch.tensor([[0, 1]]), table=lambda: torch.tensor([[[1.0, 2.0], [3.0, 4.0]]]).log()
