@@ -116,6 +116,8 @@ def _forget_zeros(rec: Recorder, out: Tensor, factors: list[Tensor], shape) -> N
 def cast(rec: Recorder, func, args, kwargs):
     source, dtype = args[0], kwargs.get("dtype", args[0].dtype)
     out = func(*args, **kwargs)
+    if out.numel() == 0:
+        return out
     if dtype == source.dtype:  # a copy, perhaps to another device
         rec.write(out, rec.ids(source).to(out.device), rec.level(source))
         return out

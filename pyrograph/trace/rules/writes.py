@@ -20,7 +20,11 @@ ACCUMULATE = {aten.index_add.default, aten.scatter_add.default}
 
 
 def accumulate(rec: Recorder, func, args, kwargs):
-    """``index_add`` and its kin as a padded gather and a sum."""
+    """``index_add`` and its kin as gathers of the bins and their sums.
+
+    Bins are gathered with those of like size, padded to the next power of two: a full one widens
+    no others.
+    """
     x = args[0]
     where = args[2] if func in ACCUMULATE else None
     if where is not None and rec.is_latent(where):
@@ -44,13 +48,22 @@ def accumulate(rec: Recorder, func, args, kwargs):
         target = at[tuple(index if d == args[1] % x.dim() else g for d, g in enumerate(grid))]
     target = target.reshape(-1)
     order = target.argsort(stable=True)
-    count = torch.bincount(target, minlength=x.numel())
-    rank = torch.arange(len(order), device=x.device) - (count.cumsum(0) - count)[target[order]]
-    slots = torch.full((x.numel(), max(int(count.max()), 1)), len(target), device=x.device)
-    slots[target[order], rank] = order
+    bins, count = target.unique(return_counts=True)
+    log_size = torch.frexp((count - 1).double()).exponent  # rounded up
+    gathers = []
+    place = torch.full((x.numel(),), len(bins), device=x.device)  # that of the padding
+    for k in log_size.unique().tolist():
+        mine = log_size == k
+        is_filled = torch.arange(1 << k, device=x.device) < count[mine].unsqueeze(1)
+        slots = torch.full(is_filled.shape, len(target), device=x.device)
+        slots[is_filled] = order[mine.repeat_interleave(count)]
+        first = sum(map(len, gathers))
+        place[bins[mine]] = torch.arange(first, first + len(slots), device=x.device)
+        gathers.append(slots)
     with rec.again():
         padded = torch.nn.functional.pad(source.reshape(-1), (0, 1))
-        added = padded[slots].sum(-1).view(x.shape)
+        sums = torch.cat([*(padded[slots].sum(-1) for slots in gathers), padded[-1:]])
+        added = sums[place].view(x.shape)
         return x + added * kwargs["alpha"] if "alpha" in kwargs else x + added
 
 
