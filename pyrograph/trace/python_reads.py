@@ -68,12 +68,14 @@ class PythonReads(TorchFunctionMode):
             return self._setitem(*args)
         if func in _PRINTING:
             return self._text(func, args)
-        if func is torch.nn.functional.one_hot and self.recorder.is_latent(args[0]):
+        given = (*args, *kwargs.values())
+        if func is torch.nn.functional.one_hot and any(map(self.recorder.is_latent, given)):
             return self._one_hot(*args, **kwargs)
         if func in _READS and self.recorder.is_latent(args[0]):
             raise self.recorder.control_flow(_READS[func], args[0])
         if func in _BUILDERS:
-            latent = self._first_latent(args[1] if func is Tensor.new_tensor else args[0])
+            # a latent tensor itself is copied properly
+            latent = self._first_latent([data for data in given if not isinstance(data, Tensor)])
             if latent is not None:
                 raise self.recorder.control_flow(f"{func.__name__}([...])", latent)
         return func(*args, **kwargs)
@@ -88,7 +90,7 @@ class PythonReads(TorchFunctionMode):
             self.recorder.paused = False
 
     def _first_latent(self, data: object) -> Tensor | None:
-        """A latent inside nested lists (a latent tensor itself is copied properly)."""
+        """A latent inside nested lists."""
         if isinstance(data, (list, tuple)):
             for item in data:
                 if self.recorder.is_latent(item):
@@ -149,12 +151,12 @@ class PythonReads(TorchFunctionMode):
             return
         Tensor.__setitem__(x, index, value)
 
-    def _one_hot(self, labels: Tensor, num_classes: int = -1) -> Tensor:
-        """PyTorch's own checks the labels in Python."""
+    def _one_hot(self, input: Tensor, num_classes: int = -1) -> Tensor:
+        """PyTorch's own, whose names these are, checks the labels in Python."""
         if num_classes < 0:
-            raise self.recorder.control_flow("one_hot without num_classes", labels)
+            raise self.recorder.control_flow("one_hot without num_classes", input)
         with self:
-            return (labels.unsqueeze(-1) == torch.arange(num_classes, device=labels.device)).long()
+            return (input.unsqueeze(-1) == torch.arange(num_classes, device=input.device)).long()
 
     def _is_scalar_latent(self, key: object) -> bool:
         return (

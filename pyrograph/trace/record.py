@@ -102,9 +102,7 @@ class Recorder(TorchDispatchMode):
             if isinstance(a, Tensor):
                 if a.layout is not torch.strided or a.untyped_storage()._cdata in shadows:
                     break
-            elif isinstance(a, (list, tuple)) and any(
-                isinstance(b, Tensor) and b.untyped_storage()._cdata in shadows for b in a
-            ):
+            elif isinstance(a, (list, tuple)) and any(self.is_latent(b) for b in a):
                 break
         else:
             if not any(isinstance(a, Tensor) and self.is_latent(a) for a in kwargs.values()):
@@ -299,7 +297,9 @@ class Recorder(TorchDispatchMode):
 
     def table_operand(self, t: Tensor) -> Operand:
         """A constant table that blocks look up, ``[1, size]``; one copy for all reads."""
-        key = (t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride(), t._version)
+        # an inference tensor counts no writes, so that each read of it has its own copy
+        version = object() if t.is_inference() else t._version
+        key = (t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride(), version)
         known = self._tables.get(key)
         if known is None:
             with self.attached(t):

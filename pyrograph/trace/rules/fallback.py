@@ -93,10 +93,11 @@ def dense(rec: Recorder, func, args, kwargs):
 
 
 def random(rec: Recorder, func, args, kwargs):
-    """What is tagged as random; layers with dropout are so even where they leave nothing out."""
+    """What is tagged as random; some layers are so even where they draw nothing."""
     given = {a.name: a.default_value for a in func._schema.arguments}
     given.update(zip(given, args, strict=False), **kwargs)
-    if 0.0 not in (given.get("dropout_p"), given.get("dropout")):
+    # a share of nothing is left out, or the layer is not in training
+    if 0 not in map(given.get, ("dropout_p", "dropout", "train")):
         return refuse_random(rec, func, args, kwargs)
     is_decomposed = func in decomposition_table or func._can_decompose()
     return (decompose if is_decomposed else dense)(rec, func, args, kwargs)
