@@ -160,7 +160,7 @@ class LocalProgram:
             count = len(demand.rows[k])
             self._sizes[base + k] = count * step.width
             reads = [
-                self._compile(operand, pieces, block, count, step, demand)
+                self._compile(operand, pieces, block, count, demand)
                 for operand, pieces in zip(step.operands, demand.reads[k], strict=True)
             ]
             self.lines.append(Line(step.rule, reads, base + k, count, step.width, step.dtype))
@@ -168,7 +168,7 @@ class LocalProgram:
         self._device: torch.device | None = None
         self._dtype: torch.dtype | None = None
         out = Operand(ids, values if bool((ids == 0).any()) else None, values.dtype)
-        self.output = self._compile(out, demand.output, None, len(ids), None, demand)
+        self.output = self._compile(out, demand.output, None, len(ids), demand)
         del self._leaf_home
         self._plan_frees(base)
         self._values: Callable[..., Tensor] | None = None
@@ -179,7 +179,7 @@ class LocalProgram:
         """Numbers that one evaluation computes."""
         return sum(line.count * line.width for line in self.lines)
 
-    def _compile(self, operand, pieces, block, count, step, demand) -> Read:
+    def _compile(self, operand, pieces, block, count, demand) -> Read:
         core = tuple((operand.values if operand.ids is None else operand.ids).shape[1:])
         constant = operand.values
         if constant is not None and block is not None and constant.shape[0] > 1:
@@ -193,7 +193,7 @@ class LocalProgram:
         size = count * per_block
         gathers, placed = [], []
         for p in pieces:
-            for gather, target in self._locate(p, size, demand):
+            for gather, target in self._locate(p, demand):
                 gathers.append(gather)
                 placed.append(target)
         if len(gathers) == 1 and placed[0] is None:
@@ -222,7 +222,7 @@ class LocalProgram:
             read.shape = (1, *read.shape[1:])
         return read
 
-    def _locate(self, piece: Piece, size: int, demand: Demand):
+    def _locate(self, piece: Piece, demand: Demand):
         """Buffers and positions of a piece's numbers, and where they go in the read."""
         base = len(self.leaf_sizes)
         if piece.source == LEAVES:
