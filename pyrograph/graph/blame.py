@@ -15,6 +15,7 @@ from pyrograph.graph.spaces import as_tensors, leaf_buffers
 
 if TYPE_CHECKING:
     from pyrograph.graph.factor_graph import FactorGraph
+    from pyrograph.graph.factor_group import FactorGroup
 
 
 def first_non_finite(graph: FactorGraph, x: Tensor) -> str | None:
@@ -24,25 +25,30 @@ def first_non_finite(graph: FactorGraph, x: Tensor) -> str | None:
         x: particles ``[n, dim]``.
     """
     for group in graph.factors:
-        values = [v.detach() for v in graph.local_values(group, x)]
-        wanted = [v.requires_grad_() for v in values if v.is_floating_point()]
-        with torch.enable_grad():
-            log_prob = group.log_prob(values)
-            quantities = [("log density", log_prob)]
-            if log_prob.requires_grad:
-                grads = torch.autograd.grad(log_prob.sum(), wanted, allow_unused=True)
-                quantities += [
-                    ("gradient", g.reshape(*log_prob.shape, -1).sum(-1))
-                    for g in grads
-                    if g is not None
-                ]
-        for what, q in quantities:
+        log_prob, grads = _differentiated(graph, group, x)
+        sums = [g.reshape(*log_prob.shape, -1).sum(-1) for g in grads]
+        for what, q in [("log density", log_prob), *(("gradient", g) for g in sums)]:
             bad = (~q.isfinite()).nonzero()
             if len(bad):
                 particle, e = bad[0].tolist()
                 value, name = q[particle, e].item(), graph.factor_name(group, e)
                 return f"{what} of {name} is {value} at particle {particle}"
     return None
+
+
+def _differentiated(
+    graph: FactorGraph, group: FactorGroup, x: Tensor
+) -> tuple[Tensor, list[Tensor]]:
+    """Log densities ``[n, E]`` of a group's factors at particles, and gradients
+    ``[n, E, *event]`` in the slots that these depend on."""
+    values = [v.detach() for v in graph.local_values(group, x)]
+    wanted = [v.requires_grad_() for v in values if v.is_floating_point()]
+    with torch.enable_grad():
+        log_prob = group.log_prob(values)
+        if not log_prob.requires_grad:
+            return log_prob, []
+        grads = torch.autograd.grad(log_prob.sum(), wanted, allow_unused=True)
+    return log_prob, [g for g in grads if g is not None]
 
 
 @contextmanager
@@ -70,13 +76,8 @@ def _underivable(graph: FactorGraph) -> str | None:
     """The first factor whose gradient torch refuses."""
     point = graph.constant.detach().new_zeros(1, graph.dim)
     for group in graph.factors:
-        values = [v.detach() for v in graph.local_values(group, point)]
-        wanted = [v.requires_grad_() for v in values if v.is_floating_point()]
         try:
-            with torch.enable_grad():
-                log_prob = group.log_prob(values)
-                if log_prob.requires_grad:
-                    torch.autograd.grad(log_prob.sum(), wanted, allow_unused=True)
+            _differentiated(graph, group, point)
         except RuntimeError as error:
             if _tells_of_no_derivative(error):
                 return graph.factor_name(group, 0)
