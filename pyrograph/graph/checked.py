@@ -10,9 +10,7 @@ from torch import Tensor
 from pyrograph.errors import NonFiniteDensity, UnsupportedFactor
 from pyrograph.graph.factor_graph import FactorGraph
 from pyrograph.graph.factor_group import FactorGroup
-
-#: How the statements of log Jacobians end, which hold no node in place by themselves.
-JACOBIAN = ":jacobian"
+from pyrograph.trace.sites import JACOBIAN
 
 
 def unread_nodes(graph: FactorGraph) -> list[int]:

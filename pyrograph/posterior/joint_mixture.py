@@ -14,7 +14,6 @@ normal of all their numbers is in the place of the product, and they regress on 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -39,7 +38,7 @@ from pyrograph.posterior.posterior import number_of_draws
 from pyrograph.posterior.pushforward import Pushforward, Reshaped, is_real
 from pyrograph.posterior.scopes import ScopedPosterior, Scopes
 from pyrograph.posterior.support import on_edge
-from pyrograph.trace.sites import Site, support_on, tensor_of
+from pyrograph.trace.sites import Site, support_on, tensor_of, with_bounds
 
 
 class MixturePosterior(ScopedPosterior):
@@ -247,13 +246,11 @@ class MixturePosterior(ScopedPosterior):
 def _beside_components(support: Constraint, event_dim: int) -> Constraint:
     """The support of ``[*batch, L, *event]``: bounds that vary over the batch, or have its
     dimensions, take one more between batch and event."""
-    beside = copy.copy(support)
-    for name, value in vars(support).items():
-        if isinstance(value, Constraint):
-            object.__setattr__(beside, name, _beside_components(value, event_dim))
-        elif isinstance(value, Tensor) and value.dim() > event_dim:
-            object.__setattr__(beside, name, value.unsqueeze(-1 - event_dim))
-    return beside
+
+    def beside(bound: Tensor) -> Tensor:
+        return bound.unsqueeze(-1 - event_dim) if bound.dim() > event_dim else bound
+
+    return with_bounds(support, beside)
 
 
 def _normal(nodes: Normals, lead: tuple[int, ...], event: tuple[int, ...]) -> Distribution:

@@ -27,6 +27,7 @@ from pyrograph.errors import (
     UnsupportedOperation,
 )
 from pyrograph.trace.sites import (
+    JACOBIAN,
     draw_apart,
     is_latent,
     refuse_flow,
@@ -135,7 +136,7 @@ class _Draw(Messenger):
                 free = self.free[name] = transform.inv(value)
                 value = transform(free)
                 log_jacobian = transform.log_abs_det_jacobian(free, value)
-                self.log_jacobians[f"{name}:jacobian"] = log_jacobian.sum()
+                self.log_jacobians[name + JACOBIAN] = log_jacobian.sum()
         msg["value"] = value
         msg["done"] = True
 

@@ -32,6 +32,7 @@ from pyrograph.trace.own_backward import functions_watched
 from pyrograph.trace.plain_run import check_fixed, refuse_unscored, retried
 from pyrograph.trace.record import Recorder, recording
 from pyrograph.trace.sites import (
+    JACOBIAN,
     Site,
     bounds_of,
     delta_density,
@@ -150,7 +151,7 @@ class ProgramReader(Messenger):
         batch = len(fn.batch_shape)
         free = rec.leaf(name, free)
         self._add_site(msg, free, tuple(free.shape[batch:]))
-        rec.statement = f"{name}:jacobian"
+        rec.statement = name + JACOBIAN
         value = transform(free)
         jacobian = transform.log_abs_det_jacobian(free, value)
         jacobian = sum_rightmost(jacobian, jacobian.dim() - batch)

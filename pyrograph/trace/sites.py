@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -22,6 +22,9 @@ from pyrograph.errors import UnsupportedSite
 #: Distributions of angles that Pyro takes to live on the real line. Their density there repeats for
 #: ever and has no integral, so neither Stein's identity nor a normal approximation makes sense.
 PERIODIC = frozenset({"VonMises", "SineBivariateVonMises", "SineSkewed"})
+
+#: How the statements of log Jacobians end, which hold no node in place by themselves.
+JACOBIAN = ":jacobian"
 
 #: Other states that are tried for a node that a second draw left where it was.
 STATES_TRIED = 8
@@ -294,15 +297,22 @@ def tensor_of(value: object) -> Tensor:
     return torch.as_tensor(value, device=torch.get_default_device())
 
 
-def support_on(support: constraints.Constraint, device: torch.device) -> constraints.Constraint:
-    """The same constraint with its bounds on another device."""
-    moved = copy.copy(support)
+def with_bounds(
+    support: constraints.Constraint, change: Callable[[Tensor], Tensor]
+) -> constraints.Constraint:
+    """The same constraint with every bound changed, a tensor within whatever wraps it."""
+    changed = copy.copy(support)
     for name, value in vars(support).items():
         if isinstance(value, Tensor):
-            object.__setattr__(moved, name, value.to(device))
+            object.__setattr__(changed, name, change(value))
         elif isinstance(value, constraints.Constraint):
-            object.__setattr__(moved, name, support_on(value, device))
-    return moved
+            object.__setattr__(changed, name, with_bounds(value, change))
+    return changed
+
+
+def support_on(support: constraints.Constraint, device: torch.device) -> constraints.Constraint:
+    """The same constraint with its bounds on another device."""
+    return with_bounds(support, lambda bound: bound.to(device))
 
 
 def transform_of(support: constraints.Constraint, name: str, fn: object):
