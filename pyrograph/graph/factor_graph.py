@@ -168,12 +168,6 @@ class FactorGraph:
             )
             return program.to(self.device, self._cast)
 
-    def _compile_shared(self, ids: Tensor) -> LocalProgram:
-        sizes = [s.num_nodes * s.width for s in self.free_sites]
-        with torch.enable_grad():  # as above
-            program = shared_program(self._reading.tape, ids, self._value_dtype(), sizes)
-            return program.to(self.device, self._cast)
-
     # ------------------------------------------------------------------ labels
     @functools.cached_property
     def nodes(self) -> tuple[Label, ...]:
@@ -287,10 +281,17 @@ class FactorGraph:
         refuse_moved(self.fixed, as_tensors(again, values, self.device))
         return leaf_buffers(self.free_sites, given)
 
+    def _shared_program(self, key: str, ids: Tensor) -> LocalProgram:
+        """Of numbers at one assignment, compiled on the first call."""
+        if key not in self._programs:
+            sizes = [s.num_nodes * s.width for s in self.free_sites]
+            with torch.enable_grad():  # as above
+                program = shared_program(self._reading.tape, ids, self._value_dtype(), sizes)
+                self._programs[key] = program.to(self.device, self._cast)
+        return self._programs[key]
+
     def _density_program(self) -> LocalProgram:
-        if "density" not in self._programs:
-            self._programs["density"] = self._compile_shared(self._element_ids)
-        return self._programs["density"]
+        return self._shared_program("density", self._element_ids)
 
     @property
     def numbers_per_particle(self) -> int:
@@ -331,7 +332,7 @@ class FactorGraph:
         buffers, batched = self._leaves(values)
         if not buffers:
             return self.constant
-        total = self._compile_shared(self._terms.ids).total(buffers) + self.constant
+        total = self._shared_program("terms", self._terms.ids).total(buffers) + self.constant
         return total if batched else total[0]
 
     def density(self, x: Tensor) -> Tensor:
@@ -378,11 +379,9 @@ class FactorGraph:
         moved = [s for s in self.free_sites if s.name not in out]
         buffers = self._leaves(values)[0] if moved else []
         for site in moved:  # supports that depend on latents: replay the program
-            key = f"constrain:{site.name}"
-            if key not in self._programs:
-                ids = self._reading.constrained[site.name].reshape(-1)
-                self._programs[key] = self._compile_shared(ids)
-            out[site.name] = self._programs[key](buffers).t().reshape(-1, *site.shape)
+            ids = self._reading.constrained[site.name].reshape(-1)
+            program = self._shared_program(f"constrain:{site.name}", ids)
+            out[site.name] = program(buffers).t().reshape(-1, *site.shape)
         return {s.name: out[s.name] for s in self.free_sites}
 
     def unconstrain(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:

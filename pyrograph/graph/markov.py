@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -102,9 +103,14 @@ def to_networkx(graph: FactorGraph) -> nx.Graph:
     import networkx as nx
 
     out = nx.Graph()
-    out.add_nodes_from(graph.nodes, kind="variable")
-    for statement in dict.fromkeys(n for g in graph.factors for n in g.statements):
-        for k, scope in enumerate(graph.scopes(statement)):
-            out.add_node((statement, k), kind="factor")
-            out.add_edges_from(((statement, k), label) for label in scope)
+    labels = graph.nodes
+    out.add_nodes_from(labels, kind="variable")
+    ptr, nodes = graph._terms.ptr.tolist(), graph._terms.nodes.tolist()
+    count: Counter[str] = Counter()
+    for f, k in enumerate(graph._statement_of_factor.tolist()):
+        statement = graph._statement_names[k]
+        factor = (statement, count[statement])
+        count[statement] += 1
+        out.add_node(factor, kind="factor")
+        out.add_edges_from((factor, labels[v]) for v in nodes[ptr[f] : ptr[f + 1]])
     return out
