@@ -3,19 +3,20 @@
 Families, in the order in which :func:`handler_of` looks them up:
 
 ====================  =========================================================
-views                 nothing to do: the shadow is viewed with the storage
+prims                 what they stand for
+of their own          products, convolutions, writes and more: :data:`SPECIAL`
+control flow          refused, as are random draws and latent shapes
 constants             ``zeros_like`` and the like read only the shape
-movement              the same operation runs on the ids
-pointwise             element i of the output reads element i of every input
-matrix products       multiply and sum; a constant zero entry is no dependence
-convolutions          patches times the kernel
-reductions            one block per kept position, its core the reduced axes
+views                 nothing to do: the shadow is viewed with the storage
+in place              the functional twin, then a write to the shadow
+accumulations         gathers of the bins and their sums
+movement              the same operation runs on the ids; by a latent index it is
+                      a look-up of the index and every entry it may name
 prefixes              ``cumsum``, ``cummax``: element k reads elements 0..k
 rows                  ``softmax``, ``sort``: every output reads its whole row
-matrices              ``cholesky``, ``solve``: every output reads its matrix
-look-ups              indexing by a latent: the index and every entry it may name
-in place              the functional twin, then a write to the shadow
-refused               control flow, random draws, latent shapes
+matrices              ``cholesky``, ``svd``: every output reads its matrix
+pointwise             element i of the output reads element i of every input
+reductions            one block per kept position, its core the reduced axes
 otherwise             PyTorch's own decomposition, else one dense block (warned)
 ====================  =========================================================
 
@@ -108,6 +109,42 @@ CONSTANTS = {
 }
 
 
+#: Operations with a rule of their own.
+SPECIAL: dict[Any, Handler] = {
+    aten.copy_.default: copy,
+    aten.zero_.default: fill,
+    aten.fill_.Scalar: fill,
+    aten.fill_.Tensor: fill,
+    aten._to_copy.default: cast,
+    aten.bmm.default: bmm,
+    aten.convolution.default: convolution,
+    aten.mm.default: rerun(mm),
+    aten.mv.default: rerun(mv),
+    aten.dot.default: rerun(dot),
+    aten.vdot.default: rerun(dot),
+    aten.addmm.default: rerun(addmm),
+    aten.addmv.default: rerun(addmm),
+    aten.baddbmm.default: rerun(addmm),
+    aten.linalg_solve_triangular.default: solve_triangular,
+    aten._linalg_solve_ex.default: solve_vector,
+    aten._cdist_forward.default: rerun(distances),
+    aten._pdist_forward.default: rerun(pair_distances),
+    aten.median.default: rerun(median),
+    aten._embedding_bag.default: embedding_bag,
+    aten._embedding_bag_forward_only.default: embedding_bag,
+    aten.bincount.default: bincount,
+    aten.addcmul.default: rerun(addcmul),
+    aten.addcdiv.default: rerun(addcdiv),
+    aten.lerp.Tensor: rerun(lerp),
+    aten.lerp.Scalar: rerun(lerp),
+    aten.bucketize.Tensor: rerun(bucketize),
+    aten.view.dtype: refuse_reinterpretation,
+    aten.linalg_lstsq.default: refuse_least_squares,
+    aten._ctc_loss.default: refuse_ctc_loss,
+    aten._ctc_loss.Tensor: refuse_ctc_loss,
+}
+
+
 def _run(rec, func, args, kwargs):
     return func(*args, **kwargs)
 
@@ -117,43 +154,10 @@ def handler_of(func: Any) -> Handler:
     """The rule for an ATen operation."""
     tags = func.tags
     name = func._schema.name
-    special: dict[Any, Handler] = {
-        aten.copy_.default: copy,
-        aten.zero_.default: fill,
-        aten.fill_.Scalar: fill,
-        aten.fill_.Tensor: fill,
-        aten._to_copy.default: cast,
-        aten.bmm.default: bmm,
-        aten.convolution.default: convolution,
-        aten.mm.default: rerun(mm),
-        aten.mv.default: rerun(mv),
-        aten.dot.default: rerun(dot),
-        aten.vdot.default: rerun(dot),
-        aten.addmm.default: rerun(addmm),
-        aten.addmv.default: rerun(addmm),
-        aten.baddbmm.default: rerun(addmm),
-        aten.linalg_solve_triangular.default: solve_triangular,
-        aten._linalg_solve_ex.default: solve_vector,
-        aten._cdist_forward.default: rerun(distances),
-        aten._pdist_forward.default: rerun(pair_distances),
-        aten.median.default: rerun(median),
-        aten._embedding_bag.default: embedding_bag,
-        aten._embedding_bag_forward_only.default: embedding_bag,
-        aten.bincount.default: bincount,
-        aten.addcmul.default: rerun(addcmul),
-        aten.addcdiv.default: rerun(addcdiv),
-        aten.lerp.Tensor: rerun(lerp),
-        aten.lerp.Scalar: rerun(lerp),
-        aten.bucketize.Tensor: rerun(bucketize),
-        aten.view.dtype: refuse_reinterpretation,
-        aten.linalg_lstsq.default: refuse_least_squares,
-        aten._ctc_loss.default: refuse_ctc_loss,
-        aten._ctc_loss.Tensor: refuse_ctc_loss,
-    }
     if func.namespace == "prims":
         return undo_prim
-    if func in special:
-        return special[func]
+    if func in SPECIAL:
+        return SPECIAL[func]
     if func in CONTROL or torch.Tag.data_dependent_output in tags:
         return refuse_control_flow
     if torch.Tag.nondeterministic_seeded in tags:
