@@ -75,7 +75,7 @@ def leaf_buffers(sites: list[Site], values: Mapping[str, Tensor]) -> tuple[list[
 
 
 def refuse_shapes(sites: list[Site], values: Mapping[str, Tensor]) -> None:
-    """Whether values are ``[*batch, *event]``, or have one more leading dimension.
+    """Raise unless values are ``[*batch, *event]``, or have one more leading dimension.
 
     Raises:
         ShapeMismatch: one does not.
@@ -91,7 +91,7 @@ def refuse_shapes(sites: list[Site], values: Mapping[str, Tensor]) -> None:
 
 
 def refuse_other_particles(x: Tensor, dim: int) -> None:
-    """Whether flat particles are ``[n, dim]``.
+    """Raise unless flat particles are ``[n, dim]``.
 
     Raises:
         ShapeMismatch, OptionError: they are not.
@@ -103,7 +103,7 @@ def refuse_other_particles(x: Tensor, dim: int) -> None:
 
 
 def refuse_outside(sites: list[Site], values: Mapping[str, object], device: torch.device) -> None:
-    """Whether values lie in the supports, as far as these are known without the program.
+    """Raise unless values lie in the supports, as far as these are known without the program.
 
     Raises:
         OptionError: one does not.
@@ -127,7 +127,7 @@ def _lies_in(support: constraints.Constraint, value: Tensor) -> bool:
 
 
 def refuse_moved(fixed: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
-    """Whether sites that were fixed when the structure was read keep their values.
+    """Raise unless sites that were fixed when the structure was read keep their values.
 
     Raises:
         ShapeMismatch: one does not.
