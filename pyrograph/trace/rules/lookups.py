@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
+#: Latent entries that one look-up may choose among, those of all its elements together.
+MAX_CANDIDATES = 50_000_000
+
 
 def _offset(static: tuple, indices: list[Tensor]) -> Tensor:
     """Position of an entry relative to the first one."""
@@ -104,11 +107,12 @@ def _look_up(
             offsets = (offsets[:, None] + torch.arange(size, device=table.device) * stride).reshape(
                 -1
             )
-        if count * len(offsets) > 50_000_000:
+        if count * len(offsets) > MAX_CANDIDATES:
             raise ScopeBudgetError(
                 f"{rec.place()}: a latent index chooses among {len(offsets):,} latent entries for "
-                f"each of {count:,} elements. Hold the index with fixed={{...}}, or use a smaller "
-                f"table."
+                f"each of {count:,} elements, over the budget of {MAX_CANDIDATES:,} in all "
+                f"(pyrograph.trace.rules.lookups.MAX_CANDIDATES). Hold the index with "
+                f"fixed={{...}}, or use a smaller table."
             )
         reach = position.reshape(-1, 1) + offsets
         candidates = rec.operand(table, lambda t: t.reshape(-1)[reach], 1)
