@@ -220,12 +220,35 @@ def _gather_terms(
     num_nodes: int,
     dtype: torch.dtype,
 ) -> Terms:
-    """Add up terms of equal scope within an element; keep elements that stayed whole."""
+    """Sums of terms of equal scope, and the elements that stayed whole, in row order."""
     split_rows = final.row[~final.is_root].unique()
     whole = torch.ones(len(ids), dtype=torch.bool, device="cpu")
     whole[split_rows] = False
     kept = whole.nonzero().squeeze(1)
+    row, factor_ids, start, length = _added_up(tape, final, num_nodes, dtype)
+    # Scopes of the new factors, behind those of the whole elements; then everything by element.
+    lengths = torch.cat([ptr.diff()[kept], length])
+    starts = torch.cat([ptr[:-1][kept], start + len(nodes)])
+    all_row = torch.cat([kept, row])
+    all_ids = torch.cat([ids[kept], factor_ids])
+    pool = torch.cat([nodes, final.nodes])
+    # Within an element: by scope, as the terms of a sum have no other order.
+    first_node = pool[starts]
+    second = pool[torch.minimum(starts + 1, starts + lengths - 1)]
+    order = torch.from_numpy(np.lexsort((second.numpy(), first_node.numpy(), all_row.numpy())))
+    lengths, starts = lengths[order], starts[order]
+    out_ptr = torch.zeros(len(order) + 1, dtype=torch.int64, device="cpu")
+    out_ptr[1:] = lengths.cumsum(0)
+    offset = torch.arange(int(out_ptr[-1]), device="cpu") - out_ptr[:-1].repeat_interleave(lengths)
+    out_nodes = pool[starts.repeat_interleave(lengths) + offset]
+    return Terms(all_ids[order], all_row[order], out_ptr, out_nodes, final.constant)
 
+
+def _added_up(
+    tape: Tape, final: _Final, num_nodes: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Terms of equal scope within an element as one: elements, numbers on the tape, and starts and
+    lengths of the scopes among ``final.nodes``."""
     part = (~final.is_root).nonzero().squeeze(1)
     row, part_ids, coef = final.row[part], final.ids[part], final.coef[part]
     length = final.ptr.diff()[part]
@@ -261,20 +284,4 @@ def _gather_terms(
             weights = Operand(None, c[summed].to(dtype), dtype)
             terms = Operand(part_ids[at[summed]], None, dtype)
             factor_ids[which[summed]] = tape.append(DOT, 1, (terms, weights), dtype)
-
-    # Scopes of the new factors, behind those of the whole elements; then everything by element.
-    lengths = torch.cat([ptr.diff()[kept], length[head]])
-    starts = torch.cat([ptr[:-1][kept], start[head] + len(nodes)])
-    all_row = torch.cat([kept, row[head]])
-    all_ids = torch.cat([ids[kept], factor_ids])
-    pool = torch.cat([nodes, final.nodes])
-    # Within an element: by scope, as the terms of a sum have no other order.
-    first_node = pool[starts]
-    second = pool[torch.minimum(starts + 1, starts + lengths - 1)]
-    order = torch.from_numpy(np.lexsort((second.numpy(), first_node.numpy(), all_row.numpy())))
-    lengths, starts = lengths[order], starts[order]
-    out_ptr = torch.zeros(len(order) + 1, dtype=torch.int64, device="cpu")
-    out_ptr[1:] = lengths.cumsum(0)
-    offset = torch.arange(int(out_ptr[-1]), device="cpu") - out_ptr[:-1].repeat_interleave(lengths)
-    out_nodes = pool[starts.repeat_interleave(lengths) + offset]
-    return Terms(all_ids[order], all_row[order], out_ptr, out_nodes, final.constant)
+    return row[head], factor_ids, start[head], length[head]
