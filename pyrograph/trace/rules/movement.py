@@ -83,7 +83,7 @@ def movement(rec: Recorder, func, args, kwargs):
     if func is aten.index_put.default and len(args) > 3 and args[3]:
         return accumulate(rec, func, args, kwargs)
     out = func(*args, **kwargs)
-    if out.untyped_storage()._cdata in rec._shadows:
+    if rec.is_latent(out):
         return out  # the operation turned out to be a view
     places = MOVEMENT[func]
     sources = [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor)]
