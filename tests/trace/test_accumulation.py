@@ -1,5 +1,7 @@
 """Numbers added up by bins of any sizes, and empty parts of latents."""
 
+import math
+
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -50,6 +52,23 @@ def test_a_full_bin_among_many_reads_no_more_than_is_added(monkeypatch):
     x = torch.randn(2, count)
     truth = dist.Normal(0.0, 1.0).log_prob(x).sum(1) - x[:, : count // 2].sum(1).square()
     assert_close(pg.trace_graph(model).log_prob({"x": x}), truth)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32])
+def test_sums_have_the_dtype_of_what_they_are_added_to(dtype):
+    seen = []
+
+    def model():
+        z = pyro.sample("z", dist.Categorical(torch.ones(3)).expand([4]).to_event(1))
+        where = torch.tensor([0, 0, 2, 0])
+        total = torch.zeros(3, dtype=dtype).index_add(0, where, z.to(dtype))
+        seen.append(total.dtype)
+        pyro.factor("f", total.double().sqrt().sum())
+
+    z = torch.tensor([2, 1, 2, 1])
+    truth = torch.tensor(2 + math.sqrt(2) - 4 * math.log(3))
+    assert_close(pg.trace_graph(model).log_prob({"z": z}), truth)
+    assert set(seen) == {dtype}
 
 
 NOTHING = torch.zeros(0, dtype=torch.int64)

@@ -63,7 +63,7 @@ def accumulate(rec: Recorder, func, args, kwargs):
     with rec.again():
         padded = torch.nn.functional.pad(source.reshape(-1), (0, 1))
         sums = torch.cat([*(padded[slots].sum(-1) for slots in gathers), padded[-1:]])
-        added = sums[place].view(x.shape)
+        added = sums[place].view(x.shape).to(x.dtype)  # sums of whole numbers are int64
         return x + added * kwargs["alpha"] if "alpha" in kwargs else x + added
 
 
