@@ -267,10 +267,12 @@ class Parzen:
 
 def _distinct(rows: Tensor) -> tuple[Tensor, Tensor]:
     """The distinct rows of ``[N, k]`` and how often each comes."""
-    code = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
+    code, count = torch.zeros(len(rows), dtype=torch.int64, device=rows.device), 1
     for column in rows.unbind(1):  # many times faster than unique(dim=0)
         values, rank = column.unique(return_inverse=True)
-        code = code * len(values) + rank
+        if count * len(values) >= 2**63:
+            code, count = code.unique(return_inverse=True)[1], len(rows)
+        code, count = code * len(values) + rank, count * len(values)
     _, which, counts = code.unique(return_inverse=True, return_counts=True)
     one = torch.empty_like(counts).scatter_(0, which, torch.arange(len(rows), device=rows.device))
     return rows[one], counts

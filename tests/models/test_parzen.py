@@ -51,6 +51,21 @@ def test_merging_equal_rows_leaves_the_density_as_it_is(rows, point):
     assert_close(pairs.log_prob(*at.unbind(1)), torch.tensor(expected, dtype=torch.float64))
 
 
+@pytest.mark.parametrize(("states", "columns"), [(2, 65), (16, 17), (256, 9)])
+def test_rows_of_many_columns_stay_distinct(states, columns):
+    x = torch.randint(states, (600, columns)).double()
+    x[:states] = torch.arange(states).double().unsqueeze(1)  # every column has every state
+    twins = x.clone()
+    twins[:, 0] = (twins[:, 0] + 1) % states  # other rows by their first column alone
+    x = torch.cat([x, twins])
+    density = Parzen.fit(x, [list(range(columns))], 1.0)
+    assert density.num_centres == len(set(map(tuple, x.tolist())))
+    at = x[:4]
+    kernels = -0.5 * (at.unsqueeze(1) - x).square().sum(-1) - columns / 2 * np.log(2 * np.pi)
+    expected = kernels.logsumexp(1) - np.log(len(x))
+    assert_close(density.log_prob(*at.t().unsqueeze(-1)).squeeze(-1), expected)
+
+
 def test_integrating_a_variable_out_of_a_pair_leaves_the_other_one():
     x = data()
     pair, single = Parzen.fit(x, [[0, 1]], WIDTH), Parzen.fit(x, [[1]], WIDTH)
