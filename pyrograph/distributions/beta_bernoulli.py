@@ -27,8 +27,9 @@ from pyrograph.distributions.checks import (
     unbatched,
 )
 from pyrograph.distributions.draws import draw_log_probs
-from pyrograph.distributions.incremental import Clusters, join
+from pyrograph.distributions.incremental import Clusters
 from pyrograph.distributions.seating import Seating, twin
+from pyrograph.errors import OptionError
 
 
 class BetaBernoulli:
@@ -87,7 +88,7 @@ class Cells:
     def __init__(self, component: BetaBernoulli, values: Tensor, seatings: tuple[Seating, Seating]):
         self.dtype, exact = component.dtype, component.in_double()
         a, b = (unbatched("BetaBernoulli", p).to(values.device) for p in (exact.a, exact.b))
-        self.values, self.seatings = values.long(), seatings
+        self.values, self.seatings = values.long(), list(seatings)
         counts = torch.arange(int(self.values.sum()) + 1, device=values.device)
         self.log_gammas = [torch.lgamma(p + counts) for p in (a, b, a + b)]
         self.rebuild()
@@ -121,7 +122,7 @@ class Cells:
         if id(self) not in memo:
             new = twin(self)
             new.counts = self.counts.index_select(1, index)
-            new.seatings = tuple(s.select(index, memo) for s in self.seatings)
+            new.seatings = [s.select(index, memo) for s in self.seatings]
             memo[id(self)] = new
         return memo[id(self)]
 
@@ -160,6 +161,13 @@ class LineTerm:
         self.cells.grow()
 
     def rebuild(self, seating: Seating) -> None:
+        if seating is self.cells.seatings[1 - self.axis]:
+            raise OptionError(
+                "rows and columns of one relation cannot be joined, since one label would move both"
+                " at once. Give rows and columns labels of their own."
+            )
+        # where the term was joined to others it has their seating now, which its cells have to see
+        self.cells.seatings[self.axis] = seating
         self.cells.rebuild()
 
 
@@ -173,10 +181,6 @@ class RelationScores:
 
     def __init__(self, rows: Clusters, columns: Clusters):
         self.rows, self.columns = rows, columns
-
-    def with_priors(self, rows: Clusters, columns: Clusters) -> RelationScores:
-        """The same relation with terms over the same row and column labels joined to it."""
-        return RelationScores(join(self.rows, rows), join(self.columns, columns))
 
     def select(self, index: Tensor) -> RelationScores:
         """A copy made of the particles ``index [P']``."""

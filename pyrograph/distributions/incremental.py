@@ -238,10 +238,13 @@ def keep(states: Iterable[Clusters], index: Tensor) -> None:
 
 
 def join(*parts: Clusters) -> Clusters:
-    """One state for several terms over the same labels (prior and likelihoods).
+    """One state for several terms over the same labels (prior and likelihoods), in any order.
+
+    It takes the terms over: go on with it in place of the parts.
 
     Raises:
-        OptionError: there are no parts.
+        OptionError: there are no parts, or two of them are the rows and the columns of one
+            relation.
         ShapeMismatch: the parts do not have the same labels.
     """
     if not parts:

@@ -1,9 +1,11 @@
 """Incremental scores against full rescoring by log_prob, after thousands of random moves."""
 
+import itertools
 import math
 
 import pytest
 import torch
+from scipy.special import betaln
 from torch.testing import assert_close
 
 from pyrograph.distributions import (
@@ -15,6 +17,7 @@ from pyrograph.distributions import (
     DirichletCategorical,
     NormalInverseGamma,
     NormalInverseWishart,
+    RelationScores,
     join,
 )
 from pyrograph.errors import OptionError, ShapeMismatch
@@ -183,7 +186,10 @@ def test_rows_and_columns_of_a_relation_equal_full_rescoring_after_thousands_of_
 def test_a_selected_relation_keeps_its_rows_and_columns_together():
     state, truth, (rows, columns) = relation()
     priors = ChineseRestaurant(1.0, N), ChineseRestaurant(2.0, 7)
-    state = state.with_priors(priors[0].incremental(rows), priors[1].incremental(columns))
+    state = RelationScores(
+        join(state.rows, priors[0].incremental(rows)),
+        join(state.columns, priors[1].incremental(columns)),
+    )
     copy = state.select(torch.tensor([3, 1, 1]))
     for _ in range(20):
         move(copy.rows)
@@ -192,6 +198,49 @@ def test_a_selected_relation_keeps_its_rows_and_columns_together():
     assert_close(copy.rows.log_prob(), likelihood + priors[0].log_prob(copy.rows.labels))
     assert_close(copy.columns.log_prob(), likelihood + priors[1].log_prob(copy.columns.labels))
     assert_close(state.rows.labels, rows)
+
+
+def log_relation(rows, columns, value):
+    """Cell by cell, under Beta(0.8, 1.4), of one labelling of rows and of columns each."""
+    total = 0.0
+    for r, c in itertools.product(set(rows.tolist()), set(columns.tolist())):
+        cell = value[rows == r][:, columns == c]
+        ones, zeros = float((cell == 1).sum()), float((cell == 0).sum())
+        total += betaln(0.8 + ones, 1.4 + zeros) - betaln(0.8, 1.4)
+    return total
+
+
+@pytest.mark.parametrize("prior_first", [False, True])
+def test_relations_over_the_same_rows_see_each_others_moves_whatever_the_order(prior_first):
+    rows, component = torch.randint(3, (P, N)), BetaBernoulli(0.8, 1.4)
+    values = [torch.bernoulli(torch.full((N, m), 0.4)) for m in (7, 4)]
+    starts = [torch.randint(2, (P, m)) for m in (7, 4)]
+    relations = [
+        CollapsedRelation(rows, start, component).incremental(rows, start, value)
+        for start, value in zip(starts, values)
+    ]
+    parts = [ChineseRestaurant(1.0, N).incremental(rows), *(r.rows for r in relations)]
+    state = join(*parts) if prior_first else join(*parts[::-1])
+    for _ in range(40):
+        move(state)
+        for relation in relations:
+            move(relation.columns)
+    prior = ChineseRestaurant(1.0, N).log_prob(state.labels)
+    both = torch.zeros(P)
+    for relation, value in zip(relations, values):
+        labels = zip(state.labels, relation.columns.labels)
+        expected = torch.tensor([log_relation(u, v, value) for u, v in labels])
+        assert_close(relation.columns.log_prob(), expected, rtol=0, atol=1e-9)
+        both += expected
+    assert_close(state.log_prob(), prior + both, rtol=0, atol=1e-9)
+
+
+def test_rows_and_columns_of_one_relation_are_not_joined():
+    labels = torch.randint(3, (P, N))
+    fn = CollapsedRelation(labels, labels, BetaBernoulli(0.8, 1.4))
+    state = fn.incremental(labels, labels, torch.ones(N, N))
+    with pytest.raises(OptionError, match="would move both"):
+        join(state.rows, state.columns)
 
 
 def test_wide_clusters_do_not_make_the_sums_drift():

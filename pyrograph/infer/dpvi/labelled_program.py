@@ -105,11 +105,12 @@ class LabelledProgram:
     def score(self, clusters: Mapping[str, Clusters]) -> Tensor:
         """The same ``[P]`` from the statistics of complete labellings."""
         total = self.constant + sum(own.log_prob() for own in clusters.values())
-        for _, columns, _, _ in self.relations.values():
-            # rows and columns both hold the relation's likelihood
-            own = clusters[columns]
+        for own in clusters.values():
+            # rows (axis 0) and columns (axis 1) both hold a relation's likelihood
             total = total - sum(
-                term.log_prob(own.seating) for term in own.terms if isinstance(term, LineTerm)
+                term.log_prob(own.seating)
+                for term in own.by_particle
+                if isinstance(term, LineTerm) and term.axis == 1
             )
         return total
 
@@ -164,7 +165,7 @@ def read_labelled(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Label
         elif isinstance(fn, CollapsedRelation) and {id(fn.rows), id(fn.columns)} <= set(by_value):
             rows, columns = by_value[id(fn.rows)], by_value[id(fn.columns)]
             relations[name] = (rows, columns, fn, node["value"])
-    _refuse_shared_relations(relations)
+    _refuse_reflexive(relations)
     for name in (*priors, *mixtures, *relations):
         _refuse_scaled(name, first.nodes[name])
     for name in (*mixtures, *relations):
@@ -206,22 +207,14 @@ class _Plates(Messenger):
             refuse_empty_plate(msg)
 
 
-def _refuse_shared_relations(relations: Mapping[str, tuple]) -> None:
-    """Cell counts follow moves of their own relation only."""
-    seen: dict[str, str] = {}
+def _refuse_reflexive(relations: Mapping[str, tuple]) -> None:
+    """Scores are of a label that moves a row or a column, not both."""
     for statement, (rows, columns, _, _) in relations.items():
         if rows == columns:
             raise UnsupportedFactor(
                 f'"{statement}" reads the labels "{rows}" as rows and as columns, so that one label'
                 " moves both at once. Give rows and columns labels of their own."
             )
-        for site in (rows, columns):
-            if site in seen:
-                raise UnsupportedFactor(
-                    f'"{seen[site]}" and "{statement}" both read the labels "{site}" as a relation.'
-                    " One relation per site of labels can be scored; put both into one."
-                )
-            seen[site] = statement
 
 
 def _refuse_scaled(name: str, node: Mapping[str, Any]) -> None:
