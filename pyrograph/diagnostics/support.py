@@ -62,13 +62,11 @@ def free_values(graph, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def shared_columns(graph, posterior: object) -> Tensor | None:
-    """A posterior's flat particles ``[n, dim]``, where a support depends on latents: there is no
-    way back from values to numbers in unconstrained space then, but the posterior knows them.
+    """A posterior's flat particles ``[n, dim]``: the way back from their values loses digits near
+    the edge of a support, and there is none where a support depends on latents.
 
-    None where there is a way back, or where they have another image on this graph.
+    None where ``posterior`` has none, or where they have other values on this graph.
     """
-    if all(site.support is not None for site in graph.free_sites):
-        return None
     if not isinstance(posterior, ParticlePosterior) or _columns(posterior.graph) != _columns(graph):
         return None
     x = posterior.x

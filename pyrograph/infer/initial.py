@@ -68,8 +68,8 @@ def of_posterior(
     posterior: Posterior, num_particles: int, graph, whatever_weights: bool = False
 ) -> Mapping[str, Tensor] | Tensor:
     """A posterior's particles, if there are as many and they are equally weighted, or their weights
-    do not matter; draws otherwise. Values of sites, or ``[n, dim]`` numbers of which no values lead
-    back to the graph's space, see :func:`.support.shared_columns`."""
+    do not matter; draws otherwise. ``[n, dim]`` numbers where the graph can share them, see
+    :func:`.support.shared_columns`, else values of sites."""
     enough = number_of(posterior) == num_particles
     as_they_are = enough and (whatever_weights or _equally_weighted(posterior))
     x = shared_columns(graph, posterior)

@@ -10,7 +10,9 @@ import pyrograph as pg
 from pyrograph.diagnostics import graphical_ksd, stein_gram
 from pyrograph.diagnostics.ksd import flat_particles
 from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch, UnsupportedSite
+from pyrograph.infer.initial import starting_particles
 from pyrograph.kernels import IMQ, RBF, Layout, RandomNeighbors, SteinOperator
+from pyrograph.posterior import ParticlePosterior
 from tests.kernels.reference import double_loop, drawn_scopes
 
 
@@ -238,6 +240,15 @@ def test_a_constrained_graph_over_the_reals_is_as_good_as_an_unconstrained_one()
     assert_close(graphical_ksd(here, x), graphical_ksd(there, x))
 
 
+def stein_matrix(x, score, h):
+    """``[n, n]`` of points and scores ``[n]``, with k = exp(-(x - y)^2 / h)."""
+    delta = x[:, None] - x
+    k = torch.exp(-delta.square() / h)
+    # d k / dx = -2 delta k / h and d^2 k / dx dy = (2 / h - 4 delta^2 / h^2) k
+    cross = (score[:, None] - score) * 2 * delta / h
+    return k * (score[:, None] * score + cross + 2 / h - 4 * delta.square() / h**2)
+
+
 @pytest.mark.parametrize("prior", [dist.Bernoulli(0.5), dist.Normal(0.0, 1.0)], ids=repr)
 def test_fixed_sites_have_no_part_in_it(prior):
     def model():
@@ -247,12 +258,7 @@ def test_fixed_sites_have_no_part_in_it(prior):
     graph = pg.trace_graph(model, unconstrained=True, fixed={"z": torch.tensor(1.0)})
     x = torch.randn(6)
     score = 2.0 - x  # of N(2, 1)
-    delta = x[:, None] - x
-    k = torch.exp(-delta.square() / 1.5)
-    # d k / dx = -2 delta k / h and d^2 k / dx dy = (2 / h - 4 delta^2 / h^2) k
-    cross = (score[:, None] - score) * 2 * delta / 1.5
-    mixed = 2 / 1.5 - 4 * delta.square() / 1.5**2
-    truth = (k * (score[:, None] * score + cross + mixed)).mean()
+    truth = stein_matrix(x, score, 1.5).mean()
     for particles in (x[:, None], {"x": x}, {"x": x, "z": torch.ones(6)}):
         assert_close(graphical_ksd(graph, particles, RBF(1.5)), truth)
 
@@ -275,6 +281,21 @@ def test_a_posterior_brings_its_numbers_where_supports_depend_on_latents():
     for graph, x in ((other, posterior), (posterior.graph, posterior.particles)):
         with pytest.raises(UnsupportedSite, match=r'site "x".*depends on other latents'):
             graphical_ksd(graph, x)
+
+
+def test_a_posteriors_own_numbers_do_not_go_through_the_map_and_back():
+    def model():
+        pyro.sample("p", dist.Uniform(*torch.tensor([0.0, 1.0], dtype=torch.float32)))
+
+    # single precision cannot tell sigmoid(24) from sigmoid(17)
+    x = torch.linspace(-3, 24, 28, dtype=torch.float32)
+    score = -(x.double() / 2).tanh()  # of the logistic density
+    truth = stein_matrix(x.double(), score, 2.0).mean().float()
+    graph, again = (pg.trace_graph(model, unconstrained=True) for _ in range(2))
+    posterior = ParticlePosterior(graph, x[:, None], converged=True, status="", history={})
+    for target in (graph, again):
+        assert torch.equal(starting_particles(posterior, len(x), target), x[:, None])
+        assert_close(graphical_ksd(target, posterior, RBF(2.0)), truth)
 
 
 @pytest.mark.parametrize("unconstrained", [True, False])
