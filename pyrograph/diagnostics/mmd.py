@@ -4,7 +4,7 @@
 
 The bandwidth follows the kernel's rule on the *second*, reference sample, so that figures of
 several approximations against one reference can be compared. O((n + m)^2 d) time; rows are
-chunked, but the median rule holds the m(m-1)/2 distances of the reference at once.
+chunked, but ``"median"`` holds the m(m-1)/2 distances of the reference at once, and ``"fast"`` 4 m.
 
 Source: Gretton, Borgwardt, Rasch, Schoelkopf & Smola (2012), Lemma 6.
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.kernels import RBF, Radial
-from pyrograph.kernels.bandwidth import median_of_pairs
+from pyrograph.kernels.bandwidth import bandwidth, median_of_pairs
 from pyrograph.kernels.stein import check_statistic
 
 CHUNK_ELEMENTS = 2**22
@@ -63,7 +63,10 @@ def mmd(x: Tensor, y: Tensor, kernel: Radial | None = None, statistic: str = "V"
         if not sample.isfinite().all():
             raise OptionError(f"{name} holds NaN or infinite numbers")
     x, y = x.reshape(len(x), -1), y.reshape(len(y), -1)
-    h = median_of_pairs(y) if isinstance(kernel.bandwidth, str) else kernel.bandwidth
+    if kernel.bandwidth == "median":
+        h = median_of_pairs(y)  # a tenth of the memory that bandwidth() takes
+    else:
+        (h,) = bandwidth(kernel.bandwidth, (y - y.mean(0)).t()[None])
     within = sum(_within(kernel, z, h, statistic) for z in (x, y))
     return within - 2 * _total(kernel, x, y, h) / (len(x) * len(y))
 

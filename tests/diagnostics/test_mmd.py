@@ -29,6 +29,15 @@ def test_it_equals_a_double_loop(kernel, statistic):
     assert float(mmd(x, y, kernel, statistic)) == pytest.approx(truth, abs=1e-12)
 
 
+def test_the_fast_rule_looks_at_few_pairs_of_the_reference_alone():
+    # on a line, in order: of the 4 n pairs (l, l + s mod n), s = 3, 8, 12, 17 of n = 40, the median
+    n, shifts = 40, (3, 8, 12, 17)
+    place = np.arange(n) ** 2 / 100
+    pairs = [abs(place[k] - place[(k + s) % n]) for s in shifts for k in range(n)]
+    x, y = torch.randn(9, 1), torch.tensor(place)[:, None]
+    assert_close(mmd(x, y, RBF("fast")), mmd(x, y, RBF(np.median(pairs) ** 2)))
+
+
 def test_two_gaussians_give_the_closed_form():
     # E exp(-|x - y|^2 / h) for x - y ~ N(m, s^2): (1 + 2 s^2 / h)^(-1/2) exp(-m^2 / (h + 2 s^2))
     h, m = 2.0, 1.0
