@@ -67,13 +67,25 @@ def require_beside(owner: str, value: Tensor, *labels: Tensor) -> None:
             )
 
 
-def require_positive(owner: str, **parameters: Tensor) -> None:
+def validates(validate_args: bool | None) -> bool:
+    """Whether a distribution that was given this reads values of its parameters and labels.
+
+    False turns that off; True does not turn it on where validation is off for all, as in the
+    tracer's run.
+    """
+    return Distribution._validate_args and validate_args is not False
+
+
+def require_positive(
+    owner: str, validate_args: bool | None = None, /, **parameters: Tensor
+) -> None:
     """Raise unless every entry is finite and above 0.
 
     Raises:
         OptionError: naming the parameter.
     """
-    _require(owner, lambda v: (v > 0) & v.isfinite(), "finite and above 0", parameters)
+    if validates(validate_args):
+        _require(owner, lambda v: (v > 0) & v.isfinite(), "finite and above 0", parameters)
 
 
 def require_finite(owner: str, **parameters: Tensor) -> None:
@@ -82,14 +94,13 @@ def require_finite(owner: str, **parameters: Tensor) -> None:
     Raises:
         OptionError: naming the parameter.
     """
-    _require(owner, torch.isfinite, "finite", parameters)
+    if validates(None):
+        _require(owner, torch.isfinite, "finite", parameters)
 
 
 def _require(
     owner: str, holds: Callable[[Tensor], Tensor], what: str, parameters: Mapping[str, Tensor]
 ) -> None:
-    if not Distribution._validate_args:
-        return
     for name, value in parameters.items():
         if not bool(holds(value).all()):
             raise OptionError(f"{owner}: {name}={_show(value)} must be {what}")
@@ -155,7 +166,13 @@ def require_expansion(owner: str, batch: torch.Size, wanted: Sequence[int]) -> t
     return wanted
 
 
-def require_labels(owner: str, name: str, z: Tensor, length: int | None = None) -> Tensor:
+def require_labels(
+    owner: str,
+    name: str,
+    z: Tensor,
+    length: int | None = None,
+    validate_args: bool | None = None,
+) -> Tensor:
     """A labelling ``[..., n]``.
 
     Raises:
@@ -172,7 +189,7 @@ def require_labels(owner: str, name: str, z: Tensor, length: int | None = None) 
             f"{owner}: {name} has shape {tuple(z.shape)}; labels have shape [..., {wanted}], one "
             "label per element in the last dimension"
         )
-    if Distribution._validate_args and z.is_floating_point() and not bool((z == z.floor()).all()):
+    if validates(validate_args) and z.is_floating_point() and not bool((z == z.floor()).all()):
         raise OptionError(f"{owner}: {name} holds numbers that are not whole; labels are integers")
     return z
 

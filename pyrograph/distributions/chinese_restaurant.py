@@ -49,7 +49,7 @@ class ChineseRestaurant(TorchDistribution):
 
     def __init__(self, alpha: float | Tensor, n: int, validate_args: bool | None = None):
         (self.alpha,) = floats(alpha)
-        require_positive("ChineseRestaurant", alpha=self.alpha)
+        require_positive("ChineseRestaurant", validate_args, alpha=self.alpha)
         self.n = require_count("ChineseRestaurant", "n", n)
         super().__init__(self.alpha.shape, torch.Size([self.n]), validate_args=validate_args)
 
@@ -78,7 +78,7 @@ class ChineseRestaurant(TorchDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """``[...]``: the log probability of the partition."""
-        require_labels("ChineseRestaurant", "value", value, self.n)
+        require_labels("ChineseRestaurant", "value", value, self.n, self._validate_args)
         require_value_batch(self, value)
         clusters = Runs(value)
         counts = torch.where(clusters.ends, clusters.sizes, 0)

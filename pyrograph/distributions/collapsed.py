@@ -65,7 +65,7 @@ class CollapsedMixture(TorchDistribution):
                 f"CollapsedMixture: {component!r} is not a component; give NormalInverseGamma, "
                 "NormalInverseWishart or DirichletCategorical (for 0/1 data the latter, 2 symbols)"
             )
-        self.z = require_labels("CollapsedMixture", "z", z)
+        self.z = require_labels("CollapsedMixture", "z", z, None, validate_args)
         self.component = component
         batch = require_broadcast(
             "CollapsedMixture", "batches", z=z.shape[:-1], component=component.batch_shape
@@ -163,8 +163,8 @@ class CollapsedRelation(TorchDistribution):
     ):
         if not isinstance(component, BetaBernoulli):
             raise OptionError(f"CollapsedRelation: {component!r} is not BetaBernoulli(a, b)")
-        self.rows = require_labels("CollapsedRelation", "rows", rows)
-        self.columns = require_labels("CollapsedRelation", "columns", columns)
+        self.rows = require_labels("CollapsedRelation", "rows", rows, None, validate_args)
+        self.columns = require_labels("CollapsedRelation", "columns", columns, None, validate_args)
         self.component, self.observed = component, mask
         event = rows.shape[-1:] + columns.shape[-1:]
         batches = {

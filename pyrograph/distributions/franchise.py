@@ -93,7 +93,7 @@ class ChineseRestaurantFranchise(TorchDistribution):
         alpha, gamma = floats(alpha, gamma)
         batch = require_broadcast(owner, alpha=alpha.shape, gamma=gamma.shape)
         self.alpha, self.gamma = alpha.expand(batch), gamma.expand(batch)
-        require_positive(owner, alpha=self.alpha, gamma=self.gamma)
+        require_positive(owner, validate_args, alpha=self.alpha, gamma=self.gamma)
         self.n = require_count(owner, "n", n)
         if urn not in ("franchise", "paper"):
             raise OptionError(
@@ -147,7 +147,7 @@ class ChineseRestaurantFranchise(TorchDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """``[...]``: the exact log probability of the sequence's partition."""
-        require_labels("ChineseRestaurantFranchise", "value", value, self.n)
+        require_labels("ChineseRestaurantFranchise", "value", value, self.n, self._validate_args)
         require_value_batch(self, value)
         return log_sequence(by_appearance(value), self.alpha, self.gamma, self.urn)
 

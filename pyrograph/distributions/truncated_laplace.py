@@ -18,9 +18,9 @@ from __future__ import annotations
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
-from torch.distributions import Distribution, constraints
+from torch.distributions import constraints
 
-from pyrograph.distributions.checks import floats, require_expansion, require_positive
+from pyrograph.distributions.checks import floats, require_expansion, require_positive, validates
 from pyrograph.errors import OptionError, ShapeMismatch
 
 
@@ -64,12 +64,9 @@ class TruncatedLaplace(TorchDistribution):
         values = _broadcast(loc, scale, cut, *ends)
         self.loc, self.scale, self.cut = values[:3]
         self.low, self.high = values[3:] if self.is_proper else (None, None)
-        if Distribution._validate_args:
+        if validates(validate_args):
             self._check_values()
-        super().__init__(self.loc.shape, validate_args=False)
-        self._validate_args = bool(
-            Distribution._validate_args if validate_args is None else validate_args
-        )
+        super().__init__(self.loc.shape, validate_args=validate_args)
 
     def _check_values(self) -> None:
         require_positive("TruncatedLaplace", scale=self.scale)

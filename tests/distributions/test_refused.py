@@ -97,6 +97,37 @@ def test_elements_that_there_are_not_are_refused(i):
     assert state.labels.tolist() == [[0, 1, -1]]  # nothing has changed
 
 
+UNCHECKED = {
+    "restaurant": lambda **args: ChineseRestaurant(-1.0, 3, **args),
+    "franchise": lambda **args: ChineseRestaurantFranchise(1.0, 0.0, 3, **args),
+    "laplace": lambda **args: TruncatedLaplace(0.0, -1.0, 1.0, **args),
+    "its cut": lambda **args: TruncatedLaplace(0.0, 1.0, 0.0, **args),
+    "mixture": lambda **args: CollapsedMixture(Z / 2, DirichletCategorical(1.0, 2), **args),
+    "relation": lambda **args: CollapsedRelation(Z / 2, Z, BetaBernoulli(1.0, 1.0), **args),
+}
+
+
+@pytest.mark.parametrize("make", UNCHECKED.values(), ids=UNCHECKED)
+def test_values_are_checked_unless_validation_is_off(make):
+    for args in ({}, {"validate_args": True}):
+        with pytest.raises(OptionError):
+            make(**args)
+    assert not make(validate_args=False)._validate_args
+
+
+@pytest.mark.parametrize(
+    "make",
+    [ChineseRestaurant, lambda *a, **args: ChineseRestaurantFranchise(1.0, *a, **args)],
+    ids=["restaurant", "franchise"],
+)
+def test_values_of_labels_are_checked_unless_validation_is_off(make):
+    halves = torch.tensor([0.0, 0.5, 0.5])  # a partition like another
+    with pytest.raises(OptionError, match="not whole"):
+        make(2.0, 3).log_prob(halves)
+    fn = make(2.0, 3, validate_args=False)
+    assert fn.log_prob(halves) == fn.log_prob(torch.tensor([0, 1, 1]))
+
+
 def test_nothing_to_join_is_refused():
     with pytest.raises(OptionError, match="nothing to join"):
         join()
