@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import compress
 from numbers import Integral
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,7 @@ class DiscreteModel:
         scopes: the variables that each table reads; a scope may be empty.
         log_tables: log values, ``[*cardinalities of the scope]``; ``-inf`` where a value is zero.
             Arrays become tensors.
-        evidence: ``{variable: state}`` of the observed variables.
+        evidence: ``{variable: state}`` of the observed variables; read-only from then on.
 
     Raises:
         ShapeMismatch: a table does not fit its scope.
@@ -91,7 +92,11 @@ class DiscreteModel:
         tables = _listed("log_tables", self.log_tables)
         settle("log_tables", tuple(_tensor(k, table) for k, table in enumerate(tables)))
         self._check_shapes()
-        settle("evidence", self._whole_evidence())
+        # what the sites are is worked out once: read-only, so that it stays so
+        settle("evidence", MappingProxyType(self._whole_evidence()))
+
+    def __reduce__(self) -> tuple:  # such a mapping cannot be pickled
+        return type(self), (self.cardinalities, self.scopes, self.log_tables, dict(self.evidence))
 
     def _whole_cardinalities(self) -> tuple[int, ...]:
         counts = []

@@ -1,8 +1,10 @@
 """Truth: numpy over an own, shorter parser of well-formed files; the competition's solutions."""
 
+import copy
 import csv
 import itertools
 import math
+import pickle
 from types import SimpleNamespace
 
 import numpy as np
@@ -452,6 +454,17 @@ def test_a_byte_order_mark_is_passed_over(tmp_path):
     (tmp_path / "net.uai.evid").write_text("1 0 1", encoding="utf-8-sig")
     model = read_uai(tmp_path / "net.uai")
     assert (model.cardinalities, model.evidence) == ((2, 3, 1, 2), {0: 1})
+
+
+def test_evidence_does_not_change_behind_the_program():
+    table, evidence = torch.randn(3, 2), {0: 1}
+    model = DiscreteModel((3, 2), ((0, 1),), (table,), evidence)
+    with pytest.raises(TypeError):
+        model.evidence[0] = 2
+    evidence[0] = 2  # the caller's own
+    for same in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert same.evidence == {0: 1}
+        assert_close(log_z_by_elimination(pg.trace_graph(same)), table[1].logsumexp(0).item())
 
 
 @pytest.mark.parametrize("source", [None, 3, b"Grids_11"])
