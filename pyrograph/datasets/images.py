@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from pyrograph.datasets.numerals import number
 from pyrograph.datasets.root import data_file, text_of
 from pyrograph.errors import DataFormatError, OptionError, ShapeMismatch
 
@@ -127,13 +128,10 @@ def _square() -> Tensor:
     filename = "square_noisy_50x50.txt"
     lines = text_of(data_file("denoise", filename)).splitlines()
     rows = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            row = [float(field) for field in line.split()]
-        except ValueError as error:
-            raise DataFormatError(f"{filename}:{number}: {error}.") from error
+    for k, line in enumerate(lines, start=1):
+        row = [number(field) for field in line.split()]
         if len(row) != 50 or not all(map(math.isfinite, row)):
-            raise DataFormatError(f"{filename}:{number}: expected 50 finite numbers.")
+            raise DataFormatError(f"{filename}:{k}: expected 50 finite numbers.")
         rows.append(row)
     if len(rows) != 50:
         raise DataFormatError(f"{filename}: {len(rows)} lines; expected 50.")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.datasets.root import data_file, text_of
+from pyrograph.datasets.rows import finite_number
 from pyrograph.errors import DataFormatError, OptionError
 
 #: Tables, and the columns of each that are no variables: labels, dates, numbers of runs.
@@ -69,20 +70,12 @@ def tabular(name: str, *, standardise: bool = True) -> Tensor:
         raise DataFormatError(f"{filename}: there is no column {missing[0]!r}.")
     kept = [k for k, column in enumerate(header) if column not in NOT_VARIABLES[name]]
     values = torch.tensor(
-        [_numbers(filename, k, line, len(header), kept) for k, line in enumerate(lines, start=2)]
+        [_numbers(f"{filename}:{k}", line, header, kept) for k, line in enumerate(lines, start=2)]
     )
     return (values - values.mean(0)) / values.std(0) if standardise else values
 
 
-def _numbers(
-    filename: str, number: int, line: list[str], width: int, kept: list[int]
-) -> list[float]:
-    if len(line) != width:
-        raise DataFormatError(f"{filename}:{number}: {len(line)} fields; the header has {width}.")
-    try:
-        values = [float(line[k]) for k in kept]
-    except ValueError as error:
-        raise DataFormatError(f"{filename}:{number}: {error}.") from error
-    if any(v - v != 0 for v in values):  # NaN or infinite
-        raise DataFormatError(f"{filename}:{number}: a value is not finite.")
-    return values
+def _numbers(place: str, line: list[str], header: list[str], kept: list[int]) -> list[float]:
+    if len(line) != len(header):
+        raise DataFormatError(f"{place}: {len(line)} fields; the header has {len(header)}.")
+    return [finite_number(place, header[k], line[k]) for k in kept]

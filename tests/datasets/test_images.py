@@ -22,7 +22,9 @@ def read(monkeypatch, tmp_path):
     return read
 
 
-@pytest.mark.parametrize("line", ["0.5 0.5", ROW + " 1", ROW[:-3] + "nan", ROW[:-3] + "x.y"])
+@pytest.mark.parametrize(
+    "line", ["0.5 0.5", ROW + " 1", ROW[:-3] + "nan", ROW[:-3] + "x.y", ROW[:-3] + "1_0"]
+)
 def test_a_line_that_is_not_fifty_numbers_is_refused_with_its_number(read, line):
     with pytest.raises(DataFormatError, match=r"square_noisy_50x50\.txt:3"):
         read("\n".join([ROW, ROW, line] + [ROW] * 47))
