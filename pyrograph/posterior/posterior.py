@@ -5,7 +5,6 @@ how to take a marginal, draw samples and make a guide.
 """
 
 import copy
-import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from pyrograph.distributions.checks import require_count
 from pyrograph.errors import InferenceError, OptionError
 from pyrograph.posterior.export import inference_data
 
@@ -142,13 +142,7 @@ def number_of_draws(num_samples: int) -> int:
     Raises:
         OptionError: it is not a whole number, at least 0.
     """
-    try:
-        number = operator.index(num_samples)
-    except TypeError:
-        number = -1
-    if number < 0:
-        raise OptionError(f"num_samples={num_samples!r} must be a whole number, at least 0")
-    return number
+    return require_count("draws", "num_samples", num_samples, least=0)
 
 
 def draw_indices(weights: Tensor, num_samples: int) -> Tensor:

@@ -60,6 +60,8 @@ def test_bad_requests_and_files_are_told(tmp_path, monkeypatch):
         alice(0)
     with pytest.raises(OptionError, match=r"length=1\.5"):
         alice(1.5)
+    with pytest.raises(OptionError, match="length=True"):
+        alice(True)
     monkeypatch.setenv("PYROGRAPH_DATA", str(tmp_path))
     for load in (spikes, animals, alice):
         with pytest.raises(DataNotFound):

@@ -54,7 +54,7 @@ def test_whole_numbers_from_zero_on_are_taken(posterior, number):
         assert value.shape == (int(number), *posterior.graph.sites[name].shape)
 
 
-@pytest.mark.parametrize("number", [-1, 2.5, "ten", None])
+@pytest.mark.parametrize("number", [-1, 2.5, "ten", None, True, torch.tensor(True)])
 def test_other_numbers_are_refused(posterior, number):
     with pytest.raises(OptionError, match="num_samples"):
         posterior.sample(number)
