@@ -13,10 +13,12 @@ squared discrepancy as V- and U-statistic.
 Bandwidths are measured apart from that, so that a caller may keep them for some steps.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from torch import Tensor
+
+from pyrograph.kernels.bandwidth import Bandwidth, bandwidth
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,14 @@ class Block:
     own: Tensor
     score: Tensor
     size: Tensor
+    #: The terms of a sum look at the same particles: what is measured once serves all of them.
+    _measured: dict[Bandwidth, Tensor] = field(default_factory=dict, init=False, repr=False)
+
+    def bandwidth(self, rule: Bandwidth) -> Tensor:
+        """h of the scopes by one of the rules of :mod:`.bandwidth`, or h itself: ``[B]``."""
+        if rule not in self._measured:
+            self._measured[rule] = bandwidth(rule, self.scope)
+        return self._measured[rule]
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ from torch import Tensor
 from pyrograph.kernels.additive import Summable
 from pyrograph.kernels.bandwidth import (
     Bandwidth,
-    bandwidth,
     cancels,
     check_bandwidth,
     pairwise_squared,
@@ -77,7 +76,7 @@ class Radial(Summable, ABC):
         return self.profile(squared.div_(h), second=False)[0]
 
     def bandwidths(self, block: Block) -> Tensor:
-        return bandwidth(self.bandwidth, block.scope)[:, None]
+        return block.bandwidth(self.bandwidth)[:, None]
 
     def moments(self, z: Tensor, block: Block, discrepancy: bool) -> Moments:
         """The sums of :class:`Moments`, for ``z`` ``[B, c, n]`` scopes in units of sqrt(h)."""
