@@ -41,14 +41,15 @@ class SequenceTerm:
             return self.moves.paper_scores(self.alpha.expand(1), self.gamma.expand(1))
         present = [j for j, inside in enumerate(seating.inside) if inside or j == i]
         labels = seating.labels
-        slots = torch.arange(seating.capacity, device=labels.device)
-        shape = (len(labels), seating.capacity, len(present))
+        slots = (~seating.closed()).any(0).nonzero().squeeze(1)
+        shape = (len(labels), len(slots), len(present))
         candidates = labels[:, None, present].expand(shape).clone()
         candidates[..., present.index(i)] = slots
         step = max(1, CHUNK // (len(candidates) * len(present) ** 2))
         joint = [self._log_prob(part) for part in candidates.split(step, dim=1)]
-        scores = torch.cat(joint, dim=1) - self._log_prob_of_present(seating).unsqueeze(-1)
-        return scores.to(self.alpha.dtype)
+        change = torch.cat(joint, dim=1) - self._log_prob_of_present(seating).unsqueeze(-1)
+        scores = change.new_full((len(labels), seating.capacity), -torch.inf)
+        return scores.index_copy_(1, slots, change).to(self.alpha.dtype)
 
     def _counted(self, seating: Seating) -> Moves:
         labels = seating.labels
