@@ -11,14 +11,13 @@ are known or left out follows from the triangular root of rows in another order 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-LOG_2_PI = math.log(2 * math.pi)
+from pyrograph.beliefs.gaussian import LOG_2PI
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Normals:
         if self.is_diagonal:
             scale = self.scale
             white = (x - self.mean) / scale
-            return (-0.5 * white.square() - scale.log() - 0.5 * LOG_2_PI).sum(-1)
+            return (-0.5 * white.square() - scale.log() - 0.5 * LOG_2PI).sum(-1)
         normal = torch.distributions.MultivariateNormal(
             self.mean, scale_tril=self.root, validate_args=False
         )
@@ -283,7 +282,7 @@ class JointMixture:
         a, b, c = ordered[:, :count, :count], ordered[:, count:, :count], ordered[:, count:, count:]
         white = torch.linalg.solve_triangular(a, (x - around).unsqueeze(-1), upper=False)
         log_det = a.diagonal(dim1=1, dim2=2).log().sum(1)
-        density = -0.5 * (white.square().sum((1, 2)) + count * LOG_2_PI) - log_det
+        density = -0.5 * (white.square().sum((1, 2)) + count * LOG_2PI) - log_det
         mean, after = mean.clone(), torch.zeros_like(root)
         mean[:, first], mean[:, rest] = x, mean[:, rest] + (b @ white).squeeze(-1)
         after[:, rest.unsqueeze(1), rest] = c

@@ -19,6 +19,8 @@ import torch
 from pyro.distributions import TorchDistribution, constraints
 from torch import Tensor
 
+from pyrograph.beliefs.gaussian import LOG_2PI
+
 DEFENSIVE_WEIGHT = 0.05
 DEFENSIVE_SCALE = 1.5
 BISECTIONS = 60
@@ -71,7 +73,7 @@ class NormalMixture(TorchDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         z = (value.unsqueeze(-2) - self.locs) / self.scales
-        log_norm = self.scales.log().sum(-1) + 0.5 * math.log(2 * math.pi) * self.locs.shape[-1]
+        log_norm = self.scales.log().sum(-1) + 0.5 * LOG_2PI * self.locs.shape[-1]
         components = self.logits.log_softmax(-1) - 0.5 * z.square().sum(-1) - log_norm
         result = components.logsumexp(-1)
         return result.expand(torch.broadcast_shapes(result.shape, self.batch_shape))
