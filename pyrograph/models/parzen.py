@@ -195,10 +195,6 @@ class Parzen:
         """The densities at these places of the batch."""
         return Parzen(self.centres[index], self.log_weights[index], self.bandwidth[index])
 
-    @property
-    def num_centres(self) -> int:
-        return self.centres.shape[1]
-
     @cached_property
     def _log_peaks(self) -> Tensor:
         """Log value of every weighted kernel at its own centre, ``[B, M]``."""

@@ -279,7 +279,7 @@ def test_units_change_neither_the_tree_nor_the_information(scale, shift):
 def test_thinning_takes_rows_of_the_data_and_repeats_with_its_seed():
     data = bimodal_rows(200)
     a, b, c = (ChowLiuTree.fit(data, max_centres=50, seed=s) for s in (0, 0, 1))
-    assert a.pair.num_centres == a.unary.num_centres == 50
+    assert a.pair.centres.shape[1] == a.unary.centres.shape[1] == 50
     assert_close(a.pair.centres, b.pair.centres)
     assert not torch.equal(a.pair.centres, c.pair.centres)
     assert set(a.unary.centres[0].flatten().tolist()) <= set(data[:, 0].tolist())
@@ -378,7 +378,7 @@ def test_the_index_in_liras_hangs_on_the_index_in_dollars(data_root):
 
 
 def test_integers_share_centres(data_root):
-    assert ChowLiuTree.fit(tabular("poker")).pair.num_centres <= 13 * 13
+    assert ChowLiuTree.fit(tabular("poker")).pair.centres.shape[1] <= 13 * 13
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_merging_equal_rows_leaves_the_density_as_it_is(rows, point):
     x = torch.tensor(rows, dtype=torch.float64)
     groups = [[0, 1], [2, 0], [1, 2]]
     pairs = Parzen.fit(x, groups, WIDTH)
-    assert pairs.num_centres == max(len({(r[a], r[b]) for r in rows}) for a, b in groups)
+    assert pairs.centres.shape[1] == max(len({(r[a], r[b]) for r in rows}) for a, b in groups)
     at = torch.tensor([[point[c] for c in group] for group in groups], dtype=torch.float64)
     expected = [by_definition(x.numpy(), g, p) for g, p in zip(groups, at.tolist())]
     assert_close(pairs.log_prob(*at.unbind(1)), torch.tensor(expected, dtype=torch.float64))
@@ -59,7 +59,7 @@ def test_rows_of_many_columns_stay_distinct(states, columns):
     twins[:, 0] = (twins[:, 0] + 1) % states  # other rows by their first column alone
     x = torch.cat([x, twins])
     density = Parzen.fit(x, [list(range(columns))], 1.0)
-    assert density.num_centres == len(set(map(tuple, x.tolist())))
+    assert density.centres.shape[1] == len(set(map(tuple, x.tolist())))
     at = x[:4]
     kernels = -0.5 * (at.unsqueeze(1) - x).square().sum(-1) - columns / 2 * np.log(2 * np.pi)
     expected = kernels.logsumexp(1) - np.log(len(x))
