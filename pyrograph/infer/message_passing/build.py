@@ -3,7 +3,8 @@
 Factors of one node that the node's family represents exactly (tables of a discrete node,
 quadratic log densities of a continuous one) go into the family's base. All others become blocks:
 binary pairs, tables, pairs that depend on a difference, quadratic factors, factors integrated by
-quadrature.
+quadrature. Where alpha is 1, tables on
+one scope are one factor, and so are quadratic ones (:mod:`.same_scope`).
 """
 
 from __future__ import annotations
@@ -32,6 +33,14 @@ from pyrograph.infer.message_passing.parity import ParityFactors, parity_values
 from pyrograph.infer.message_passing.quadratic import QuadraticFactors
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 from pyrograph.infer.message_passing.reduction import LocalDensity
+from pyrograph.infer.message_passing.same_scope import (
+    Locals,
+    Merged,
+    Product,
+    Tables,
+    multiplied,
+    multiplied_gaussians,
+)
 from pyrograph.infer.message_passing.tables import MAX_ENTRIES, TableFactors
 from pyrograph.infer.message_passing.tilted import POINTS
 
@@ -100,7 +109,9 @@ class _Builder:
                 self.families.append(Continuous(nodes, base))
 
     def network(self) -> Network:
-        tables, checks, differences, locals_ = [], [], [], []
+        tables: list[Tables] = []
+        checks, differences = [], []
+        locals_: list[Locals] = []
         for group in self.graph.factors:
             parity = parity_values(group) if group.is_discrete else None
             apart = difference_values(group) if group.is_discrete else None
@@ -118,18 +129,23 @@ class _Builder:
                 peak = family.base.amax(1)
                 self.constant = self.constant + peak.sum()
                 self.families[number] = replace(family, base=family.base - peak.unsqueeze(1))
-        self._use_odds(tables, [*checks, *differences, *locals_])
+        tables, merged = multiplied(tables)
+        tables = [self._at_one(part) for part in tables] if merged else tables
+        locals_, products = multiplied_gaussians(locals_, self._is_gaussian)
+        without_pairs = [(group, index) for group, index, _, _ in [*checks, *differences]]
+        without_pairs += [(part.group, part.index) for part in locals_]
+        self._use_odds(tables, without_pairs)
         blocks, members = [], []
-        for group, index, table, alpha in tables:
-            rows, families = self._wiring(group, index)
+        for part in tables:
+            rows, families = self._wiring(part.group, part.index)
             binary = isinstance(self.families[families[0]], Odds)
             block = (
-                BinaryFactors(table, alpha, rows, families[0])
+                BinaryFactors(part.log_table, part.alpha, rows, families[0])
                 if binary
-                else TableFactors(table, alpha, rows, families)
+                else TableFactors(part.log_table, part.alpha, rows, families)
             )
             blocks.append(block)
-            members.append((group, index))
+            members.append((part.group, part.index))
         for group, index, values, alpha in checks:
             rows, families = self._wiring(group, index)
             blocks.append(ParityFactors(values, alpha, rows, families[0]))
@@ -137,11 +153,24 @@ class _Builder:
         for group, index, values, alpha in differences:
             blocks.append(DifferenceFactors(values, alpha, *self._wiring(group, index)))
             members.append((group, index))
-        for group, index, local, alpha in locals_:
-            blocks.append(self._local_block(group, index, local, alpha))
-            members.append((group, index))
+        for part in locals_:
+            blocks.append(self._local_block(part))
+            members.append((part.group, part.index))
+        for product in products:
+            merged += [
+                Merged(part.group, part.index, len(blocks), row) for part, row in product.parts[1:]
+            ]
+            blocks.append(self._product_block(product))
+            members.append((product.group, product.index))
         return Network(
-            self.families, blocks, members, self.absorbed, self.row, self.family, self.constant
+            self.families,
+            blocks,
+            members,
+            merged,
+            self.absorbed,
+            self.row,
+            self.family,
+            self.constant,
         )
 
     # ------------------------------------------------------------------ discrete
@@ -152,7 +181,7 @@ class _Builder:
         for index in _by_sign(alpha):
             out.append((group, index, values[index], alpha[index]))
 
-    def _read_table(self, group: FactorGroup, tables: list) -> None:
+    def _read_table(self, group: FactorGroup, tables: list[Tables]) -> None:
         advice = (
             " Checks of parity need no tables, nor do pairs that depend on the difference of their "
             "states alone."
@@ -166,7 +195,7 @@ class _Builder:
             return
         alpha = self._alpha_without_zeros(group, table)
         for index in _by_sign(alpha):
-            tables.append((group, index, table[index], alpha[index]))
+            tables.append(Tables(group, index, table[index], alpha[index]))
 
     def _scaled(self, group: FactorGroup, log_values: Tensor) -> Tensor:
         """Values ``[E, ...]`` with a largest one of 1; the scale goes to the constant.
@@ -176,12 +205,25 @@ class _Builder:
             ZeroMass: a factor is zero everywhere.
         """
         refuse_non_finite(self.graph, group, log_values)
+        every = torch.arange(group.num_factors, device=log_values.device)
+        return self._of_peak_one(group, every, log_values, "is zero")
+
+    def _at_one(self, part: Tables) -> Tables:
+        """The same for products of factors on one scope."""
+        what = "and the other factors on its nodes exclude each other: their product is zero"
+        return replace(
+            part, log_table=self._of_peak_one(part.group, part.index, part.log_table, what)
+        )
+
+    def _of_peak_one(
+        self, group: FactorGroup, index: Tensor, log_values: Tensor, what: str
+    ) -> Tensor:
         flat = log_values.flatten(1)
         peak = flat.amax(1)
         if bool((peak == -torch.inf).any()):
-            e = int((peak == -torch.inf).nonzero()[0])
+            e = int(index[int((peak == -torch.inf).nonzero()[0])])
             raise ZeroMass(
-                f"{self.graph.factor_name(group, e)} is zero whatever its nodes are: the program's "
+                f"{self.graph.factor_name(group, e)} {what} whatever its nodes are: the program's "
                 "total mass is zero."
             )
         self.constant = self.constant + peak.sum()
@@ -207,19 +249,19 @@ class _Builder:
                 "program's total mass is zero. Look at the supports and hard constraints on it."
             )
 
-    def _use_odds(self, tables: list, locals_: list) -> None:
+    def _use_odds(self, tables: list[Tables], others: list[tuple[FactorGroup, Tensor]]) -> None:
         """Binary nodes whose factors are positive pairs keep log odds only."""
         for number, family in enumerate(self.families):
             if not (isinstance(family, Categorical) and family.size == 2):
                 continue
             positive = not bool(is_zero(family.base).any())
             mine = [
-                alpha.abs().clamp_min(1).view(-1, *(1,) * (table.dim() - 1)) * table
-                for group, index, table, alpha in tables
-                if number in self._wiring(group, index)[1]
+                t.alpha.abs().clamp_min(1).view(-1, *(1,) * t.group.arity) * t.log_table
+                for t in tables
+                if number in self._wiring(t.group, t.index)[1]
             ]
             pairs = all(t.shape[1:] == (2, 2) and _spread(t) < RANGE for t in mine)
-            alone = all(number not in self._wiring(g, i)[1] for g, i, _, _ in locals_)
+            alone = all(number not in self._wiring(g, i)[1] for g, i in others)
             if positive and pairs and alone:
                 base = family.base
                 odds = base[:, 1] - base[:, 0]
@@ -231,12 +273,12 @@ class _Builder:
         return [self.row[c] for c in columns], [int(self.family[c[0]]) for c in columns]
 
     # ------------------------------------------------------------------ continuous
-    def _read_local(self, group: FactorGroup, locals_: list) -> None:
+    def _read_local(self, group: FactorGroup, locals_: list[Locals]) -> None:
         alpha = or_limit(self.alpha(group))
         for index in self._by_family(group, _by_sign(alpha)):
             local = LocalDensity(group, index, self.like, self._names(group, index))
             if self._conjugates(group, index):
-                self._read_conjugate(group, index, local, alpha, locals_)
+                self._read_conjugate(Locals(group, index, local, alpha[index]), locals_)
                 continue
             quadratic = local.quadratic
             if group.arity == 1 and quadratic is not None:
@@ -249,7 +291,7 @@ class _Builder:
                     local.bases[0],
                 )
             else:
-                locals_.append((group, index, local, alpha[index]))
+                locals_.append(Locals(group, index, local, alpha[index]))
 
     def _by_family(self, group: FactorGroup, parts: list[Tensor]) -> list[Tensor]:
         """The parts, split so that a slot's nodes are of one family."""
@@ -264,20 +306,14 @@ class _Builder:
         bases = [self.families[f].base for f in self._wiring(group, index)[1]]
         return any(isinstance(base, Conjugate) for base in bases)
 
-    def _read_conjugate(
-        self,
-        group: FactorGroup,
-        index: Tensor,
-        local: LocalDensity,
-        alpha: Tensor,
-        locals_: list,
-    ) -> None:
+    def _read_conjugate(self, part: Locals, locals_: list[Locals]) -> None:
+        group, index, local = part.group, part.index, part.local
         number = int(self.family[group.scope[index[0], 0]])
         found = None
         if group.arity == 1:
             found = member(local, type(self.families[number].base))
         if found is None:
-            locals_.append((group, index, local, alpha[index]))
+            locals_.append(part)
             return
         self.absorbed.append((group, index))
         self.families[number] = self.families[number].absorb(
@@ -308,15 +344,30 @@ class _Builder:
     def _names(self, group: FactorGroup, index: Tensor) -> Callable[[int], str]:
         return lambda e: self.graph.factor_name(group, int(index[e]))
 
-    def _local_block(
-        self, group: FactorGroup, index: Tensor, local: LocalDensity, alpha: Tensor
-    ) -> Block:
+    def _is_gaussian(self, part: Locals) -> bool:
+        """Whether these factors are integrated without quadrature."""
+        return part.local.quadratic is not None and not self._conjugates(part.group, part.index)
+
+    def _product_block(self, product: Product) -> QuadraticFactors:
+        function = product.function()
+        rows, families = self._wiring(product.group, product.index)
+        return QuadraticFactors(
+            function,
+            product.log_density,
+            torch.ones_like(function.shift[:, 0]),
+            rows,
+            families,
+            [None] * len(rows),
+            product.widths,
+        )
+
+    def _local_block(self, part: Locals) -> Block:
+        group, index, local, alpha = part.group, part.index, part.local, part.alpha
         rows, families = self._wiring(group, index)
         has_conjugates = self._conjugates(group, index)
-        quadratic = None if has_conjugates else local.quadratic
-        if quadratic is not None:
+        if self._is_gaussian(part):
             return QuadraticFactors(
-                quadratic,
+                local.quadratic,
                 local.at_scope,
                 alpha,
                 rows,

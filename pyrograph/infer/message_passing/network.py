@@ -16,6 +16,7 @@ from pyrograph.infer.message_passing.log_values import is_zero
 from pyrograph.infer.message_passing.parity import ParityFactors
 from pyrograph.infer.message_passing.quadratic import QuadraticFactors
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
+from pyrograph.infer.message_passing.same_scope import Merged
 from pyrograph.infer.message_passing.tables import TableFactors
 
 Family = Categorical | Odds | Continuous
@@ -37,6 +38,7 @@ class Network:
         families: nodes by the family of their belief.
         blocks: like factors.
         members: of each block, its group and ``[E]`` the factors of the group.
+        merged: factors that are part of others with the same scope.
         absorbed: groups of factors of one node, and which of them, that are part of a base.
         row: ``[num_nodes]`` of each node in its family; family: ``[num_nodes]`` its number.
         constant: ``[]`` log of everything that depends on no latent.
@@ -45,6 +47,7 @@ class Network:
     families: list[Family]
     blocks: list[Block]
     members: list[tuple[FactorGroup, Tensor]]
+    merged: list[Merged]
     absorbed: list[tuple[FactorGroup, Tensor]]
     row: Tensor
     family: Tensor
@@ -76,7 +79,8 @@ class Network:
             is_natural = isinstance(family.base, Natural)
             parts += family.base.parameters().values() if is_natural else [family.base]
         attached = any(part.requires_grad for part in parts)
-        return attached or any(group.is_differentiable for group, _ in self.members)
+        groups = [group for group, _ in self.members] + [part.group for part in self.merged]
+        return attached or any(group.is_differentiable for group in groups)
 
     def beliefs_of(self, messages: list[list]) -> list:
         """Beliefs of every family under messages, by block and port."""

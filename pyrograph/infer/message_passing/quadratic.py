@@ -189,6 +189,26 @@ def stacked(parts: list[Gaussian]) -> Gaussian:
     return Gaussian(torch.cat(rows, 1), shift)
 
 
+def lifted(function: Gaussian, bases: list[Tensor | None], widths: list[int]) -> Gaussian:
+    """A function of parts v_i = B_i x_i as one of whole nodes x: batch ``[E]``, dimension sum d.
+
+    Args:
+        bases: of each slot, ``[E, r, d]``, or None for v = x.
+        widths: d of each slot.
+    """
+    if all(basis is None for basis in bases):
+        return function
+    down, start, total = [], 0, sum(widths)
+    for basis, d in zip(bases, widths, strict=True):
+        if basis is None:
+            eye = torch.eye(d, dtype=function.shift.dtype, device=function.shift.device)
+            basis = eye.expand(len(function.shift), d, d)
+        down.append(torch.nn.functional.pad(basis, (start, total - start - d)))
+        start += d
+    basis = torch.cat(down, 1)
+    return Gaussian(basis.mT @ function.precision @ basis, apply(basis.mT, function.shift))
+
+
 def _block_covariance(parts: list[Gaussian]) -> Tensor:
     blocks = [Gaussian(p.covariance, p.shift) for p in parts]
     return stacked(blocks).precision

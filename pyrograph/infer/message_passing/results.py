@@ -7,17 +7,15 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from pyrograph.beliefs import Conjugate, Gaussian, Natural
-from pyrograph.beliefs.gaussian import apply
 from pyrograph.graph import FactorGraph, FactorGroup
 from pyrograph.infer.message_passing.differences import DifferenceFactors
 from pyrograph.infer.message_passing.families import Categorical, Odds
 from pyrograph.infer.message_passing.messages import Message
 from pyrograph.infer.message_passing.network import Block, Family, Network
 from pyrograph.infer.message_passing.parity import ParityFactors
-from pyrograph.infer.message_passing.quadratic import QuadraticFactors, seen, stacked
+from pyrograph.infer.message_passing.quadratic import QuadraticFactors, lifted, seen, stacked
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 from pyrograph.posterior.beliefs import BeliefPosterior
 from pyrograph.posterior.scopes import Scopes
@@ -47,6 +45,11 @@ def beliefs_of_graph(
             network.members, network.blocks, messages, strict=True
         )
     ]
+    for part in network.merged:
+        number = part.block
+        own = partial(_of_owners, copy(network.blocks[number]), messages[number], beliefs, part.row)
+        names = _statements(graph, part.group, part.index)
+        scopes.append(Scopes(names, part.group.index[part.index], own))
     for group, index in network.absorbed:
         node = group.scope[index, 0]
         own = partial(plain[int(network.family[node[0]])].__getitem__, network.row[node])
@@ -80,14 +83,14 @@ def _over_nodes(block: Block, message: list[Message], beliefs: list) -> Tensor |
         return found
     apart = found - stacked([_normal(seen(beliefs[f], rows, basis)) for f, rows, basis in slots])
     nodes = stacked([_normal(beliefs[f][rows]) for f, rows, _ in slots])
-    down, start = [], 0
-    for f, rows, basis in slots:
-        d = beliefs[f].d
-        eye = torch.eye(d, dtype=nodes.shift.dtype, device=rows.device).expand(len(rows), d, d)
-        down.append(pad(eye if basis is None else basis, (start, nodes.d - start - d)))
-        start += d
-    basis = torch.cat(down, 1)
-    return nodes + Gaussian(basis.mT @ apart.precision @ basis, apply(basis.mT, apart.shift))
+    return nodes + lifted(apart, block.bases, [beliefs[f].d for f, _, _ in slots])
+
+
+def _of_owners(
+    block: Block, message: list[Message], beliefs: list, rows: Tensor
+) -> Tensor | Gaussian:
+    """Beliefs over scopes of factors that are part of others of the block."""
+    return _over_nodes(block, message, beliefs)[rows]
 
 
 def _normal(belief: Natural) -> Gaussian:
