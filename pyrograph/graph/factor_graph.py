@@ -99,13 +99,17 @@ class FactorGraph:
         for s in statements:
             constant = constant + s.values[s.ids == 0].double().sum()
         self._element_constant = constant
+        ends = torch.tensor([len(at) for at in latent], dtype=torch.int64, device="cpu").cumsum(0)
+
+        def place(element: int) -> str:
+            return f'statement "{statements[int((ends <= element).sum())].name}"'
+
         terms = split(
-            self._reading.tape, self._element_ids, self._node_of_leaf, self._value_dtype()
+            self._reading.tape, self._element_ids, self._node_of_leaf, self._value_dtype(), place
         )
         self.constant = (constant + terms.constant).to(self._value_dtype())
         self.num_factors = len(terms.ids)
         self._terms = terms
-        ends = torch.tensor([len(at) for at in latent], dtype=torch.int64, device="cpu").cumsum(0)
         self._statement_of_factor = torch.searchsorted(ends, terms.row, right=True)
         self._statement_names = [s.name for s in statements]
         kinds: dict[tuple, int] = {}

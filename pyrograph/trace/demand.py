@@ -7,14 +7,18 @@ Cost: one pass over the demanded numbers per step.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from pyrograph.errors import ScopeBudgetError
 from pyrograph.trace.tape import Tape
 
 LEAVES = -1
+#: Numbers that all blocks of a step may read for a set of numbers, some 4 GB on the way.
+MAX_DEMANDED = 64_000_000
 
 
 @dataclass(eq=False)
@@ -42,10 +46,23 @@ def _is_increasing(tokens: Tensor) -> bool:
 
 
 class Demand:
-    """Everything a set of numbers needs, found by one backward pass."""
+    """Everything a set of numbers needs, found by one backward pass.
 
-    def __init__(self, tape: Tape, ids: Tensor, rows: Tensor) -> None:
-        self.tape = tape
+    Args:
+        place: where in the program the numbers of a row come from, for messages.
+
+    Raises:
+        ScopeBudgetError: they read more than :data:`MAX_DEMANDED` numbers in one step.
+    """
+
+    def __init__(
+        self,
+        tape: Tape,
+        ids: Tensor,
+        rows: Tensor,
+        place: Callable[[int], str] = lambda row: "the program",
+    ) -> None:
+        self.tape, self._place = tape, place
         self.leaf_rows: list[Tensor] = []
         self.leaf_ids: list[Tensor] = []
         self._requests: dict[int, list[Request]] = {}
@@ -131,6 +148,13 @@ class Demand:
                 continue
             ids = operand.ids if block is None else operand.ids[block]
             per_block = ids[0].numel() if len(ids) else 1
+            if len(row) * per_block > MAX_DEMANDED:
+                raise ScopeBudgetError(
+                    f"{self._place(int(row.mode().values))}: {len(row):,} numbers that factors "
+                    f"need read {per_block:,} each, over the budget of {MAX_DEMANDED:,} "
+                    "(pyrograph.trace.demand.MAX_DEMANDED). Every factor reads nearly all latents: "
+                    "sample what they have in common, a sum say, as a site of its own."
+                )
             spread = row if per_block == 1 else row.repeat_interleave(per_block)
             reads.append(self._ask(ids.reshape(-1), spread))
         self.reads[k] = reads
@@ -143,14 +167,23 @@ class Demand:
         return torch.cat(self.leaf_rows), torch.cat(self.leaf_ids)
 
 
-def scopes(tape: Tape, ids: Tensor, node_of_leaf: Tensor) -> tuple[Tensor, Tensor]:
+def scopes(
+    tape: Tape,
+    ids: Tensor,
+    node_of_leaf: Tensor,
+    place: Callable[[int], str] = lambda row: "the program",
+) -> tuple[Tensor, Tensor]:
     """The nodes each number depends on.
+
+    Args:
+        place: where in the program a number comes from, for messages.
 
     Returns:
         CSR ``(ptr [len(ids) + 1], nodes)``, nodes ascending within a row.
     """
     num_nodes = int(node_of_leaf.max()) + 1 if len(node_of_leaf) else 1
-    rows, leaves = Demand(tape, ids, torch.arange(len(ids), device="cpu")).leaf_pairs()
+    every = torch.arange(len(ids), device="cpu")
+    rows, leaves = Demand(tape, ids, every, place).leaf_pairs()
     pairs = (rows * num_nodes + node_of_leaf[leaves]).unique()
     row = torch.div(pairs, num_nodes, rounding_mode="floor")
     ptr = torch.zeros(len(ids) + 1, dtype=torch.int64, device="cpu")

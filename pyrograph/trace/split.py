@@ -12,6 +12,7 @@ do not interact. Terms of one element with equal scopes are added up again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -60,9 +61,22 @@ class Terms:
     constant: Tensor
 
 
-def split(tape: Tape, ids: Tensor, node_of_leaf: Tensor, dtype: torch.dtype) -> Terms:
-    """Factors of the latent elements ``ids``, of this dtype; see the module's text."""
-    ptr, nodes = scopes(tape, ids, node_of_leaf)
+def split(
+    tape: Tape,
+    ids: Tensor,
+    node_of_leaf: Tensor,
+    dtype: torch.dtype,
+    place: Callable[[int], str],
+) -> Terms:
+    """Factors of the latent elements ``ids``, of this dtype; see the module's text.
+
+    Args:
+        place: where in the program an element comes from, for messages.
+
+    Raises:
+        ScopeBudgetError: the elements read too many numbers.
+    """
+    ptr, nodes = scopes(tape, ids, node_of_leaf, place)
     arity = ptr.diff()
     rows = (arity > 1).nonzero().squeeze(1)
     levels = _expand(tape, ids, rows, dtype)

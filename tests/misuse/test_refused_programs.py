@@ -313,6 +313,21 @@ def test_a_latent_index_into_a_huge_latent_table_is_refused():
     error(ScopeBudgetError, ["fixed="], model, 7200, 7200)
 
 
+def test_factors_that_all_read_one_sum_have_a_budget_together(monkeypatch):
+    """No operation reads much, but every factor reads every node."""
+    monkeypatch.setattr("pyrograph.trace.demand.MAX_DEMANDED", 1000)
+
+    def model(count):
+        with pyro.plate("nodes", 40):
+            x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        total = torch.logsumexp(x, 0)
+        with pyro.plate("many", count):
+            pyro.factor("f", torch.tanh(total * torch.arange(1.0, count + 1.0)))
+
+    assert trace_graph(model, (25,)).num_factors == 65
+    error(ScopeBudgetError, ['statement "f"', "1,000"], model, 26)
+
+
 # ---------------------------------------------------------------------- not one fixed function
 def test_random_numbers_outside_sample_are_found_by_the_check():
     def model():
