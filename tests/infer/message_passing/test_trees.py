@@ -58,9 +58,19 @@ def test_random_trees_with_random_messages_to_start_from_are_exact(seed):
         assert_close(belief, model.marginal(i), **TIGHT)
 
 
-def test_two_tables_on_one_pair_are_a_cycle_and_no_exact_evidence_is_claimed():
-    model = random_model((2, 3), [(0, 1), (0, 1)], 0)
+@pytest.mark.parametrize("plated", [False, True])
+def test_tables_on_one_pair_are_one(plated):
+    model = random_model((3, 3, 3), [(0, 1), (0, 1), (1, 2), (0, 1)], 0, plated=plated)
     posterior = run(model)
+    assert posterior.evidence_kind == "exact"
+    assert_close(posterior.log_evidence, model.log_z, **TIGHT)
+    for k, belief in model.factor_beliefs(posterior).items():
+        assert_close(belief, model.marginal(*model.scopes[k]), **TIGHT)
+
+
+def test_of_other_alphas_they_are_a_cycle_and_no_exact_evidence_is_claimed():
+    model = random_model((2, 3), [(0, 1), (0, 1)], 0)
+    posterior = run(model, pg.FractionalBP, alpha=0.9)
     assert posterior.evidence_kind == "estimate"
     assert abs(float(posterior.log_evidence - model.log_z)) > 1e-6
 
