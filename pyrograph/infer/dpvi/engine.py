@@ -146,10 +146,9 @@ class DPVI(Engine):
         return super().read(args, kwargs) if self._labelled is None else self._labelled
 
     def allocate(self) -> None:
-        self._stage, self._is_last, self._can_split = 0, False, False
+        self._begin_stages()
         if self._labelled is not None:
             self._check_labelled()
-            self._can_split = self._may_split()
             self.labellings = first_labellings(
                 self._labelled, self.init, self.num_particles, self.generator
             )
@@ -223,9 +222,14 @@ class DPVI(Engine):
             raise OptionError(f'{what} is for nodes of a graph; labels take "single" and "split"')
         refuse_broken_data(self._labelled)
 
-    def _may_split(self) -> bool:
-        """Whether clusters are split and merged."""
-        return self._labelled.is_exchangeable and (self.moves is None or "split" in self.moves)
+    def _begin_stages(self) -> None:
+        """All kinds of moves have their turn yet; clusters are split and merged if they may be."""
+        self._stage, self._is_last = 0, False
+        self._can_split = (
+            self._labelled is not None
+            and self._labelled.is_exchangeable
+            and (self.moves is None or "split" in self.moves)
+        )
 
     def _advance_labels(self) -> dict[str, Tensor]:
         before, best = self.labellings.bound, self.labellings.score.amax()
@@ -422,9 +426,10 @@ class DPVI(Engine):
         }
 
     def _restore_stages(self, state: Mapping[str, Any]) -> None:
+        self._begin_stages()
         # with other moves, or more particles, nothing has converged
-        is_same = state["num_particles"], list(state["moves"])
-        if is_same == (self.num_particles, list(self.moves or ())):
+        saved = state["num_particles"], list(state["moves"])
+        if saved == (self.num_particles, list(self.moves or ())):
             self._stage, self._is_last = int(state["stage"]), bool(state["is_last"])
-        self._can_split = bool(state["can_split"])
+            self._can_split = bool(state["can_split"])
         self.generator.set_state(state["generator"].cpu())

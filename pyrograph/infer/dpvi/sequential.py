@@ -96,7 +96,7 @@ class SequentialDPVI(DPVI):
     # ------------------------------------------------------------------ state
     def allocate(self) -> None:
         self._position, self._is_cut, self._is_opened = 0, False, False
-        self._stage, self._is_last, self._can_split = 0, False, False
+        self._begin_stages()
         if self._past and is_label(self._past[0]) != (self._labelled is None):
             raise ShapeMismatch(
                 f'site "{self._past[0][0]}" is in, and one of the two programs has labels, the '
@@ -104,7 +104,6 @@ class SequentialDPVI(DPVI):
             )
         if self._labelled is not None:
             self._check_labelled()
-            self._can_split = self._may_split()
             self.labellings = Labellings(self._labelled)
             known = set(self._past)
             rest = [e for e in self.labellings.elements if e not in known]

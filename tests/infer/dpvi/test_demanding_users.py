@@ -685,6 +685,20 @@ def test_states_of_other_options_are_refused_or_gone_on_from():
             engine.setup()
 
 
+@pytest.mark.parametrize("options", [{"num_particles": 9}, {"moves": "flip"}], ids=str)
+def test_an_engine_that_has_converged_goes_on_from_a_state_of_other_options(options):
+    first = pg.DPVI(chained, num_particles=5, progress=False)
+    first.run()
+    engine = pg.DPVI(chained, **{"num_particles": 5, "progress": False, **options})
+    assert engine.run().converged
+    engine.load_state_dict(first.state_dict())
+    assert not engine.converged
+    scores = np.sort(truth_of(chained)[0])[::-1][: engine.num_particles]
+    q = engine.run()
+    assert q.converged
+    assert float(q.log_evidence) == pytest.approx(logsumexp(scores), abs=1e-6)
+
+
 # ---------------------------------------------------------------------- posteriors in use
 @pytest.mark.parametrize("sum_out", [None, "a"])
 def test_guides_are_vectorised_over_pyros_particles(sum_out):

@@ -91,6 +91,17 @@ def test_a_state_of_labels_from_before_scores_were_saved_is_loaded():
     assert float(second.posterior().log_evidence) == pytest.approx(truth, abs=1e-9)
 
 
+def test_an_engine_that_has_converged_goes_on_from_labels_of_fewer_particles():
+    first = pg.DPVI(symbols, num_particles=2, progress=False)
+    first.run(DATA)
+    second = pg.DPVI(symbols, num_particles=300, progress=False)
+    second.run(DATA)
+    second.load_state_dict(first.state_dict())
+    assert not second.converged
+    truth = log_evidence(X)
+    assert float(second.run().log_evidence) == pytest.approx(truth, abs=1e-6)
+
+
 @pytest.mark.parametrize(
     "model, before, after, steps, truth",
     [
