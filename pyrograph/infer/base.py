@@ -88,7 +88,7 @@ class Engine(ABC):
 
     @abstractmethod
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over what :meth:`carried` returned."""
+        """Take over what :meth:`carried` returned; where it raises, the base puts back what was."""
 
     @abstractmethod
     def posterior(self) -> Posterior:
@@ -257,7 +257,8 @@ class Engine(ABC):
         """Go on from ``state``, at once or, before ``setup``, when the graph is there.
 
         Raises:
-            ShapeMismatch: the state belongs to another graph or to other options, or is none.
+            ShapeMismatch: the state belongs to another graph or to other options, or is none. As
+                with every error, the engine stays as it was.
         """
         if not isinstance(state, Mapping):
             raise ShapeMismatch(
@@ -274,7 +275,8 @@ class Engine(ABC):
                 f"the state has no {', '.join(sorted(missing))}: it is not a state_dict of "
                 f"{type(self).__name__}"
             )
-        _refuse_damaged(state, self.state_dict())
+        own = self.state_dict()
+        _refuse_damaged(state, own)
         for part in ("sites", "history"):  # of names that this engine does not have, or not yet
             numbers = torch.empty(0, device="cpu")
             _refuse_damaged(state[part], dict.fromkeys(state[part], numbers), f"{part}.")
@@ -287,6 +289,8 @@ class Engine(ABC):
             vars(self).clear()
             vars(self).update(before)
             self.generator.set_state(stream)
+            if not same(self.state_dict(), own):  # what the attributes hold was changed in place
+                self.restore(own)
             if isinstance(error, (AttributeError, KeyError, TypeError)):
                 raise ShapeMismatch(
                     f"the state lacks a part, or has another in its place ({error!r}): it is "
