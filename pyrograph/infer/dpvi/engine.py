@@ -232,6 +232,18 @@ class DPVI(Engine):
         )
 
     def _advance_labels(self) -> dict[str, Tensor]:
+        found, stream = self.labellings, self.generator.get_state()
+        labels, score, layout = found.labels(as_they_are=True), found.score, found.layout
+        try:
+            return self._move_labels()
+        except BaseException:  # labels move in place: an interrupt too leaves the step undone
+            self.labellings = Labellings(self._labelled, labels)
+            self.labellings.score = score
+            self.labellings.lay_out(layout)
+            self.generator.set_state(stream)
+            raise
+
+    def _move_labels(self) -> dict[str, Tensor]:
         before, best = self.labellings.bound, self.labellings.score.amax()
         if self._stage == 0:
             self.labellings.sweep(self.num_particles)
@@ -276,10 +288,10 @@ class DPVI(Engine):
             both = torch.cat([self.particles.x, particles.x], 1)
             particles = Particles.best(self.network, self.hashes, both, self._most)
         is_stuck = float(particles.bound - before) <= (self.tol or 0.0)
-        self._is_last = self._stage == len(kinds) - 1
+        is_last = self._stage == len(kinds) - 1
         if is_stuck:
-            particles = self._joined(particles, self.sweeps.far(particles.x, self._is_last))
-        self.particles = particles
+            particles = self._joined(particles, self.sweeps.far(particles.x, is_last))
+        self.particles, self._is_last = particles, is_last
         gain = self._gain(before)
         # the next kind of move has its turn when this one gains no more; all have it again after
         # a change from afar

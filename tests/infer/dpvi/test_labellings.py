@@ -594,6 +594,35 @@ def test_proposals_that_are_no_labels_are_refused(proposals, said):
         fit(mixture, two_heaps(5), proposals=proposals)
 
 
+@pytest.mark.parametrize(
+    "infer, options, start",
+    [(pg.DPVI, {"init": "random"}, 0), (pg.SequentialDPVI, {"smoothing": True}, 12)],
+)
+def test_a_step_whose_proposals_raise_leaves_the_labels_as_they_were(infer, options, start):
+    def proposals(values):
+        if fails:
+            raise RuntimeError("no proposals today")
+        return {name: z[:0] for name, z in values.items()}
+
+    x = torch.randn(12, 2, generator=torch.Generator().manual_seed(0)).double()
+    options = {"num_particles": 3, "proposals": proposals, "progress": False, **options}
+    engine, twin = infer(mixture, **options), infer(mixture, **options)
+    for each in (engine, twin):
+        fails = False
+        pyro.set_rng_seed(1)
+        each.setup(x)
+        for _ in range(start):
+            each.step()
+    for _ in range(4):
+        fails, before = True, engine.values()
+        with pytest.raises(RuntimeError, match="today"):
+            engine.step()
+        assert torch.equal(engine.values()["z"], before["z"])
+        fails = False
+        assert engine.step() == twin.step()
+        assert torch.equal(engine.values()["z"], twin.values()["z"])
+
+
 def test_names_of_labels_may_be_large_numbers():
     z = torch.tensor([[0, 1, 0, 1, 10**11]])
     assert in_order(z).tolist() == [[0, 1, 0, 1, 2]]
