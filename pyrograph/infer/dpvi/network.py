@@ -309,25 +309,21 @@ class Clusters:
     def local_scores(self, x: Tensor, only: int | None = None) -> Tensor:
         """L ``[n, K, T]``: what the factors around each cluster say to its states, everything
         else as in ``x [V, K]``; of one cluster alone if ``only`` is given."""
-        count, (particles, states) = (
-            (1 if only is not None else len(self)),
-            (x.shape[1], self.num_states),
-        )
+        count = len(self) if only is None else 1
+        particles, states = x.shape[1], self.num_states
         out = torch.zeros(count, particles * states, dtype=torch.float64, device=x.device)
+        size = max(1, CHUNK // (particles * states))
         for t in self._touching:
-            rows = slice(None)
-            if only is not None:
-                rows = slice(int(t.start[only]), int(t.start[only + 1]))
-            factor, cluster = t.factor[rows], t.cluster[rows]
-            if not len(factor):
-                continue
-            size = max(1, CHUNK // (particles * states))
-            for part in torch.arange(len(factor), device=x.device).split(size):
-                place = (factor[part] * t.tables.entries).unsqueeze(1)
+            ends = (0, len(t.factor)) if only is None else t.start[only : only + 2].tolist()
+            for first in range(*ends, size):
+                rows = slice(first, min(first + size, ends[1]))
+                place = (t.factor[rows] * t.tables.entries).unsqueeze(1)
                 for nodes, stride in t.fixed:
-                    place = place.add(x.index_select(0, nodes[rows][part]), alpha=stride)
+                    place = place.add(x.index_select(0, nodes[rows]), alpha=stride)
                 place = place.expand(-1, particles).unsqueeze(2) + t.offset
-                value = t.tables.flat.index_select(0, place.reshape(-1)).view(len(part), -1)
-                target = cluster[part] if only is None else torch.zeros_like(cluster[part])
-                out.index_add_(0, target, value)
+                value = t.tables.flat.index_select(0, place.reshape(-1)).view(len(place), -1)
+                if only is None:
+                    out.index_add_(0, t.cluster[rows], value)
+                else:
+                    out += value.sum(0)
         return out.view(count, particles, states)
