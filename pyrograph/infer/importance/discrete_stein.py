@@ -72,13 +72,17 @@ def discrete_stein_gram(
         output: ``[n, n]`` float64, positive semi-definite.
     """
     n = x.shape[1]
-    groups = _by_cards(cards)
     out = torch.zeros(n, n, dtype=torch.float64, device=x.device)
     for weight, tables in (kernel or Hamming()).tables(cards.tolist()):
-        batches = [(nodes, _stacked(tables, nodes).to(x.device)) for nodes in groups]
-        for rows in torch.arange(n, device=x.device).split(max(1, CHUNK // (n * len(cards)))):
-            out[rows] += weight * _rows(x, ratios, batches, rows)
-    return (out + out.t()) / 2
+        batches = [
+            _batch(x[nodes], ratios[nodes], [tables[i] for i in nodes.tolist()])
+            for nodes in _by_cards(cards)
+        ]
+        size = max(1, CHUNK // (n * len(cards)))
+        for first in range(0, n, size):
+            rows = slice(first, min(first + size, n))
+            out[rows, first:] += weight * _rows(batches, rows)
+    return out.triu() + out.triu(1).t()
 
 
 def _by_cards(cards: Tensor) -> list[Tensor]:
@@ -86,33 +90,27 @@ def _by_cards(cards: Tensor) -> list[Tensor]:
     return [(cards == c).nonzero().squeeze(1) for c in cards.unique().tolist()]
 
 
-def _stacked(tables: list[Tensor], nodes: Tensor) -> Tensor:
-    """``[m, c, c]``."""
-    return torch.stack([tables[i] for i in nodes.tolist()])
+def _batch(x: Tensor, ratios: Tensor, tables: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Of nodes with as many states each: T ``[m, c, c]``, e and a ``[m, n, c]``."""
+    table = torch.stack(tables).to(x.device)
+    here = torch.nn.functional.one_hot(x, table.shape[1]).double()
+    return table, here, here.roll(-1, 2) - ratios.unsqueeze(2) * here
 
 
-def _rows(x: Tensor, ratios: Tensor, batches: list[tuple[Tensor, Tensor]], rows: Tensor) -> Tensor:
-    """The Stein kernel of one product, ``[rows, n]``.
+def _rows(batches: list[tuple[Tensor, Tensor, Tensor]], rows: slice) -> Tensor:
+    """The Stein kernel of one product, ``[rows, n - rows.start]``: from the diagonal on.
 
     The product over j != i is that of the factors other than zero, times zero if one of them is.
     """
-    product = torch.ones(len(rows), x.shape[1], dtype=torch.float64, device=x.device)
-    zeros = torch.zeros(product.shape, dtype=torch.int64, device=x.device)
-    parts = []
-    for nodes, table in batches:
-        c = table.shape[1]
-        here = torch.nn.functional.one_hot(x[nodes], c).double()  # [m, n, c]
-        before = here.roll(-1, 2)
-        shifted = before - ratios[nodes].unsqueeze(2) * here
-        value = here[:, rows] @ table @ here.transpose(1, 2)  # [m, rows, n]
-        stein = shifted[:, rows] @ table @ shifted.transpose(1, 2)
+    product, zeros, parts = 1.0, 0, []
+    for table, here, shifted in batches:
+        value, stein = (  # [m, rows, columns]
+            a[:, rows] @ table @ a[:, rows.start :].transpose(1, 2) for a in (here, shifted)
+        )
         is_zero = value == 0
         value = torch.where(is_zero, 1.0, value)
-        product *= value.prod(0)
-        zeros += is_zero.sum(0)
+        product = product * value.prod(0)
+        zeros = zeros + is_zero.sum(0)
         parts.append((stein / value, is_zero))
-    total = torch.zeros_like(product)
-    for stein, is_zero in parts:
-        # a zero of this very factor does not count
-        total += torch.where(zeros == is_zero, stein, 0.0).sum(0)
-    return total * product
+    # a zero of this very factor does not count
+    return product * sum(torch.where(zeros == z, stein, 0.0).sum(0) for stein, z in parts)
