@@ -25,11 +25,13 @@ class Paths:
 
     Attributes:
         place: ``[V]`` of the nodes in the order.
+        bound: log of the sum of the scores.
     """
 
     def __init__(self, network: Network, sequence: Tensor, x: Tensor, score: Tensor, position: int):
         device = network.cards.device
-        self.network, self.sequence, self.score, self.position = network, sequence, score, position
+        self.network, self.sequence, self.position = network, sequence, position
+        self.score, self.bound = score, score.logsumexp(0)
         self.place = torch.empty_like(sequence)
         self.place[sequence] = torch.arange(len(sequence), device=device)
         last = self._last_read()
@@ -48,10 +50,6 @@ class Paths:
 
     def __len__(self) -> int:
         return len(self.score)
-
-    @property
-    def bound(self) -> Tensor:
-        return self.score.logsumexp(0)
 
     def _last_read(self) -> Tensor:
         """``[V]`` places of the last nodes that come in with a factor of each."""
@@ -84,7 +82,8 @@ class Paths:
         self._recent[self._row[self.node]] = state
         self._parents.append(parent)
         self._states.append(state)
-        self.score, self.position = score, self.position + 1
+        self.score, self.bound = score, score.logsumexp(0)
+        self.position += 1
 
     def states(self) -> Tensor:
         """Whole paths ``[V, K]``; nodes that are not in are in their first state."""
