@@ -333,6 +333,20 @@ class Labellings:
             ShapeMismatch: a site is missing or has another shape, or not as many labellings as
                 another.
         """
+        return Labellings(self.program, self._checked(values))
+
+    def joined(self, *others: Mapping[str, Tensor]) -> Labellings:
+        """These labellings and others, ``{site: [M, n]}`` each.
+
+        Raises:
+            ShapeMismatch: see :meth:`starting_from`.
+        """
+        every = [self.labels(), *map(self._checked, others)]
+        labels = {name: torch.cat([part[name] for part in every]) for name in every[0]}
+        return Labellings(self.program, labels)
+
+    def _checked(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Labels of every site, clusters by first appearance."""
         for name, site in self.program.sites.items():
             found = tuple(values[name].shape) if name in values else "none"
             if name not in values or found[1:] != site.event_shape:
@@ -344,14 +358,7 @@ class Labellings:
         if len(set(counts.values())) > 1:
             many = ", ".join(f'{count} of "{name}"' for name, count in counts.items())
             raise ShapeMismatch(f"there are labellings {many}: M must be the same of every site")
-        labels = {n: in_order(values[n].to(self.program.device)) for n in self.program.sites}
-        return Labellings(self.program, labels)
-
-    def joined(self, *others: Mapping[str, Tensor]) -> Labellings:
-        """These labellings and others, ``{site: [M, n]}`` each."""
-        every = [self.labels(), *(self.starting_from(values).labels() for values in others)]
-        labels = {name: torch.cat([part[name] for part in every]) for name in every[0]}
-        return Labellings(self.program, labels)
+        return {n: in_order(values[n].to(self.program.device)) for n in self.program.sites}
 
     def distinct(self, most: int) -> Labellings:
         """The best of them, each partition once."""

@@ -66,7 +66,8 @@ def first_labellings(
         else:
             starts.append(cooled(program, generator))
     best = max(starts, key=lambda found: float(found.bound))
-    return best.joined(*(found.labels() for found in starts)).distinct(num_particles)
+    others = [found.labels() for found in starts if found is not best]
+    return best.joined(*others).distinct(num_particles)
 
 
 def _in_random_orders(
