@@ -23,26 +23,11 @@ from pyrograph.infer.stein_checks import coordinate_name
 
 #: Gain in log density by one step from which a point is no mode.
 RISE = 0.5
+#: Steps of a climb, at most.
+MAX_STEPS = 500
 
 
-def laplace(num_particles: int, graph, generator: torch.Generator, max_steps: int = 500) -> Tensor:
-    """Draws about the mode: ``[num_particles, dim]`` in the graph's space.
-
-    Raises:
-        NonFiniteDensity, InferenceError: see :func:`mode_and_width`.
-    """
-    return around(*mode_and_width(graph, max_steps), num_particles, generator)
-
-
-def around(mode: Tensor, width: Tensor, num_particles: int, generator: torch.Generator) -> Tensor:
-    """``[n, dim]``, independent normal draws of the given widths ``[dim]``."""
-    noise = torch.randn(
-        len(mode), num_particles, generator=generator, dtype=torch.float64, device="cpu"
-    ).t()
-    return mode + width * noise.to(mode)
-
-
-def mode_and_width(graph, max_steps: int = 500) -> tuple[Tensor, Tensor]:
+def mode_and_width(graph) -> tuple[Tensor, Tensor]:
     """The mode and the conditional standard deviations there, both ``[dim]``.
 
     The mode is climbed to from zero by L-BFGS; a column whose curvature there is not that of a
@@ -52,13 +37,13 @@ def mode_and_width(graph, max_steps: int = 500) -> tuple[Tensor, Tensor]:
         NonFiniteDensity: the density breaks down at zero or about the mode, naming the factor.
         InferenceError: the climb ended where the density still rises, naming the site.
     """
-    mode, exhausted = find_mode(graph, max_steps)
+    mode, exhausted = find_mode(graph)
     width = conditional_width(graph, mode)
     if exhausted:  # it is on its way, which is good enough to start from
         return mode, width
     column = rising_column(graph, mode, width)
     if column is not None and graph.dtype != torch.float64:  # rounding can end a climb too
-        mode, exhausted = find_mode(graph.to(None, torch.float64), max_steps, mode)
+        mode, exhausted = find_mode(graph.to(None, torch.float64), mode)
         mode = mode.to(graph.dtype)
         width = conditional_width(graph, mode)
         column = None if exhausted else rising_column(graph, mode, width)
@@ -67,7 +52,7 @@ def mode_and_width(graph, max_steps: int = 500) -> tuple[Tensor, Tensor]:
     return mode, width
 
 
-def find_mode(graph, max_steps: int, start: Tensor | None = None) -> tuple[Tensor, bool]:
+def find_mode(graph, start: Tensor | None = None) -> tuple[Tensor, bool]:
     """The point at which L-BFGS from ``start`` (zero) stops, ``[dim]``, and whether for want of
     steps."""
     highest = -math.inf
@@ -86,7 +71,7 @@ def find_mode(graph, max_steps: int, start: Tensor | None = None) -> tuple[Tenso
         return -float(log_p), -score[0].double().cpu().numpy()
 
     begin = np.zeros(graph.dim) if start is None else start.double().cpu().numpy()
-    found = minimize(descent, begin, jac=True, method="L-BFGS-B", options={"maxiter": max_steps})
+    found = minimize(descent, begin, jac=True, method="L-BFGS-B", options={"maxiter": MAX_STEPS})
     out_of_steps = found.status == 1  # SciPy's code for it
     return torch.as_tensor(found.x, dtype=graph.dtype, device=graph.device), out_of_steps
 

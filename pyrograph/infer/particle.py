@@ -16,7 +16,7 @@ from pyrograph.diagnostics import value_and_score
 from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.infer import initial
 from pyrograph.infer.base import Engine
-from pyrograph.infer.laplace import around, mode_and_width
+from pyrograph.infer.laplace import mode_and_width
 from pyrograph.infer.optimizer import UNIT
 from pyrograph.infer.options import count
 from pyrograph.infer.requires import Continuous
@@ -117,9 +117,7 @@ class ParticleEngine(Engine):
 
     def normal(self, shape: torch.Size) -> Tensor:
         """N(0, 1) of shape ``[n, dim]``, drawn node by node from the engine's own stream."""
-        n, dim = shape
-        draw = torch.randn(dim, n, generator=self.generator, dtype=torch.float64, device="cpu")
-        return draw.t().to(self.graph.device, self.graph.dtype)
+        return initial.normal(shape[0], self.graph, self.generator)
 
     def allocate(self) -> None:
         self._bare = without_density(self.graph)
@@ -132,7 +130,8 @@ class ParticleEngine(Engine):
             x = self.default_start()
         elif isinstance(self.init, str):
             mode, self.width = mode_and_width(self.graph)
-            x = around(mode, self.width, self.num_particles, self.generator)
+            noise = initial.normal(self.num_particles, self.graph, self.generator)
+            x = mode + self.width * noise
         else:
             args, kwargs = self._arguments
             x = initial.starting_particles(self.init, self.num_particles, self.graph, args, kwargs)

@@ -26,8 +26,6 @@ from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.quadratic import QuadraticFactors
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 
-#: Most steps to the mode.
-MAX_STEPS = 500
 #: How far, in standard deviations, the beliefs may be from the mode: at a kink there is no slope
 #: that would hold them.
 FARTHEST = 1.0
@@ -41,7 +39,7 @@ def messages_at_mode(graph: FactorGraph, network: Network) -> list[list[Gaussian
     if not normal or any(block.is_mean_field for block in blocks):
         return None
     try:
-        mode, _ = find_mode(graph, MAX_STEPS)
+        mode, _ = find_mode(graph)
     except InferenceError:
         return None
     mode = mode.to(graph.constant)
