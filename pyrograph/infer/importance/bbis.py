@@ -144,7 +144,7 @@ class BBIS(Engine):
         """Draws the points: ``x``, ``[V, n]`` codes or ``[n, dim]`` unconstrained numbers."""
         if self.is_discrete:
             self.network = Network.of_graph(self.graph)
-            self.zeros = zero_entries(self.graph, self.network, self._doubled)
+            self.zeros = zero_entries(self.network, self._doubled)
             del self._doubled
             self.check_density()
         self.x = self.points()

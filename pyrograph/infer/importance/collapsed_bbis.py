@@ -29,6 +29,8 @@ from pyrograph.circuits.kernels import Kernel
 from pyrograph.circuits.leaves import MISSING
 from pyrograph.circuits.tables import LogTables, read_tables
 from pyrograph.errors import OptionError, UnsupportedFactor
+from pyrograph.graph.factor_graph import Label
+from pyrograph.infer.dpvi.filter_errors import is_label
 from pyrograph.infer.importance.bbis import BBIS
 from pyrograph.infer.importance.proposals import Proposal
 from pyrograph.infer.importance.zeros import refuse_zeros
@@ -37,7 +39,6 @@ from pyrograph.infer.requires import FiniteDiscrete
 from pyrograph.posterior import Posterior
 from pyrograph.trace.sites import tensor_of
 
-Label = tuple[str, tuple[int, ...]]
 #: Edges up to which a circuit of all nodes is compiled to see what it would cost.
 MOST_EDGES = 2**18
 
@@ -156,8 +157,7 @@ class CollapsedBBIS(BBIS):
         number = {label: i for i, label in enumerate(self.graph.nodes)}
         found = []
         for label in self.collapse:
-            is_label = isinstance(label, tuple) and len(label) == 2 and isinstance(label[1], tuple)
-            if not is_label or label not in number:  # lists have no hash
+            if not is_label(label) or label not in number:  # lists have no hash
                 raise OptionError(
                     f"collapse= names {label!r}, which is no node of the graph; nodes are like "
                     f"{self.graph.nodes[0]!r}"

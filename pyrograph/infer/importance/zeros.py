@@ -100,15 +100,12 @@ def doubled_eps() -> Iterator[None]:
         kept.restore()
 
 
-def zero_entries(
-    graph: FactorGraph, network: Network, doubled: FactorGraph | None = None
-) -> list[Tensor]:
+def zero_entries(network: Network, doubled: FactorGraph) -> list[Tensor]:
     """Which entries of the factors' tables are zeros.
 
     Args:
-        graph, network: of the program.
-        doubled: its graph read under :func:`doubled_eps`; without, only what is minus infinity
-            (or as good as that) is found.
+        network: of the program.
+        doubled: its graph, read under :func:`doubled_eps`.
 
     Shapes:
         output: ``[E, states]`` bool per group of factors.
@@ -117,8 +114,6 @@ def zero_entries(
         StructureError: the program has other factors when it is read again.
     """
     zeros = [tables.values.flatten(1) <= EXCLUDED / 2 for tables in network.tables]
-    if doubled is None:
-        return zeros
     again = Network.of_graph(doubled).tables
     before = [tables.values.shape for tables in network.tables]
     if before != [tables.values.shape for tables in again]:

@@ -121,7 +121,7 @@ def test_a_zero_is_refused_with_its_factor_and_the_ways_out():
 
     graph = pg.trace_graph(model)
     with pytest.raises(UnsupportedFactor, match=r'"either".*1 of its 4 states.*Soften.*sum'):
-        refuse_zeros(graph, zero_entries(graph, Network.of_graph(graph)))
+        refuse_zeros(graph, zero_entries(Network.of_graph(graph), graph))
 
 
 def test_a_ratio_that_overflows_is_refused():

@@ -78,7 +78,7 @@ def entries(model):
     graph = pg.trace_graph(model)
     with doubled_eps():
         doubled = pg.trace_graph(model)
-    zeros = zero_entries(graph, Network.of_graph(graph), doubled)
+    zeros = zero_entries(Network.of_graph(graph), doubled)
     return {g.name: z[0].tolist() for g, z in zip(graph.factors, zeros, strict=True)}
 
 
@@ -204,4 +204,4 @@ def test_another_structure_at_the_second_reading_is_refused():
     graph = pg.trace_graph(PROGRAMS["Binomial"])
     other = pg.trace_graph(PROGRAMS["Bernoulli"])
     with pytest.raises(StructureError, match="read again"):
-        zero_entries(graph, Network.of_graph(graph), other)
+        zero_entries(Network.of_graph(graph), other)
