@@ -25,7 +25,7 @@ from torch import Tensor
 from pyrograph import errors
 from pyrograph.errors import InferenceError, OptionError, ShapeMismatch
 from pyrograph.graph import FactorGraph
-from pyrograph.infer.base import Engine
+from pyrograph.infer.base import Engine, with_notes
 from pyrograph.infer.dpvi.diffuse import warning_of_diffuse, warning_of_gain
 from pyrograph.infer.dpvi.labelled import Labellings
 from pyrograph.infer.dpvi.labelled_program import (
@@ -342,13 +342,12 @@ class DPVI(Engine):
         evidence = score.logsumexp(0)
         is_all = self._holds_all_states()
         notes = [] if is_all else warning_of_diffuse(self.network, score, evidence)
-        status = f"{self.status.rstrip('.')}. {' '.join(notes)}" if notes else self.status
         return DiscreteParticles(
             graph,
             x,
             score - evidence,
             converged=self.converged,
-            status=status,
+            status=with_notes(self.status, notes),
             history=self.history,
             summed_out=[(c.nodes, c.log_probs(x)) for c in self._conditionals],
             log_evidence=evidence.to(graph.dtype),
@@ -364,13 +363,13 @@ class DPVI(Engine):
         evidence = score.logsumexp(0)
         is_all = self._holds_all_states()
         still = None if is_all else warning_of_gain(score.sort(descending=True).values, evidence)
-        note = f"{still} Raise num_particles until they add little." if still else ""
+        notes = [f"{still} Raise num_particles until they add little."] if still else []
         return LabelParticles(
             self.graph,
             labels,
             (score - evidence).to(self.graph.dtype),
             converged=self.converged,
-            status=f"{self.status.rstrip('.')}. {note}" if note else self.status,
+            status=with_notes(self.status, notes),
             history=self.history,
             log_evidence=evidence.to(self.graph.dtype),
             evidence_kind="exact" if is_all else "lower bound",

@@ -30,7 +30,6 @@ from pyrograph.infer.dpvi.paths import Paths
 from pyrograph.infer.dpvi.saved_states import order_of, score_of_labels
 from pyrograph.infer.dpvi.sweeps import Sweeps
 from pyrograph.infer.dpvi.zeros import are_among, zeros_of
-from pyrograph.infer.options import count
 from pyrograph.posterior import Posterior
 
 #: Sweeps of smoothing, at most.
@@ -78,8 +77,6 @@ class SequentialDPVI(DPVI):
             num_steps=0 if num_steps is None else num_steps,
             **options,
         )
-        if num_steps is not None:
-            count("num_steps", num_steps, least=0)
         if not (order is None or isinstance(order, Collection)):
             raise OptionError(f"order={order!r} is no list of nodes (site, index)")
         if not isinstance(smoothing, bool):
