@@ -1,6 +1,6 @@
-"""A posterior made of distinct joint states of discrete sites, with weights.
+"""A posterior made of joint states of discrete sites, with weights.
 
-p(x | data) is approximated by sum_k w_k [x = x_k]
+p(x | data) is approximated by sum_k w_k [x = x_k]. Equal states count together.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class DiscreteParticles(Posterior):
 
     Args:
         graph: the factor graph.
-        x: ``[V, K]`` numbers of the nodes' states, distinct columns.
+        x: ``[V, K]`` numbers of the nodes' states; distinct columns where nodes are summed out.
         log_weights: ``[K]``, of weights that add up to 1.
         summed_out: nodes ``[n]`` that are no part of the particles and their conditional log
             probabilities ``[n, K, c]`` given them.

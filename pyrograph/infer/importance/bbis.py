@@ -223,15 +223,12 @@ class BBIS(Engine):
         self.weights = (equal if weights is None else weights).to(self.x.device)
 
     def posterior(self) -> Posterior:
-        """Weighted points; equal ones of a discrete program are merged."""
+        """The points as given, with their weights."""
         run = {"converged": self.converged, "status": self.status, "history": self.history}
         if not self.is_discrete:
             weights = self.weights.to(self.graph.dtype, copy=True)
             return ParticlePosterior(self.graph, self.x, weights, **run)
-        x, which = self.distinct()
-        merged = torch.zeros(x.shape[1], dtype=torch.float64, device=x.device)
-        merged.index_add_(0, which, self.weights)
-        return DiscreteParticles(self.graph, x, merged.log(), **run)
+        return DiscreteParticles(self.graph, self.x, self.weights.log(), **run)
 
     @property
     def status(self) -> str:

@@ -90,16 +90,59 @@ def test_weights_are_never_worse_than_equal_ones():
         assert float(history["objective"][-1]) <= float(history["equal_weights"][-1])
 
 
-def test_equal_samples_share_their_weight_and_are_one_particle():
+def test_equal_samples_share_their_weight():
     samples, _, _ = biased(mixed, 60)
     engine = BBIS(mixed, samples=samples, progress=False)
     posterior = engine.run()
-    assert posterior.x.shape[1] == len(engine.x.unique(dim=1).t())
     assert_close(engine.weights.sum(), torch.tensor(1.0))
     mean = (engine.weights * samples["b"].double()).sum()
     assert_close(posterior.marginal("b").mean, mean)
     first = (engine.x == engine.x[:, :1]).all(0)
     assert len(engine.weights[first].unique()) == 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_weights_of_the_posterior_are_in_the_order_of_the_samples(seed):
+    graph = pg.trace_graph(mixed)
+    x, p = all_states(graph)
+    order = torch.randperm(len(p), generator=torch.Generator().manual_seed(seed))
+    order = torch.cat([order, order[:5]])  # five states come twice
+    samples = values_of(graph, x[:, order])
+    posterior = fit(mixed, samples=samples)
+    for name, value in samples.items():
+        assert torch.equal(posterior.particles[name], value)
+    share = p[order] / torch.tensor([order.tolist().count(i) for i in order.tolist()])
+    assert_close(posterior.weights, share, rtol=0, atol=1e-6, check_dtype=False)
+
+
+def test_equal_samples_count_together():
+    """Four states, of which the most probable comes in five copies, each lighter than the rest."""
+
+    def pair():
+        pyro.sample("a", dist.Bernoulli(0.7))
+        pyro.sample("b", dist.Bernoulli(0.6))
+
+    truth = {(1, 1): 0.42, (1, 0): 0.28, (0, 1): 0.18, (0, 0): 0.12}
+    states = torch.tensor([(1, 1), (1, 0), (1, 1), (0, 1), (1, 1), (0, 0), (1, 1), (1, 1)])
+    posterior = fit(pair, samples={"a": states[:, 0], "b": states[:, 1]})
+    assert float(posterior.weights.max()) == pytest.approx(0.28, abs=1e-6)
+    assert posterior.marginal("a").mean == pytest.approx(0.7, abs=1e-6)
+    assert posterior.marginal("b").probs.tolist() == pytest.approx([0.4, 0.6], abs=1e-6)
+
+    guide = posterior.guide()
+    found = zip(map(tuple, guide.codes.tolist()), guide.logits.exp().tolist(), strict=True)
+    assert dict(found) == pytest.approx(truth, abs=1e-6)
+    assert len(guide.codes) == 4  # the density of a state is that of its number
+    assert {name: int(value) for name, value in guide.median().items()} == {"a": 1, "b": 1}
+    assert posterior.guide(["b"]).logits.exp().tolist() == pytest.approx([0.4, 0.6], abs=1e-6)
+
+    draws = posterior.sample(1000)
+    drawn = list(zip(draws["a"].long().tolist(), draws["b"].long().tolist(), strict=True))
+    for state, share in truth.items():  # systematic: every copy is off by less than one draw
+        assert abs(drawn.count(state) - 1000 * share) < 6
+    again = pg.DPVI(pair, num_particles=4, init=posterior, progress=False).run()
+    assert float(again.weights.sum()) == pytest.approx(1.0)
+    assert len(again.x.unique(dim=1).t()) == again.x.shape[1]
 
 
 def test_smoothing_adds_to_every_sample_and_normalises():
