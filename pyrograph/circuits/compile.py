@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from pyrograph.circuits.blocks import Blocks
 from pyrograph.circuits.circuit import Circuit
@@ -49,11 +50,13 @@ def compile_graph(
     *,
     max_edges: int = MAX_EDGES,
 ) -> Circuit:
-    """The circuit of a program whose latent sites are all discrete.
+    """The circuit of a program whose latent sites are all discrete, or given.
 
     Args:
         graph: from :func:`pyrograph.trace_graph`.
-        evidence: ``{node label: value}``; these keep their variable, with a single state.
+        evidence: ``{node label: value}``; these keep their variable, with a single state. Nodes of
+            a site that has no list of states (a continuous one) are given too, in the graph's
+            space: all of them, or in ``fixed=`` of the graph. Their state is 0, the only one.
         order: ``"minfill"``, or all unobserved nodes, the first eliminated first.
         max_edges: budget for edges and numbers of inputs.
 
@@ -63,7 +66,7 @@ def compile_graph(
         constants, of the nodes that are not observed.
 
     Raises:
-        UnsupportedSite: a site is not finite and discrete.
+        UnsupportedSite: a site is not finite and discrete, and not given.
         UnsupportedFactor: the circuit may exceed the budget, decided before it is built; or the
             table of its inputs does, decided before it is laid out.
         NonFiniteDensity: a factor is NaN or plus infinity in some state.
@@ -75,10 +78,13 @@ def compile_graph(
             f"compile_graph takes a graph, pg.trace_graph(model, ...), not {type(graph).__name__}"
         )
     number("max_edges", max_edges)
-    states = read_evidence(graph, evidence)
+    given = read_evidence(graph, evidence)
     if not graph.nodes:
         raise OptionError("the program has no latent site: there is no variable for a circuit")
-    tables = read_tables(graph).given(states)
+    # a site without a list of states has one state, its evidence
+    values = {v: value for v, value in given.items() if isinstance(value, Tensor)}
+    states = {v: 0 if v in values else state for v, state in given.items()}
+    tables = read_tables(graph, values).given(states)
     tree = _tree(graph, tables, states, order)
     _check_size(graph.nodes, tree, max_edges)
     build = _Build(tables, tree, graph.nodes, max_edges, states)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 from torch.testing import assert_close
 
 import pyrograph as pg
@@ -186,6 +187,92 @@ def test_sites_that_the_graph_holds_fixed_have_one_state():
     assert_close(held.log_mass(), free.log_mass())
     with pytest.raises(OptionError, match="fixed"):
         compile_graph(graph, {("rain", ()): 0.0})
+
+
+def clusters():
+    """Sites that have no list of states: reals, positive ones, vectors, counts without end."""
+    z = pyro.sample("z", dist.Categorical(torch.tensor([0.2, 0.3, 0.5], dtype=torch.double)))
+    x = pyro.sample("x", dist.Normal(z.double(), 1.0))
+    with pyro.plate("n", 2):
+        b = pyro.sample("b", dist.Bernoulli(torch.tensor(0.3, dtype=torch.double)))
+        s = pyro.sample("s", dist.Gamma(torch.tensor(2.0, dtype=torch.double), 1.0 + z))
+        pyro.factor("bs", -s * b * x)
+    loc = torch.stack([z.double(), -z.double()])
+    v = pyro.sample("v", dist.Normal(loc, 0.7).to_event(1))
+    k = pyro.sample("k", dist.Poisson(1.0 + b.sum()))
+    pyro.factor("vk", 0.1 * v.sum() * k)
+
+
+CLUSTERS = {
+    "x": torch.tensor(0.3, dtype=torch.double),
+    "s": torch.tensor([0.4, 1.7], dtype=torch.double),
+    "v": torch.tensor([0.2, -1.1], dtype=torch.double),
+    "k": torch.tensor(2.0, dtype=torch.double),
+}
+
+
+def log_cluster(z, b):
+    """By SciPy."""
+    x, s, v, k = (CLUSTERS[name].numpy() for name in "xsvk")
+    b = np.array(b)
+    return (
+        math.log([0.2, 0.3, 0.5][z])
+        + stats.norm.logpdf(x, z)
+        + stats.bernoulli.logpmf(b, 0.3).sum()
+        + stats.gamma.logpdf(s, 2.0, scale=1 / (1 + z)).sum()
+        - (s * b * x).sum()
+        + stats.norm.logpdf(v, [z, -z], 0.7).sum()
+        + stats.poisson.logpmf(k, 1 + b.sum())
+        + 0.1 * v.sum() * k
+    )
+
+
+@pytest.mark.parametrize("fixed", [(), ("x",), ("s", "k"), ("x", "s", "v", "k")])
+def test_sites_without_a_list_of_states_may_be_given(fixed):
+    graph = pg.trace_graph(clusters, fixed={name: CLUSTERS[name] for name in fixed})
+    evidence = {
+        (site, index): CLUSTERS[site][index] if index else CLUSTERS[site]
+        for site, index in graph.nodes
+        if site in CLUSTERS and site not in fixed
+    }
+    circuit = compile_graph(graph, evidence)
+    at = [site in CLUSTERS for site, _ in graph.nodes]
+    assert [c for c, given in zip(circuit.cards, at, strict=True) if given] == [1] * 5
+    states = list(itertools.product(range(3), (0, 1), (0, 1)))
+    truth = torch.tensor([log_cluster(z, b) for z, *b in states])
+    found = torch.zeros(len(states), len(at))
+    found[:, ~torch.tensor(at)] = torch.tensor(states).to(found)
+    assert_close(circuit.log_prob(found), truth, rtol=0, atol=1e-6)
+    assert_close(circuit.log_mass(), truth.logsumexp(0), rtol=0, atol=1e-6)
+
+
+def test_evidence_in_an_unconstrained_graph_is_in_its_space():
+    def model():
+        z = pyro.sample("z", dist.Bernoulli(torch.tensor(0.3, dtype=torch.double)))
+        pyro.sample("s", dist.Exponential(1 + z))
+
+    graph = pg.trace_graph(model, unconstrained=True)
+    circuit = compile_graph(graph, {("s", ()): math.log(0.4)})
+    jacobian = math.log(0.4)
+    truth = math.log(0.7 * math.exp(-0.4) + 0.3 * 2 * math.exp(-0.8)) + jacobian
+    assert float(circuit.log_mass()) == pytest.approx(truth, abs=1e-6)
+
+
+def test_values_of_sites_without_states_are_checked():
+    graph = pg.trace_graph(clusters)
+    given = {(site, i): CLUSTERS[site][i] if i else CLUSTERS[site] for site, i in graph.nodes[1:2]}
+    with pytest.raises(UnsupportedSite, match=r'site "s".*evidence= on all its nodes'):
+        compile_graph(graph, {**given, ("s", (0,)): 1.0})
+    with pytest.raises(OptionError, match=r'site "s" \(Gamma\) is outside its support'):
+        compile_graph(graph, {("s", (0,)): 1.0, ("s", (1,)): -1.0})
+    with pytest.raises(OptionError, match=r"\[1.0, 2.0\] is no value of \('x', \(\)\)"):
+        compile_graph(graph, {("x", ()): [1.0, 2.0]})
+    with pytest.raises(OptionError, match=r"\('v', \(\)\): .* numbers of shape \[2\]"):
+        compile_graph(graph, {("v", ()): 1.0})
+    fixed = pg.trace_graph(clusters, fixed=CLUSTERS)
+    assert compile_graph(fixed, {("x", ()): 0.3}).cards[1] == 1
+    with pytest.raises(OptionError, match="fixed at another value"):
+        compile_graph(fixed, {("x", ()): 0.4})
 
 
 def test_one_node_alone_is_a_circuit():
