@@ -146,14 +146,15 @@ class Circuit(nn.Module):
             nodes: in topological order, root last: ``{"type": "input", "var": i, "probs":
                 [...]}``, or with ``"loc"`` and ``"scale"``; ``{"type": "product", "children":
                 [...]}``; ``{"type": "sum", "children": [...], "weights": [...]}``. Numbers that
-                floats do not reach are given as ``"log_probs"`` and ``"log_weights"``.
+                floats do not reach are given as ``"log_probs"`` and ``"log_weights"``. Nodes that
+                the root is not made of are left out.
 
         Raises:
             InvalidCircuit: naming the node.
         """
         nodes = list(nodes) if isinstance(nodes, Iterable) else nodes
-        units, weights = read_nodes(nodes)
-        domain, *of_inputs = read_inputs(nodes, units)
+        units, weights, numbers = read_nodes(nodes)
+        domain, *of_inputs = read_inputs(nodes, units, numbers)
         return Circuit(
             units, domain, torch.tensor(weights, dtype=torch.float64, device="cpu"), *of_inputs
         )

@@ -27,7 +27,7 @@ from torch import Tensor
 from pyrograph.circuits.leaves import Domain
 from pyrograph.circuits.nodes import read_logs, read_nodes
 from pyrograph.circuits.properties import not_decomposable, not_smooth
-from pyrograph.circuits.units import Units, describe, variables
+from pyrograph.circuits.units import INPUT, Units, describe, variables
 from pyrograph.circuits.univariate import (
     Both,
     Equal,
@@ -217,7 +217,7 @@ class KernelCircuit(Kernel):
     nodes: Sequence[Mapping[str, Any]]
 
     def units(self, num_variables: int) -> Units:
-        units, _ = read_nodes(self.nodes)
+        units, *_ = read_nodes(self.nodes)
         missing = set(range(num_variables)) ^ set(variables(units.scopes[-1]))
         if missing:
             raise ShapeMismatch(
@@ -231,9 +231,9 @@ class KernelCircuit(Kernel):
 
     def numbers(self) -> tuple[list[Univariate], list[float]]:
         """Univariate kernels of the inputs, and the weights of the edges of sums."""
-        numbered = enumerate(self.nodes)
-        inputs = [self.univariate(n, node) for n, node in numbered if node["type"] == "input"]
-        return inputs, [math.exp(w) for w in read_nodes(self.nodes)[1]]
+        units, weights, numbers = read_nodes(self.nodes)
+        inputs = [numbers[n] for n in units.of_kind(INPUT)]
+        return [self.univariate(n, self.nodes[n]) for n in inputs], [math.exp(w) for w in weights]
 
     def univariate(self, n: int, node: Mapping[str, Any]) -> Univariate:
         """The kernel of an input.

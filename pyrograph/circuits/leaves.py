@@ -138,20 +138,24 @@ class Domain:
 
 
 def read_inputs(
-    nodes: Sequence[Mapping[str, Any]], units: Units
+    nodes: Sequence[Mapping[str, Any]], units: Units, numbers: Sequence[int]
 ) -> tuple[Domain, Tensor, Tensor, Tensor]:
     """Domain, log tables ``[I, c]``, means and standard deviations ``[I]`` (NaN where none).
+
+    Args:
+        nodes: as written.
+        units, numbers: of :func:`pyrograph.circuits.nodes.read_nodes`.
 
     Raises:
         InvalidCircuit: inputs of one variable differ in kind or number of states, a variable has
             no input, or a number is out of range.
     """
-    inputs = [nodes[n] for n in units.of_kind(INPUT)]
-    num_variables = 1 + max(int(node["var"]) for node in inputs)
+    inputs = {numbers[n]: nodes[numbers[n]] for n in units.of_kind(INPUT)}
+    num_variables = 1 + max(int(node["var"]) for node in inputs.values())
     cards: list[int | None] = [-1] * num_variables
     rows: list[list[float]] = []
     loc, scale = [], []
-    for n, node in zip(units.of_kind(INPUT), inputs, strict=True):
+    for n, node in inputs.items():
         v = int(node["var"])
         is_gaussian = not {"probs", "log_probs"} & set(node)
         if is_gaussian and not {"loc", "scale"} <= set(node):

@@ -1,4 +1,5 @@
-"""A circuit written as a list of dicts, children first, root last.
+"""A circuit written as a list of dicts, children first, root last. Nodes that the root is not made
+of are left out.
 
 {"type": "input", "var": 0, "probs": [0.2, 0.8]}
 {"type": "input", "var": 1, "loc": 0.0, "scale": 1.0}
@@ -10,10 +11,12 @@ Numbers beyond the range of floating point are written as logs, under "log_probs
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from pyrograph.circuits.units import INPUT, KINDS, PRODUCT, SUM, Units
@@ -23,8 +26,9 @@ from pyrograph.errors import InvalidCircuit
 MOST_LOG = 700.0
 
 
-def read_nodes(nodes: Sequence[Mapping[str, Any]]) -> tuple[Units, list[float]]:
-    """The structure, and the log weights of the edges of sums in order of edges.
+def read_nodes(nodes: Sequence[Mapping[str, Any]]) -> tuple[Units, list[float], list[int]]:
+    """The structure, the log weights of the edges of sums in order of edges, and which node every
+    unit is.
 
     Raises:
         InvalidCircuit: a node is not of the form above; the text names it.
@@ -52,14 +56,18 @@ def read_nodes(nodes: Sequence[Mapping[str, Any]]) -> tuple[Units, list[float]]:
             weights += own
         var.append(variable)
         children.append(below)
+    every = Units.of_lists(kind, [min(v, len(nodes)) for v in var], children)
+    units, used, edges = every.below_root()
+    kept = np.flatnonzero(used).tolist()
     # scopes have a bit for each variable: a number far above their count would fill the memory
-    if max(var, default=-1) >= len(nodes):
-        absent = min(set(range(len(nodes))) - set(var))
+    last = max(kept, key=var.__getitem__)
+    if var[last] >= len(kept):
+        absent = min(set(range(len(kept))) - {var[n] for n in kept})
         raise InvalidCircuit(
-            f"variable {absent} has no input, and node {var.index(max(var))} has the variable "
-            f"{max(var)}: number the variables 0, 1, ..."
+            f"variable {absent} has no input, and node {last} has the variable {var[last]}: number "
+            "the variables 0, 1, ..."
         )
-    return Units.of_lists(kind, var, children), weights
+    return units, list(itertools.compress(weights, edges[every.edge_is_sum])), kept
 
 
 def read_logs(node: Mapping[str, Any], n: int, key: str) -> list[float]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.circuits.leaves import Domain
-from pyrograph.circuits.units import INPUT, PRODUCT, Units
+from pyrograph.circuits.units import INPUT, Units
 
 
 def prune(
@@ -28,21 +28,12 @@ def prune(
     used, kept_edges = possible(units, log_mass, log_weights)
     if used.all() and kept_edges.all():
         return units, domain, log_weights, log_table, loc, scale
-    number = np.cumsum(used) - 1
-    fan_in = np.bincount(units.parent[kept_edges], minlength=len(units))[used]
-    smaller = Units(
-        units.kind[used],
-        units.var[used],
-        np.concatenate([[0], fan_in.cumsum()]),
-        number[units.child[kept_edges]],
-    )
-    assert (fan_in[smaller.kind == PRODUCT] > 0).all()
     device = log_weights.device
     weights = torch.as_tensor(kept_edges[units.edge_is_sum], device=device)
     inputs = torch.as_tensor(used[units.kind == INPUT], device=device)
     var = domain.var[used[units.kind == INPUT]]
     return (
-        smaller,
+        units.part(used, kept_edges),
         Domain(domain.cards, var),
         log_weights[weights],
         log_table[inputs],
@@ -56,16 +47,5 @@ def possible(units: Units, log_mass: Tensor, log_weights: Tensor) -> tuple[np.nd
     alive = log_mass.detach().isfinite().cpu().numpy()
     edge_alive = alive[units.child] & alive[units.parent]
     edge_alive[units.edge_is_sum] &= (log_weights.detach() > -torch.inf).cpu().numpy()
-    used = np.zeros(len(units), bool)
-    used[-1] = True
-    depth = units.depth[units.parent]
-    for edges in np.split(*_by_level(depth))[::-1]:
-        of_used = edges[edge_alive[edges] & used[units.parent[edges]]]
-        used[units.child[of_used]] = True
+    used = units.reached(edge_alive)
     return used, edge_alive & used[units.parent]
-
-
-def _by_level(depth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Edges in order of their parents' depth, and where the next depth begins."""
-    order = np.argsort(depth, kind="stable")
-    return order, np.flatnonzero(np.diff(depth[order])) + 1

@@ -8,12 +8,14 @@
     sum 2 5 log_weights -0.5 -1.0
 
 The first number of an input is its variable; those of products and sums are their children, units
-being numbered by line from 0. A variable is its number of states, or ``real``. Numbers have as many
-digits as they need to be read back exactly. ``#`` begins a comment.
+being numbered by line from 0; units that the root is not made of are left out. A variable is its
+number of states, or ``real``. Numbers have as many digits as they need to be read back exactly.
+``#`` begins a comment.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 from typing import NoReturn
@@ -136,13 +138,16 @@ class _Reader:
                 self.fail(f"a line begins with input, product or sum, not {words[0]!r}")
             var.append(v)
             below.append(children)
-        absent = set(range(len(cards))) - set(var)
-        if absent:
-            self.fail(f"the variable {min(absent)} has no input")
         try:
-            units = Units.of_lists(kind, var, below)
+            every = Units.of_lists(kind, var, below)
         except InvalidCircuit as error:
             self.fail(str(error))
+        units, used, edges = every.below_root()
+        absent = set(range(len(cards))) - set(units.var.tolist())
+        if absent:
+            self.fail(f"the variable {min(absent)} has no input")
+        rows = list(itertools.compress(rows, used[every.kind == INPUT]))
+        weights = list(itertools.compress(weights, edges[every.edge_is_sum]))
         width = max(1, *(len(row[0]) for row in rows))
         table = [row + [-torch.inf] * (width - len(row)) for row, _, _ in rows]
         return Circuit(

@@ -31,8 +31,8 @@ class Units:
         child: ``[E]``.
 
     Raises:
-        InvalidCircuit: a child comes after its parent, an inner unit has no child, a product has
-            one, or a unit is not below the root.
+        InvalidCircuit: a child comes after its parent, an inner unit has no child, or a product has
+            one.
     """
 
     kind: np.ndarray
@@ -58,11 +58,6 @@ class Units:
             raise InvalidCircuit(
                 f"{self.name(n)} has the child {self.child[wrong[0]]}: list children before parents"
             )
-        used = np.zeros(len(self.kind), bool)
-        used[self.child] = used[-1] = True
-        if not used.all():
-            n = np.flatnonzero(~used)[0]
-            raise InvalidCircuit(f"{self.name(n)} has no parent and is not the root (the last one)")
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -111,6 +106,30 @@ class Units:
             below = children[start[n] : start[n + 1]]
             depth.append(1 + max(depth[c] for c in below) if below else 0)
         return np.array(depth)
+
+    def below_root(self) -> tuple[Units, np.ndarray, np.ndarray]:
+        """What the root is made of, and which units ``[N]`` and edges ``[E]`` these were."""
+        used = self.reached(np.ones(self.num_edges, bool))
+        edges = used[self.parent]
+        return self.part(used, edges), used, edges
+
+    def reached(self, edges: np.ndarray) -> np.ndarray:
+        """Units ``[N]`` that the root is made of, along some edges ``[E]``."""
+        used = np.zeros(len(self), bool)
+        used[-1] = True
+        depth = self.depth[self.parent]
+        order = np.argsort(depth, kind="stable")  # a child is less deep than its parents
+        for level in np.split(order, np.flatnonzero(np.diff(depth[order])) + 1)[::-1]:
+            of_used = level[edges[level] & used[self.parent[level]]]
+            used[self.child[of_used]] = True
+        return used
+
+    def part(self, used: np.ndarray, edges: np.ndarray) -> Units:
+        """Some units ``[N]`` alone, with some of their edges ``[E]``, numbered anew."""
+        number = np.cumsum(used) - 1
+        fan_in = np.bincount(self.parent[edges], minlength=len(self))[used]
+        start = np.concatenate([[0], fan_in.cumsum()])
+        return Units(self.kind[used], self.var[used], start, number[self.child[edges]])
 
     @staticmethod
     def of_lists(

@@ -396,7 +396,6 @@ WRONG = {
     "node 1 has a weight that is .*not finite": [INPUT, add([0], [math.nan])],
     "sum unit 1 has the child 1": [INPUT, add([1], [1.0])],
     "product unit 1 has no children": [INPUT, {"type": "product", "children": []}],
-    "input unit 0 has no parent": [INPUT, INPUT],
     "node 0: .* are no probabilities": [{**INPUT, "probs": [0.5, -0.1]}],
     r"node 0: \[0.0\] are no probabilities": [{**INPUT, "probs": [0.0]}],
     'node 0 .* neither "probs" nor': [{"type": "input", "var": 0}],
@@ -421,6 +420,35 @@ WRONG = {
 def test_nodes_that_are_no_circuit_are_refused_by_name(message):
     with pytest.raises(InvalidCircuit, match=message):
         Circuit.from_nodes(WRONG[message])
+
+
+def test_nodes_that_the_root_is_not_made_of_are_left_out():
+    """p(x) = (0.3 p_1 + 0.7 p_2)(x_0) p_3(x_1), among nodes of other kinds and variables."""
+    nodes = [
+        bernoulli(7, 0.5),
+        bernoulli(0, 0.2),
+        {"type": "input", "var": 1, "loc": 0.0, "scale": 1.0},
+        bernoulli(0, 0.9),
+        add([1, 3], [0.5, 0.5]),  # unused, as 0 and 2
+        add([3, 1], [0.7, 0.3]),
+        bernoulli(1, 0.4),
+        product(0, 2, 4),
+        product(5, 6),
+    ]
+    circuit = Circuit.from_nodes(nodes)
+    assert circuit.cards == (2, 2) and len(circuit.units) == 5
+    x = torch.tensor([[0, 0], [0, 1], [1, 0], [1, 1]])
+    first, second = 0.3 * 0.2 + 0.7 * 0.9, 0.4
+    truth = [(1 - first) * (1 - second), (1 - first) * second, first * (1 - second), first * second]
+    assert_close(circuit.log_prob(x).exp(), torch.tensor(truth, dtype=torch.float64))
+    assert Circuit.from_nodes(circuit.to_nodes()).log_prob(x).equal(circuit.log_prob(x))
+    alone = Circuit.from_nodes([bernoulli(0, 0.5), bernoulli(0, 0.2)])
+    assert_close(alone.log_prob([1]).exp(), torch.tensor(0.2, dtype=torch.float64))
+
+    with pytest.raises(InvalidCircuit, match="variable 0 has no input"):
+        Circuit.from_nodes([bernoulli(0, 0.5), bernoulli(1, 0.5)])
+    with pytest.raises(InvalidCircuit, match=r"node 2: \[-1.0, 2.0\] are no probabilities"):
+        Circuit.from_nodes([bernoulli(0, 0.5), bernoulli(0, 0.5), bernoulli(0, 2.0)])
 
 
 def test_points_outside_of_the_domain_are_refused():

@@ -339,3 +339,23 @@ def test_a_mass_out_of_range_is_brought_back_by_the_kernel():
     width = h + 4e-6
     expected = math.sqrt(h / width) * math.exp(720 - 100 / width)
     assert float(expected_kernel(p, q, RBF(h))) == pytest.approx(expected, rel=1e-9)
+
+
+def test_nodes_that_a_kernel_is_not_made_of_are_left_out():
+    """k = 0.25 k_1 + 0.75 k_2, beside an unused kernel of an unused variable."""
+    tables = [[[1.0, 0.1], [0.1, 1.0]], [[1.0, 0.6], [0.6, 2.0]]]
+    nodes = [
+        {"type": "input", "var": 0, "kernel": tables[0]},
+        {"type": "input", "var": 1, "kernel": tables[0]},
+        {"type": "input", "var": 0, "kernel": tables[1]},
+        {"type": "product", "children": [0, 1]},
+        {"type": "sum", "children": [3], "weights": [5.0]},
+        {"type": "sum", "children": [0, 2], "weights": [0.25, 0.75]},
+    ]
+    p = Circuit.from_nodes([{"type": "input", "var": 0, "probs": [0.3, 0.7]}])
+    k = 0.25 * torch.tensor(tables[0]) + 0.75 * torch.tensor(tables[1])
+    probs = torch.tensor([0.3, 0.7])
+    value = expected_kernel(p, p, KernelCircuit(nodes))
+    assert float(value) == pytest.approx(float(probs @ k @ probs))
+    points = torch.tensor([[0.0], [1.0]])
+    assert torch.allclose(KernelCircuit(nodes).gram(points, points, [2]), k.double())

@@ -91,7 +91,6 @@ def test_a_file_written_by_hand_is_read(read):
         ("product 0 2", "times 0 2", ":7: a line begins with input, product or sum"),
         ("-0.5 -1.0", "-0.5", ":9: 2 children and 1 weights"),
         (" log_weights -0.5 -1.0", "", ":9: a sum is written"),
-        ("product 1 2", "product 0 2", "input unit 1 has no parent"),
         ("input 1 loc 0.5 scale 2.0", "input 0 log_probs 0.0 0.0", "variable 1 has no input"),
     ],
 )
@@ -105,6 +104,16 @@ def test_malformed_text_is_refused_with_the_line(read, old, new, message):
 def test_a_file_that_ends_early_is_refused(read, text):
     with pytest.raises(DataFormatError):
         read(text)
+
+
+def test_units_that_the_root_is_not_made_of_are_left_out(read):
+    text = TEXT.replace("product 1 2", "product 0 2", 1)  # unit 1, x_0 = 0, is unused then
+    circuit = read(text)
+    assert len(circuit.units) == len(read().units) - 1
+    normal = torch.distributions.Normal(0.5, 2.0).log_prob(torch.tensor(1.5))
+    expected = math.log(math.exp(-0.5) + math.exp(-1.0)) + float(normal)
+    assert math.isclose(float(circuit.log_prob(torch.tensor([1.0, 1.5]))), expected)
+    assert float(circuit.log_prob(torch.tensor([0.0, 1.5]))) == -math.inf
 
 
 def test_a_picture_shows_every_unit_and_weight(read):
