@@ -35,6 +35,7 @@ from pyrograph.circuits.scaling import log
 from pyrograph.circuits.units import INPUT, Units
 from pyrograph.diagnostics.score import outside_inference_mode
 from pyrograph.errors import InvalidCircuit, OptionError, ZeroMass
+from pyrograph.graph.devices import usable_device
 
 #: Numbers held at once when points are evaluated without derivatives.
 CHUNK = 2**24
@@ -123,6 +124,17 @@ class Circuit(nn.Module):
             # computed ones may be the other circuit's very own, where nothing had to change
             setattr(self, name, nn.Parameter(value.detach().clone(), requires_grad=False))
 
+    def to(self, *args: Any, **kwargs: Any) -> Circuit:
+        """As of any module.
+
+        Raises:
+            OptionError: the device cannot be used.
+        """
+        device = kwargs.get("device", args[0] if args else None)
+        if isinstance(device, (torch.device, str, int)):
+            usable_device(device)
+        return super().to(*args, **kwargs)
+
     @property
     def numbers(self) -> dict[str, Tensor]:
         """``log_weights``, ``log_table``, ``loc`` and ``scale``."""
@@ -147,7 +159,8 @@ class Circuit(nn.Module):
                 [...]}``, or with ``"loc"`` and ``"scale"``; ``{"type": "product", "children":
                 [...]}``; ``{"type": "sum", "children": [...], "weights": [...]}``. Numbers that
                 floats do not reach are given as ``"log_probs"`` and ``"log_weights"``. Nodes that
-                the root is not made of are left out.
+                the root is not made of are left out. Numbers are copied: derivatives are those of
+                the circuit's own, after ``requires_grad_()``.
 
         Raises:
             InvalidCircuit: naming the node.

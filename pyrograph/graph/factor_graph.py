@@ -22,6 +22,7 @@ from torch import Tensor
 from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.graph import draw, markov
 from pyrograph.graph.blame import first_non_finite
+from pyrograph.graph.devices import usable_device
 from pyrograph.graph.factor_group import FactorGroup
 from pyrograph.graph.grouping import families, group_factors
 from pyrograph.graph.programs import local_program, shared_program
@@ -434,12 +435,12 @@ class FactorGraph:
         """A graph whose functions run on another device or in another floating dtype.
 
         Raises:
-            OptionError: there is no such device, or the dtype is not a floating one.
+            OptionError: the device cannot be used, or the dtype is not a floating one.
         """
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise OptionError(f"dtype={dtype!r} is no floating dtype; give one as torch.float32.")
         moved = copy.copy(self)
-        moved.device = self.device if device is None else _device(device)
+        moved.device = self.device if device is None else usable_device(device)
         moved._cast = self._cast if dtype is None else dtype
         moved._programs = {}
         for name in ("neighbors", "data"):
@@ -469,10 +470,3 @@ class FactorGraph:
             f"FactorGraph({self.num_nodes} nodes, {self.num_factors} factors in "
             f"{len(self.factors)} groups; sites: {sites})"
         )
-
-
-def _device(device: torch.device | str) -> torch.device:
-    try:
-        return torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise OptionError(f'device={device!r} is no device; give "cpu" or "cuda".') from error

@@ -15,9 +15,10 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyrograph.diagnostics.score import outside_inference_mode
-from pyrograph.errors import ConvergenceWarning, InferenceError, OptionError, ShapeMismatch
+from pyrograph.errors import ConvergenceWarning, InferenceError, ShapeMismatch
 from pyrograph.graph import FactorGraph, trace_graph
 from pyrograph.graph.checked import constant_of, note_on_unread
+from pyrograph.graph.devices import usable_device
 from pyrograph.infer.arguments import bound, copied, same, versions
 from pyrograph.infer.options import count, floating, positive, refuse_unknown
 from pyrograph.infer.requires import Requirement, check_program, refuse_no_mass
@@ -63,7 +64,7 @@ class Engine(ABC):
         self.tol = None if tol is None else positive("tol", tol)
         self.progress = progress
         self.dtype = floating("dtype", dtype)
-        self.device = None if device is None else _device(device)
+        self.device = None if device is None else usable_device(device)
         self._graph: FactorGraph | None = None
         self._arguments: tuple[tuple, dict] = ((), {})
         self._history: dict[str, list[float]] = {}
@@ -332,24 +333,6 @@ class Engine(ABC):
         for name, value in measured.items():
             self._history.setdefault(name, []).append(value)
         return self._history["objective"][-1]
-
-
-def _device(device: torch.device | str) -> torch.device:
-    try:
-        found = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise OptionError(f"device={device!r} is no device: {error}") from error
-    if found.type == "cuda" and not torch.cuda.is_available():
-        raise OptionError(f"device={device!r}: this torch has no CUDA device")
-    try:
-        torch.zeros((), device=found).item()
-    except (RuntimeError, AssertionError) as error:  # what torch was not built with asserts
-        first = str(error).partition("\n")[0].partition(". ")[0]
-        raise OptionError(
-            f'device={device!r}: no tensor can be used there ({first}); use "cpu", or "cuda" '
-            "where there is one"
-        ) from error
-    return found
 
 
 def _plain(state: Any) -> Any:

@@ -178,6 +178,12 @@ def test_a_device_that_is_none_is_refused(device):
         trace_graph(mixed).to(device)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
+def test_a_device_that_is_not_there_is_refused():
+    with pytest.raises(OptionError, match="no CUDA device"):
+        trace_graph(mixed).to("cuda")
+
+
 # ---------------------------------------------------------------------- values and particles
 @pytest.mark.parametrize(
     "name, value", [("s", -5.0), ("z", 3), ("z", -1), ("mu", float("nan"))], ids=repr
