@@ -23,7 +23,7 @@ def draw_circuit(circuit: Circuit, ax=None, names: Sequence[str] | None = None):
 
     Raises:
         OptionError: the circuit is none, has more than 200 units, or not as many variables as
-            names.
+            names; or ``ax`` is no axes.
     """
     check_circuits(circuit)
     if names is None:
@@ -45,9 +45,12 @@ def draw_circuit(circuit: Circuit, ax=None, names: Sequence[str] | None = None):
         )
     import matplotlib.pyplot as plt
     import networkx as nx
+    from matplotlib.axes import Axes
 
     if ax is None:
         _, ax = plt.subplots(figsize=(8, 6), layout="constrained")
+    if not isinstance(ax, Axes):
+        raise OptionError(f"ax={ax!r} is no matplotlib axes: give plt.gca(), or leave it out")
     net = nx.DiGraph()
     net.add_nodes_from((n, {"layer": int(depth)}) for n, depth in enumerate(units.depth))
     net.add_edges_from(zip(units.parent.tolist(), units.child.tolist(), strict=True))

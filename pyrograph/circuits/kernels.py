@@ -116,26 +116,37 @@ class Hamming(Kernel):
 
     Args:
         weight: w, one number or one per variable; default 1/D.
+
+    Raises:
+        OptionError: a weight is no number, negative or not finite.
     """
 
     weight: float | Sequence[float] | Tensor | None = None
 
-    def terms(self, num_variables: int) -> list[tuple[float, list[Univariate]]]:
+    def __post_init__(self) -> None:
+        self._weights(1)
+
+    def _weights(self, num_variables: int) -> Tensor:
+        """One number, or one of each variable."""
         weight = 1 / max(num_variables, 1) if self.weight is None else self.weight
         try:
             device = weight.device if isinstance(weight, Tensor) else "cpu"
             weights = torch.as_tensor(weight, dtype=torch.float64, device=device)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RuntimeError) as error:  # text, None, a table of text
             raise OptionError(
                 f"Hamming(weight={weight!r}): one number or one a variable"
             ) from error
-        if weights.dim() and weights.shape != (num_variables,):
-            raise ShapeMismatch(
-                f"Hamming has weights of shape {tuple(weights.shape)} for {num_variables} variables"
-            )
         if not bool((weights.detach().isfinite() & (weights.detach() >= 0)).all()):
             raise OptionError(
                 f"Hamming(weight={self.weight!r}): weights are finite and not negative"
+            )
+        return weights
+
+    def terms(self, num_variables: int) -> list[tuple[float, list[Univariate]]]:
+        weights = self._weights(num_variables)
+        if weights.dim() and weights.shape != (num_variables,):
+            raise ShapeMismatch(
+                f"Hamming has weights of shape {tuple(weights.shape)} for {num_variables} variables"
             )
         return [(1.0, [Mismatch(w) for w in weights.expand(num_variables).unbind()])]
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrograph.circuits.nodes import read_logs
+from pyrograph.circuits.nodes import read_logs, refuse_gradient
 from pyrograph.circuits.units import INPUT, Units
 from pyrograph.errors import InvalidCircuit, OptionError, ShapeMismatch
 
@@ -187,6 +187,8 @@ def _gaussian(node: Mapping[str, Any], n: int) -> tuple[float, float]:
     Raises:
         InvalidCircuit: they are none.
     """
+    for key in ("loc", "scale"):
+        refuse_gradient(node[key], n, key)
     try:
         loc, scale = float(node["loc"]), float(node["scale"])
     except (TypeError, ValueError, RuntimeError):  # None, text, several numbers

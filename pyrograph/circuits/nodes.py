@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -92,6 +92,7 @@ def read_logs(node: Mapping[str, Any], n: int, key: str) -> list[float]:
 
 def _numbers(node: Mapping[str, Any], n: int, key: str, kind: type) -> list:
     values = _get(node, n, key)
+    refuse_gradient(values, n, key)
     try:
         found = [kind(value) for value in values]
         if kind is int and any(number != value for number, value in zip(found, values)):
@@ -102,6 +103,20 @@ def _numbers(node: Mapping[str, Any], n: int, key: str, kind: type) -> list:
             f'node {n} ({node["type"]}) has "{key}": {values!r}, which is no list of {what}'
         ) from error
     return found
+
+
+def refuse_gradient(values: Any, n: int, key: str) -> None:
+    """Raise for numbers whose derivatives would be lost, since a circuit copies its numbers.
+
+    Raises:
+        InvalidCircuit: naming the node.
+    """
+    parts = [values] if isinstance(values, Tensor) or not isinstance(values, Iterable) else values
+    if any(isinstance(value, Tensor) and value.requires_grad for value in parts):
+        raise InvalidCircuit(
+            f'node {n} has "{key}" that require grad, and a circuit copies its numbers: give them '
+            "detached. circuit.requires_grad_() makes its own numbers parameters to learn"
+        )
 
 
 def _variable(node: Mapping[str, Any], n: int) -> int:

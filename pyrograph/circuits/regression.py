@@ -93,10 +93,13 @@ class ExpectedSVR:
         Raises:
             OptionError: it is not fitted, is no regression, or has another kernel.
         """
+        if getattr(svr, "_impl", None) not in ("epsilon_svr", "nu_svr"):
+            raise OptionError(
+                f"{type(svr).__name__} is no regression that is read here: give an SVR or a NuSVR; "
+                "of a Pipeline its last step, and a circuit of the transformed data"
+            )
         if not hasattr(svr, "support_vectors_"):
             raise OptionError(f"{type(svr).__name__} is not fitted: call its fit(X, y) first")
-        if svr._impl not in ("epsilon_svr", "nu_svr"):
-            raise OptionError(f"{type(svr).__name__} is no regression: give an SVR or a NuSVR")
         if svr.kernel != "rbf":
             raise OptionError(
                 f"kernel={svr.kernel!r}: from_sklearn reads kernel='rbf', which is a product over "

@@ -16,6 +16,9 @@ from typing import NoReturn
 
 from pyrograph.errors import DataFormatError, DataNotFound, OptionError
 
+#: Characters of a path that a message shows.
+LONG_NAME = 250
+
 
 @dataclass(frozen=True)
 class Line:
@@ -70,10 +73,15 @@ def text_lines(path: str | os.PathLike[str]) -> list[str]:
         DataFormatError: the file is no text.
     """
     path = as_path(path)
-    if not path.is_file():
+    try:
+        is_file = path.is_file()
+    except OSError:  # a name that is too long for one
+        is_file = False
+    if not is_file:
+        shown = str(path) if len(str(path)) <= LONG_NAME else f"{str(path)[:LONG_NAME]}..."
         raise DataNotFound(
-            f"there is no file {str(path)!r}; look at the path, which is taken from "
-            f"{str(Path.cwd())!r} on if it is relative."
+            f"there is no file {shown!r}; look at the path (not what is in the file), which is "
+            f"taken from {str(Path.cwd())!r} on if it is relative."
         )
     try:
         return path.read_text(encoding="utf-8").splitlines()

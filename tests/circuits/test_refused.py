@@ -9,7 +9,13 @@ import pytest
 import torch
 
 from pyrograph import circuits as C
-from pyrograph.errors import DataNotFound, OptionError, ShapeMismatch, UnsupportedFactor
+from pyrograph.errors import (
+    DataNotFound,
+    InvalidCircuit,
+    OptionError,
+    ShapeMismatch,
+    UnsupportedFactor,
+)
 
 PAIR = C.fully_factorised([torch.tensor([0.4, 0.6]), torch.tensor([0.2, 0.8])])
 
@@ -62,6 +68,62 @@ def test_a_circuit_is_written_where_a_file_can_be(tmp_path, path):
 def test_what_is_no_circuit_path_or_list_is_refused(call):
     with pytest.raises(OptionError, match=r"no circuit|no path|a list|no list"):
         call()
+
+
+def test_a_text_in_the_place_of_its_path_is_no_file():
+    text = "c a comment\n" + "psdd 3\n" * 200
+    with pytest.raises(DataNotFound, match=r"no file 'c a comment.*\.\.\.'; look at the path"):
+        C.read_psdd(text, text)
+    with pytest.raises(DataNotFound, match="no file"):
+        C.Circuit.load(text)
+
+
+@pytest.mark.parametrize("weight", [-1, math.nan, math.inf, "a", [0.5, -0.5], [None]])
+def test_weights_of_a_kernel_are_refused_where_they_are_given(weight):
+    with pytest.raises(OptionError, match=r"Hamming\(weight="):
+        C.Hamming(weight)
+
+
+@pytest.mark.parametrize(
+    ("key", "node"),
+    [
+        ("probs", {"var": 0, "probs": torch.tensor([0.5, 0.5], requires_grad=True)}),
+        ("probs", {"var": 0, "probs": [torch.tensor(0.5, requires_grad=True), 0.5]}),
+        ("loc", {"var": 0, "loc": torch.tensor(0.5, requires_grad=True), "scale": 1.0}),
+    ],
+)
+def test_numbers_whose_derivatives_would_be_lost_are_refused(key, node):
+    with pytest.raises(InvalidCircuit, match=rf'node 0 has "{key}" that require grad.*detached'):
+        C.Circuit.from_nodes([{"type": "input", **node}])
+
+
+def test_a_device_that_cannot_be_used_is_refused():
+    with pytest.raises(OptionError, match="'gpu7' is no device"):
+        PAIR.to("gpu7")
+    for name in ("cuda",) if not torch.cuda.is_available() else ("cuda:99",):
+        for call in (PAIR.to, lambda device: PAIR.to(device=device)):
+            with pytest.raises(OptionError, match=f"'{name}'"):
+                call(name)
+    assert PAIR.to("cpu") is PAIR and PAIR.to(torch.float64) is PAIR
+
+
+def test_a_picture_is_drawn_on_axes():
+    with pytest.raises(OptionError, match="ax=3 is no matplotlib axes"):
+        PAIR.draw(ax=3)
+
+
+def test_an_estimator_that_is_no_svr_is_named():
+    from sklearn.pipeline import make_pipeline
+    from sklearn.svm import SVR
+
+    x, y = [[0, 0], [0, 1], [1, 0], [1, 1]], [0.0, 1.0, 2.0, 2.5]
+    whole = make_pipeline(SVR()).fit(x, y)
+    with pytest.raises(OptionError, match=r"Pipeline is no regression .* its last step"):
+        C.ExpectedSVR.from_sklearn(whole, PAIR)
+    found = C.ExpectedSVR.from_sklearn(whole[-1], PAIR).predict(torch.tensor(x))
+    assert found.tolist() == pytest.approx(whole.predict(x).tolist())
+    with pytest.raises(OptionError, match="SVR is not fitted"):
+        C.ExpectedSVR.from_sklearn(SVR(), PAIR)
 
 
 def test_circuits_of_a_mixture_may_come_one_by_one():
