@@ -64,10 +64,18 @@ class Circuit(nn.Module):
         log_table: ``[inputs, c]`` log probabilities of categorical inputs.
         loc, scale: ``[inputs]`` of Gaussian inputs, NaN elsewhere.
 
+    Attributes:
+        clamped_state: of a compiled program, a state whose probability is zero but for the eps that
+            torch's distributions put in its place; None if there is none. It has that probability
+            here, too, and is no state for scores: :func:`kdsd` refuses the circuit. A file does not
+            keep it. Set it to None where you have learnt other numbers.
+
     Raises:
         InvalidCircuit: sums of unlike scopes, products of overlapping ones, a wrong number of
             weights.
     """
+
+    clamped_state: tuple[int, ...] | None = None
 
     def __init__(
         self,
@@ -367,7 +375,9 @@ class Circuit(nn.Module):
         keep = at.isnan().unsqueeze(1) | (at.unsqueeze(1) == states)
         table = torch.where(keep, self.log_table, -torch.inf)
         given = self.numbers | {"log_table": table}
-        return Circuit._derived(self.units, self.domain, *given.values()).normalized()
+        made = Circuit._derived(self.units, self.domain, *given.values())
+        made.clamped_state = self.clamped_state
+        return made.normalized()
 
     def normalized(self) -> Circuit:
         """The same distribution with every unit of mass 1; impossible units are left out.
@@ -380,9 +390,11 @@ class Circuit(nn.Module):
         log_weights, table, mass = self.at_mass_one()
         if not bool(mass[-1].isfinite()):
             raise ZeroMass("the mass is zero: no state is possible under this evidence")
-        return Circuit._derived(
+        made = Circuit._derived(
             *prune(self.units, self.domain, mass, log_weights, table, self.loc, self.scale)
         )
+        made.clamped_state = self.clamped_state
+        return made
 
     def at_mass_one(self) -> tuple[Tensor, Tensor, Tensor]:
         """``log_weights`` and ``log_table`` with which every possible unit has mass 1, -inf at

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from pyrograph.circuits.blocks import Blocks
 from pyrograph.circuits.circuit import Circuit
+from pyrograph.circuits.clamped import clamped_state
 from pyrograph.circuits.elimination import EliminationTree, balanced_tree, neighborhoods
 from pyrograph.circuits.options import number
 from pyrograph.circuits.tables import LogTables, read_evidence, read_tables
@@ -87,8 +88,9 @@ def compile_graph(
     tables = read_tables(graph, values).given(states)
     tree = _tree(graph, tables, states, order)
     _check_size(graph.nodes, tree, max_edges)
-    build = _Build(tables, tree, graph.nodes, max_edges, states)
-    return build.circuit().to(graph.device)
+    circuit = _Build(tables, tree, graph.nodes, max_edges, states).circuit().to(graph.device)
+    circuit.clamped_state = clamped_state(graph, values, states)
+    return circuit
 
 
 def compile_tables(tables: LogTables, names: Sequence[Any], max_edges: int = MAX_EDGES) -> Circuit:

@@ -17,7 +17,8 @@ from pyrograph.errors import InvalidCircuit
 
 
 def refuse_zeros(p: Circuit) -> None:
-    """Raise unless every state of a deterministic circuit is possible.
+    """Raise unless every state of a deterministic circuit is possible, and none only since torch's
+    distributions clamp probabilities.
 
     Raises:
         InvalidCircuit: naming a state that is not.
@@ -25,6 +26,8 @@ def refuse_zeros(p: Circuit) -> None:
     possible = (p.log_table.detach() > -np.inf).cpu().numpy()
     total = math.prod(card for card in p.cards if card)
     if _count(p, possible) == total:
+        if p.clamped_state is not None:
+            raise _zero_at(list(p.clamped_state), ", but for the eps that torch clamps it to")
         return
     state = []
     for v, card in enumerate(p.cards):
@@ -36,8 +39,12 @@ def refuse_zeros(p: Circuit) -> None:
                 possible = given
                 state.append(value)
                 break
-    raise InvalidCircuit(
-        f"the target is zero at the state {state}: its score p(next x) / p(x) does not exist "
+    raise _zero_at(state)
+
+
+def _zero_at(state: list[int], how: str = "") -> InvalidCircuit:
+    return InvalidCircuit(
+        f"the target is zero at the state {state}{how}: its score p(next x) / p(x) does not exist "
         "there, and a Stein discrepancy would call other distributions equal to it. Soften the "
         "zeros (mix their factor with a small constant), or sum out the variable that is a "
         "function of others"

@@ -65,8 +65,9 @@ def kdsd(q: Circuit, p: Circuit, kernel: Kernel | None = None) -> Tensor:
         ``[]``.
 
     Raises:
-        InvalidCircuit: p is not deterministic, or has a state of probability zero; the text names
-            it and what to do.
+        InvalidCircuit: p is not deterministic, or has a state of probability zero (also where
+            torch's distributions put eps in its place, see ``Circuit.clamped_state``); the text
+            names it and what to do.
         IncompatibleCircuits: no vtree fits both.
         ZeroMass: q is zero everywhere.
         OptionError: the circuits have other dtypes, or are none.

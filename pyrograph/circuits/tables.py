@@ -75,8 +75,7 @@ def read_tables(graph: FactorGraph, values: Mapping[int, Tensor] | None = None) 
     scopes: list[tuple[int, ...]] = []
     tables: list[np.ndarray] = []
     for group in graph.factors:
-        group = group if group.is_discrete else _GroupAt.values_of(group, values)
-        logs = table_of(graph, group, MAX_ENTRIES).detach().double().cpu()
+        logs = table_of(graph, group_at(group, values), MAX_ENTRIES).detach().double().cpu()
         scopes += map(tuple, group.scope.tolist())
         tables += list(logs.numpy())
     return LogTables(tuple(cards), scopes, tables, constant)
@@ -88,22 +87,24 @@ class _GroupAt(FactorGroup):
 
     held: Sequence[Tensor | None] = ()
 
-    @staticmethod
-    def values_of(group: FactorGroup, values: Mapping[int, Tensor]) -> _GroupAt:
-        """The slots of sites without a list of states at the values of the factors' nodes."""
-        slots, held = list(group.slots), []
-        for k, site in enumerate(group.slots):
-            held.append(None)
-            if site.enumeration is None:
-                rows = [values[v] for v in group.scope[:, k].tolist()]
-                held[k] = torch.stack(rows).to(group.scope.device)
-                slots[k] = replace(site, enumeration=held[k][:1])  # one state, whichever
-        parts = group.name, group.statements, group.scope, group.index, tuple(slots)
-        return _GroupAt(*parts, lambda: group.program, held=held)
-
     def log_prob(self, values: Sequence[Tensor]) -> Tensor:
         pairs = zip(values, self.held, strict=True)
         return super().log_prob([x if at is None else at.expand_as(x) for x, at in pairs])
+
+
+def group_at(group: FactorGroup, values: Mapping[int, Tensor]) -> FactorGroup:
+    """A group whose sites without a list of states are held at the values of the factors' nodes."""
+    if group.is_discrete:
+        return group
+    slots, held = list(group.slots), []
+    for k, site in enumerate(group.slots):
+        held.append(None)
+        if site.enumeration is None:
+            rows = [values[v] for v in group.scope[:, k].tolist()]
+            held[k] = torch.stack(rows).to(group.scope.device)
+            slots[k] = replace(site, enumeration=held[k][:1])  # one state, whichever
+    parts = group.name, group.statements, group.scope, group.index, tuple(slots)
+    return _GroupAt(*parts, lambda: group.program, held=held)
 
 
 def _not_listed(site: Site) -> str:

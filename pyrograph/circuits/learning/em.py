@@ -78,6 +78,7 @@ def fit_parameters(
     weight = torch.as_tensor(row_weights(weights, len(points)), device=device)
     with torch.no_grad():
         fitted = circuit.normalized()  # new parameters; its layers serve all steps
+        fitted.clamped_state = None  # which is of the program's
         shares = _even(fitted) if prior is None else _following(prior, circuit)
         pseudo = _Pseudo.of(fitted, smoothing, *shares)
     narrowest = _narrowest(fitted, points[weight > 0])

@@ -27,14 +27,10 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import Distribution, utils
 
+from pyrograph.circuits.clamped import GAIN, is_log_eps
 from pyrograph.errors import StructureError, UnsupportedFactor
 from pyrograph.graph import FactorGraph
 from pyrograph.infer.dpvi.network import EXCLUDED, Network
-
-#: Gain of a log value that is no rounding: log 2, also where a statement is scaled down.
-GAIN = 1e-3
-#: Relative to log eps: what it may be off by, which is its last digit in single precision.
-ROUNDING = 1e-7
 
 
 class _KeptLogits(Messenger):
@@ -52,7 +48,7 @@ class _KeptLogits(Messenger):
 
     def _double(self, fn: Distribution, logits: Tensor) -> None:
         with torch._C._DisableTorchDispatch():  # a look at numbers, which is not the program's
-            at_eps = _is_log_eps(logits)
+            at_eps = is_log_eps(logits)
             if not bool(at_eps.any()):
                 return
         self.original.append((fn, logits))
@@ -70,15 +66,6 @@ def _parts(fn: object) -> Iterator[Distribution]:
         yield fn
         for part in vars(fn).values():
             yield from _parts(part)
-
-
-def _is_log_eps(logits: Tensor) -> Tensor:
-    """Whether they are the log odds of eps or of 1 - eps, in either precision."""
-    found = torch.zeros_like(logits, dtype=torch.bool)
-    for dtype in (torch.float32, torch.float64):
-        log_eps = math.log(torch.finfo(dtype).eps)
-        found |= (logits.abs() + log_eps).abs() <= -ROUNDING * log_eps
-    return found
 
 
 @contextmanager
