@@ -35,11 +35,12 @@ class CheckedDensity:
         """log f at ``[N, D, E, r]``, zeros as :data:`NOTHING`.
 
         Raises:
-            NonFiniteDensity: NaN, naming the factor.
+            NonFiniteDensity: NaN or plus infinity, naming the factor.
         """
         size = max(1, CHUNK // max(1, u[0].numel() * sum(self.local.read_widths)))
         value = torch.cat([self.local(part) for part in u.split(size)])
-        if bool(value.detach().sum().isnan()):
+        total = value.detach().sum()
+        if bool(total.isnan() | (total == torch.inf)):  # a sum of large numbers may overflow too
             bad = (value.isnan() | (value == torch.inf)).flatten(0, 1).any(0)
             if bool(bad.any()):
                 e = int(bad.nonzero()[0])

@@ -90,6 +90,7 @@ class MessagePassing(Engine):
         UnsupportedSite: a discrete site has infinitely many states.
         OptionError: an option is unknown or out of range, or alpha <= 0 meets a zero.
         ZeroMass: hard constraints leave nothing.
+        NonFiniteDensity: a log density is NaN or plus infinity somewhere.
         InferenceError: no factor reads a continuous node: it is masked out.
     """
 

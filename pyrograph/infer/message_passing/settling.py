@@ -155,8 +155,10 @@ class Settling:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        if self.automatic and "level" in state:
-            self.automatic.restore(state)
+        if self.automatic is not None:
+            self.automatic = AutomaticDamping(self.climbs)
+            if "level" in state:  # not where damping was fixed
+                self.automatic.restore(state)
         self.forget_leaps()
         if self.leaps and state.get("acceleration"):
             self.leaps.restore(state["acceleration"], self.graph.constant)

@@ -14,6 +14,7 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.errors import ConvergenceWarning, NonFiniteDensity, ZeroMass
+from pyrograph.infer.message_passing.checked import CheckedDensity
 
 from .reference import dense, plain_ep
 
@@ -315,6 +316,29 @@ def test_a_density_that_is_nan_somewhere_names_the_factor(preset):
         warnings.simplefilter("ignore", ConvergenceWarning)
         with pytest.raises(NonFiniteDensity, match='"f"'):
             fit(single(dist.Normal(0.0, 1.0), lambda x: torch.log(x)), infer=preset, num_steps=5)
+
+
+@pytest.mark.parametrize("preset", [pg.EP, pg.PowerEP, pg.VMP])
+def test_a_density_that_is_plus_infinity_somewhere_names_the_factor(preset):
+    def far_out(x):
+        return torch.where(x > 4, torch.inf, -x.abs())
+
+    def pair():
+        x, y = (pyro.sample(name, dist.Normal(0.0, 1.0)) for name in "xy")
+        pyro.factor("f", far_out(x * y))
+
+    for program in (single(dist.Normal(0.0, 1.0), far_out), pair):
+        with pytest.raises(NonFiniteDensity, match='"f".* plus infinity'):
+            fit(program, infer=preset, num_steps=5)
+
+
+def test_finite_log_densities_whose_sum_overflows_are_taken_as_they_are():
+    def local(u):
+        return 1e308 * u[..., 0]
+
+    local.read_widths = [1]
+    u = torch.linspace(0.5, 1.0, 20)[:, None, None, None]
+    assert torch.equal(CheckedDensity(local)(u), 1e308 * u[..., 0])
 
 
 def test_a_hard_constraint_on_one_node_is_integrated():
