@@ -205,16 +205,35 @@ def test_a_saved_run_goes_on_bit_for_bit(engine, options):
         assert torch.equal(p, q)
 
 
-def test_raised_damping_is_part_of_the_state():
+def frustrated():
+    """Four nodes of which every two want to differ."""
     sign = torch.tensor([[1.5, -1.5], [-1.5, 1.5]])
     scopes = [(0, 1), (1, 2), (0, 2), (0, 3), (1, 3), (2, 3)]
     model = Tables((2,) * 4, tuple(scopes), (-sign,) * 6, plated=True)
-    tilt = Tables((2,) * 4, ((0,), *scopes), (torch.tensor([0.0, 0.3]), *model.tables))
+    return Tables((2,) * 4, ((0,), *scopes), (torch.tensor([0.0, 0.3]), *model.tables))
+
+
+def test_raised_damping_is_part_of_the_state():
+    tilt = frustrated()
     engines = [pg.BP(tilt, progress=False, tol=None, num_steps=n) for n in (140, 70, 140)]
     engines[0].run(), engines[1].run()
     engines[2].load_state_dict(engines[1].state_dict())
     engines[2].run()
     same(engines[0].state_dict(), engines[2].state_dict())
+
+
+def test_a_state_of_fixed_damping_goes_on_alike_in_a_new_engine_and_in_a_used_one():
+    tilt = frustrated()
+    fixed = pg.BP(tilt, progress=False, tol=None, damping=0.5, num_steps=3)
+    fixed.run()
+    new, used = (pg.BP(tilt, progress=False, tol=None).setup() for _ in range(2))
+    for _ in range(140):  # damping is raised
+        used.step()
+    for engine in (new, used):
+        engine.load_state_dict(fixed.state_dict())
+        for _ in range(5):
+            engine.step()
+    same(new.state_dict(), used.state_dict())
 
 
 def test_a_state_before_the_first_step_can_be_gone_back_to():
