@@ -16,6 +16,7 @@ Source: the implicit function theorem; Bai, Kolter & Koltun (2019) for its use w
 from __future__ import annotations
 
 import warnings
+from copy import copy
 
 import numpy as np
 import torch
@@ -40,8 +41,8 @@ def attached(network: Network, messages: list[list[Message]]) -> list[list[Messa
         current = _unflat(flat, start)
         beliefs = network.beliefs_of(current)
         return _flat(
-            [
-                block.update(sent, beliefs)[0]
+            [  # of copies: updates move grids, and this is no step of the run
+                copy(block).update(sent, beliefs)[0]
                 for block, sent in zip(network.blocks, current, strict=True)
             ]
         )

@@ -82,6 +82,26 @@ def test_looking_at_the_evidence_does_not_change_the_run():
     assert all(torch.equal(a, b) for a, b in zip(numbers(one), numbers(other), strict=True))
 
 
+@pytest.mark.parametrize("infer", [pg.EP, pg.PowerEP, pg.VMP])
+def test_a_posterior_that_differentiates_does_not_change_the_run(infer):
+    def model(scale):
+        w = pyro.sample("w", dist.Normal(0.0, scale))
+        b = pyro.sample("b", dist.Normal(0.0, 1.0))
+        t = torch.linspace(-2, 2, 4)
+        with pyro.plate("n", 4):
+            y = torch.tensor([1.0, 0.0, 0.0, 1.0])
+            pyro.sample("y", dist.Bernoulli(logits=3 * w * t + b), obs=y)
+        pyro.sample("c", dist.StudentT(3.0, w * b, 0.1), obs=torch.tensor(1.0))
+
+    scale = torch.tensor(1.0, requires_grad=True)
+    one, other = (infer(model, progress=False, tol=None).setup(scale) for _ in range(2))
+    for _ in range(5):
+        one.step()
+        other.step()
+        _ = other.posterior()
+    assert all(torch.equal(a, b) for a, b in zip(numbers(one), numbers(other), strict=True))
+
+
 @pytest.fixture
 def fitted():
     return engine(pg.PowerEP, 40).run(Y)
