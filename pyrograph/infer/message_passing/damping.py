@@ -39,9 +39,9 @@ class AutomaticDamping:
     def observe(self, residual: float) -> bool:
         """Take note of a step's residual; whether damping was raised because it runs away, by more
         than the beliefs' own widths."""
-        self._residuals.append(residual)
+        self._residuals = [*self._residuals, residual]
         grows = residual > GROWTH * min(self._residuals)
-        if grows and len(self._residuals) > PATIENCE and self.is_raised():
+        if grows and len(self._residuals) > PATIENCE and self.raise_level():
             return residual > 1
         if len(self._residuals) < 2 * WINDOW:
             return False
@@ -51,19 +51,19 @@ class AutomaticDamping:
             return False
         if self.climbs and all(b < a for a, b in pairwise(last)):
             return False
-        self._residuals.clear()
-        self.is_exhausted = not self.is_raised()
+        self._residuals = []
+        self.is_exhausted = not self.raise_level()
         return False
 
     def forget(self) -> None:
         """What follows is another iteration: its residuals say nothing of the ones before."""
-        self._residuals.clear()
+        self._residuals = []
 
-    def is_raised(self) -> bool:
+    def raise_level(self) -> bool:
         """Go to the next level; False if there is none."""
         if self.level + 1 == len(LEVELS):
             return False
-        self._residuals.clear()
+        self._residuals = []
         self.level += 1
         return True
 

@@ -90,7 +90,9 @@ class DoubleLoop:
         Args:
             tol: change of a log message that a fixed point may have left.
         """
-        tangent = list(self.beliefs)  # the updates replace entries
+        tangent = self.beliefs
+        # the updates replace entries, and a step may be undone
+        self.beliefs, self.sent = list(self.beliefs), [list(sent) for sent in self.sent]
         for _ in range(INNER_SWEEPS):
             for nodes in self.colours:
                 self._update(nodes, tangent)

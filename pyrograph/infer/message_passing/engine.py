@@ -44,6 +44,7 @@ from pyrograph.infer.message_passing.results import beliefs_of_graph
 from pyrograph.infer.message_passing.settling import Settling
 from pyrograph.infer.message_passing.sweep import SCHEDULES, Sweep, gap, is_lost, node_colours
 from pyrograph.infer.message_passing.tree import applies, exact_messages
+from pyrograph.infer.message_passing.undone import undone_on_error
 from pyrograph.infer.message_passing.unheld import refuse_improper, refuse_masked_out
 from pyrograph.infer.options import count, fraction
 from pyrograph.infer.requires import FiniteOrContinuous
@@ -183,21 +184,29 @@ class MessagePassing(Engine):
 
     # ------------------------------------------------------------------ a sweep
     def advance(self) -> dict[str, Tensor]:
-        before = self.messages, self.beliefs
-        try:
-            return self._advance()
-        except (InferenceError, torch.linalg.LinAlgError) as error:
-            self.messages, self.beliefs = before
-            start = self._settling.start_after_error() if self.num_done else None
-            if start is not None:
-                self._settle(start, self.network.beliefs_of(start))
-                return self.advance()
-            if isinstance(error, torch.linalg.LinAlgError):
-                raise InferenceError(NO_COVARIANCE) from error
-            raise
-        except Exception:
-            self.messages, self.beliefs = before
-            raise
+        with undone_on_error(self._parts):
+            while True:
+                try:
+                    return self._advance()
+                except (InferenceError, torch.linalg.LinAlgError) as error:
+                    start = self._settling.start_after_error() if self.num_done else None
+                    if start is not None:
+                        self._settle(start, self.network.beliefs_of(start))
+                    elif isinstance(error, torch.linalg.LinAlgError):
+                        raise InferenceError(NO_COVARIANCE) from error
+                    else:
+                        raise
+
+    @property
+    def _parts(self) -> list[object]:
+        """All that a step changes."""
+        settling = self._settling
+        parts = [self, settling, settling.automatic, settling.milder, settling.leaps]
+        parts.append(self._double_loop)
+        for block in self.network.blocks:
+            if isinstance(block, QuadratureFactors):
+                parts += [block, block.tilted]
+        return [part for part in parts if part is not None]
 
     def _advance(self) -> dict[str, Tensor]:
         with torch.no_grad():
@@ -369,13 +378,14 @@ class MessagePassing(Engine):
         return kept
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.messages = loaded_messages(self.network, self.messages, state["messages"])
-        self._settling.restore(state["automatic"])
-        evidence = state["evidence"].to(self.graph.constant)
-        self._log_evidence = None if bool(evidence.isnan()) else evidence
-        self._double_loop = None
-        if state["double_loop"]:
-            self._double_loop = DoubleLoop(self.network, node_colours(self.graph))
-            self._double_loop.restore(state["double_loop"])
-        with torch.no_grad():
-            self.beliefs = self.network.beliefs_of(self.messages)
+        with undone_on_error(self._parts):
+            self.messages = loaded_messages(self.network, self.messages, state["messages"])
+            self._settling.restore(state["automatic"])
+            evidence = state["evidence"].to(self.graph.constant)
+            self._log_evidence = None if bool(evidence.isnan()) else evidence
+            self._double_loop = None
+            if state["double_loop"]:
+                self._double_loop = DoubleLoop(self.network, node_colours(self.graph))
+                self._double_loop.restore(state["double_loop"])
+            with torch.no_grad():
+                self.beliefs = self.network.beliefs_of(self.messages)

@@ -65,6 +65,7 @@ class MilderAlphas:
         """
         if self._is_fixed:
             return False
+        self._waits, self._level = dict(self._waits), dict(self._level)  # a step may be undone
         lowered, wait = False, eta if float(sweep.moved) < REST else UNREST * eta
         for k in self._blocks:
             skipped = sweep.skipped[k]

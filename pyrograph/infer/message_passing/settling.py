@@ -111,7 +111,7 @@ class Settling:
         messages = self._mode()
         if messages is not None:
             return messages
-        has_more = self.automatic.value != self._began_with or self.automatic.is_raised()
+        has_more = self.automatic.value != self._began_with or self.automatic.raise_level()
         return self._first(True) if has_more else None
 
     @torch.no_grad()

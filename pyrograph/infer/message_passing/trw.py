@@ -39,6 +39,7 @@ from pyrograph.infer.message_passing.spanning_trees import (
     heaviest_tree,
     uniform_appearance,
 )
+from pyrograph.infer.message_passing.undone import undone_on_error
 from pyrograph.infer.options import count
 from pyrograph.posterior.posterior import EvidenceKind
 
@@ -164,12 +165,12 @@ class TRW(BP):
         return self.mu[self._position[group.index.cpu()].to(self.mu.device)].reciprocal()
 
     # ------------------------------------------------------------------ the best trees
-    def advance(self) -> dict[str, Tensor]:
+    def _advance(self) -> dict[str, Tensor]:
         # before the sweep: its residual is then that of the mixture which the run stands at
         residual = self._history.get("residual", [math.inf])[-1]
         if residual <= max(self.tol or 0.0, SETTLED) and not self._is_optimal:
             self._mix_in_a_tree()
-        return super().advance()
+        return super()._advance()
 
     @property
     def _is_optimal(self) -> bool:
@@ -242,9 +243,10 @@ class TRW(BP):
         return {**super().carried(), "mu": self.mu.clone(), "trees": self._trees_mixed}
 
     def restore(self, state) -> None:
-        self.mu, self._trees_mixed = state["mu"].to(self.mu), int(state["trees"])
-        self._rebuild()
-        super().restore(state)
+        with undone_on_error(self._parts):
+            self.mu, self._trees_mixed = state["mu"].to(self.mu), int(state["trees"])
+            self._rebuild()
+            super().restore(state)
 
 
 def _appearance_option(value: str | Tensor) -> str | Tensor:

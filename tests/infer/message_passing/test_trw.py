@@ -1,6 +1,7 @@
 """Tree-reweighted belief propagation. Truth: enumeration, the matrix-tree theorem by listing all
 trees, and the convex program solved by scipy."""
 
+import contextlib
 import itertools
 
 import networkx as nx
@@ -332,6 +333,26 @@ def test_a_run_with_optimised_trees_goes_on_from_its_state():
     again = second.run()
     assert_close(again.log_evidence, whole.log_evidence, rtol=0, atol=0)
     assert len(again.history["residual"]) == len(whole.history["residual"])
+
+
+def test_a_tree_that_comes_in_before_a_step_that_fails_goes_out_again(monkeypatch):
+    options = {"edge_appearance": "optimize", "num_trees": 3, "progress": False}
+    whole, broken = (pg.TRW(model("K4", seed=1), **options).setup() for _ in range(2))
+    whole.run()
+    advance, calls = trw.MessagePassing._advance, itertools.count()
+
+    def failing_at_first(self):
+        if next(calls) % 2 == 0:
+            raise RuntimeError("out of memory")
+        return advance(self)
+
+    monkeypatch.setattr(trw.MessagePassing, "_advance", failing_at_first)
+    while not broken.converged and broken.num_done < whole.num_done:
+        with contextlib.suppress(RuntimeError):
+            broken.step()
+    assert broken.converged and broken.num_done == whole.num_done
+    assert torch.equal(broken.mu, whole.mu)
+    assert torch.equal(broken.log_evidence, whole.log_evidence)
 
 
 def test_without_pairs_the_best_trees_are_found_and_the_bound_is_the_evidence():

@@ -11,7 +11,7 @@ from pyro.optim import Adam
 from torch.testing import assert_close
 
 import pyrograph as pg
-from pyrograph.errors import InferenceError
+from pyrograph.errors import InferenceError, ShapeMismatch
 from pyrograph.posterior.belief_guide import BeliefGuide
 
 
@@ -49,6 +49,11 @@ def numbers(e):
     ]
 
 
+def same_run(one, other):
+    assert all(torch.equal(a, b) for a, b in zip(numbers(one), numbers(other), strict=True))
+    assert torch.equal(one.history["objective"], other.history["objective"])
+
+
 @pytest.mark.parametrize("preset", [pg.VMP, pg.PowerEP], ids=["VMP", "PowerEP"])
 def test_stepping_on_from_a_state_is_bit_for_bit_the_unbroken_run(preset):
     one, half, rest = (engine(preset, 20).setup(Y) for _ in range(3))
@@ -59,8 +64,7 @@ def test_stepping_on_from_a_state_is_bit_for_bit_the_unbroken_run(preset):
         rest.step()
     for _ in range(7):
         one.step()
-    assert all(torch.equal(a, b) for a, b in zip(numbers(one), numbers(rest), strict=True))
-    assert torch.equal(one.history["objective"], rest.history["objective"])
+    same_run(one, rest)
 
 
 @pytest.mark.parametrize("preset", [pg.VMP, pg.PowerEP])
@@ -100,6 +104,55 @@ def test_a_posterior_that_differentiates_does_not_change_the_run(infer):
         other.step()
         _ = other.posterior()
     assert all(torch.equal(a, b) for a, b in zip(numbers(one), numbers(other), strict=True))
+
+
+def robust_pair():
+    """Two blocks, and grids that move for some steps."""
+    w = pyro.sample("w", dist.Normal(0.0, 1.0))
+    b = pyro.sample("b", dist.Normal(0.0, 1.0))
+    with pyro.plate("n", 3):
+        y = torch.tensor([1.0, 0.0, 1.0])
+        pyro.sample("y", dist.Bernoulli(logits=3 * w + b), obs=y)
+    pyro.sample("c", dist.StudentT(3.0, w * b, 0.1), obs=torch.tensor(1.0))
+
+
+@pytest.mark.parametrize("schedule", ["parallel", "sequential"])
+@pytest.mark.parametrize("where", ["update", "log_ratio"])
+def test_a_run_goes_on_after_a_step_that_failed_as_if_it_had_not_been(schedule, where):
+    options = {"schedule": schedule, "progress": False, "tol": None}
+    one, other = (pg.EP(robust_pair, **options).setup() for _ in range(2))
+
+    def fail(*_):
+        raise RuntimeError("out of memory")
+
+    last = other.network.blocks[-1]
+    for k in range(13):
+        one.step()
+        if k in (2, 10):  # the evidence is looked at in the latter
+            setattr(last, where, fail)
+            if where == "update" or k == 10:
+                with pytest.raises(RuntimeError, match="memory"):
+                    other.step()
+            delattr(last, where)
+        other.step()
+    same_run(one, other)
+
+
+@pytest.mark.parametrize("infer", [pg.EP, pg.PowerEP])
+def test_a_state_that_cannot_be_loaded_leaves_the_run_where_it_was(infer):
+    one, other, later = (infer(robust_pair, progress=False, tol=None).setup() for _ in range(3))
+    for _ in range(6):
+        later.step()
+    for _ in range(2):
+        one.step()
+        other.step()
+    damaged = {**later.state_dict(), "double_loop": {"num_done": torch.zeros(())}}
+    with pytest.raises(ShapeMismatch):
+        other.load_state_dict(damaged)
+    for _ in range(3):
+        one.step()
+        other.step()
+    same_run(one, other)
 
 
 @pytest.fixture
