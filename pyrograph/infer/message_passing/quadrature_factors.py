@@ -255,37 +255,32 @@ class QuadratureFactors:
         tilted = self.tilted(g, origin, self.grid, first)
         self.grid = tilted.grid
         log_mass = tilted.log_mass if of_u is None else tilted.log_mass + of_u.log_rest
-        out = list(messages)
+        joint_mass = log_mass + self._of_states(states)
+        share = (joint_mass - joint_mass.logsumexp(0)).exp()
+        expected = iter((share[..., None] * tilted.expected).sum(0).split(2, -1))
+        moves = []
+        for part, q in zip(self.parts, own, strict=True):
+            if isinstance(q, Conjugate):
+                found = q.project(next(expected))
+                usable = usable & found.is_proper
+            else:
+                there, around = self._node_moments(tilted, of_u, origin, q, part)
+                centre = (share[..., None] * there).sum(0)
+                off = there - centre
+                spread = around + off[..., :, None] * off[..., None, :]
+                found = Gaussian.from_moments(centre, (share[..., None, None] * spread).sum(0))
+                usable = usable & found.precision.isfinite().all(-1).all(-1)
+            moves.append(found - q)
+        out = list(messages)  # a factor sends all of them or none
+        for k, move in zip(self.local.continuous, moves, strict=True):
+            new = messages[k] + (1 / self.alpha) * move
+            out[k] = where(usable, self._plain(new), messages[k])
         for position, k in enumerate(self.local.discrete):
             value = self._per_state(log_mass + self._of_states(states, position), position)
             value = value - finite_peak(value)
             value = torch.where(value < NOTHING / 2, ZERO, value / self.alpha[:, None])
             out[k] = torch.where(usable[:, None], value.to(self.like), messages[k])
-        joint_mass = log_mass + self._of_states(states)
-        share = (joint_mass - joint_mass.logsumexp(0)).exp()
-        slots = zip(self.local.continuous, self.parts, own, strict=True)
-        expected = iter((share[..., None] * tilted.expected).sum(0).split(2, -1))
-        for k, part, q in slots:
-            if isinstance(q, Conjugate):
-                found = q.project(next(expected))
-                good = usable & found.is_proper
-                out[k] = self._moved(messages[k], found - q, good)
-                usable = good
-                continue
-            there, around = self._node_moments(tilted, of_u, origin, q, part)
-            centre = (share[..., None] * there).sum(0)
-            off = there - centre
-            spread = around + off[..., :, None] * off[..., None, :]
-            found = Gaussian.from_moments(centre, (share[..., None, None] * spread).sum(0))
-            good = usable & found.precision.isfinite().all(-1).all(-1)
-            out[k] = self._moved(messages[k], found - q, good)
-            usable = good
         return out, ~usable
-
-    def _moved(self, message: Natural, by: Natural, good: Tensor) -> Natural:
-        """Messages times what the projections make of the beliefs, as they are where not good."""
-        new = message + (1 / self.alpha) * by
-        return where(good, self._plain(new), message)
 
     def _plain(self, function: Natural) -> Natural:
         """In the dtype of messages."""

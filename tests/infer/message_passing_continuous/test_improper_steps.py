@@ -1,4 +1,6 @@
-"""Gaussian programs whose plain sweeps leave the proper beliefs. Truth: dense solutions."""
+"""Steps that leave the proper beliefs. Truth: dense solutions of Gaussian programs."""
+
+import itertools
 
 import pyro
 import pyro.distributions as dist
@@ -9,6 +11,7 @@ from torch.testing import assert_close
 import pyrograph as pg
 from pyrograph.datasets import crowd_prices
 from pyrograph.errors import InferenceError
+from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 
 
 def frustrated(n, coupling, kind, seed):
@@ -110,3 +113,40 @@ def test_the_remedy_names_what_the_run_does_not_do_yet():
             engine.run()
         assert all(text in engine.status for text in told)
         assert not any(text in engine.status for text in untold)
+
+
+@pytest.mark.parametrize("fails", [0, 1])
+def test_a_factor_with_one_slot_without_moments_sends_none_of_its_messages(fails, monkeypatch):
+    def model():
+        a = pyro.sample("a", dist.Normal(0.0, 1.0))
+        b = pyro.sample("b", dist.Normal(0.0, 1.0))
+        with pyro.plate("n", 3):
+            z = pyro.sample("z", dist.Bernoulli(0.4))
+            y = torch.tensor([0.7, -0.2, 1.1])
+            pyro.sample("y", dist.StudentT(3.0, a * b + z, 0.1), obs=y)
+
+    engine = pg.EP(model, progress=False).setup()
+    number, block = next(
+        (k, b) for k, b in enumerate(engine.network.blocks) if isinstance(b, QuadratureFactors)
+    )
+    moments, calls = block._node_moments, itertools.count()
+
+    def without_those_of_factor_1(*args):
+        mean, covariance = moments(*args)
+        if next(calls) == fails:
+            covariance = covariance.clone()
+            covariance[:, 1] = torch.nan
+        return mean, covariance
+
+    monkeypatch.setattr(block, "_node_moments", without_those_of_factor_1)
+    old = engine.messages[number]
+    new, skipped = block.update(old, engine.beliefs)
+    assert skipped.tolist() == [False, True, False]
+    for before, after in zip(old, new, strict=True):
+        parts = zip(*(numbers(m) for m in (before, after)), strict=True)
+        moved = torch.stack([(p != q).flatten(1).any(1) for p, q in parts]).any(0)
+        assert moved.tolist() == [True, False, True]
+
+
+def numbers(message):
+    return [message] if isinstance(message, torch.Tensor) else message.parameters().values()
