@@ -7,7 +7,8 @@
 
 alpha = 1 is belief propagation and expectation propagation, alpha = 0 (the limit) variational
 message passing, alpha = 1 / mu tree-reweighted belief propagation; the presets choose it. Messages
-live on the edges between factors and nodes; a step is one sweep over all of them, O(factors).
+live on the edges between factors and nodes; a step is one sweep over all of them, O(factors), with
+``schedule="sequential"`` times the colours of the Markov graph.
 
 Damping by eta = 1 - damping acts on the exponent eta / alpha, which carries alpha's sign: the
 other sign, which Minka's (17) allows, diverges for alpha < 0.
@@ -58,6 +59,10 @@ FEWEST_POINTS = 3
 
 class MessagePassing(Engine):
     """Alpha-divergence message passing on a factor graph.
+
+    The objective is the log evidence of the latest sweep at which it was evaluated: of every tenth
+    one, and of one that meets ``tol``. In between :meth:`step` and ``history["objective"]`` repeat
+    it; :attr:`log_evidence` is that of the messages as they stand.
 
     Args:
         model: a Pyro program of finite discrete and continuous latent sites. Discrete nodes carry
