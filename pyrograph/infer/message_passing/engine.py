@@ -43,7 +43,15 @@ from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 from pyrograph.infer.message_passing.results import beliefs_of_graph
 from pyrograph.infer.message_passing.settling import Settling
-from pyrograph.infer.message_passing.sweep import SCHEDULES, Sweep, gap, is_lost, node_colours
+from pyrograph.infer.message_passing.sweep import (
+    SCHEDULES,
+    Sweep,
+    Turns,
+    gap,
+    is_lost,
+    node_colours,
+    turns_by_colour,
+)
 from pyrograph.infer.message_passing.tree import applies, exact_messages
 from pyrograph.infer.message_passing.undone import undone_on_error
 from pyrograph.infer.message_passing.unheld import refuse_improper, refuse_masked_out
@@ -174,7 +182,7 @@ class MessagePassing(Engine):
             self.init is None,
             self.network.is_mean_field and self.schedule == "sequential",
         )
-        self._colours = node_colours(self.graph) if self.schedule == "sequential" else None
+        self._turns = self._turns_of_schedule()
         with torch.no_grad():
             self.messages = [block.start(self.network.families) for block in self.network.blocks]
         if self.init is not None:
@@ -186,6 +194,10 @@ class MessagePassing(Engine):
 
     def build(self) -> Network:
         return build(self.graph, self.alpha_of, self.num_points, self.family)
+
+    def _turns_of_schedule(self) -> Turns | None:
+        in_turn = self.schedule == "sequential"
+        return turns_by_colour(self.graph, self.network) if in_turn else None
 
     # ------------------------------------------------------------------ a sweep
     def advance(self) -> dict[str, Tensor]:
@@ -235,7 +247,7 @@ class MessagePassing(Engine):
             else:
                 before, eta = self.messages, 1 - self._settling.damping
                 is_residual = self.schedule == "residual"
-                sweep = Sweep(self.graph, self.network, eta, self._colours, is_residual)
+                sweep = Sweep(self.graph, self.network, eta, self._turns, is_residual)
                 found = sweep(before, self.beliefs)
                 self.messages, self.beliefs = found.messages, found.beliefs
                 residual, skipped = found.residual, found.num_skipped

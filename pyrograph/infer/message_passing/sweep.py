@@ -25,7 +25,7 @@ from pyrograph.infer.message_passing.messages import (
     largest,
     movement,
 )
-from pyrograph.infer.message_passing.network import Block, Network
+from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 
 SCHEDULES = ("parallel", "sequential", "residual")
@@ -67,11 +67,39 @@ class Swept:
         return torch.maximum(self.moved, self.num_skipped + float(self.is_cut))
 
 
+def _colour(graph: FactorGraph) -> Tensor:
+    """``[V]``: nodes of one colour share no factor."""
+    pointer, index = graph.neighbors
+    return colour(pointer.cpu(), index.cpu()).to(graph.device)
+
+
 def node_colours(graph: FactorGraph) -> list[Tensor]:
     """Masks ``[V]`` of nodes that share no factor."""
-    pointer, index = graph.neighbors
-    found = colour(pointer.cpu(), index.cpu()).to(graph.device)
+    found = _colour(graph)
     return [found == k for k in range(int(found.max()) + 1)]
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Which messages are sent one after the other.
+
+    Attributes:
+        count: of the turns; turn: by block and port, ``[E]`` the one of every message.
+    """
+
+    count: int
+    turn: list[list[Tensor]]
+
+
+def turns_by_colour(graph: FactorGraph, network: Network) -> Turns:
+    """Those into nodes of one colour at once."""
+    found = _colour(graph)
+    of_family = [found[family.nodes] for family in network.families]
+    turn = [
+        [of_family[f][rows] for f, rows in zip(block.families, block.rows, strict=True)]
+        for block in network.blocks
+    ]
+    return Turns(int(found.max()) + 1, turn)
 
 
 def gap(network: Network, messages: Messages, beliefs: list) -> Tensor:
@@ -103,14 +131,14 @@ class Sweep:
 
     Attributes:
         eta: share of the step to the new messages that is taken, 1 - damping.
-        colours: nodes whose messages are sent in turn; None for all at once.
+        turns: None for all messages at once.
         is_residual: whether only messages are sent that change much.
     """
 
     graph: FactorGraph
     network: Network
     eta: float
-    colours: list[Tensor] | None
+    turns: Turns | None
     is_residual: bool
 
     def __call__(self, messages: Messages, beliefs: list) -> Swept:
@@ -121,18 +149,18 @@ class Sweep:
             ZeroMass: messages leave a node no state.
         """
         parts = []
-        for nodes in self.colours or [None]:
-            part = self._send(messages, beliefs, nodes)
+        for turn in range(self.turns.count) if self.turns else [None]:
+            part = self._send(messages, beliefs, turn)
             messages, beliefs = part.messages, part.beliefs
             parts.append(part)
         moved = torch.stack([part.moved for part in parts]).amax()
         skipped = [_any(flags) for flags in zip(*(part.skipped for part in parts), strict=True)]
         return Swept(messages, beliefs, moved, any(part.is_cut for part in parts), skipped)
 
-    def _send(self, messages: Messages, beliefs: list, nodes: Tensor | None) -> Swept:
-        """New messages, into the chosen nodes or all."""
+    def _send(self, messages: Messages, beliefs: list, turn: int | None) -> Swept:
+        """New messages, those of a turn or all."""
         blocks = self.network.blocks
-        found, chosen, skipped = [], [], []
+        found, skipped = [], []
         for number, (block, old) in enumerate(zip(blocks, messages, strict=True)):
             new, flagged = block.update(old, beliefs)
             is_discrete = not any(isinstance(m, Natural) for m in old)
@@ -140,9 +168,11 @@ class Sweep:
                 raise_empty(self.graph, self.network, number, flagged)
             skipped.append(flagged)
             found.append(new)
-            chosen.append([self._chosen(block, port, nodes) for port in range(len(block.rows))])
+        chosen: list[list[Tensor | None]] = [[None] * len(old) for old in messages]
+        if turn is not None:
+            chosen = [[own == turn for own in ports] for ports in self.turns.turn]
         moves = [
-            changes(block, old, new, beliefs, by_factor=self.is_residual or nodes is not None)
+            changes(block, old, new, beliefs, by_factor=self.is_residual or turn is not None)
             for block, old, new in zip(blocks, messages, found, strict=True)
         ]
         largest_move = largest(moves, chosen, like=self.graph.constant.new_zeros(()))
@@ -186,13 +216,6 @@ class Sweep:
             'schedule="sequential", damping=0.9 or a smaller alpha (pg.PowerEP), or give the node '
             "a tighter prior."
         )
-
-    def _chosen(self, block: Block, port: int, nodes: Tensor | None) -> Tensor | None:
-        """Which of a port's messages go into the chosen nodes; None for all."""
-        if nodes is None:
-            return None
-        family = self.network.families[block.families[port]]
-        return nodes[family.nodes[block.rows[port]]]
 
 
 def _any(flags: tuple[Tensor | None, ...]) -> Tensor | None:

@@ -210,6 +210,7 @@ class TRW(BP):
     def _rebuild(self) -> None:
         """The network of these appearances, attached to the program's tensors."""
         self.network = MessagePassing.build(self)
+        self._turns = self._turns_of_schedule()
         self._settling.goes_on_with(self.network)
 
     # ------------------------------------------------------------------ evidence

@@ -328,7 +328,7 @@ def test_a_density_that_is_plus_infinity_somewhere_names_the_factor(preset):
         pyro.factor("f", far_out(x * y))
 
     for program in (single(dist.Normal(0.0, 1.0), far_out), pair):
-        with pytest.raises(NonFiniteDensity, match='"f".* plus infinity'):
+        with pytest.raises(NonFiniteDensity, match=r'"f".* plus infinity'):
             fit(program, infer=preset, num_steps=5)
 
 
