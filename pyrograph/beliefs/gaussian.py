@@ -61,7 +61,7 @@ class Gaussian(Natural):
         factor, info = torch.linalg.cholesky_ex(self.precision)
         return factor, info != 0
 
-    @property
+    @cached_property
     def is_proper(self) -> Tensor:
         """``[*batch]``: whether it can be normalised."""
         return ~self._cholesky[1] & self.precision.isfinite().all(-1).all(-1)

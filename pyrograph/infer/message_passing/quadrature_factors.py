@@ -197,17 +197,17 @@ class QuadratureFactors:
 
     # ------------------------------------------------------------------ alpha other than 0
     def _surroundings(
-        self, own: list[Natural], cavities: list[Natural]
+        self, own: list[Natural], cavities: list[Natural], flat: Tensor
     ) -> tuple[Surroundings, Tensor, Grid, Effective | None]:
         """What the cavities make, as a function of u - origin, the origin ``[D, E, r]``, where to
-        look first, and where u is not v itself what is known of v given u - origin."""
+        look first, and where u is not v itself what is known of v given u - origin.
+
+        Args:
+            flat: ``[E]``, see :meth:`_sorted`.
+        """
         points = _points(own)
         origin = self._effective_point(torch.cat(points, 1))
         around = _about(cavities, points)
-        if self._rest is None:
-            flat = ~torch.stack([c.is_proper for c in cavities]).all(0)
-        else:
-            _, flat = self._rest.sorted(cavities)
         narrower = [  # a gamma or beta cavity may reach very far
             q if isinstance(q, Conjugate) else where(flat, q, c)
             for c, q in zip(cavities, own, strict=True)
@@ -230,12 +230,13 @@ class QuadratureFactors:
         joint = self.local.joint
         return v.expand(self.local.num_states, *v.shape) if joint is None else apply(joint, v)
 
-    def _is_usable(self, cavities: list[Natural]) -> Tensor:
+    def _sorted(self, cavities: list[Natural]) -> tuple[Tensor, Tensor]:
         """``[E]`` whether all cavities are proper, or flat: then the factor has to hold the node,
-        and other nodes what it does not read."""
+        and other nodes what it does not read; and which of these have flat ones."""
         if self._rest is not None:
-            return self._rest.sorted(cavities)[0]
-        return torch.stack([c.is_nearly_proper for c in cavities]).all(0)
+            return self._rest.sorted(cavities)
+        usable = torch.stack([c.is_nearly_proper for c in cavities]).all(0)
+        return usable, usable & ~torch.stack([c.is_proper for c in cavities]).all(0)
 
     def _repaired(
         self, usable: Tensor, cavities: list[Natural], own: list[Natural]
@@ -248,10 +249,11 @@ class QuadratureFactors:
         if self.is_mean_field:
             return self._mean_field(messages, beliefs), None
         own, cavities, held = self._continuous(messages, beliefs)
-        usable = held & self._is_usable(cavities)
+        usable, flat = self._sorted(cavities)
+        usable = held & usable
         cavities = self._repaired(usable, cavities, own)
         _, states = self._discrete(messages, beliefs)
-        g, origin, first, of_u = self._surroundings(own, cavities)
+        g, origin, first, of_u = self._surroundings(own, cavities, usable & flat)
         tilted = self.tilted(g, origin, self.grid, first)
         self.grid = tilted.grid
         log_mass = tilted.log_mass if of_u is None else tilted.log_mass + of_u.log_rest
@@ -377,9 +379,10 @@ class QuadratureFactors:
                 ratio = ratio - m.about(point).log_value(q.mean - point)
                 ratio = ratio + 0.5 * (m.precision * q.covariance).sum((-1, -2))
             return ratio.to(self.like)
-        usable = held & self._is_usable(cavities)
+        usable, flat = self._sorted(cavities)
+        usable = held & usable
         cavities = self._repaired(usable, cavities, own)
-        g, origin, first, of_u = self._surroundings(own, cavities)
+        g, origin, first, of_u = self._surroundings(own, cavities, usable & flat)
         tilted = copy(self.tilted)(g, origin, self.grid, first)  # looks, and changes nothing
         log_mass = tilted.log_mass if of_u is None else tilted.log_mass + of_u.log_rest
         mass = log_mass + self._of_states(states)
@@ -410,8 +413,9 @@ class QuadratureFactors:
         own, cavities, _ = self._continuous(messages, beliefs)
         if self.is_mean_field:
             return self._plain(stacked([q.normal if isinstance(q, Conjugate) else q for q in own]))
-        cavities = self._repaired(self._is_usable(cavities), cavities, own)
-        g, origin, first, of_u = self._surroundings(own, cavities)
+        usable, flat = self._sorted(cavities)
+        cavities = self._repaired(usable, cavities, own)
+        g, origin, first, of_u = self._surroundings(own, cavities, usable & flat)
         tilted = copy(self.tilted)(g, origin, self.grid, first)  # looks, and changes nothing
         if of_u is None:
             return self._plain(Gaussian.from_moments(tilted.mean[0], tilted.covariance[0]))
