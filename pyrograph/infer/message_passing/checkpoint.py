@@ -39,6 +39,9 @@ def saved_messages(network: Network, messages: list[list[Message]]) -> dict[str,
             kept[f"{b}.grid.checked"] = torch.tensor(block.tilted.is_checked, device="cpu")
             kept[f"{b}.grid.due"] = torch.tensor(block.tilted.is_due, device="cpu")
             kept[f"{b}.grid.age"] = torch.tensor(block.tilted.age, device="cpu")
+            if block.tilted.poorer is not None:
+                kept[f"{b}.poorer.mean"] = block.tilted.poorer.mean.clone()
+                kept[f"{b}.poorer.root"] = block.tilted.poorer.root.clone()
             if block.tilted.coarse is not None:
                 kept[f"{b}.grid.coarse"] = block.tilted.coarse.clone()
             if block.tilted.boxes is not None:
@@ -98,10 +101,12 @@ def loaded_messages(
         if isinstance(block, QuadratureFactors):
             block.forget_grid()
             if f"{b}.grid.mean" in saved:
-                mean, root = (saved[f"{b}.grid.{part}"] for part in ("mean", "root"))
-                if mean.shape[-1] != block.tilted.dim:
+                grid = _grid(saved, f"{b}.grid", block.local.like)
+                if grid.mean.shape[-1] != block.tilted.dim:
                     continue  # laid over other numbers than today: the next one is found afresh
-                block.grid = Grid(mean.to(block.local.like), root.to(block.local.like))
+                block.grid = grid
+                if f"{b}.poorer.mean" in saved:
+                    block.tilted.poorer = _grid(saved, f"{b}.poorer", block.local.like)
                 block.tilted.is_rough = bool(saved[f"{b}.grid.rough"])
                 block.tilted.is_checked = bool(saved.get(f"{b}.grid.checked", False))
                 block.tilted.is_due = bool(saved.get(f"{b}.grid.due", False))
@@ -112,3 +117,7 @@ def loaded_messages(
                     parts = (saved[f"{b}.boxes.{name}"].to(block.local.like) for name in BOXES)
                     block.tilted.boxes = Boxes.of_tensors(*parts)
     return out
+
+
+def _grid(saved: Mapping[str, Tensor], name: str, like: Tensor) -> Grid:
+    return Grid(saved[f"{name}.mean"].to(like), saved[f"{name}.root"].to(like))

@@ -106,6 +106,8 @@ class TiltedMoments(MomentsOnPoints):
         #: ``[D, E]`` where points in the place of the few ones were too few the last time.
         self.coarse: Tensor | None = None
         self.boxes: Boxes | None = None
+        #: Laid over g, off the grid in use, and found to hold no more.
+        self.poorer: Grid | None = None
 
     def __call__(self, g: Surroundings, origin: Tensor, start: Grid | None, first: Grid) -> Tilted:
         """Moments of f^alpha g.
@@ -166,6 +168,8 @@ class TiltedMoments(MomentsOnPoints):
         apart = z.square().sum((-1, -2)) > APART
         if not bool(apart.any()):
             return start
+        if self.poorer is not None and self.poorer.is_near(first, AT_REST):
+            return start
         try:
             with torch.no_grad():
                 points = self._points
@@ -176,6 +180,7 @@ class TiltedMoments(MomentsOnPoints):
             return start
         has_more = there.log_mass > here.log_mass + (STEPS if self.is_rough else SCAN.mass)
         moved = (apart & has_more & (1 / there.squares > FEW_POINTS))[..., None]
+        self.poorer = None if bool(moved.any()) else first
         return Grid(
             torch.where(moved, first.mean, start.mean),
             torch.where(moved[..., None], first.root, start.root),

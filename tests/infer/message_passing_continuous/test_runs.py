@@ -67,6 +67,28 @@ def test_stepping_on_from_a_state_is_bit_for_bit_the_unbroken_run(preset):
     same_run(one, rest)
 
 
+def test_stepping_on_far_from_the_cavities_is_bit_for_bit_the_unbroken_run():
+    """There the grid of the last time is compared with one that is laid over the cavities."""
+
+    def counts():
+        x = pyro.sample("x0", dist.Normal(0.0, 1.0))
+        for t, count in enumerate((9.0, 30.0, 0.0, 8.0)):
+            x = pyro.sample(f"x{t + 1}", dist.Normal(x, 0.4))
+            pyro.sample(f"y{t}", dist.Poisson(x.exp()), obs=torch.tensor(count))
+
+    one, half, rest = (pg.EP(counts, progress=False, tol=None).setup() for _ in range(3))
+    for _ in range(9):
+        half.step()
+    assert any(key.endswith(".poorer.mean") for key in half.state_dict()["messages"])
+    rest.load_state_dict(through_a_file(half.state_dict()))
+    for _ in range(6):
+        rest.step()
+    for _ in range(15):
+        one.step()
+    same_run(one, rest)
+    assert one.state_dict()["messages"].keys() == rest.state_dict()["messages"].keys()
+
+
 @pytest.mark.parametrize("preset", [pg.VMP, pg.PowerEP])
 def test_running_on_from_a_finished_run_is_bit_for_bit_the_unbroken_run(preset):
     one, half, rest = engine(preset, 7), engine(preset, 4), engine(preset, 7)
