@@ -109,6 +109,21 @@ class FactorGroup:
             f" = {expected[k]}."
         )
 
+    def log_prob_of_states(self, codes: Sequence[Tensor]) -> Tensor:
+        """Log value of every factor where its discrete nodes are in these states; differentiable.
+
+        Args:
+            codes: ``[S]`` per slot, places in the slot's support.
+
+        Returns:
+            ``[S, E]``.
+        """
+        values = []
+        for site, code in zip(self.slots, codes, strict=True):
+            states = site.enumeration.to(code.device)[code].unsqueeze(1)
+            values.append(states.expand(-1, self.num_factors, *site.event_shape))
+        return self.log_prob(values)
+
     def table(self) -> Tensor:
         """All values of discrete factors.
 
@@ -130,10 +145,5 @@ class FactorGroup:
         rows = []
         chunk = max(1, TABLE_CHUNK // max(self.num_factors, 1))
         for flat in torch.arange(states, device=device).split(chunk):
-            values = []
-            for k, site in enumerate(self.slots):
-                code = torch.div(flat, math.prod(cards[k + 1 :]), rounding_mode="floor") % cards[k]
-                states_k = site.enumeration.to(device)[code]
-                values.append(states_k.unsqueeze(1).expand(-1, self.num_factors, *site.event_shape))
-            rows.append(self.log_prob(values))
+            rows.append(self.log_prob_of_states(torch.unravel_index(flat, cards)))
         return torch.cat(rows).t().reshape(self.num_factors, *cards)

@@ -114,7 +114,8 @@ class _Builder:
         locals_: list[Locals] = []
         for group in self.graph.factors:
             parity = parity_values(group) if group.is_discrete else None
-            apart = difference_values(group) if group.is_discrete else None
+            is_pair = group.is_discrete and parity is None
+            apart = difference_values(group) if is_pair else None
             if parity is not None:
                 self._read_values(group, parity.to(self.like), checks)
             elif apart is not None:
@@ -175,7 +176,12 @@ class _Builder:
 
     # ------------------------------------------------------------------ discrete
     def _read_values(self, group: FactorGroup, values: Tensor, out: list) -> None:
-        """Factors that need no tables: checks of parity, functions of a difference."""
+        """Factors that need no tables: checks of parity, functions of a difference.
+
+        Raises:
+            NonFiniteDensity: a value is NaN or plus infinity.
+        """
+        refuse_non_finite(self.graph, group, values)
         values = self._scaled(group, values)
         alpha = self._alpha_without_zeros(group, values)
         for index in _by_sign(alpha):
@@ -201,10 +207,8 @@ class _Builder:
         """Values ``[E, ...]`` with a largest one of 1; the scale goes to the constant.
 
         Raises:
-            NonFiniteDensity: a value is NaN or plus infinity.
             ZeroMass: a factor is zero everywhere.
         """
-        refuse_non_finite(self.graph, group, log_values)
         every = torch.arange(group.num_factors, device=log_values.device)
         return self._of_peak_one(group, every, log_values, "is zero")
 

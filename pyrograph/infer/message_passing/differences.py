@@ -135,17 +135,13 @@ class DifferenceFactors(SlotFactors):
         image = torch.fft.rfft(weight.double(), self._length).conj()
         return torch.fft.irfft(self._transform * image, self._length)[:, : self.num_states]
 
-    def _expected(self, prob: Tensor, slot: int) -> Tensor:
-        """``[E, c]``: sums of log f q towards a slot."""
+    def _expected(self, probs: list[Tensor], slot: int) -> Tensor:
+        prob = probs[1 - slot]
         if self._needs_graph(prob) or (self._shared is None and self._transform is None):
             return _towards(slot, _terms, self.log_value, prob)
         if self._shared is not None:
             return self._by_table(prob, slot)
         return states_apart(_towards(slot, self._transformed, prob).to(prob.dtype))
-
-    def _expectations(self, beliefs: list) -> list[Tensor]:
-        probs = [q.t().softmax(0).t() for q in self._own(beliefs)]
-        return [self._expected(prob, i) for i, prob in enumerate(reversed(probs))]
 
     def _log_mass(self, cavities: list[Tensor]) -> Tensor:
         found, scale = self._log_sums(cavities[1], 0)
@@ -237,7 +233,9 @@ def difference_values(group: FactorGroup) -> Tensor | None:
     zero = torch.zeros_like(state)
     first = torch.cat([zero, state[1:]]), torch.cat([state.flip(0), zero[1:]])
     each = max(1, READ_CHUNK // max(1, group.num_factors))
-    values = [_read(group, *part) for part in zip(*(s.split(each) for s in first), strict=True)]
+    values = [
+        group.log_prob_of_states(part) for part in zip(*(s.split(each) for s in first), strict=True)
+    ]
     value = torch.cat(values).t()
     with torch.no_grad():
         size = torch.where(value.isfinite(), value, 0.0).abs().amax(1)
@@ -249,20 +247,9 @@ def difference_values(group: FactorGroup) -> Tensor | None:
     return value
 
 
-def _read(group: FactorGroup, a: Tensor, b: Tensor) -> Tensor:
-    """Log values ``[S, E]`` of all factors at pairs of states."""
-    slots = [
-        site.enumeration.to(code.device)[code]
-        .unsqueeze(1)
-        .expand(-1, group.num_factors, *site.event_shape)
-        for site, code in zip(group.slots, (a, b), strict=True)
-    ]
-    return group.log_prob(slots)
-
-
 def _repeats(group: FactorGroup, a: Tensor, b: Tensor, expected: Tensor, slack: Tensor) -> bool:
     """Whether the factors' values ``[S, E]`` at these states, and their derivatives, are these."""
-    found = _read(group, a, b)
+    found = group.log_prob_of_states([a, b])
     with torch.no_grad():
         same = (found == expected) | ((found - expected).abs() <= slack)
         if not bool((same | (found.isnan() & expected.isnan())).all()):

@@ -164,13 +164,7 @@ def parity_values(group: FactorGroup) -> Tensor | None:
     first = [int((~odd).nonzero()[0]), int(odd.nonzero()[0])]
     values = None
     for part in torch.arange(len(states), device=device).split(256):
-        slots = [
-            site.enumeration.to(device)[states[part, s]]
-            .unsqueeze(1)
-            .expand(-1, group.num_factors, *site.event_shape)
-            for s, site in enumerate(group.slots)
-        ]
-        found = group.log_prob(slots)
+        found = group.log_prob_of_states(states[part].unbind(1))
         if values is None:
             if max(first) >= len(part):
                 return None

@@ -37,7 +37,7 @@ class SlotFactors(ABC):
 
     Args:
         log_value: ``[E, ...]`` what the factors are made of, minus infinity for a zero; fastest
-            laid out by :func:`.families.states_apart`.
+            laid out by :func:`.log_values.states_apart`.
         alpha: ``[E]``.
         rows: of each slot, ``[E]`` rows of its family.
         families: index of each slot's family.
@@ -80,8 +80,8 @@ class SlotFactors(ABC):
         """Log of sum_{x minus i} f^alpha prod_{j != i} n_j, ``[E, c_i]`` for every slot i."""
 
     @abstractmethod
-    def _expectations(self, beliefs: list) -> list[Tensor]:
-        """E_{q minus i} log f, ``[E, c_i]`` for every slot i."""
+    def _expected(self, probs: list[Tensor], i: int) -> Tensor:
+        """E_{q minus i} log f, ``[E, c_i]``, of every slot's probabilities."""
 
     @abstractmethod
     def _tilted(self, cavities: list[Tensor]) -> Tensor:
@@ -105,6 +105,9 @@ class SlotFactors(ABC):
     def _own(self, beliefs: list) -> list[Tensor]:
         return [rows_of(beliefs[f], r) for f, r in zip(self.families, self.rows, strict=True)]
 
+    def _probs(self, beliefs: list) -> list[Tensor]:
+        return [q.t().softmax(0).t() for q in self._own(beliefs)]
+
     def cavities(self, messages: list[Tensor], beliefs: list) -> list[Tensor]:
         """n_j, ``[E, c_j]`` log values; a state that the factor itself excludes stays out."""
         out = []
@@ -113,10 +116,12 @@ class SlotFactors(ABC):
             out.append(without(own, sent) if self.has_zeros else own - sent)
         return out
 
-    def update(self, messages: list[Tensor], beliefs: list) -> tuple[list[Tensor], Tensor]:
-        """New messages, normalised to a largest value of one, and which factors have no mass."""
+    def update(self, messages: list[Tensor], beliefs: list) -> tuple[list[Tensor], Tensor | None]:
+        """New messages, normalised to a largest value of one, and which factors have no mass; None
+        where none has zeros."""
         if self.is_mean_field:
-            found = self._expectations(beliefs)
+            probs = self._probs(beliefs)
+            found = [self._expected(probs, i) for i in range(self.arity)]
         else:
             found = self.bounded_sums(self.cavities(messages, beliefs))
         empty, out = torch.zeros_like(self.alpha, dtype=torch.bool), []
@@ -130,12 +135,13 @@ class SlotFactors(ABC):
 
     def log_ratio(self, messages: list[Tensor], beliefs: list) -> Tensor:
         """``[E]``: (1 / alpha) log E_q (f / prod_j m_j)^alpha, and its limit at alpha = 0."""
-        own = self._own(beliefs)
         if self.is_mean_field:
-            value = (self._expectations(beliefs)[0] * own[0].softmax(1)).sum(1)
-            for q, m in zip(own, messages, strict=True):
-                value = value - (q.softmax(1) * m).sum(1)
+            probs = self._probs(beliefs)
+            value = (self._expected(probs, 0) * probs[0]).sum(1)
+            for p, m in zip(probs, messages, strict=True):
+                value = value - (p * m).sum(1)
             return value
+        own = self._own(beliefs)
         mass = self._log_mass(self.cavities(messages, beliefs))
         return (mass - sum(q.logsumexp(1) for q in own)) / self.alpha
 

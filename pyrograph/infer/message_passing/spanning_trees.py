@@ -67,9 +67,8 @@ def _resistances(a: np.ndarray, b: np.ndarray, diagonal: np.ndarray, width: int)
     blocks = [np.diag(diagonal[s : s + width]) for s in starts]
     beside = [np.zeros((len(blocks[k]), len(blocks[k + 1]))) for k in range(len(blocks) - 1)]
     row, column = a // width, b // width
-    for e in np.argsort(row, kind="stable"):
-        k, i, j = row[e], a[e] % width, b[e] % width
-        if column[e] == k:
+    for k, over, i, j in zip(row, column, a % width, b % width, strict=True):
+        if over == k:
             blocks[k][i, j] -= 1
             blocks[k][j, i] -= 1
         else:

@@ -124,7 +124,5 @@ class TableFactors(SlotFactors):
         total = (self._plain_sum(plain, 0) * plain[0]).sum(1).log()
         return total + self.peak + torch.cat(peaks, 1).sum(1)
 
-    def _expectations(self, beliefs: list) -> list[Tensor]:
-        probs = [q.t().softmax(0).t() for q in self._own(beliefs)]
-        table = self._few(self.log_table)
-        return [self._contract(table, probs, i) for i in range(self.arity)]
+    def _expected(self, probs: list[Tensor], i: int) -> Tensor:
+        return self._contract(self._few(self.log_table), probs, i)
