@@ -27,6 +27,7 @@ from torch import Tensor
 
 from pyrograph.beliefs import Gaussian, Natural
 from pyrograph.infer.message_passing.families import Continuous
+from pyrograph.infer.message_passing.messages import Messages, flattened, unflattened
 from pyrograph.infer.message_passing.network import Block, Network
 from pyrograph.infer.message_passing.quadratic import seen
 
@@ -38,8 +39,6 @@ DEPTH, NUMBERS = 20, 2**24
 GROWTH = 4.0
 #: Directions that are rounding, in units of the dtype's precision.
 RANK = 100.0
-
-Messages = list[list[Natural]]
 
 
 def applies_to(network: Network) -> bool:
@@ -97,8 +96,8 @@ class Acceleration:
             beliefs: of the families' nodes.
         """
         unit = _units(blocks, after, beliefs)
-        image = _numbers(after)
-        change = image - _numbers(before)
+        image = flattened(after)
+        change = image - flattened(before)
         depth = min(DEPTH, max(2, NUMBERS // len(image)))
         self._residuals = [*self._residuals[-depth:], change]
         self._images = [*self._images[-depth:], image]
@@ -114,7 +113,7 @@ class Acceleration:
         rank = RANK * torch.finfo(r.dtype).eps
         weight = torch.linalg.pinv(r, rtol=rank) @ (q.T @ (change * unit))
         moves = torch.stack(self._images).diff(dim=0)
-        return _in_form_of(after, image - (weight / size.squeeze(1)) @ moves)
+        return unflattened(image - (weight / size.squeeze(1)) @ moves, after)
 
     # ------------------------------------------------------------------ checkpoints
     def carried(self) -> dict[str, Any]:
@@ -129,26 +128,6 @@ class Acceleration:
         self._heights = [float(height) for height in state["heights"]]
         self._residuals = [value.to(like) for value in state["residuals"]]
         self._images = [value.to(like) for value in state["images"]]
-
-
-def _numbers(messages: Messages) -> Tensor:
-    """``[N]``: all natural parameters."""
-    every = [m.parameters().values() for sent in messages for m in sent]
-    return torch.cat([p.flatten() for parameters in every for p in parameters])
-
-
-def _in_form_of(messages: Messages, numbers: Tensor) -> Messages:
-    """Inverse of :func:`_numbers`."""
-    start, out = 0, []
-    for sent in messages:
-        out.append([])
-        for message in sent:
-            parts = []
-            for p in message.parameters().values():
-                parts.append(numbers[start : start + p.numel()].view_as(p))
-                start += p.numel()
-            out[-1].append(type(message)(*parts))
-    return out
 
 
 def _units(blocks: list[Block], messages: Messages, beliefs: list[Natural]) -> Tensor:

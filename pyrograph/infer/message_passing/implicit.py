@@ -23,24 +23,23 @@ import torch
 from scipy.sparse.linalg import LinearOperator, gmres
 from torch import Tensor
 
-from pyrograph.beliefs import Natural
 from pyrograph.errors import ConvergenceWarning
-from pyrograph.infer.message_passing.messages import Message
+from pyrograph.infer.message_passing.messages import Messages, flattened, unflattened
 from pyrograph.infer.message_passing.network import Network
 
 RELATIVE_TOLERANCE = 1e-10
 RESTART, MAX_RESTARTS = 50, 20
 
 
-def attached(network: Network, messages: list[list[Message]]) -> list[list[Message]]:
+def attached(network: Network, messages: Messages) -> Messages:
     """The same messages, of a fixed point, differentiable with respect to the tensors that the
     factors came from."""
     start = [[m.detach() for m in block] for block in messages]
 
     def sweep(flat: Tensor) -> Tensor:
-        current = _unflat(flat, start)
+        current = unflattened(flat, start)
         beliefs = network.beliefs_of(current)
-        return _flat(
+        return flattened(
             [  # of copies: updates move grids, and this is no step of the run
                 copy(block).update(sent, beliefs)[0]
                 for block, sent in zip(network.blocks, current, strict=True)
@@ -48,7 +47,7 @@ def attached(network: Network, messages: list[list[Message]]) -> list[list[Messa
         )
 
     with torch.enable_grad():
-        fixed = _flat(start)
+        fixed = flattened(start)
         once = sweep(fixed)
         if not once.requires_grad:
             return start
@@ -62,7 +61,7 @@ def attached(network: Network, messages: list[list[Message]]) -> list[list[Messa
     # the values of the fixed point itself, the derivative of one sweep
     result = torch.where(fixed.isinf(), fixed, fixed + (once - once.detach()))
     result.register_hook(backward)
-    return _unflat(result, start)
+    return unflattened(result, start)
 
 
 def refuse_second_derivatives(gradient: Tensor | None) -> None:
@@ -102,34 +101,3 @@ def _solve(image: Tensor, point: Tensor, gradient: Tensor) -> Tensor:
             stacklevel=2,
         )
     return torch.from_numpy(found).to(gradient)
-
-
-def _flat(messages: list[list[Message]]) -> Tensor:
-    parts = []
-    for message in (m for block in messages for m in block):
-        if isinstance(message, Natural):
-            parts += [value.flatten() for value in message.parameters().values()]
-        else:
-            parts.append(message.flatten())
-    return torch.cat(parts)
-
-
-def _unflat(flat: Tensor, like: list[list[Message]]) -> list[list[Message]]:
-    start = 0
-
-    def take(shape: torch.Size) -> Tensor:
-        nonlocal start
-        part = flat[start : start + shape.numel()].view(shape)
-        start += shape.numel()
-        return part
-
-    out = []
-    for block in like:
-        taken: list[Message] = []
-        for m in block:
-            if isinstance(m, Natural):
-                taken.append(type(m)(*(take(p.shape) for p in m.parameters().values())))
-            else:
-                taken.append(take(m.shape))
-        out.append(taken)
-    return out

@@ -21,6 +21,26 @@ Message = Tensor | Natural
 Messages = list[list[Message]]
 
 
+def flattened(messages: Messages) -> Tensor:
+    """``[N]``: all log values and natural parameters."""
+    return torch.cat([p.flatten() for sent in messages for m in sent for p in _parts(m)])
+
+
+def unflattened(numbers: Tensor, like: Messages) -> Messages:
+    """Inverse of :func:`flattened`, for messages of these shapes."""
+    taken = iter(numbers.split([p.numel() for sent in like for m in sent for p in _parts(m)]))
+
+    def take(message: Message) -> Message:
+        parts = [next(taken).view_as(p) for p in _parts(message)]
+        return type(message)(*parts) if isinstance(message, Natural) else parts[0]
+
+    return [[take(m) for m in sent] for sent in like]
+
+
+def _parts(message: Message) -> list[Tensor]:
+    return [*message.parameters().values()] if isinstance(message, Natural) else [message]
+
+
 def damped(old: Message, new: Message, step: float, chosen: Tensor | None) -> Message:
     """The share ``step`` of the way from old to new, in log values or natural parameters.
 
