@@ -21,6 +21,8 @@ from pyrograph.beliefs import Conjugate, Gaussian
 from pyrograph.errors import UnsupportedFactor, ZeroMass
 from pyrograph.graph import FactorGraph, FactorGroup
 from pyrograph.graph.checked import JACOBIAN, refuse_non_finite, table_of
+from pyrograph.graph.grouping import row_numbers
+from pyrograph.graph.kinds import by_kind
 from pyrograph.infer.message_passing.alphas import or_limit
 from pyrograph.infer.message_passing.binary import RANGE, BinaryFactors
 from pyrograph.infer.message_passing.conditional import quadratic_coordinates
@@ -81,21 +83,12 @@ class _Builder:
         self.like = graph.constant.detach().new_zeros(0)
         self.constant = graph.constant
         self.absorbed: list[tuple[FactorGroup, Tensor]] = []
-        device = graph.device
-        kinds: dict[tuple[str, int], list[int]] = {}
-        node = 0
-        for site in graph.sites.values():
-            size = site.cardinality if site.is_discrete else site.width
-            kind = kind_of_site[site.name], size
-            kinds.setdefault(kind, []).extend(range(node, node + site.num_nodes))
-            node += site.num_nodes
+        found, self.family, self.row = by_kind(
+            graph,
+            lambda s: (kind_of_site[s.name], s.cardinality if s.is_discrete else s.width),
+        )
         self.families: list[Family] = []
-        self.family = torch.zeros(node, dtype=torch.int64, device=device)
-        self.row = torch.zeros(node, dtype=torch.int64, device=device)
-        for (kind, size), members in kinds.items():
-            nodes = torch.tensor(members, device=device)
-            self.family[nodes] = len(self.families)
-            self.row[nodes] = torch.arange(len(nodes), device=device)
+        for (kind, size), nodes in found.items():
             if kind == "discrete":
                 base = states_apart(self.like.new_zeros(len(nodes), size))
                 self.families.append(Categorical(nodes, base))
@@ -302,7 +295,7 @@ class _Builder:
         which = self.family[group.scope]
         if bool((which == which[:1]).all()):
             return parts
-        labels = which.unique(dim=0, return_inverse=True)[1]
+        labels = row_numbers(which)
         return [part[labels[part] == k] for part in parts for k in labels[part].unique()]
 
     def _conjugates(self, group: FactorGroup, index: Tensor) -> bool:

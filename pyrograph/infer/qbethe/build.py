@@ -14,6 +14,8 @@ from pyrograph.errors import UnsupportedFactor
 from pyrograph.graph import FactorGraph, FactorGroup
 from pyrograph.graph.checked import table_of
 from pyrograph.graph.forest import is_forest
+from pyrograph.graph.grouping import row_numbers
+from pyrograph.graph.kinds import by_kind
 from pyrograph.infer.message_passing.reduction import LocalDensity
 from pyrograph.infer.message_passing.tables import MAX_ENTRIES
 from pyrograph.infer.qbethe.components import Kind, num_ties
@@ -91,25 +93,16 @@ def _continuous(scope: ScopeEntropies, kinds: list[Kind]) -> Tensor:
 
 
 def _kinds(graph: FactorGraph) -> tuple[list[Kind], Tensor, Tensor]:
-    found: dict[tuple[bool, int], list[int]] = {}
-    node = 0
-    for site in graph.sites.values():
-        size = site.cardinality if site.is_discrete else site.width
-        found.setdefault((site.is_discrete, size), []).extend(range(node, node + site.num_nodes))
-        node += site.num_nodes
-    kind = torch.zeros(node, dtype=torch.int64, device=graph.device)
-    row = torch.zeros_like(kind)
-    kinds = []
-    for (is_discrete, size), members in found.items():
-        nodes = torch.tensor(members, device=graph.device)
-        kind[nodes], row[nodes] = len(kinds), torch.arange(len(nodes), device=graph.device)
-        kinds.append(Kind(nodes, size, is_discrete))
+    nodes, kind, row = by_kind(
+        graph, lambda s: (s.is_discrete, s.cardinality if s.is_discrete else s.width)
+    )
+    kinds = [Kind(own, size, is_discrete) for (is_discrete, size), own in nodes.items()]
     return kinds, kind, row
 
 
 def _alike(kinds: Tensor) -> list[Tensor]:
     """Rows of ``[E, k]`` that agree, as index tensors."""
-    labels = kinds.unique(dim=0, return_inverse=True)[1]
+    labels = row_numbers(kinds)
     return [(labels == k).nonzero().squeeze(1) for k in labels.unique()]
 
 
@@ -130,7 +123,8 @@ def _scopes(
     for arity in sorted({graph.factors[n].arity for n in wide}):
         mine = [n for n in wide if graph.factors[n].arity == arity]
         every = torch.cat([graph.factors[n].scope for n in mine])
-        unique, inverse = every.unique(dim=0, return_inverse=True)
+        inverse = row_numbers(every)
+        unique = every.new_empty(int(inverse.max()) + 1, arity).index_copy_(0, inverse, every)
         name_of = torch.zeros(len(unique), dtype=torch.int64, device=unique.device)
         at = torch.zeros_like(name_of)
         names: list[str | None] = []
