@@ -124,6 +124,18 @@ def apply(matrix: Tensor, vector: Tensor) -> Tensor:
     return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
 
 
+def block_diagonal(blocks: list[Tensor]) -> Tensor:
+    """``[*batch, sum r, sum d]`` of ``[*batch, r, d]`` each."""
+    if len(blocks) == 1:
+        return blocks[0]
+    total, start, rows = sum(b.shape[-1] for b in blocks), 0, []
+    for block in blocks:
+        d = block.shape[-1]
+        rows.append(torch.nn.functional.pad(block, (start, total - start - d)))
+        start += d
+    return torch.cat(rows, -2)
+
+
 def inverse(matrix: Tensor) -> Tensor:
     """Of symmetric positive definite ``[*batch, d, d]``; NaN where it is not positive definite."""
     if matrix.shape[-1] == 1:

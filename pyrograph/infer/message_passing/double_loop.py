@@ -27,8 +27,8 @@ from torch import Tensor
 
 from pyrograph.infer.message_passing.binary import BinaryFactors
 from pyrograph.infer.message_passing.log_values import add_rows, rows_of, without
-from pyrograph.infer.message_passing.network import Network
-from pyrograph.infer.message_passing.newton import beliefs_of, fixed_point
+from pyrograph.infer.message_passing.network import Network, beliefs_of
+from pyrograph.infer.message_passing.newton import fixed_point
 from pyrograph.infer.message_passing.slots import SlotFactors
 from pyrograph.infer.message_passing.states import (
     as_slots,

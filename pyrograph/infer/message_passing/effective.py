@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.beliefs import Gaussian
-from pyrograph.beliefs.gaussian import apply, inverse
+from pyrograph.beliefs.gaussian import apply, block_diagonal, inverse
 from pyrograph.beliefs.natural import where
 from pyrograph.infer.message_passing.quadratic import stacked
 
@@ -118,7 +118,7 @@ def effective(rest: Rest, cavities: list[Gaussian], flat: Tensor) -> Effective:
     joint, rows = rest.joint, flat.nonzero().squeeze(1)
     if not len(rows):
         return _of_proper(joint, cavities)
-    found = _of_proper(joint, [where(flat, _unit(c), c) for c in cavities])
+    found = _of_proper(joint, [where(flat, standard_normal(c), c) for c in cavities])
     others = _of_flat(joint[:, rows], rest.basis[:, rows], stacked(cavities)[rows])
 
     def put(all_of_them: Tensor, some: Tensor) -> Tensor:
@@ -136,7 +136,7 @@ def effective(rest: Rest, cavities: list[Gaussian], flat: Tensor) -> Effective:
 
 def _of_proper(joint: Tensor, cavities: list[Gaussian]) -> Effective:
     mean = torch.cat([c.mean for c in cavities], 1)
-    around = stacked([Gaussian(c.covariance, c.mean) for c in cavities]).precision
+    around = block_diagonal([c.covariance for c in cavities])
     centre, taken = apply(joint, mean), joint @ around @ joint.mT
     g = Gaussian.from_moments(centre, taken)
     gain = around @ joint.mT @ g.precision
@@ -159,6 +159,7 @@ def _of_flat(joint: Tensor, rest: Tensor, whole: Gaussian) -> Effective:
     return Effective(g, inner.log_mass, start, gain, around, torch.zeros_like(g.precision))
 
 
-def _unit(like: Gaussian) -> Gaussian:
+def standard_normal(like: Gaussian) -> Gaussian:
+    """N(0, I) of the same batch."""
     eye = torch.eye(like.d, dtype=like.shift.dtype, device=like.shift.device)
     return Gaussian(eye.expand_as(like.precision), torch.zeros_like(like.shift))

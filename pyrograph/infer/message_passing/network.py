@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -84,13 +85,16 @@ class Network:
 
     def beliefs_of(self, messages: list[list]) -> list:
         """Beliefs of every family under messages, by block and port."""
-        incoming: list[list[tuple]] = [[] for _ in self.families]
-        for block, sent in zip(self.blocks, messages, strict=True):
-            for port, message in enumerate(sent):
-                part = (block.rows[port], message)
-                if isinstance(message, Natural):
-                    part = (*part, block.bases[port])
-                incoming[block.families[port]].append(part)
-        return [
-            family.beliefs(parts) for family, parts in zip(self.families, incoming, strict=True)
-        ]
+        return beliefs_of(self.families, self.blocks, messages)
+
+
+def beliefs_of(families: Sequence, blocks: Sequence, messages: list[list]) -> list:
+    """Beliefs of every family under messages, by block and port."""
+    incoming: list[list[tuple]] = [[] for _ in families]
+    for block, sent in zip(blocks, messages, strict=True):
+        for port, message in enumerate(sent):
+            part = (block.rows[port], message)
+            if isinstance(message, Natural):
+                part = (*part, block.bases[port])
+            incoming[block.families[port]].append(part)
+    return [family.beliefs(parts) for family, parts in zip(families, incoming, strict=True)]

@@ -29,6 +29,7 @@ from torch import Tensor
 from pyrograph.infer.message_passing.dead_states import that_stay_dead
 from pyrograph.infer.message_passing.families import Categorical
 from pyrograph.infer.message_passing.log_values import ZERO, is_zero, rows_of, without
+from pyrograph.infer.message_passing.network import beliefs_of
 from pyrograph.infer.message_passing.slots import SlotFactors
 
 MAX_STEPS = 80
@@ -98,17 +99,6 @@ def fixed_point(
             return None
         here = there
     return None
-
-
-def beliefs_of(
-    families: list[Categorical], blocks: list[SlotFactors], messages: Messages
-) -> list[Tensor]:
-    """``[V, c]`` log values per family."""
-    incoming: list[list[tuple[Tensor, Tensor]]] = [[] for _ in families]
-    for block, sent in zip(blocks, messages, strict=True):
-        for f, rows, m in zip(block.families, block.rows, sent, strict=True):
-            incoming[f].append((rows, m))
-    return [family.beliefs(parts) for family, parts in zip(families, incoming, strict=True)]
 
 
 class Root:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.beliefs import Gaussian
-from pyrograph.beliefs.gaussian import apply
+from pyrograph.beliefs.gaussian import apply, block_diagonal
 from pyrograph.beliefs.natural import where
 from pyrograph.infer.message_passing.families import Continuous
 
@@ -155,7 +155,7 @@ class QuadraticFactors:
             q = stacked(own)
             sent = [m.about(p) for m, p in zip(messages, points, strict=True)]
             gap = function - stacked(sent)
-            trace = (gap.precision * _block_covariance(own)).sum((1, 2))
+            trace = (gap.precision * block_diagonal([q.covariance for q in own])).sum((1, 2))
             return at_point + gap.log_value(q.mean - point) - 0.5 * trace
         cavities = [
             c.about(p) for c, p in zip(self.cavities(messages, beliefs), points, strict=True)
@@ -180,13 +180,8 @@ def stacked(parts: list[Gaussian]) -> Gaussian:
     """Product of functions of different variables, as one of all."""
     if len(parts) == 1:
         return parts[0]
-    shift = torch.cat([p.shift for p in parts], 1)
-    total = shift.shape[1]
-    rows, start = [], 0
-    for part in parts:
-        rows.append(torch.nn.functional.pad(part.precision, (start, total - start - part.d)))
-        start += part.d
-    return Gaussian(torch.cat(rows, 1), shift)
+    precision = block_diagonal([p.precision for p in parts])
+    return Gaussian(precision, torch.cat([p.shift for p in parts], 1))
 
 
 def lifted(function: Gaussian, bases: list[Tensor | None], widths: list[int]) -> Gaussian:
@@ -198,17 +193,12 @@ def lifted(function: Gaussian, bases: list[Tensor | None], widths: list[int]) ->
     """
     if all(basis is None for basis in bases):
         return function
-    down, start, total = [], 0, sum(widths)
-    for basis, d in zip(bases, widths, strict=True):
-        if basis is None:
-            eye = torch.eye(d, dtype=function.shift.dtype, device=function.shift.device)
-            basis = eye.expand(len(function.shift), d, d)
-        down.append(torch.nn.functional.pad(basis, (start, total - start - d)))
-        start += d
-    basis = torch.cat(down, 1)
+    like = function.shift
+    down = [
+        torch.eye(d, dtype=like.dtype, device=like.device).expand(len(like), d, d)
+        if basis is None
+        else basis
+        for basis, d in zip(bases, widths, strict=True)
+    ]
+    basis = block_diagonal(down)
     return Gaussian(basis.mT @ function.precision @ basis, apply(basis.mT, function.shift))
-
-
-def _block_covariance(parts: list[Gaussian]) -> Tensor:
-    blocks = [Gaussian(p.covariance, p.shift) for p in parts]
-    return stacked(blocks).precision

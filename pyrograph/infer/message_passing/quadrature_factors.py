@@ -29,12 +29,12 @@ import torch
 from torch import Tensor
 
 from pyrograph.beliefs import Conjugate, Gaussian, Natural
-from pyrograph.beliefs.gaussian import apply
+from pyrograph.beliefs.gaussian import apply, block_diagonal
 from pyrograph.beliefs.natural import where
 from pyrograph.errors import OptionError
 from pyrograph.infer.message_passing.checked import NOTHING
 from pyrograph.infer.message_passing.conditional import ConditionalMoments
-from pyrograph.infer.message_passing.effective import Effective, Rest, effective
+from pyrograph.infer.message_passing.effective import Effective, Rest, effective, standard_normal
 from pyrograph.infer.message_passing.grids import Grid
 from pyrograph.infer.message_passing.log_values import ZERO, finite_peak, rows_of, without
 from pyrograph.infer.message_passing.mean_field import Expectations, expectations
@@ -188,7 +188,7 @@ class QuadratureFactors:
     def _effective(self, parts: list[Natural]) -> tuple[Tensor, Tensor]:
         """Mean ``[D, E, r]`` and covariance ``[D, E, r, r]`` of u under independent parts."""
         mean = torch.cat([p.mean for p in parts], 1)
-        covariance = stacked([Gaussian(p.covariance, p.mean) for p in parts]).precision
+        covariance = block_diagonal([p.covariance for p in parts])
         joint = self.local.joint
         if joint is None:
             states = self.local.num_states
@@ -438,8 +438,7 @@ def _about(parts: list[Natural], points: list[Tensor]) -> list[Natural]:
 
 
 def _unit(like: Natural) -> Natural:
-    """N(0, 1), Gamma(1, 1) or Beta(1, 1) of the same batch."""
+    """N(0, I), Gamma(1, 1) or Beta(1, 1) of the same batch."""
     if isinstance(like, Conjugate):
         return type(like)(torch.ones_like(like.first), torch.ones_like(like.second))
-    eye = torch.eye(like.d, dtype=like.shift.dtype, device=like.shift.device)
-    return Gaussian(eye.expand_as(like.precision), torch.zeros_like(like.shift))
+    return standard_normal(like)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pyrograph.beliefs.gaussian import apply
+from pyrograph.beliefs.gaussian import apply, block_diagonal
 from pyrograph.errors import NonFiniteDensity
 from pyrograph.infer.message_passing.reduction import LocalDensity
 from pyrograph.infer.qbethe.components import Components, correlation_root, taken
@@ -306,18 +306,6 @@ def scope_moments(
         tie = taken(mixture.parameters[name], at)
         root = root @ correlation_root(tie, [mixture.kinds[kind].size for kind, _, _ in maps])
     return mean, root
-
-
-def block_diagonal(blocks: list[Tensor]) -> Tensor:
-    """``[*batch, sum r, sum d]`` of ``[*batch, r, d]`` each."""
-    if len(blocks) == 1:
-        return blocks[0]
-    total, start, rows = sum(b.shape[-1] for b in blocks), 0, []
-    for block in blocks:
-        d = block.shape[-1]
-        rows.append(torch.nn.functional.pad(block, (start, total - start - d)))
-        start += d
-    return torch.cat(rows, -2)
 
 
 def zero_states(log_table: Tensor) -> int | None:
