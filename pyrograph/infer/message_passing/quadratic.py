@@ -95,7 +95,9 @@ class QuadraticFactors:
             )
         ]
 
-    def update(self, messages: list[Gaussian], beliefs: list) -> tuple[list[Gaussian], Tensor]:
+    def update(
+        self, messages: list[Gaussian], beliefs: list
+    ) -> tuple[list[Gaussian], Tensor | None]:
         """New messages, and ``[E]`` which updates were skipped for an improper cavity."""
         if self.is_mean_field:
             return self._mean_field(beliefs), None
