@@ -3,8 +3,8 @@
 Factors of one node that the node's family represents exactly (tables of a discrete node,
 quadratic log densities of a continuous one) go into the family's base. All others become blocks:
 binary pairs, tables, pairs that depend on a difference, quadratic factors, factors integrated by
-quadrature. Where alpha is 1, tables on
-one scope are one factor, and so are quadratic ones (:mod:`.same_scope`).
+quadrature. Where alpha is 1, tables on one scope are one factor, and so are quadratic ones
+(:mod:`.same_scope`).
 """
 
 from __future__ import annotations
