@@ -29,16 +29,39 @@ def node_blocks(pointer: Tensor, index: Tensor) -> list[Tensor]:
     return [every[colours == k].unsqueeze(1) for k in range(int(colours.max()) + 1)]
 
 
+def adjacency(pointer: Tensor, index: Tensor) -> sparse.csr_matrix:
+    """``[V, V]`` of a Markov graph, CSR of its open neighbourhoods."""
+    num_nodes = len(pointer) - 1
+    return sparse.csr_matrix(
+        (np.ones(len(index), dtype=np.int32), index.cpu().numpy(), pointer.cpu().numpy()),
+        shape=(num_nodes, num_nodes),
+    )
+
+
+def conflict_colours(sets: np.ndarray, near: sparse.csr_matrix) -> Tensor:
+    """``[R]`` colours of sets of nodes ``[R, m]``, -1 for none; sets with nodes that are near each
+    other, ``[V, V]``, have different ones."""
+    row, slot = (sets >= 0).nonzero()
+    member = sparse.csr_matrix(
+        (np.ones(len(row), dtype=np.int32), (row, sets[row, slot])),
+        shape=(len(sets), near.shape[0]),
+    )
+    conflict = (member @ near @ member.T).tocsr()
+    conflict.setdiag(0)
+    conflict.eliminate_zeros()
+    return colour(
+        torch.from_numpy(conflict.indptr.astype(np.int64)),
+        torch.from_numpy(conflict.indices.astype(np.int64)),
+    )
+
+
 def pair_blocks(
     pointer: Tensor, index: Tensor, most_conflicts: int = MOST_CONFLICTS
 ) -> list[Tensor] | None:
     """Blocks ``[n, 2]`` of neighbours in a Markov graph; None where there are too many conflicts
     between them."""
     num_nodes = len(pointer) - 1
-    near = sparse.csr_matrix(
-        (np.ones(len(index), dtype=np.int32), index.cpu().numpy(), pointer.cpu().numpy()),
-        shape=(num_nodes, num_nodes),
-    )
+    near = adjacency(pointer, index)
     upper = sparse.triu(near, 1).tocoo()
     pairs = np.stack([upper.row, upper.col], 1)
     if not len(pairs):
@@ -48,18 +71,8 @@ def pair_blocks(
     around = degree + near @ degree
     if int(around[pairs].sum()) > most_conflicts:
         return None
-    rows = np.repeat(np.arange(len(pairs)), 2)
-    member = sparse.csr_matrix(
-        (np.ones(len(rows), dtype=np.int32), (rows, pairs.flatten())), shape=(len(pairs), num_nodes)
-    )
     closed = near + sparse.identity(num_nodes, dtype=np.int32, format="csr")
-    conflict = (member @ closed @ member.T).tocsr()
-    conflict.setdiag(0)
-    conflict.eliminate_zeros()
-    colours = colour(
-        torch.from_numpy(conflict.indptr.astype(np.int64)),
-        torch.from_numpy(conflict.indices.astype(np.int64)),
-    )
+    colours = conflict_colours(pairs, closed)
     found = torch.from_numpy(pairs.astype(np.int64))
     return [found[colours == k] for k in range(int(colours.max()) + 1)]
 

@@ -20,10 +20,9 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from scipy import sparse
 from torch import Tensor
 
-from pyrograph.graph.colouring import colour
+from pyrograph.infer.dpvi.blocks import adjacency, conflict_colours
 from pyrograph.infer.dpvi.network import CHUNK, Clusters, Network
 from pyrograph.infer.dpvi.particles import Hash, Particles
 
@@ -132,8 +131,9 @@ def regions_of(network: Network, pointer: Tensor, index: Tensor) -> list[Regions
     every = [Clusters(network, own) for own in network.clusters_by_cards(nodes)]
     found = []
     for backwards in (False, True) if every else ():
-        regions = torch.from_numpy(_partition(network.cards, pointer, index, backwards))
-        colours = _colours(regions.numpy(), pointer, index)
+        partition = _partition(network.cards, pointer, index, backwards)
+        regions = torch.from_numpy(partition)
+        colours = conflict_colours(partition, adjacency(pointer, index))
         for k in range(int(colours.max()) + 1):
             own = regions[colours == k].to(nodes.device)
             scores = WIDTH * network.cards[own.clamp_min(0)].amax(1)
@@ -160,24 +160,3 @@ def _partition(cards: Tensor, pointer: Tensor, index: Tensor, backwards: bool) -
             done += 1
         regions.append(region + [-1] * (SIZE - len(region)))
     return np.array(regions, dtype=np.int64)
-
-
-def _colours(regions: np.ndarray, pointer: Tensor, index: Tensor) -> Tensor:
-    """``[R]``; regions with a common factor have different ones."""
-    num_nodes = len(pointer) - 1
-    region, slot = (regions >= 0).nonzero()
-    member = sparse.csr_matrix(
-        (np.ones(len(region), dtype=np.int32), (region, regions[region, slot])),
-        shape=(len(regions), num_nodes),
-    )
-    near = sparse.csr_matrix(
-        (np.ones(len(index), dtype=np.int32), index.cpu().numpy(), pointer.cpu().numpy()),
-        shape=(num_nodes, num_nodes),
-    )
-    conflict = (member @ near @ member.T).tocsr()
-    conflict.setdiag(0)
-    conflict.eliminate_zeros()
-    return colour(
-        torch.from_numpy(conflict.indptr.astype(np.int64)),
-        torch.from_numpy(conflict.indices.astype(np.int64)),
-    )
