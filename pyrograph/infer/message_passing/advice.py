@@ -6,6 +6,7 @@ import torch
 
 from pyrograph.infer.message_passing.families import Continuous
 from pyrograph.infer.message_passing.network import Network
+from pyrograph.infer.message_passing.parity import probes
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 
 NO_COVARIANCE = (
@@ -27,6 +28,13 @@ def notes_on(network: Network, skipped: float) -> list[str]:
             f"{skipped:.0f} updates of the last step were skipped because a cavity was "
             "improper (a site of negative precision outweighs the rest): use a smaller alpha "
             "(pg.PowerEP), or damping=0.5."
+        )
+    for group in network.probed:
+        notes.append(
+            f'Factors of "{group.name}" are taken for checks of parity, as they are at '
+            f"{len(probes(group.arity)):,} of their 2^{group.arity} states, no others being tried: "
+            "the evidence is no bound. Written as a function of one sum over all their nodes, such "
+            "as x.sum(-1) % 2, they are known to be checks."
         )
     for block in network.blocks:
         if isinstance(block, QuadratureFactors) and block.too_coarse is not None:

@@ -14,7 +14,7 @@ from pyrograph.infer.message_passing.binary import BinaryFactors
 from pyrograph.infer.message_passing.differences import DifferenceFactors
 from pyrograph.infer.message_passing.families import Categorical, Continuous, Odds
 from pyrograph.infer.message_passing.log_values import is_zero
-from pyrograph.infer.message_passing.parity import ParityFactors
+from pyrograph.infer.message_passing.parity import ParityFactors, rests_on_probes
 from pyrograph.infer.message_passing.quadratic import QuadraticFactors
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 from pyrograph.infer.message_passing.same_scope import Merged
@@ -58,6 +58,13 @@ class Network:
     def has_quadrature(self) -> bool:
         """Whether some integral is approximated."""
         return any(isinstance(block, QuadratureFactors) for block in self.blocks)
+
+    @property
+    def probed(self) -> list[FactorGroup]:
+        """Of which not all states were looked at: that they are checks of parity is not proved."""
+        pairs = zip(self.members, self.blocks, strict=True)
+        checks = [group for (group, _), block in pairs if isinstance(block, ParityFactors)]
+        return [group for group in checks if rests_on_probes(group)]
 
     @property
     def is_mean_field(self) -> bool:

@@ -23,11 +23,14 @@ from pyrograph.errors import OptionError
 from pyrograph.graph import FactorGroup
 from pyrograph.infer.message_passing.families import Categorical
 from pyrograph.infer.message_passing.log_values import is_zero, rows_of, without
+from pyrograph.infer.message_passing.symmetry import is_symmetric
 
 #: Smallest arity at which parity is looked for.
 LEAST_ARITY = 5
-#: Values up to which all states of a group are looked at; beyond it, that many random states.
-CHECKED_VALUES, PROBES = 2**24, 4096
+#: Values of a group up to which all its states are looked at, and numbers read at once.
+CHECKED_VALUES, CHUNK = 2**22, 2**20
+#: Orders of the nodes in which probes set them to 1, by rotation and at random.
+ORDERS = 64
 
 
 class ParityFactors:
@@ -144,32 +147,65 @@ def _others(value: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> Tenso
 
 
 def parity_values(group: FactorGroup) -> Tensor | None:
-    """``[E, 2]`` log f at even and odd parity, if that is all that the factors depend on.
+    """``[E, 2]`` log f at even and at odd parity, if that is all that the factors depend on.
 
-    All states are looked at where there are at most :data:`CHECKED_VALUES` values in all, else
-    :data:`PROBES` random ones, their complements, and those with at most one node in state 1.
+    Of symmetric functions (:mod:`.symmetry`) one state for every number of ones is looked at; of
+    others the :func:`probes`, and then all states unless :func:`rests_on_probes`.
     """
     k = group.arity
     if k < LEAST_ARITY or any(site.cardinality != 2 for site in group.slots):
         return None
-    device = group.scope.device
-    if 2**k * group.num_factors <= CHECKED_VALUES:
-        states = torch.cartesian_prod(*[torch.arange(2, device=device)] * k)
-    else:
-        generator = torch.Generator().manual_seed(0)
-        random = torch.randint(2, (PROBES, k), generator=generator, device="cpu").to(device)
-        single = torch.eye(k, dtype=torch.int64, device=device)
-        states = torch.cat([torch.zeros_like(single[:1]), single, random, 1 - random])
-    odd = states.sum(1) % 2 == 1
-    first = [int((~odd).nonzero()[0]), int(odd.nonzero()[0])]
-    values = None
-    for part in torch.arange(len(states), device=device).split(256):
-        found = group.log_prob_of_states(states[part].unbind(1))
-        if values is None:
-            if max(first) >= len(part):
+    tried = probes(k)
+    one_of_each, more = tried[: k + 1], tried[k + 1 :]
+    values = _log_values(group, one_of_each[:2]).t()
+    # what never changes is no check, and may be something that the probes miss
+    if bool((values[:, 0] == values[:, 1]).any()) or not _agree(group, values, one_of_each):
+        return None
+    if is_symmetric(group):
+        return values
+    if not all(_agree(group, values, states) for states in more.split(_at_once(group))):
+        return None
+    if not rests_on_probes(group):
+        node = torch.arange(k, device="cpu")
+        for number in torch.arange(2**k, device="cpu").split(_at_once(group)):
+            if not _agree(group, values, number.unsqueeze(1) >> node & 1):
                 return None
-            values = found[first].t()
-        if not torch.equal(found, values.t()[odd[part].long()]):
-            return None
-    # what never changes is no check, and may be something that the random states missed
-    return None if bool((values[:, 0] == values[:, 1]).any()) else values
+    return values
+
+
+def rests_on_probes(group: FactorGroup) -> bool:
+    """Whether factors that were found to be checks may differ from them at a state not tried."""
+    return 2**group.arity * group.num_factors > CHECKED_VALUES and not is_symmetric(group)
+
+
+def probes(arity: int) -> Tensor:
+    """States ``[S, arity]`` with all numbers of ones: in runs from here and there, round the end,
+    and at random; and those next to all zeros and to all ones.
+
+    The first ``arity + 1`` have no one, one, and so forth.
+    """
+    generator = torch.Generator().manual_seed(0)
+    node = torch.arange(arity, device="cpu")
+    start = node[:: -(-arity // ORDERS)].unsqueeze(1)
+    random = torch.rand(ORDERS, arity, generator=generator, device="cpu").argsort(1)
+    order = torch.cat([(node - start) % arity, random])
+    num_ones = torch.arange(arity + 1, device="cpu").unsqueeze(1)
+    single = torch.eye(arity, dtype=torch.int64, device="cpu")
+    nested = (order.unsqueeze(1) < num_ones).long().flatten(0, 1)
+    return torch.cat([nested, single, 1 - single])
+
+
+def _at_once(group: FactorGroup) -> int:
+    """States."""
+    return max(1, CHUNK // (group.arity * group.num_factors))
+
+
+def _agree(group: FactorGroup, values: Tensor, states: Tensor) -> bool:
+    """Whether the factors are ``values`` ``[E, 2]`` of the parity at states ``[S, k]``."""
+    parity = states.sum(1).to(values.device) % 2
+    return torch.equal(_log_values(group, states), values.t()[parity])
+
+
+def _log_values(group: FactorGroup, states: Tensor) -> Tensor:
+    """``[S, E]`` log f of all factors at states ``[S, k]``."""
+    return group.log_prob_of_states(states.to(group.scope.device).unbind(1))

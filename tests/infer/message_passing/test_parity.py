@@ -1,6 +1,7 @@
 """Parity checks without tables. Truth: sums over all states."""
 
 import itertools
+import re
 
 import numpy as np
 import pyro
@@ -10,7 +11,9 @@ import torch
 from torch.testing import assert_close
 
 import pyrograph as pg
-from pyrograph.errors import OptionError, ZeroMass
+from pyrograph.errors import OptionError, UnsupportedFactor, ZeroMass
+from pyrograph.infer.message_passing.parity import parity_values
+from pyrograph.infer.message_passing.symmetry import is_symmetric
 
 from .builders import INF, run
 
@@ -64,6 +67,7 @@ def test_checks_on_more_bits_than_can_be_looked_at_one_by_one(values):
         pyro.factor("rule", parity(*values)(x))
 
     posterior = run(model, pg.BP)
+    assert posterior.evidence_kind == "exact"
     assert float(posterior.log_evidence) == pytest.approx(np.log(mass(p)), abs=1e-10)
     for i in range(30):
         with_one = p[i] * mass(np.where(np.arange(30) == i, 1.0, p)) / mass(p)
@@ -168,6 +172,90 @@ def test_not_all_ones_is_not_taken_for_a_check(k):
         return torch.where(distance < 0.5, -INF, 0.0)
 
     check(*binary(fields, clause), tolerance=1e-8)
+
+
+def one_by_one(x):
+    """A soft check in steps that are not known to treat all bits alike."""
+    total = x[..., 0]
+    for i in range(1, x.shape[-1]):
+        total = total + x[..., i]
+    return torch.where(total % 2 == 0, 0.4, -0.4)
+
+
+def wide(k, rule):
+    def model():
+        with pyro.plate("bits", k):
+            x = pyro.sample("x", dist.Bernoulli(logits=torch.full((k,), 0.3)))
+        pyro.factor("rule", rule(x))
+
+    return model
+
+
+@pytest.mark.parametrize("check_of", [parity(0.4, -0.4), one_by_one], ids=["sum", "one by one"])
+@pytest.mark.parametrize("num_ones", [34, 33, 32, 31, 17, 3, 2])
+def test_a_wide_factor_that_is_no_check_at_some_number_of_ones_is_not_taken_for_one(
+    check_of, num_ones
+):
+    """Its table is over the budget: better no answer than one that is off by nats."""
+
+    def rule(x):
+        return check_of(x) - 4.0 * (x.sum(-1) == num_ones)
+
+    with pytest.raises(UnsupportedFactor, match='factor "rule"'):
+        run(wide(34, rule))
+
+
+@pytest.mark.parametrize("k", [26, 34])
+@pytest.mark.parametrize("start", [0, 11])
+def test_a_wide_factor_that_is_no_check_at_one_run_of_ones_is_not_taken_for_one(k, start):
+    place = torch.arange(k)
+    pattern = ((place >= start) & (place < start + 10)).double()
+    model = wide(k, lambda x: one_by_one(x) - ((x - pattern).abs().sum(-1) == 0).double())
+    group = next(g for g in pg.trace_graph(model).factors if g.arity == k)
+    assert parity_values(group) is None
+
+
+@pytest.mark.parametrize("k", [20, 26])
+def test_what_is_a_check_at_all_states_tried_is_called_exact_only_if_these_are_all(k):
+    """The sum over even states of prod p is (1 + prod (1 - 2 p)) / 2."""
+    posterior = run(wide(k, one_by_one), pg.BP)
+    lean = 1 - 2 * torch.sigmoid(torch.tensor(0.3, dtype=torch.float64))
+    even, soft = (1 + lean**k) / 2, torch.tensor([0.4, -0.4], dtype=torch.float64).exp()
+    log_z = (even * soft[0] + (1 - even) * soft[1]).log()
+    assert_close(posterior.log_evidence, log_z, rtol=0, atol=1e-10)
+    if k == 20:
+        assert posterior.evidence_kind == "exact" and posterior.status == "converged"
+    else:
+        assert posterior.evidence_kind == "estimate"
+        assert re.search(
+            rf'"rule" are taken for checks .* of their 2\^{k} states', posterior.status
+        )
+
+
+UNLIKE = torch.tensor([1.0] * 25 + [3.0])
+
+
+@pytest.mark.parametrize(
+    "rule, is_alike",
+    [
+        (lambda x: (x.sum(-1) % 2 == 0).double(), True),
+        (lambda x: (x.long().sum(-1) % 2).double(), True),
+        (lambda x: ((x == 1).sum(-1) % 2).double(), True),
+        (lambda x: (1 - 2 * x).prod(-1), True),
+        (lambda x: x.prod(-1) - 2 * x.sum(-1), True),
+        (lambda x: ((UNLIKE * x).sum(-1) % 2).double(), False),
+        (lambda x: x.sum(-1) * x[..., 3], False),
+        (lambda x: (x[..., 1:].sum(-1) + x[..., 0]) % 2, False),
+        (lambda x: (0.1 * x).sum(-1), False),
+        (lambda x: x[..., ::2].prod(-1) + x[..., 1::2].prod(-1), False),
+        (lambda x: x.flip(-1).cumsum(-1).sum(-1), False),
+        (lambda x: torch.cat([x, x[..., :1]], -1).sum(-1), False),
+    ],
+)
+def test_only_functions_of_the_number_of_ones_are_known_to_be(rule, is_alike):
+    model = wide(26, lambda x: rule(x).sin())
+    group = next(g for g in pg.trace_graph(model).factors if g.arity == 26)
+    assert is_symmetric(group) == is_alike
 
 
 def test_a_code_of_two_checks_without_cycles_is_exact():
