@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from numbers import Real
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,7 +19,8 @@ from pyrograph.errors import OptionError
 from pyrograph.graph import FactorGraph, FactorGroup
 
 #: A number for every factor, by statement (others 1), or a function of the statement's name.
-Alpha = float | Mapping[str, float] | Callable[[str], float]
+#: Numbers may be tensors or arrays without dimensions.
+Alpha = float | Tensor | Mapping[str, float] | Callable[[str], float]
 
 
 def check_alpha(alpha: Alpha, graph: FactorGraph) -> None:
@@ -26,9 +29,9 @@ def check_alpha(alpha: Alpha, graph: FactorGraph) -> None:
     Raises:
         OptionError: it is of another type, not finite, or names a statement without factors.
     """
-    if isinstance(alpha, bool) or not (isinstance(alpha, int | float | Mapping) or callable(alpha)):
+    if not (_is_number(alpha) or isinstance(alpha, Mapping) or callable(alpha)):
         raise OptionError(f"alpha={alpha!r} is not a number, a dict or a function")
-    if isinstance(alpha, int | float) and not _is_finite(alpha):
+    if _is_number(alpha) and not _is_finite(alpha):
         raise OptionError(f"alpha={alpha!r} must be finite")
     if isinstance(alpha, Mapping):
         known = {name for g in graph.factors for name in g.statements}
@@ -47,7 +50,7 @@ def alpha_of_factors(alpha: Alpha, graph: FactorGraph, group: FactorGroup) -> Te
         OptionError: a dict or function gives something else than a finite number.
     """
     like = torch.zeros((), dtype=graph.constant.dtype, device=graph.device)
-    if isinstance(alpha, int | float):
+    if _is_number(alpha):
         return like.new_full((group.num_factors,), float(alpha))
     names = graph.statements_of(group)
     values = {name: _named(alpha, name) for name in set(names)}
@@ -69,10 +72,16 @@ def _named(alpha: Mapping[str, float] | Callable[[str], float], name: str) -> fl
         raise OptionError(
             f'alpha= as a function is given a statement\'s name, and failed for "{name}": {error}'
         ) from error
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (is_number and _is_finite(value)):
+    if not (_is_number(value) and _is_finite(value)):
         raise OptionError(f'alpha of statement "{name}" is {value!r}, not a finite number')
     return float(value)
+
+
+def _is_number(value: object) -> bool:
+    """Also a tensor or array without dimensions; not of truth values."""
+    if isinstance(value, Tensor | np.ndarray):
+        return value.ndim == 0 and _is_number(value.item())
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _is_finite(value: float) -> bool:

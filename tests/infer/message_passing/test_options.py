@@ -3,6 +3,7 @@
 import io
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
@@ -44,6 +45,37 @@ PAIR = random_model((2, 3), [(0, 1)], 0)
 def test_an_option_that_does_not_fit_is_refused_in_words(engine, options, message):
     with pytest.raises(OptionError, match=message):
         run(PAIR, engine, **options)
+
+
+@pytest.mark.parametrize(
+    "alpha",
+    [
+        torch.tensor(2.0),
+        torch.tensor(2),
+        np.float32(2.0),
+        np.array(2.0),
+        {"f0": torch.tensor(2.0)},
+        lambda name: np.float64(2.0),
+    ],
+    ids=str,
+)
+def test_an_alpha_without_dimensions_is_a_number(alpha):
+    """Of two nodes under one factor f beliefs are messages, and m_1^2 = sum_2 f^2 m_2 / m_2^2."""
+    f = torch.tensor([[0.9, 0.2], [0.3, 0.7]], dtype=torch.float64)
+    first = second = torch.full((2,), 0.5, dtype=torch.float64)
+    for _ in range(500):
+        first = (first * (f**2 @ (1 / second)).sqrt()).sqrt()  # halfway, in logs
+        second = (second * (f.T**2 @ (1 / first)).sqrt()).sqrt()
+    posterior = run(Tables((2, 2), ((0, 1),), (f.log(),)), pg.FractionalBP, alpha=alpha)
+    assert_close(posterior.marginal("x0").probs, first / first.sum(), rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "alpha", [torch.ones(2), np.ones(1), torch.tensor(True), torch.tensor(INF)]
+)
+def test_an_alpha_with_dimensions_is_refused_in_words(alpha):
+    with pytest.raises(OptionError, match="alpha"):
+        run(PAIR, pg.FractionalBP, alpha=alpha)
 
 
 @pytest.mark.parametrize("alpha", [float("nan"), INF, "0.5", None, True, {"f2": INF}, 10**400])
