@@ -322,6 +322,8 @@ class DPVI(Engine):
         """The particles, weighted by their scores.
 
         Raises:
+            ZeroMass: there is none with mass: all were looked at, or a node has none by its own
+                factors.
             InferenceError: no state with mass was found.
         """
         graph = self.graph  # raises if there is none
@@ -329,7 +331,7 @@ class DPVI(Engine):
             return self._label_posterior()
         kept = self.network.has_mass(self.particles.score)
         if not bool(kept.any()):
-            if self._holds_all_states():
+            if self._holds_all_states() or self.network.excludes_a_node:
                 raise errors.ZeroMass(
                     "every joint state breaks a hard constraint: the evidence is zero."
                 )

@@ -80,6 +80,23 @@ def test_a_node_that_no_state_allows_leaves_no_mass(options):
         pg.DPVI(model, progress=False, **options).run()
 
 
+@pytest.mark.parametrize("options", [{}, {"sum_out": "auto"}], ids=str)
+def test_a_node_that_no_state_allows_among_too_many_to_look_at_leaves_no_mass(options):
+    """Of 2^30 joint states a few are held; that node 7 has none proves it."""
+    one = (torch.arange(30) != 7).double()
+
+    def model():
+        with pyro.plate("nodes", 30):
+            x = pyro.sample("x", dist.Bernoulli(0.5))
+            pyro.factor("first", torch.where(x > 0.5, 0.0, -torch.inf))
+            pyro.factor("second", torch.where((x > 0.5) & (one < 0.5), -torch.inf, 0.0))
+        with pyro.plate("pairs", 29):
+            pyro.factor("pair", 0.1 * x[1:] * x[:-1])
+
+    with pytest.raises(ZeroMass):
+        pg.DPVI(model, progress=False, **options).run()
+
+
 @pytest.mark.parametrize("infer", ENGINES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_least_number_stands_for_a_zero(infer, dtype):
