@@ -26,9 +26,13 @@ def fit(
         options: the engine's.
 
     Raises:
-        OptionError: ``infer`` cannot be called, ``model_args`` is no tuple, or ``model_kwargs``
-            no dict.
+        OptionError: ``model`` or ``infer`` cannot be called, ``model_args`` is no tuple, or
+            ``model_kwargs`` no dict.
     """
+    if not callable(model):
+        raise OptionError(
+            f"the model is a {type(model).__name__}; give a Pyro program: a function or a module."
+        )
     if not callable(infer):
         raise OptionError(f"infer={infer!r} is no engine: give a class such as pg.GraphicalSVGD")
     if isinstance(infer, type) and not hasattr(infer, "run"):

@@ -12,6 +12,12 @@ def test_an_engine_that_cannot_be_called_is_refused(infer):
         pg.fit(lambda: None, infer=infer)
 
 
+@pytest.mark.parametrize("model", [None, "model", 3])
+def test_a_model_that_cannot_be_called_is_refused(model):
+    with pytest.raises(OptionError, match=r"the model is a .*; give a Pyro program"):
+        pg.fit(model, infer=pg.BP)
+
+
 def test_a_guide_is_no_engine():
     with pytest.raises(OptionError, match=r"AutoQBethe is no engine: .*pyro\.infer\.SVI"):
         pg.fit(lambda: None, infer=pg.AutoQBethe, progress=False)
