@@ -33,7 +33,9 @@ class AutoQBethe(AutoContinuous):
     """A mixture of diagonal Gaussians.
 
     Use it with ``SVI`` and ``Trace_ELBO``, or ``TraceEnum_ELBO`` where the model sums out discrete
-    sites (not ``TraceGraph_ELBO``, see :class:`.JointDensity`). As many vectorised particles as
+    sites. The weights have a score function (:class:`.JointDensity`): ``TraceGraph_ELBO`` does not
+    read it, and ``RenyiELBO``, ``TraceMeanField_ELBO`` and ``TraceTailAdaptive_ELBO``, which want
+    draws that are all reparameterised, raise NotImplementedError. As many vectorised particles as
     components, or more, quieten the gradients::
 
         guide = AutoQBethe(model, num_components=5)
