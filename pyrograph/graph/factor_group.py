@@ -18,7 +18,7 @@ from pyrograph.errors import OptionError, ShapeMismatch, UnsupportedSite
 from pyrograph.trace.localize import LocalProgram
 from pyrograph.trace.sites import Site
 
-#: Numbers evaluated at once by :meth:`FactorGroup.table`.
+#: Numbers of nodes read at once by :meth:`FactorGroup.table`.
 TABLE_CHUNK = 4_000_000
 
 
@@ -143,7 +143,7 @@ class FactorGroup:
         states = math.prod(cards)
         device = self.scope.device
         rows = []
-        chunk = max(1, TABLE_CHUNK // max(self.num_factors, 1))
+        chunk = max(1, TABLE_CHUNK // max(self.num_factors * self.arity, 1))
         for flat in torch.arange(states, device=device).split(chunk):
             rows.append(self.log_prob_of_states(torch.unravel_index(flat, cards)))
         return torch.cat(rows).t().reshape(self.num_factors, *cards)
