@@ -306,8 +306,10 @@ class LocalDensity:
     def reduce_jointly(self) -> None:
         """Find A; to be called for factors that are not quadratic."""
         total = sum(self.widths)
-        if total == 1 or len(self.widths) == 1 or self._rows is None:
-            return  # the basis of an only slot has seen to it
+        # the basis of an only slot has seen to it, but one of all states is wider than each needs
+        is_done = len(self.widths) == 1 and self.num_states == 1
+        if total == 1 or is_done or self._rows is None:
+            return
         parts = self._rows.split(self.read_widths, 3)
         rows = torch.cat(
             [

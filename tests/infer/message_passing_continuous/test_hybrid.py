@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pyro
 import pyro.distributions as dist
+import pytest
 import torch
 from scipy import stats
 from scipy.special import logsumexp
@@ -119,6 +120,49 @@ def test_a_mixture_with_one_observation_is_exact():
     assert_close(q.marginal("z").probs[0], torch.tensor(share), rtol=0, atol=1e-8)
     assert_close(q.marginal("mu").mean, torch.tensor(mean), rtol=0, atol=1e-8)
     assert_close(q.marginal("mu").variance, torch.tensor(variance), rtol=0, atol=1e-8)
+
+
+def vector_mixture(centres, y):
+    mu = pyro.sample("mu", dist.Normal(centres, 2.0).to_event(2))  # [K, d], one node
+    with pyro.plate("data", len(y)):
+        z = pyro.sample("z", dist.Categorical(torch.ones(len(centres)) / len(centres)))
+        pyro.sample("y", dist.Normal(mu[z], 0.5).to_event(1), obs=y)
+
+
+@pytest.mark.parametrize("shape", [(7, 1), (3, 2), (2, 5)], ids=str)
+def test_a_mixture_whose_means_are_one_node_is_exact(shape):
+    states, d = shape
+    centres = torch.linspace(-3.0, 3.0, states * d).view(states, d)
+    y = torch.linspace(0.5, 1.0, d)
+    parts = []
+    for k in range(states):
+        g = LinearGaussian(states * d).add(
+            np.eye(states * d), centres.flatten().numpy(), 4 * np.eye(states * d)
+        )
+        read = np.eye(states * d)[k * d : (k + 1) * d]
+        parts.append((-np.log(states), g.add(read, y.numpy(), 0.25 * np.eye(d))))
+    evidence, share, mean, variance = enumerated(parts)
+    q = fit(vector_mixture, (centres, y[None]), dtype=torch.float64)
+    assert abs(float(q.log_evidence) - evidence) < 1e-6
+    assert_close(q.marginal("z").probs[0], torch.tensor(share), rtol=0, atol=1e-6)
+    assert_close(q.marginal("mu").mean.flatten(), torch.tensor(mean), rtol=0, atol=1e-5)
+    assert_close(q.marginal("mu").variance.flatten(), torch.tensor(variance), rtol=0, atol=1e-5)
+
+
+def test_mean_field_of_a_mixture_whose_means_are_one_node_is_a_fixed_point():
+    centres = np.linspace(-3.0, 3.0, 7)
+    y = np.array([-3.2, -2.8, -0.9, 0.1, 1.9, 3.3])
+    args = torch.tensor(centres)[:, None], torch.tensor(y)[:, None]
+    q = fit(vector_mixture, args, pg.VMP, tol=1e-12, num_steps=3000)
+    mean, variance = (
+        v.flatten().numpy() for v in (q.marginal("mu").mean, q.marginal("mu").variance)
+    )
+    log_r = -0.5 * ((y[:, None] - mean) ** 2 + variance) / 0.25
+    r = np.exp(log_r - logsumexp(log_r, 1, keepdims=True))
+    updated = 1 / (0.25 + r.sum(0) / 0.25)
+    assert_close(q.marginal("z").probs, torch.tensor(r), rtol=0, atol=1e-8)
+    np.testing.assert_allclose(variance, updated, rtol=1e-8)
+    np.testing.assert_allclose(mean, updated * (0.25 * centres + r.T @ y / 0.25), atol=1e-8)
 
 
 def test_a_separated_mixture_is_near_enumeration_up_to_the_mirrored_labels():
