@@ -336,9 +336,12 @@ class QBethe(Engine):
         is_bad = not all(bool(grad.isfinite().all()) for grad in found)  # a sum may overflow
         if is_bad and all(map(math.isfinite, self._measured)):
             raise NonFiniteDensity(
-                f"the free energy is finite after {self.num_done} steps but its gradient is not. "
-                "torch.where differentiates the branch not taken too: keep its argument inside the "
-                "domain, as in torch.where(x > 0, x.clamp_min(1e-6).sqrt(), 0.0)."
+                f"the free energy is {min(self._measured):.4g} after {self.num_done} steps but its "
+                "gradient is not finite. Where exponentials overflow far out start narrower, with "
+                f"init_scale={self.init_scale / 10:g} (it is {self.init_scale:g}), or narrow the "
+                "priors, whose draws are the start. Or torch.where differentiates a branch not "
+                "taken: keep its argument inside the domain, as in "
+                "torch.where(x > 0, x.clamp_min(1e-6).sqrt(), 0.0)."
             )
 
     # ------------------------------------------------------------------ results

@@ -11,10 +11,11 @@ import pyro.distributions as dist
 import pytest
 import torch
 from scipy import stats
+from scipy.integrate import quad
 from torch.testing import assert_close
 
 import pyrograph as pg
-from pyrograph.errors import ConvergenceWarning, OptionError
+from pyrograph.errors import ConvergenceWarning, NonFiniteDensity, OptionError
 
 Y = torch.tensor([0.1, 0.5, -0.3, 1.2, 0.7], dtype=torch.float64)
 
@@ -82,3 +83,22 @@ def test_temperatures_are_numbers_from_zero_on(value):
         fit(levels, 1.0, temperature=value, num_steps=2)
     with pytest.raises(OptionError, match="of step 1"):
         fit(levels, 1.0, temperature=lambda step: value if step else 1.0, num_steps=2)
+
+
+def lifetimes(scale):  # Weibull, all of 1, without torch.where
+    z, rate = torch.linspace(-5.0, 5.0, 9, dtype=torch.float32), 4.0
+    b = pyro.sample("b", dist.Normal(z.new_zeros(()), scale))
+    with pyro.plate("rows", len(z)):
+        pyro.factor("lifetime", math.log(rate) - rate * z * b - (-rate * z * b).exp())
+
+
+def test_a_start_that_overflows_is_told_apart_from_torch_where():
+    with pytest.raises(NonFiniteDensity, match=r"init_scale=0\.05 \(it is 0\.5\), or narrow the"):
+        fit(lifetimes, 6.0, num_components=1)
+    q = fit(lifetimes, 0.2, num_components=1, init_scale=0.05)
+
+    def joint(b):
+        away = -4.0 * np.linspace(-5.0, 5.0, 9) * b
+        return stats.norm.pdf(b, 0.0, 0.2) * np.exp(np.sum(math.log(4.0) + away - np.exp(away)))
+
+    assert_close(float(q.log_evidence), math.log(quad(joint, -0.5, 0.5)[0]), rtol=0, atol=0.01)
