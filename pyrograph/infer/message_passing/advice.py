@@ -57,8 +57,15 @@ def remedy_for(network: Network, schedule: str, dtype: torch.dtype) -> str:
     if not network.is_mean_field:
         ways += ["use a fixed damping such as 0.5", "use a smaller alpha (pg.PowerEP)"]
     text = f"Messages still move: {', or '.join(ways)}."
-    if dtype != torch.float64 and any(isinstance(f, Continuous) for f in network.families):
+    continuous = [f for f in network.families if isinstance(f, Continuous)]
+    if dtype != torch.float64 and continuous:
         text = f"{text} Rounding alone may move them, too: give dtype=torch.float64."
+    if sum(len(f.nodes) for f in continuous) > 1:
+        other = "" if len(continuous) < len(network.families) else " or pg.GraphicalSVGD"
+        text = (
+            f"{text} Where nodes shift together, as levels and effects of groups do, take "
+            f'pg.QBethe(covariance="full", num_components=1){other}.'
+        )
     for block in network.blocks:
         if isinstance(block, QuadratureFactors) and not block.tilted.has_checks:
             return (

@@ -288,3 +288,20 @@ def test_what_holds_a_node_only_jointly_is_still_told_at_the_end():
 
     with pytest.raises(InferenceError, match="has no proper belief"):
         pg.fit(model, infer=pg.BP, progress=False)
+
+
+@pytest.mark.parametrize("is_mixed", [False, True])
+def test_levels_and_effects_that_still_move_are_sent_to_engines_that_correlate_nodes(is_mixed):
+    def model():
+        level = pyro.sample("level", dist.Normal(0.0, 5.0))
+        scale = pyro.sample("scale", dist.HalfNormal(1.0))
+        if is_mixed:
+            level = level + pyro.sample("shift", dist.Bernoulli(0.5))
+        with pyro.plate("groups", 3):
+            effect = pyro.sample("effect", dist.Normal(0.0, scale))
+            pyro.sample("y", dist.Normal(level + effect, 0.1), obs=torch.tensor([1.0, 2.0, 3.0]))
+
+    with pytest.warns(pg.errors.ConvergenceWarning):
+        status = pg.fit(model, infer=pg.EP, progress=False, num_steps=1).status
+    assert 'take pg.QBethe(covariance="full", num_components=1)' in status
+    assert ("pg.GraphicalSVGD" in status) != is_mixed
