@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributions import constraints
 
 from pyrograph.diagnostics import value_and_score
 from pyrograph.errors import OptionError, ShapeMismatch
@@ -33,6 +34,8 @@ from pyrograph.kernels.locality import Without
 from pyrograph.posterior import ParticlePosterior
 
 DEFAULT_PARTICLES = 50
+#: Supports of scales.
+LATENT_SCALES = (constraints.positive, constraints.nonnegative)
 
 
 class ParticleEngine(Engine):
@@ -214,7 +217,8 @@ class ParticleEngine(Engine):
                 f"do not satisfy Stein's identity{self._how_nearly()}."
             )
         if self.num_done > 0 and self.num_particles > 1 and not self.converged:
-            text += self.doubts(self.checks())
+            doubts = self.doubts(self.checks())
+            text += doubts + self._of_spikes(doubts)
         return text + self._of_bare_nodes() if self._graph is not None else text
 
     def _how_nearly(self) -> str:
@@ -273,6 +277,27 @@ class ParticleEngine(Engine):
             f"{checks.shift[column]:.3g}. The particles have not settled about the target's mean, "
             "or, where that is right, not into the shape of the target at this site or a "
             f"neighbour.{spread} {self.not_arrived()}"
+        )
+
+    def _of_spikes(self, doubts: str) -> str:
+        """What a start at the mode may have to do with doubts: a scale that latent sites read may
+        draw the mode into a spike where it is almost 0, which particles do not leave."""
+        at_mode = isinstance(self.init, str)
+        if not doubts or not (at_mode or 'init="laplace"' in doubts):
+            return ""
+        shared = [group.slots for group in self.graph.factors if group.arity > 1]
+        names = {site.name for slots in shared for site in slots if site.support in LATENT_SCALES}
+        if not names:
+            return ""
+        means = self.graph.constrain(self.graph.unflatten(self.x.detach()))
+        name = min(names, key=lambda name: float(means[name].mean(0).min()))
+        way = "as deviations from their means (pyro.infer.reparam.LocScaleReparam(0))"
+        if not at_mode:
+            return f' Where the site "{name}" scales latent sites write these {way} first.'
+        return (
+            " A scale of latent sites may draw the mode into a spike near 0: site "
+            f'"{name}" is {float(means[name].mean(0).min()):.2g} on average. If that is far too '
+            f"small write what it scales {way}."
         )
 
     def not_arrived(self) -> str:

@@ -188,3 +188,31 @@ def test_a_slope_along_a_wide_coordinate_is_no_mode():
     width = torch.tensor([1e3])
     assert rising_column(graph, x, width) == 0
     assert rising_column(graph, torch.tensor([1e4 - 500.0]), width) is None
+
+
+def scaled_effects(y, is_centred):
+    s = pyro.sample("s", dist.LogNormal(-1.5, 0.5))
+    with pyro.plate("groups", len(y)):
+        z = pyro.sample("z", dist.Normal(0.0, s if is_centred else 1.0))
+        pyro.sample("y", dist.Normal(z if is_centred else s * z, 0.5), obs=y)
+
+
+def test_a_spike_near_a_scale_of_0_is_told_of_and_deviations_have_none():
+    y = 0.5 * torch.randn(30, generator=torch.Generator().manual_seed(0))
+    log_s = torch.linspace(-6.0, 2.0, 4001, dtype=torch.float64)
+    log_p = dist.Normal(-1.5, 0.5).log_prob(log_s)
+    sd = (torch.exp(2 * log_s) + 0.25).sqrt()  # of y given s
+    log_p = log_p + dist.Normal(0.0, sd[:, None]).log_prob(y.double()).sum(1)
+    truth = float((log_p.softmax(0) * log_s.exp()).sum())
+
+    def fitted(is_centred):
+        pyro.set_rng_seed(0)
+        engine = GraphicalSVGD(scaled_effects, init="laplace", num_steps=300, progress=False)
+        engine.run(y, is_centred)
+        return float(engine.posterior().marginal("s").mean), engine.status
+
+    spike, status = fitted(True)
+    assert spike < 0.05 * truth
+    assert 'site "s" is' in status and "LocScaleReparam(0)" in status
+    found, _ = fitted(False)
+    assert found == pytest.approx(truth, rel=0.2)
