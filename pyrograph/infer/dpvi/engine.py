@@ -343,7 +343,7 @@ class DPVI(Engine):
         x, score = self.particles.x[:, kept], self.particles.score[kept]
         evidence = score.logsumexp(0)
         is_all = self._holds_all_states()
-        notes = [] if is_all else warning_of_diffuse(self.network, score, evidence)
+        notes = [] if is_all else warning_of_diffuse(graph, self.network, score, evidence)
         return DiscreteParticles(
             graph,
             x,

@@ -210,3 +210,42 @@ def test_saved_states_tell_why_states_are_missing(before, words, told):
     second.load_state_dict(state)
     with pytest.raises(InferenceError, match=words):
         second.extend(3, before)
+
+
+def durations(emission):
+    """A chain of segments of 1 to 4 steps of two kinds, its states (kind, steps left), and the log
+    mass by the forward recursion."""
+    arrive = torch.tensor([0.1, 0.2, 0.3, 0.4])
+    step = torch.zeros(8, 8)
+    for kind in range(2):
+        step[4 * kind, 4 * (1 - kind) : 4 * (2 - kind)] = arrive
+        for left in range(1, 4):
+            step[4 * kind + left, 4 * kind + left - 1] = 1.0
+    first = torch.cat([arrive, arrive]) / 2
+
+    def model():
+        with pyro.plate("T", len(emission)):
+            z = pyro.sample("z", dist.Categorical(torch.ones(8)).mask(False))
+            pyro.factor("seen", emission[torch.arange(len(emission)), (z >= 4).long()])
+        pyro.factor("first", first.log()[z[0]])
+        with pyro.plate("steps", len(emission) - 1):
+            pyro.factor("step", step.log()[z[:-1], z[1:]])
+
+    weight = emission.repeat_interleave(4, 1)
+    ahead = first.log() + weight[0]
+    for row in weight[1:]:
+        ahead = (ahead[:, None] + step.log()).logsumexp(0) + row
+    return model, float(ahead.logsumexp(0))
+
+
+def test_particles_that_crowd_one_of_many_places_are_not_said_to_have_converged_alone():
+    rows = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
+    model, log_mass = durations(0.3 * rows)
+    q = pg.fit(model, infer=pg.DPVI, num_particles=30, progress=False)
+    assert float(q.log_evidence) < log_mass - 5
+    share = math.exp(float(q.log_evidence) - log_mass)
+    assert f"{share:.2g} of the mass of all states, whose log is {log_mass:.6g}" in q.status
+    model, log_mass = durations(3 * rows[:12])
+    q = pg.fit(model, infer=pg.DPVI, num_particles=200, progress=False)
+    assert float(q.log_evidence) > log_mass - math.log(2)
+    assert "of the mass" not in q.status
