@@ -14,6 +14,7 @@ import math
 import torch
 from torch import Tensor
 
+from pyrograph.errors import UnsupportedFactor
 from pyrograph.graph import FactorGraph
 from pyrograph.graph.forest import is_forest
 from pyrograph.infer.dpvi.network import Network
@@ -78,7 +79,10 @@ def log_mass_of_forest(graph: FactorGraph) -> float | None:
     pairs = [group.scope for group in graph.factors if group.arity > 1]
     if any(scope.shape[1] > 2 for scope in pairs) or not is_forest(pairs, graph.num_nodes):
         return None
-    network = build(graph, lambda group: graph.constant.new_ones(group.num_factors))
+    try:
+        network = build(graph, lambda group: graph.constant.new_ones(group.num_factors))
+    except UnsupportedFactor:  # larger tables than messages are sent through
+        return None
     if not applies(network):
         return None
     messages = exact_messages(network) if network.blocks else []
