@@ -36,6 +36,8 @@ from pyrograph.infer.options import positive
 
 #: Relative to the largest term of a gradient: a multiplier that is zero but for rounding.
 ROUNDING = 1e-15
+#: Entries of a row whose diagonal is zero, relative to the largest: the root of float32's rounding.
+ROW = 3.5e-4
 #: Exchanges go on while the points out of place become fewer by this much in two rounds.
 DECLINE = 0.7
 #: Most points that enter at once shrink by this after a failure.
@@ -82,9 +84,9 @@ def minimise_on_simplex(
     tol = positive("tol", tol)
     k = symmetric_part(gram)
     diagonal = k.diagonal()
-    nothing = diagonal == 0  # then the whole row is zero: these points alone are optimal
+    nothing = diagonal == 0
     if bool(nothing.any()):
-        return SimplexWeights(nothing.double() / nothing.sum(), 0.0, 0.0, 0.0)
+        return _without_discrepancy(k, nothing)
     least = float(diagonal.min())
     goal = max(tol * min(float(k.mean()), least), ROUNDING * least)
     searches = Searches(k)
@@ -96,6 +98,26 @@ def minimise_on_simplex(
     weights = torch.zeros(len(k), dtype=torch.float64, device="cpu")
     weights[best.support] = best.w
     return SimplexWeights(weights, best.objective, best.gap, searches.ridge)
+
+
+def _without_discrepancy(k: Tensor, nothing: Tensor) -> SimplexWeights:
+    """Equal weights of points whose diagonal is zero: then their rows are, and they are optimal.
+
+    Raises:
+        OptionError: their rows are not, as in no positive semi-definite matrix.
+    """
+    # a diagonal that rounding made zero was of its order, and then the row of its root's
+    is_off = (k.abs() > ROW * k.diagonal().max()) & nothing.unsqueeze(1)
+    if bool(is_off.any()):
+        i, j = is_off.nonzero()[0].tolist()
+        raise OptionError(
+            f"the Gram matrix has 0 on its diagonal at {i} and {float(k[i, j]):.3g} beside it at "
+            f"{j}: it is not positive semi-definite"
+        )
+    weights = nothing.double() / nothing.sum()
+    gradient = k @ weights
+    objective = float(weights @ gradient)
+    return SimplexWeights(weights, objective, objective - float(gradient.min()), 0.0)
 
 
 @dataclass(frozen=True)

@@ -112,6 +112,14 @@ def test_a_point_without_discrepancy_takes_all_weight():
     assert found.objective == 0
 
 
+def test_the_gap_of_a_point_without_discrepancy_holds_on_the_given_matrix():
+    """Rounding may leave more beside it than on its diagonal; w'Kw is least at the point itself, or
+    by hand at w_2 = 1e-4 / 3.0002, where it is -1e-8 / 3.0002."""
+    found = minimise_on_simplex(torch.tensor([[0.0, -1e-4], [-1e-4, 3.0]], dtype=torch.float64))
+    least = -1e-8 / 3.0002
+    assert found.objective - found.gap <= least <= found.objective
+
+
 @pytest.mark.parametrize("n", [12, 40])
 def test_a_hilbert_matrix_is_solved_to_rounding(n):
     i = torch.arange(n, dtype=torch.float64)
@@ -201,6 +209,9 @@ def test_single_precision_is_solved_in_double():
         # eigenvalues 1 - 5 and 1 - 1.1
         (torch.tensor([[1.0, -5.0], [-5.0, 1.0]]), OptionError, "semi-definite"),
         (torch.tensor([[1.0, 1.1], [1.1, 1.0]]), OptionError, "semi-definite"),
+        # a zero on the diagonal of a positive semi-definite matrix is one in all its row
+        (torch.tensor([[0.0, -1.0], [-1.0, 3.0]]), OptionError, "0 on its diagonal at 0 and -1"),
+        (torch.tensor([[0.0, 1.0], [1.0, 0.0]]), OptionError, "semi-definite"),
     ],
 )
 def test_what_is_no_gram_matrix_is_refused(gram, error, text):
