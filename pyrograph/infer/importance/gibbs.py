@@ -33,7 +33,7 @@ class Gibbs:
     """How states are drawn by Gibbs chains.
 
     Args:
-        burn_in: single-site steps before the first state.
+        burn_in: single-site steps that are left out; the first state comes ``thin`` after them.
         thin: single-site steps from a state to the next.
         num_chains: chains that share the states out equally; default as many as states, which
             are then independent and each the last of its chain.
