@@ -17,6 +17,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Real
 from typing import Any
 
@@ -25,9 +26,9 @@ import torch
 from torch import Tensor
 
 from pyrograph.circuits.leaves import Domain
-from pyrograph.circuits.nodes import read_logs, read_nodes
+from pyrograph.circuits.nodes import read_nodes
 from pyrograph.circuits.properties import not_decomposable, not_smooth
-from pyrograph.circuits.units import INPUT, Units, describe, variables
+from pyrograph.circuits.units import INPUT, PRODUCT, Units, describe, variables
 from pyrograph.circuits.univariate import (
     Both,
     Equal,
@@ -227,8 +228,13 @@ class KernelCircuit(Kernel):
 
     nodes: Sequence[Mapping[str, Any]]
 
+    @cached_property
+    def _read(self) -> tuple[Units, list[float], list[int]]:
+        """:func:`read_nodes`, kept, as caches know a structure by its identity."""
+        return read_nodes(self.nodes)
+
     def units(self, num_variables: int) -> Units:
-        units, *_ = read_nodes(self.nodes)
+        units = self._read[0]
         missing = set(range(num_variables)) ^ set(variables(units.scopes[-1]))
         if missing:
             raise ShapeMismatch(
@@ -242,7 +248,7 @@ class KernelCircuit(Kernel):
 
     def numbers(self) -> tuple[list[Univariate], list[float]]:
         """Univariate kernels of the inputs, and the weights of the edges of sums."""
-        units, weights, numbers = read_nodes(self.nodes)
+        units, weights, numbers = self._read
         inputs = [numbers[n] for n in units.of_kind(INPUT)]
         return [self.univariate(n, self.nodes[n]) for n in inputs], [math.exp(w) for w in weights]
 
@@ -272,19 +278,20 @@ class KernelCircuit(Kernel):
             ) from error
 
     def terms(self, num_variables: int) -> list[tuple[float, list[Univariate]]]:
-        self.units(num_variables)
+        units = self.units(num_variables)
+        inputs, weights = map(iter, self.numbers())
         below: list[list[tuple[float, dict[int, Univariate]]]] = []
-        for n, node in enumerate(self.nodes):
-            if node["type"] == "input":
-                below.append([(1.0, {node["var"]: self.univariate(n, node)})])
-            elif node["type"] == "product":
+        for n, kind in enumerate(units.kind.tolist()):
+            children = units.children(n).tolist()
+            if kind == INPUT:
+                below.append([(1.0, {int(units.var[n]): next(inputs)})])
+            elif kind == PRODUCT:
                 terms: list[tuple[float, dict[int, Univariate]]] = [(1.0, {})]
-                for c in node["children"]:
+                for c in children:
                     terms = [(a * b, s | t) for a, s in terms for b, t in below[c]]
                 below.append(terms)
             else:
-                weights = [math.exp(w) for w in read_logs(node, n, "weights")]
-                weighted = zip(weights, node["children"], strict=True)
+                weighted = [(next(weights), c) for c in children]
                 below.append([(w * a, s) for w, c in weighted for a, s in below[c]])
         return [(w, [s[i] for i in range(num_variables)]) for w, s in below[-1]]
 

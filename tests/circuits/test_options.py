@@ -117,6 +117,24 @@ def test_labels_that_are_lists_are_refused():
         compile_graph(pg.trace_graph(pair), order=[["x", ()], ["y", ()]])
 
 
+def test_whole_floats_number_the_nodes_of_a_kernel_circuit():
+    """k = 0.25 exp(-[x_0 != y_0]) exp(-[x_1 != y_1]) + 0.75 exp(-2 [x_0 != y_0])."""
+    flat = torch.ones(2, 2)
+    nodes = [
+        {"type": "input", "var": 0.0, "kernel": Hamming(1.0)},
+        {"type": "input", "var": 1.0, "kernel": Hamming(1.0)},
+        {"type": "input", "var": 0.0, "kernel": Hamming(2.0)},
+        {"type": "input", "var": 1.0, "kernel": flat},
+        {"type": "product", "children": [0.0, 1.0]},
+        {"type": "product", "children": [2.0, 3.0]},
+        {"type": "sum", "children": [4.0, 5.0], "weights": [0.25, 0.75]},
+    ]
+    x = torch.tensor([[0, 0], [0, 1], [1, 0], [1, 1]])
+    differ = (x[:, None] != x[None]).double()
+    truth = 0.25 * (-differ.sum(2)).exp() + 0.75 * (-2 * differ[..., 0]).exp()
+    assert torch.allclose(KernelCircuit(nodes).gram(x, x, [2, 2]), truth)
+
+
 @pytest.mark.parametrize("nodes", [None, 3, "ab"])
 def test_what_is_no_list_of_nodes_is_refused(nodes):
     with pytest.raises(InvalidCircuit, match="node"):
