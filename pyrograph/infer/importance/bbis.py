@@ -141,7 +141,14 @@ class BBIS(Engine):
         return graph
 
     def allocate(self) -> None:
-        """Draws the points: ``x``, ``[V, n]`` codes or ``[n, dim]`` unconstrained numbers."""
+        """Draws the points: ``x``, ``[V, n]`` codes or ``[n, dim]`` unconstrained numbers.
+
+        Raises:
+            OptionError: the kernel is of the other kind.
+        """
+        if self.kernel is not None and self.is_discrete != isinstance(self.kernel, CircuitKernel):
+            kind = "pg.circuits" if self.is_discrete else "pg.kernels"
+            raise OptionError(f"kernel={self.kernel!r}: on this program take one of {kind}")
         if self.is_discrete:
             self.network = Network.of_graph(self.graph)
             self.zeros = zero_entries(self.network, self._doubled)
@@ -181,12 +188,8 @@ class BBIS(Engine):
         """The Stein kernel of points as :meth:`distinct` gives them, ``[m, m]``.
 
         Raises:
-            OptionError: the kernel is of the other kind.
             NonFiniteDensity: a score, or a ratio of probabilities, is not finite.
         """
-        if self.is_discrete != isinstance(self.kernel, CircuitKernel) and self.kernel is not None:
-            kind = "pg.circuits" if self.is_discrete else "pg.kernels"
-            raise OptionError(f"kernel={self.kernel!r}: on this program take one of {kind}")
         if not self.is_discrete:
             how = self.kernel, self.locality, self.generator
             # in single precision the least of w'Kw would be what rounding makes negative

@@ -106,12 +106,12 @@ class CollapsedBBIS(BBIS):
             return
         self._summed = self._columns()
         self.circuit = self._compile()
-        summed = set(self._summed.tolist())
+        self._has_zeros = any(bool(zero.any()) for zero in self.zeros)
+        in_sight = []
         for group, zero in zip(self.graph.factors, self.zeros, strict=True):
-            for e in zero.any(1).nonzero().squeeze(1).tolist():
-                self._has_zeros = True
-                if not summed & set(group.scope[e].tolist()):
-                    refuse_zeros(self.graph, self.zeros)
+            summed = torch.isin(group.scope, self._summed.to(group.scope.device)).any(1)
+            in_sight.append(zero & ~summed.to(zero.device).unsqueeze(1))
+        refuse_zeros(self.graph, in_sight)
 
     def _compile(self) -> Circuit | HeldCircuit:
         """Of all nodes; or of those that no sample holds, where Stein kernels then cost less."""
@@ -240,8 +240,6 @@ class CollapsedBBIS(BBIS):
 
     def gram(self, x: Tensor) -> Tensor:
         """Expected Stein kernels of partly held points ``[V, m]``."""
-        if self.kernel is not None and not isinstance(self.kernel, Kernel):
-            raise OptionError(f"kernel={self.kernel!r}: on this program take one of pg.circuits")
         if isinstance(self.circuit, HeldCircuit):
             return self.circuit.stein_gram(x.t(), self.kernel)
         return stein_gram(self.circuit, x.t(), self.kernel)

@@ -395,6 +395,19 @@ def test_options_that_do_not_fit_are_refused(options, text):
         BBIS(mixed, **options)
 
 
+@pytest.mark.parametrize("engine", [BBIS, pg.CollapsedBBIS])
+def test_a_kernel_of_the_other_kind_is_refused_before_points_are_drawn(engine):
+    def proposal():
+        raise AssertionError("points are drawn")
+
+    options = {"proposal": proposal, "num_particles": 2, "progress": False}
+    with pytest.raises(OptionError, match=r"take one of pg.circuits"):
+        engine(coins, kernel=pg.kernels.RBF(), **options).setup()
+    if engine is BBIS:
+        with pytest.raises(OptionError, match=r"take one of pg.kernels"):
+            engine(noise, kernel=pg.circuits.Hamming(), **options).setup()
+
+
 @pytest.mark.parametrize("site", ["p", "u"])
 @pytest.mark.parametrize("as_function", [False, True])
 def test_continuous_samples_outside_of_the_support_are_refused_by_name(site, as_function):

@@ -252,6 +252,21 @@ class TestZeros:
         with pytest.raises(UnsupportedFactor, match=r"is zero in|is bound to others"):
             pg.CollapsedBBIS(asia, collapse=[("xray", ())], samples=samples, progress=False).setup()
 
+    @pytest.mark.parametrize(("summed", "named"), [("b", "d"), ("a", "d"), ("c", "b"), ("d", "b")])
+    def test_the_factor_whose_zero_stays_in_sight_is_named(self, summed, named):
+        """b may be 1 only where a is, and d only where c is."""
+
+        def below(name, of):
+            table = torch.tensor([[0.0, -torch.inf], [0.0, 0.0]])
+            pyro.sample(name, dist.Categorical(logits=table[of.long()]))
+
+        def model():
+            below("b", pyro.sample("a", dist.Bernoulli(0.5)))
+            below("d", pyro.sample("c", dist.Bernoulli(0.5)))
+
+        with pytest.raises(UnsupportedFactor, match=f'"{named}".* is zero in 1 of its 4 states'):
+            pg.CollapsedBBIS(model, collapse=[(summed, ())], progress=False).setup()
+
 
 @pytest.mark.parametrize("collapse", [-0.1, 1.5, True, np.float64(2.0), [("nobody", ())]])
 def test_sets_that_make_no_sense_are_refused(collapse):
