@@ -33,17 +33,25 @@ def decides(units: Units, possible: np.ndarray, weighted: np.ndarray) -> np.ndar
     owner, child = units.parent[live], units.child[live]
     begin = np.searchsorted(reader, child)
     count = np.searchsorted(reader, child, side="right") - begin
-    place = np.repeat(begin - (count.cumsum() - count), count) + np.arange(count.sum())
-    owner_of, found = np.repeat(owner, count), read[place]
-    # by sum and variable: read by every child, each state by one of them
+    owner_of, found = np.repeat(owner, count), read[_stretches(begin, count)]
+    # by sum and variable: read by every child, ...
     most = max(int(units.var.max()) + 1, 1)
     key, group = np.unique(owner_of * most + units.var[found], return_inverse=True)
-    readers = np.bincount(group, minlength=len(key))
-    shared = np.zeros(len(key), bool)
-    for states in possible.T:
-        shared |= np.bincount(group, states[row[found]], len(key)) > 1
+    sums, readers = key // most, np.bincount(group, minlength=len(key))
     children = np.bincount(owner, minlength=len(units))
+    # ... each state by one of them, so that they have no more than there are
+    card, size = possible.shape[1], possible.sum(1)
+    total = np.bincount(group, size[row[found]], len(key))
+    is_apart = (readers == children[sums]) & (total <= card)
+    group, inputs = group[is_apart[group]], row[found[is_apart[group]]]
+    state = possible.nonzero()[1][_stretches((size.cumsum() - size)[inputs], size[inputs])]
+    read_by, times = np.unique(np.repeat(group, size[inputs]) * card + state, return_counts=True)
+    is_apart[read_by[times > 1] // card] = False
     decided = children <= 1
-    sums = key // most
-    decided[sums[(readers == children[sums]) & ~shared]] = True
+    decided[sums[is_apart]] = True
     return decided
+
+
+def _stretches(begin: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """``begin[k], begin[k] + 1, ...``, ``count[k]`` of them, for one k after the other."""
+    return np.repeat(begin - (count.cumsum() - count), count) + np.arange(count.sum())
