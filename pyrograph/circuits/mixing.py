@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 import torch
@@ -46,10 +45,15 @@ class Plan:
     block: int | None
 
 
-@lru_cache(maxsize=8192)
-@torch.inference_mode(False)  # what is kept has to serve autograd later on
 def plan(rows: Rows, device: torch.device) -> Plan:
-    """Made once for a structure."""
+    """Made once for a structure, and kept as long as it."""
+    if device not in rows.plans:
+        rows.plans[device] = _plan(rows, device)
+    return rows.plans[device]
+
+
+@torch.inference_mode(False)  # what is kept has to serve autograd later on
+def _plan(rows: Rows, device: torch.device) -> Plan:
     base = len(rows.inputs) + len(rows.below)
     count = sum(len(level.unit) for level in rows.levels)
     edges = sum(level.source.size for level in rows.levels)

@@ -114,12 +114,14 @@ class Rows:
         below: ``[products, parts]`` rows in the parts' regions.
         levels: of sums.
         kept: rows that are read by other regions, or the root.
+        plans: per device, what :func:`~pyrograph.circuits.mixing.plan` made of the sums.
     """
 
     inputs: np.ndarray
     below: np.ndarray
     levels: list[Level]
     kept: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    plans: dict = field(default_factory=dict, repr=False)
 
 
 @lru_cache(maxsize=64)
