@@ -148,9 +148,9 @@ class Properties:
             support.append(merged)
         for n in units.of_kind(SUM):
             children = units.children(n).tolist()
+            shared = variables(units.scopes[n])
             for i, a in enumerate(children):
                 for b in children[:i]:
-                    shared = variables(units.scopes[n])
                     if all(support[a][v] & support[b][v] for v in shared):
                         return (
                             f"children {b} and {a} of {units.name(n)} share states of every "

@@ -64,9 +64,8 @@ class Patterns:
                 key = own[parts[0]]
                 for part in parts[1:]:
                     key = key * count[part] + own[part]
-                    _, key = key.unique(return_inverse=True)
-                number, inverse = key.unique(return_inverse=True)
-                first = torch.empty_like(number)
+                    number, key = key.unique(return_inverse=True)
+                inverse, first = key, torch.empty_like(number)
                 first[inverse] = torch.arange(len(inverse), device=first.device)
                 index.append([own[part][first] for part in parts])
             count.append(int(inverse.max()) + 1)
