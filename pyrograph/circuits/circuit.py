@@ -278,11 +278,11 @@ class Circuit(nn.Module):
         x = numbers(x, self.log_weights.device)
         points = self.domain.check(x.unsqueeze(0) if x.dim() == 1 else x)
         chunk = len(points) if self._is_attached else max(1, CHUNK // len(self.units))
-        parts = [
+        parts = [  # one at least: of no points
             self.layers.values(self.leaves.log_prob(part), self.log_weights)[-1][0]
             for part in points.split(max(chunk, 1))
         ]
-        values = torch.cat(parts) if parts else self.log_weights.new_zeros(0)
+        values = torch.cat(parts)
         return values[0] if x.dim() == 1 else values
 
     def log_mass(self) -> Tensor:

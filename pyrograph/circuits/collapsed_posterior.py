@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from functools import cached_property
 from typing import Any
 
@@ -55,14 +54,6 @@ class CollapsedPosterior(Posterior):
         """Of every node ``[n, c]``."""
         return self.circuit.marginals(self.points)
 
-    def _nodes(self, name: str) -> slice:
-        start = 0
-        for other, site in self.graph.sites.items():
-            if other == name:
-                break
-            start += site.num_nodes
-        return slice(start, start + self._site(name).num_nodes)
-
     def marginal(self, site: str) -> States:
         """``Categorical`` over the states ``[*batch, c]`` of a site.
 
@@ -70,7 +61,7 @@ class CollapsedPosterior(Posterior):
             OptionError: no such site.
         """
         described = self._site(site)
-        conditionals = torch.stack(self._conditionals[self._nodes(site)])  # [nodes, n, c]
+        conditionals = torch.stack(self._conditionals[self.graph.nodes_of(site)])  # [nodes, n, c]
         share = torch.einsum("n,vnc->vc", self.weights.to(conditionals), conditionals)
         share = share.to(self.graph.dtype)
         logits = share.log().reshape(*described.batch_shape, described.cardinality)
@@ -88,7 +79,7 @@ class CollapsedPosterior(Posterior):
     def _values(self, codes: Tensor) -> dict[str, Tensor]:
         out = {}
         for name, site in self.graph.sites.items():
-            own = codes[:, self._nodes(name)]
+            own = codes[:, self.graph.nodes_of(name)]
             out[name] = site.enumeration.to(own.device)[own].reshape(len(codes), *site.shape)
         return out
 
@@ -201,8 +192,6 @@ class CollapsedGuide(SiteGuide):
             # lead dimensions are of size 1 where the site's own plates stand
             batch = torch.broadcast_shapes(torch.Size(site["batch_shape"]), codes.shape[:-1])
             value = site["values"].to(own.device)[own].reshape((*batch, *site["event_shape"]))
-            with ExitStack() as stack:
-                for plate, _, _ in site["plates"]:
-                    stack.enter_context(plates[plate])
-                result[name] = pyro.sample(name, Delta(value, event_dim=len(site["event_shape"])))
+            delta = Delta(value, event_dim=len(site["event_shape"]))
+            result[name] = self._sample(plates, name, delta)
         return result

@@ -213,7 +213,7 @@ def _refuse_size(p: Side, q: Side, kernel: KernelUnits, num_arrays: int) -> None
 
 
 def _leaf(p: Leaf, q: Leaf, kernel: KernelUnits, r: int, special: bool) -> Tensor:
-    """``[n, m, l, P, Q]``."""
+    """``[n, m, l, P, Q]``; ``special`` of discrete variables alone."""
     if p.table is None:
         variance = p.variance[:, None, :, None] + q.variance[None, :, None, :]
         loc, other = p.loc[:, None, :, None], q.loc[None, :, None, :]
@@ -222,7 +222,7 @@ def _leaf(p: Leaf, q: Leaf, kernel: KernelUnits, r: int, special: bool) -> Tenso
             mass * k.gaussian(*torch.broadcast_tensors(loc, other, variance))
             for k in kernel.inputs[r]
         ]
-        return torch.zeros_like(torch.stack(rows, 2)) if special else torch.stack(rows, 2)
+        return torch.stack(rows, 2)
     left, right = (p.special, q.special) if special else (p.table, q.table)
     card = left.shape[2]
     matrices = torch.stack([k.matrix(card) for k in kernel.inputs[r]]).to(left)

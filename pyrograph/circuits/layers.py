@@ -72,7 +72,7 @@ class _Blocks:
         total = torch.bmm((w - row).exp(), (x - shift).exp())
         # where the highest weight and the highest child are far apart, the scaled sum underflows
         low = total < torch.finfo(x.dtype).tiny / torch.finfo(x.dtype).eps
-        values = _log(torch.where(low, 1.0, total)) + row + shift
+        values = differentiable_log(torch.where(low, 1.0, total)) + row + shift
         if bool(low.any()):
             own = []
             for g, m, b in zip(*(i.split(PIECE) for i in low.nonzero(as_tuple=True)), strict=True):
@@ -85,7 +85,7 @@ class _Blocks:
         return (x.unsqueeze(1) + w.unsqueeze(3)).amax(2).flatten(0, 1)
 
 
-def _log(total: Tensor) -> Tensor:
+def differentiable_log(total: Tensor) -> Tensor:
     """Logarithm whose derivative at 0 is 0."""
     positive = total > 0
     return torch.where(positive, torch.where(positive, total, 1.0).log(), -torch.inf)
@@ -94,7 +94,7 @@ def _log(total: Tensor) -> Tensor:
 def log_sum_exp(x: Tensor) -> Tensor:
     """Over dimension 1; its derivative is 0 where all are -inf."""
     shift = x.detach().amax(1, keepdim=True).clamp_min(torch.finfo(x.dtype).min)
-    return _log((x - shift).exp().sum(1)) + shift.squeeze(1)
+    return differentiable_log((x - shift).exp().sum(1)) + shift.squeeze(1)
 
 
 def _edges(units: Units, group: np.ndarray, width: int) -> np.ndarray:

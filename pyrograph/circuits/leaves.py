@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyrograph.circuits.layers import log_sum_exp
 from pyrograph.circuits.nodes import read_logs, refuse_gradient
 from pyrograph.circuits.units import INPUT, Units
 from pyrograph.errors import InvalidCircuit, OptionError, ShapeMismatch
@@ -60,10 +61,6 @@ class Domain:
     @property
     def num_variables(self) -> int:
         return len(self.cards)
-
-    @property
-    def most_states(self) -> int:
-        return max((c for c in self.cards if c is not None), default=1)
 
     def check(self, x: Any, device: torch.device | None = None) -> Tensor:
         """Points ``[B, D]`` as numbers whose missing ones are NaN, float64.
@@ -216,7 +213,7 @@ class Leaves:
 
     def log_mass(self) -> Tensor:
         """``[I]``, log of the sum or integral of each input."""
-        return torch.where(self.is_real, 0.0, _log_sum(self.log_table))
+        return torch.where(self.is_real, 0.0, log_sum_exp(self.log_table))
 
     @property
     def is_real(self) -> Tensor:
@@ -226,7 +223,7 @@ class Leaves:
         """``[I, B]`` at checked points ``[B, D]``; missing values are summed out."""
         columns = x.t()[self.var]  # [I, B]
         missing = columns.isnan()
-        table = torch.cat([self.log_table, _log_sum(self.log_table).unsqueeze(1)], 1)
+        table = torch.cat([self.log_table, log_sum_exp(self.log_table).unsqueeze(1)], 1)
         width = self.log_table.shape[1]
         if not bool(self.is_real.any()):
             return table.gather(1, torch.where(missing, width, columns).long())
@@ -239,10 +236,3 @@ class Leaves:
         density = -0.5 * ((at - loc) / scale) ** 2 - scale.log() - HALF_LOG_2PI
         density = density.to(table.dtype)
         return torch.where(real, torch.where(missing, 0.0, density), table.gather(1, code))
-
-
-def _log_sum(table: Tensor) -> Tensor:
-    shift = table.detach().amax(1, keepdim=True).clamp_min(torch.finfo(table.dtype).min)
-    total = (table - shift).exp().sum(1)
-    positive = total > 0
-    return torch.where(positive, torch.where(positive, total, 1.0).log(), -torch.inf) + shift[:, 0]

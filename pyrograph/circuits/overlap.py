@@ -86,10 +86,10 @@ def _sums(found: np.ndarray, left: Rows, right: Rows, weighted) -> np.ndarray:
 
 
 def _any(found: np.ndarray, level: Level, weighted: np.ndarray) -> np.ndarray:
-    return np.stack([found[source].any(0) for source in sources(level, weighted)])
+    return np.stack([found[source].any(0) for source, _ in live_children(level, weighted)])
 
 
-def sources(level: Level, weighted: np.ndarray) -> list[np.ndarray]:
-    """Per sum, the rows of its children whose weights are not zero."""
+def live_children(level: Level, weighted: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Per sum, rows and weights of its children whose weights are not zero."""
     live = (level.weight >= 0) & weighted[level.weight] if len(weighted) else level.weight >= 0
-    return [source[alive] for source, alive in zip(level.source, live, strict=True)]
+    return [(s[on], w[on]) for s, w, on in zip(level.source, level.weight, live, strict=True)]

@@ -24,7 +24,7 @@ def refuse_zeros(p: Circuit) -> None:
         InvalidCircuit: naming a state that is not.
     """
     possible = (p.log_table.detach() > -np.inf).cpu().numpy()
-    total = math.prod(card for card in p.cards if card)
+    total = math.prod(p.cards)
     if _count(p, possible) == total:
         if p.clamped_state is not None:
             raise _zero_at(list(p.clamped_state), ", but for the eps that torch clamps it to")

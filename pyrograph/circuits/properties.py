@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pyrograph.circuits.decisions import decides
 from pyrograph.circuits.leaves import Domain
-from pyrograph.circuits.overlap import Overlap, sources
+from pyrograph.circuits.overlap import Overlap, live_children
 from pyrograph.circuits.regions import arranged, regions_of
 from pyrograph.circuits.units import INPUT, PRODUCT, SUM, Units, describe, variables
 from pyrograph.errors import IncompatibleCircuits
@@ -121,7 +121,8 @@ class Properties:
         )
         for region, together in zip(rows, overlap.together, strict=True):
             for level in region.levels:
-                for n, source in zip(level.unit, sources(level, self._weighted), strict=True):
+                live = live_children(level, self._weighted)
+                for n, (source, _) in zip(level.unit, live, strict=True):
                     clash = np.triu(together[np.ix_(source, source)], 1)
                     if clash.any():
                         return (

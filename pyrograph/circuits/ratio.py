@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.circuits.circuit import Circuit
-from pyrograph.circuits.overlap import Overlap, sources
+from pyrograph.circuits.overlap import Overlap, live_children
 from pyrograph.circuits.regions import Level, Regions, Rows, arranged
 from pyrograph.circuits.scaling import LogLeaf
 from pyrograph.circuits.sides import Patterns, Side, moderate
@@ -193,10 +193,8 @@ class _Triples:
 
 def _children(rows: Rows, weighted: np.ndarray) -> list[list[tuple[int, int]]]:
     """Per sum of a region: rows and weights of its children."""
-    found = []
-    for level in rows.levels:
-        live = [w[w >= 0] for w in level.weight]
-        live = [w[weighted[w]] for w in live]
-        for source, weight in zip(sources(level, weighted), live, strict=True):
-            found.append(list(zip(source.tolist(), weight.tolist(), strict=True)))
-    return found
+    return [
+        list(zip(source.tolist(), weight.tolist(), strict=True))
+        for level in rows.levels
+        for source, weight in live_children(level, weighted)
+    ]

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from pyrograph.circuits.layers import log_sum_exp
+from pyrograph.circuits.layers import differentiable_log, log_sum_exp
 from pyrograph.circuits.mixing import by_pattern, log_by_levels, pattern_weights
 
 if TYPE_CHECKING:
@@ -292,7 +292,4 @@ def log_sum(x: Tensor, dim: int) -> Tensor:
 
 def log(x: Tensor) -> Tensor:
     """Logarithm whose derivative at 0 is 0."""
-    if not x.requires_grad:
-        return x.log()
-    positive = x > 0
-    return torch.where(positive, torch.where(positive, x, 1.0).log(), -torch.inf)
+    return differentiable_log(x) if x.requires_grad else x.log()

@@ -240,8 +240,8 @@ class SequentialDPVI(DPVI):
                 f'no latent site "{site}"; the latent sites are: {", ".join(self.graph.sites)}'
             )
         described = self.graph.sites[site]
-        first = self.graph.node_id(site, *(0,) * len(described.batch_shape))
-        nodes = torch.arange(first, first + described.num_nodes, device="cpu")
+        own = self.graph.nodes_of(site)
+        nodes = torch.arange(own.start, own.stop, device="cpu")
         is_in = torch.zeros(self.graph.num_nodes, dtype=torch.bool, device="cpu")
         is_in[self._sequence[: self._position].cpu()] = True
         if not bool(is_in[nodes].all()):

@@ -205,11 +205,10 @@ class CollapsedBBIS(BBIS):
         """Values with any state in the columns that are ignored."""
         if not isinstance(proposal, Mapping) or isinstance(self.collapse, float):
             return proposal
-        found, start = dict(proposal), 0
+        found = dict(proposal)
         for name, site in self.graph.sites.items():
-            own = self._summed - start
+            own = self._summed - self.graph.nodes_of(name).start
             own = own[(own >= 0) & (own < site.num_nodes)]
-            start += site.num_nodes
             value = tensor_of(found.get(name, ()))
             if not len(own) or value.shape[1:] != site.shape:
                 continue  # of another shape: refused where values are read
