@@ -12,8 +12,7 @@ Source: Li, Zeng, Vergari & Van den Broeck (2021), definitions 2.3 and 3.3; Pipa
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -140,10 +139,31 @@ def arrange(units: Units, regions: Regions) -> list[Rows]:
     """A circuit's units by regions; ``kept`` of the last region is the root."""
     region_of = {scope: r for r, scope in enumerate(regions.scopes)}
     region = [region_of[scope] for scope in units.scopes]
-    products: list[dict] = [defaultdict(dict) for _ in regions.scopes]
     members: list[list[int]] = [[] for _ in regions.scopes]
     for n, r in enumerate(region):
         members[r].append(n)
+    products, asked = _regrouped(units, regions, region, members)
+    inputs = {n: k for k, n in enumerate(units.of_kind(INPUT))}
+    edge_of_sum = np.cumsum(units.edge_is_sum) - 1
+    out = []
+    for r, parts in enumerate(regions.parts):
+        mine = [n for n in members[r] if units.kind[n] == INPUT]
+        row: dict[object, int] = {key: k for k, key in enumerate([*mine, *products[r]])}
+        sums = [n for n in members[r] if units.kind[n] == SUM]
+        levels = list(_levels(units, sums, row, edge_of_sum))
+        shape = len(products[r]), len(parts)
+        below = np.array(list(products[r].values()), np.int64).reshape(shape)
+        kept = np.array([row[key] for key in asked[r]], np.int64)
+        out.append(Rows(np.array([inputs[n] for n in mine], np.int64), below, levels, kept))
+    return out
+
+
+def _regrouped(
+    units: Units, regions: Regions, region: list[int], members: list[list[int]]
+) -> tuple[list[dict[object, list[int]]], list[dict[object, int]]]:
+    """Per region, its products by what is read of every part, and what is read of itself: units,
+    or new products, which are tuples of units."""
+    products: list[dict[object, list[int]]] = [{} for _ in regions.scopes]
     above = {part: r for r, parts in enumerate(regions.parts) for part in parts}
     # from the whole down: what is asked of each region, as a unit or a new product of units
     asked: list[dict[object, int]] = [{} for _ in regions.scopes]
@@ -176,42 +196,30 @@ def arrange(units: Units, regions: Regions) -> list[Rows]:
                     )
                 keys.append(asked[part].setdefault(wanted, len(asked[part])))
             products[r][key] = keys
-    inputs = {n: k for k, n in enumerate(units.of_kind(INPUT))}
-    edge_of_sum = np.cumsum(units.edge_is_sum) - 1
-    out = []
-    for r in range(len(regions)):
-        row: dict[object, int] = {}
-        mine = [inputs[n] for n in members[r] if units.kind[n] == INPUT]
-        for n in members[r]:
-            if units.kind[n] == INPUT:
-                row[n] = len(row)
-        below = []
-        for key, keys in products[r].items():
-            row[key] = len(row)
-            below.append(keys)
-        levels = []
-        waiting = [n for n in members[r] if units.kind[n] == SUM]
-        while waiting:
-            ready = [n for n in waiting if all(c in row for c in units.children(n).tolist())]
-            if not ready:
-                n = waiting[0]
-                raise IncompatibleCircuits(
-                    f"{units.name(n)} adds children of different scopes: the circuit is not smooth"
-                )
-            width = max(len(units.children(n)) for n in ready)
-            source = np.zeros((len(ready), width), np.int64)
-            weight = np.full((len(ready), width), -1, np.int64)
-            for s, n in enumerate(ready):
-                children = units.children(n).tolist()
-                source[s, : len(children)] = [row[c] for c in children]
-                edges = np.arange(units.start[n], units.start[n + 1])
-                weight[s, : len(children)] = edge_of_sum[edges]
-            for n in ready:
-                row[n] = len(row)
-            done = set(ready)
-            waiting = [n for n in waiting if n not in done]
-            levels.append(Level(np.array(ready), source, weight))
-        kept = np.array([row[key] for key in asked[r]], np.int64)
-        rows_below = np.array(below, np.int64).reshape(len(below), len(regions.parts[r]))
-        out.append(Rows(np.array(mine, np.int64), rows_below, levels, kept))
-    return out
+    return products, asked
+
+
+def _levels(
+    units: Units, sums: list[int], row: dict[object, int], edge_of_sum: np.ndarray
+) -> Iterator[Level]:
+    """Sums of a region, after their children; their rows are added to ``row``."""
+    waiting = sums
+    while waiting:
+        ready = [n for n in waiting if all(c in row for c in units.children(n).tolist())]
+        if not ready:
+            raise IncompatibleCircuits(
+                f"{units.name(waiting[0])} adds children of different scopes: the circuit is not "
+                "smooth"
+            )
+        width = max(len(units.children(n)) for n in ready)
+        source = np.zeros((len(ready), width), np.int64)
+        weight = np.full((len(ready), width), -1, np.int64)
+        for s, n in enumerate(ready):
+            children = units.children(n).tolist()
+            source[s, : len(children)] = [row[c] for c in children]
+            weight[s, : len(children)] = edge_of_sum[units.start[n] : units.start[n + 1]]
+        for n in ready:
+            row[n] = len(row)
+        done = set(ready)
+        waiting = [n for n in waiting if n not in done]
+        yield Level(np.array(ready), source, weight)
