@@ -21,6 +21,7 @@ from functools import cached_property
 from numbers import Integral
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, MixtureSameFamily, Normal
@@ -72,7 +73,7 @@ class Circuit(nn.Module):
 
     Raises:
         InvalidCircuit: sums of unlike scopes, products of overlapping ones, a wrong number of
-            weights.
+            weights, or a unit that is not below the root.
     """
 
     clamped_state: tuple[int, ...] | None = None
@@ -88,6 +89,11 @@ class Circuit(nn.Module):
     ):
         super().__init__()
         self.units, self.domain = units, domain
+        used = np.zeros(len(units), bool)
+        used[units.child] = used[-1] = True
+        if not used.all():
+            n = np.flatnonzero(~used)[0]
+            raise InvalidCircuit(f"{units.name(n)} has no parent and is not the root (the last)")
         if len(log_weights) != units.edge_is_sum.sum():
             raise InvalidCircuit(
                 f"{len(log_weights)} weights for {int(units.edge_is_sum.sum())} edges of sums"
@@ -139,7 +145,7 @@ class Circuit(nn.Module):
             OptionError: the device cannot be used.
         """
         device = kwargs.get("device", args[0] if args else None)
-        if isinstance(device, (torch.device, str, int)):
+        if isinstance(device, (torch.device, str, int)) and str(device) != "meta":
             usable_device(device)
         return super().to(*args, **kwargs)
 

@@ -27,7 +27,7 @@ from pyrograph.trace.localize import LocalProgram
 from pyrograph.trace.source import Read
 from pyrograph.trace.tape import Rule
 
-#: Gain of a log value that is no rounding: log 2, also where a statement is scaled down.
+#: Gain of a log value that is no rounding: log 2, also where a statement is scaled down to a 700th.
 GAIN = 1e-3
 #: Relative to log eps: what it may be off by, which is its last digit in single precision.
 ROUNDING = 1e-7

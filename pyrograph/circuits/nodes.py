@@ -92,6 +92,8 @@ def read_logs(node: Mapping[str, Any], n: int, key: str) -> list[float]:
 
 def _numbers(node: Mapping[str, Any], n: int, key: str, kind: type) -> list:
     values = _get(node, n, key)
+    if isinstance(values, Iterable) and not isinstance(values, Tensor | str):
+        values = list(values)  # an iterator is gone through once
     refuse_gradient(values, n, key)
     try:
         found = [kind(value) for value in values]

@@ -160,6 +160,8 @@ def read_evidence(
         site = graph.sites[label[0]]
         shape = site.constrained_event_shape if site.name in graph.fixed else site.event_shape
         found = _state_or_value(site, label, _numbers_of(label, value), shape)
+        if isinstance(found, Tensor) and bool(found.isnan().any()):
+            raise OptionError(f"evidence puts {label!r} at {value!r}, which has NaN in it")
         known = given.setdefault(number[label], found)
         if not (torch.equal(known, found) if isinstance(found, Tensor) else known == found):
             raise OptionError(

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import compress
 from numbers import Integral
-from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pyro
@@ -25,6 +24,21 @@ from torch import Tensor
 from pyrograph.errors import OptionError, ShapeMismatch
 
 Label = tuple[str, tuple[int, ...]]
+
+
+class _ReadOnly(dict):
+    """A dict that is not changed."""
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError(
+            "evidence is read-only: dataclasses.replace(model, evidence={...}) makes another model"
+        )
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    update = pop = popitem = clear = setdefault = _refuse
+
+    def __reduce__(self) -> tuple:
+        return type(self), (dict(self),)
 
 
 @dataclass(frozen=True)
@@ -93,10 +107,7 @@ class DiscreteModel:
         settle("log_tables", tuple(_tensor(k, table) for k, table in enumerate(tables)))
         self._check_shapes()
         # what the sites are is worked out once: read-only, so that it stays so
-        settle("evidence", MappingProxyType(self._whole_evidence()))
-
-    def __reduce__(self) -> tuple:  # such a mapping cannot be pickled
-        return type(self), (self.cardinalities, self.scopes, self.log_tables, dict(self.evidence))
+        settle("evidence", _ReadOnly(self._whole_evidence()))
 
     def _whole_cardinalities(self) -> tuple[int, ...]:
         counts = []

@@ -24,6 +24,8 @@ DRAW_THE_PLANE = (
 )
 #: Relative error that numbers may have that were in single precision once.
 ROUNDING = 1e-5
+#: What the same map leaves of a value's last digits in another place, in units of the precision.
+DIGITS = 16.0
 
 
 def free_values(graph, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -70,9 +72,13 @@ def shared_columns(graph, posterior: object) -> Tensor | None:
     if not isinstance(posterior, ParticlePosterior) or _columns(posterior.graph) != _columns(graph):
         return None
     x = posterior.x
+    if posterior.graph is graph:
+        return x
     image = graph.constrain(graph.unflatten(x.to(graph.device)))
+    # relative alone: small values are no smaller differences of supports
+    rounding = DIGITS * max(torch.finfo(dtype).eps for dtype in (x.dtype, graph.dtype))
     alike = all(
-        torch.allclose(image[name].to(value), value, rtol=ROUNDING, atol=ROUNDING)
+        torch.allclose(image[name].to(value), value, rtol=rounding, atol=0.0)
         for name, value in posterior.particles.items()
     )
     return x if alike else None

@@ -145,5 +145,9 @@ class FactorGroup:
         rows = []
         chunk = max(1, TABLE_CHUNK // max(self.num_factors * self.arity, 1))
         for flat in torch.arange(states, device=device).split(chunk):
-            rows.append(self.log_prob_of_states(torch.unravel_index(flat, cards)))
+            codes = [  # torch.unravel_index imports sympy
+                torch.div(flat, math.prod(cards[k + 1 :]), rounding_mode="floor") % card
+                for k, card in enumerate(cards)
+            ]
+            rows.append(self.log_prob_of_states(codes))
         return torch.cat(rows).t().reshape(self.num_factors, *cards)

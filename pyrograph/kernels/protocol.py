@@ -38,7 +38,9 @@ class Block:
     score: Tensor
     size: Tensor
     #: The terms of a sum look at the same particles: what is measured once serves all of them.
-    _measured: dict[Bandwidth, Tensor] = field(default_factory=dict, init=False, repr=False)
+    _measured: dict[Bandwidth, Tensor] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def bandwidth(self, rule: Bandwidth) -> Tensor:
         """h of the scopes by one of the rules of :mod:`.bandwidth`, or h itself: ``[B]``."""

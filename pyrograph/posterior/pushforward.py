@@ -7,8 +7,6 @@ low-discrepancy set of normal points.
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import torch
 from pyro.distributions import constraints
 from pyro.distributions.torch_distribution import TorchDistributionMixin
@@ -76,14 +74,12 @@ class Pushforward(TransformedDistribution, TorchDistributionMixin):
 
     @property
     def mean(self) -> Tensor:
-        return self._moments[0]
+        return self._moments()[0]
 
     @property
     def variance(self) -> Tensor:
-        return self._moments[1]
+        return self._moments()[1]
 
-    @cached_property
-    @torch.inference_mode(False)  # what is kept may be used in training
     def _moments(self) -> tuple[Tensor, Tensor]:
         base, each = self.base_dist, self._map
         while isinstance(each, IndependentTransform):

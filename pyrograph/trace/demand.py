@@ -17,8 +17,8 @@ from pyrograph.errors import ScopeBudgetError
 from pyrograph.trace.tape import Tape
 
 LEAVES = -1
-#: Numbers that all blocks of a step may read for a set of numbers, some 4 GB on the way.
-MAX_DEMANDED = 64_000_000
+#: Numbers that all blocks of a step may read for a set of numbers, some 8 GB on the way.
+MAX_DEMANDED = 128_000_000
 
 
 @dataclass(eq=False)
@@ -153,7 +153,7 @@ class Demand:
                     f"{self._place(int(row.mode().values))}: {len(row):,} numbers that factors "
                     f"need read {per_block:,} each, over the budget of {MAX_DEMANDED:,} "
                     "(pyrograph.trace.demand.MAX_DEMANDED). Every factor reads nearly all latents: "
-                    "sample what they have in common, a sum say, as a site of its own."
+                    "give it fewer, or raise the budget where memory allows."
                 )
             spread = row if per_block == 1 else row.repeat_interleave(per_block)
             reads.append(self._ask(ids.reshape(-1), spread))

@@ -43,3 +43,15 @@ def at_time(t: int) -> float:
 )
 def test_lists_of_floats_are_read_in_double_precision(found, truth):
     assert found() == pytest.approx(truth, rel=1e-14)
+
+
+def test_iterators_of_children_and_numbers_are_gone_through_once():
+    nodes = [
+        {"type": "input", "var": 0, "probs": (p for p in (0.3, 0.7))},
+        {"type": "input", "var": 1, "probs": iter([0.6, 0.4])},
+        {"type": "product", "children": map(int, "01")},
+        {"type": "product", "children": (i for i in (0, 1))},
+        {"type": "sum", "children": iter((2, 3)), "weights": (w for w in (0.25, 0.75))},
+    ]
+    circuit = C.Circuit.from_nodes(nodes)
+    assert float(circuit.log_prob(torch.tensor([1, 0])).exp()) == pytest.approx(0.42)

@@ -8,7 +8,7 @@ from pyro.distributions import constraints
 from torch.distributions import biject_to
 
 import pyrograph as pg
-from pyrograph.diagnostics.support import free_values, inside
+from pyrograph.diagnostics.support import free_values, inside, shared_columns
 from pyrograph.errors import OptionError
 
 HALF_OPEN = constraints.half_open_interval(0.1, 0.7)
@@ -61,3 +61,22 @@ def test_what_lies_further_out_is_not_and_each_value_is_judged_apart():
     assert torch.equal(inside(narrow, value), torch.tensor([[False, True], [True, False]]))
     rows = torch.tensor([[1.0, 1.0, 1.0], [0.2, 0.3, 0.5001], [0.2, 0.3, 0.5]])
     assert inside(constraints.simplex, rows).tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-6])
+def test_flat_particles_serve_graphs_of_the_same_supports_alone(scale):
+    """However small the values are."""
+
+    def graph(high):
+        return pg.trace_graph(lambda: pyro.sample("x", dist.Uniform(0.0, high)), unconstrained=True)
+
+    engine = pg.GraphicalSVGD(
+        lambda: pyro.sample("x", dist.Uniform(0.0, scale)),
+        num_particles=5,
+        num_steps=2,
+        progress=False,
+    )
+    posterior = engine.run()
+    assert shared_columns(engine.graph, posterior) is posterior.x
+    assert shared_columns(graph(scale), posterior) is posterior.x
+    assert shared_columns(graph(1.5 * scale), posterior) is None

@@ -208,9 +208,8 @@ class _Builder:
     def _at_one(self, part: Tables) -> Tables:
         """The same for products of factors on one scope."""
         what = "and the other factors on its nodes exclude each other: their product is zero"
-        return replace(
-            part, log_table=self._of_peak_one(part.group, part.index, part.log_table, what)
-        )
+        table = self._of_peak_one(part.group, part.index, part.log_table, what)
+        return replace(part, log_table=table.to(self.like))
 
     def _of_peak_one(
         self, group: FactorGroup, index: Tensor, log_values: Tensor, what: str
@@ -223,7 +222,7 @@ class _Builder:
                 f"{self.graph.factor_name(group, e)} {what} whatever its nodes are: the program's "
                 "total mass is zero."
             )
-        self.constant = self.constant + peak.sum()
+        self.constant = self.constant + peak.sum().to(self.constant)
         return (flat - peak.unsqueeze(1)).view(log_values.shape)
 
     def _alpha_without_zeros(self, group: FactorGroup, log_values: Tensor) -> Tensor:

@@ -72,8 +72,12 @@ def loaded_messages(
         OptionError: they hold NaN or plus infinity.
     """
 
+    saved = _in_form_of(network, saved)
+    left = {key for key in saved if key.split(".")[1].isdigit()}
+
     def take(key: str, like: Tensor) -> Tensor:
         value = saved.get(key)
+        left.discard(key)
         if value is None or value.shape != like.shape:
             there = "none" if value is None else list(value.shape)
             raise ShapeMismatch(
@@ -87,7 +91,6 @@ def loaded_messages(
             )
         return value.to(like)
 
-    saved = _in_form_of(network, saved)
     out = []
     for b, (block, start) in enumerate(zip(network.blocks, like, strict=True)):
         messages: list[Message] = []
@@ -116,6 +119,11 @@ def loaded_messages(
                 if f"{b}.boxes.low" in saved:
                     parts = (saved[f"{b}.boxes.{name}"].to(block.local.like) for name in BOXES)
                     block.tilted.boxes = Boxes.of_tensors(*parts)
+    if left:
+        raise ShapeMismatch(
+            f"the saved messages {min(left)} have no place in this graph: they belong to another "
+            "model, to other arguments, or to a version that kept factors on the same nodes apart"
+        )
     return out
 
 

@@ -193,14 +193,24 @@ def lifted(function: Gaussian, bases: list[Tensor | None], widths: list[int]) ->
         bases: of each slot, ``[E, r, d]``, or None for v = x.
         widths: d of each slot.
     """
-    if all(basis is None for basis in bases):
+    basis = of_whole_nodes(bases, widths, function.shift)
+    if basis is None:
         return function
-    like = function.shift
+    return Gaussian(basis.mT @ function.precision @ basis, apply(basis.mT, function.shift))
+
+
+def of_whole_nodes(bases: list[Tensor | None], widths: list[int], like: Tensor) -> Tensor | None:
+    """B with v = B x for all slots together, ``[E, R, sum d]``; None for v = x.
+
+    Args:
+        like: ``[E, R]``.
+    """
+    if all(basis is None for basis in bases):
+        return None
     down = [
         torch.eye(d, dtype=like.dtype, device=like.device).expand(len(like), d, d)
         if basis is None
         else basis
         for basis, d in zip(bases, widths, strict=True)
     ]
-    basis = block_diagonal(down)
-    return Gaussian(basis.mT @ function.precision @ basis, apply(basis.mT, function.shift))
+    return block_diagonal(down)

@@ -17,7 +17,8 @@ from torch import Tensor
 from pyrograph.beliefs import Gaussian
 from pyrograph.graph import FactorGroup
 from pyrograph.graph.grouping import row_numbers
-from pyrograph.infer.message_passing.quadratic import lifted
+from pyrograph.infer.message_passing.families import add_sites
+from pyrograph.infer.message_passing.quadratic import of_whole_nodes
 from pyrograph.infer.message_passing.reduction import LocalDensity
 
 
@@ -53,7 +54,9 @@ class Locals:
     alpha: Tensor
 
     def only(self, which: Tensor) -> Locals:
-        """Some of them."""
+        """Some of them, in order."""
+        if len(which) == len(self.index):
+            return self
         index, own = self.index[which], which.tolist()
         local = LocalDensity(self.group, index, self.local.like, lambda e: self.local.name(own[e]))
         return Locals(self.group, index, local, self.alpha[which])
@@ -96,24 +99,22 @@ class Product:
         """Batch ``[U]``, in the numbers of whole nodes."""
         total = Gaussian.flat((len(self.index),), sum(self.widths), self.parts[0][0].local.like)
         for part, row in self.parts:
-            own = lifted(part.local.quadratic, part.local.bases, self.widths)
-            total = Gaussian(
-                total.precision.index_add(0, row, own.precision),
-                total.shift.index_add(0, row, own.shift),
-            )
+            own = part.local.quadratic
+            basis = of_whole_nodes(part.local.bases, self.widths, own.shift)
+            total = add_sites(total, row, own, basis)
         return total
 
     def log_density(self, x: Tensor) -> Tensor:
         """``[U]`` at ``[U, sum of widths]``."""
-        total = x.new_zeros(len(x))
+        total = x.new_zeros(len(x), dtype=torch.float64)
         for part, row in self.parts:
             nodes = [v[None, None] for v in x[row].split(self.widths, 1)]
-            total = total.index_add(0, row, part.local.at_nodes(nodes)[0, 0])
-        return total
+            total = total.index_add(0, row, part.local.at_nodes(nodes)[0, 0].double())
+        return total.to(x)
 
 
 def multiplied(tables: list[Tables]) -> tuple[list[Tables], list[Merged]]:
-    """The tables with one factor for each scope: the first, times the others.
+    """The tables with one factor for each scope: the first, times the others, in double precision.
 
     Scopes are in order of nodes, so that equal ones have the same slots. Blocks are numbered as the
     tables that are returned.
@@ -123,11 +124,12 @@ def multiplied(tables: list[Tables]) -> tuple[list[Tables], list[Merged]]:
         return tables, []
     kept = [(owner < 0).nonzero().squeeze(1) for owner, _ in owners]
     number = torch.tensor([len(rows) > 0 for rows in kept], device="cpu").cumsum(0) - 1
-    products, merged = [part.log_table for part in tables], []
+    products, merged = [part.log_table.double() for part in tables], []
     for k, (owner, place) in enumerate(owners):
         for o in owner[owner >= 0].unique().tolist():
             which = (owner == o).nonzero().squeeze(1)
-            products[o] = products[o].index_add(0, place[which], tables[k].log_table[which])
+            other = tables[k].log_table[which].double()
+            products[o] = products[o].index_add(0, place[which], other)
             row = torch.searchsorted(kept[o], place[which])
             merged.append(Merged(tables[k].group, tables[k].index[which], int(number[o]), row))
     out = [

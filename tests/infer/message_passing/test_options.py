@@ -57,7 +57,7 @@ def test_an_option_that_does_not_fit_is_refused_in_words(engine, options, messag
         {"f0": torch.tensor(2.0)},
         lambda name: np.float64(2.0),
     ],
-    ids=str,
+    ids=["tensor", "whole", "float32", "array", "dict", "function"],
 )
 def test_an_alpha_without_dimensions_is_a_number(alpha):
     """Of two nodes under one factor f beliefs are messages, and m_1^2 = sum_2 f^2 m_2 / m_2^2."""
@@ -71,7 +71,9 @@ def test_an_alpha_without_dimensions_is_a_number(alpha):
 
 
 @pytest.mark.parametrize(
-    "alpha", [torch.ones(2), np.ones(1), torch.tensor(True), torch.tensor(INF)]
+    "alpha",
+    [torch.ones(2), np.ones(1), torch.tensor(True), torch.tensor(INF)],
+    ids=["tensor", "array", "truth", "infinite"],
 )
 def test_an_alpha_with_dimensions_is_refused_in_words(alpha):
     with pytest.raises(OptionError, match="alpha"):

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import pyrograph as pg
-from pyrograph.errors import ZeroMass
+from pyrograph.errors import ShapeMismatch, ZeroMass
 
 START = torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64)
 MOVES = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.3, 0.3, 0.4]], dtype=torch.float64)
@@ -162,6 +162,38 @@ def test_the_evidence_differentiates_through_products():
     assert float(slope) == pytest.approx(float((ahead - behind) / (2 * step)), rel=1e-6)
 
 
+def test_states_that_kept_such_factors_apart_are_refused():
+    """Their blocks are others: taken for these, they would stand for another posterior."""
+    engine = pg.BP(switching, progress=False)
+    engine.run(SEEN)
+    state = engine.state_dict()
+    state["messages"]["9.0"] = state["messages"]["0.0"].clone()
+    with pytest.raises(ShapeMismatch, match=r"9\.0"):
+        pg.BP(switching, progress=False).setup(SEEN).load_state_dict(state)
+
+
+def test_thousands_of_factors_on_one_pair_keep_their_digits_in_single_precision():
+    count = 20000
+    weight = torch.rand(count, 2, 2, generator=torch.Generator().manual_seed(0)).float() - 0.5
+    table = weight.double().sum(0)
+
+    def program():
+        with pyro.plate("nodes", 2):
+            x = pyro.sample("x", dist.Bernoulli(torch.full((2,), 0.5, dtype=torch.float32)))
+        x = x.long()
+        with pyro.plate("many", count):
+            pyro.factor("pair", weight[torch.arange(count), x[0], x[1]])
+
+    posterior = pg.fit(program, infer=pg.BP, progress=False)
+    log_z = table.logsumexp((0, 1)) - math.log(4)
+    assert posterior.log_evidence.dtype == torch.float32
+    # what is left of the sum of their largest values, in its last digit
+    peaks = float(weight.double().amax((1, 2)).sum())
+    assert abs(float(posterior.log_evidence) - float(log_z)) < 2e-7 * peaks
+    truth = table.flatten().softmax(0).view(2, 2)
+    assert torch.allclose(posterior.factor_marginal("pair")[0].double(), truth, atol=1e-5)
+
+
 # ---------------------------------------------------------------------- Gaussian
 STEPS = torch.tensor([0.4, -1.0, 2.2], dtype=torch.float64)
 LOADS = torch.tensor([[1.0, -2.0], [0.5, 0.3], [2.0, 1.0]], dtype=torch.float64)
@@ -214,3 +246,34 @@ def dense_walk():
     gain = prior @ read.T @ seen.inverse()
     log_z = torch.distributions.MultivariateNormal(torch.zeros_like(STEPS), seen).log_prob(STEPS)
     return log_z, gain @ STEPS, prior - gain @ read @ prior
+
+
+def test_many_observations_of_one_pair_keep_their_digits_in_single_precision():
+    """A regression with its level apart: all rows are functions of the same two nodes."""
+    count, d = 5000, 3
+    g = torch.Generator().manual_seed(0)
+    rows = torch.randn(count, d, generator=g).float()
+    y = (
+        rows @ rows.new_tensor([1.0, -2.0, 0.5]) + 3.0 + 0.5 * torch.randn(count, generator=g)
+    ).float()
+
+    def regression():
+        w = pyro.sample("w", dist.Normal(rows.new_zeros(d), 2.0).to_event(1))
+        b = pyro.sample("b", dist.Normal(rows.new_zeros(()), 5.0))
+        with pyro.plate("rows", count):
+            pyro.sample("y", dist.Normal(rows @ w + b, 0.5), obs=y)
+
+    posterior = pg.fit(regression, infer=pg.BP, progress=False)
+    design = torch.cat([rows, rows.new_ones(count, 1)], 1).double()
+    prior = torch.tensor([0.25] * d + [0.04], dtype=torch.float64)
+    precision = 4 * design.T @ design + prior.diag()
+    mean = torch.linalg.solve(precision, 4 * design.T @ y.double())
+    spread = precision.inverse().diagonal().sqrt()
+    found = torch.cat([posterior.marginal("w").mean, posterior.marginal("b").mean.view(1)])
+    assert found.dtype == torch.float32
+    assert float(((found - mean).abs() / spread).max()) < 0.02
+    gap = y.double() - design @ mean
+    log_z = 0.5 * prior.log().sum() - 0.5 * precision.logdet() - 0.5 * prior @ mean.square()
+    log_z = log_z - 2 * gap.square().sum() - count * (math.log(0.5) + 0.5 * math.log(2 * math.pi))
+    assert float(posterior.log_evidence) == pytest.approx(float(log_z), rel=1e-6)
+    assert posterior.evidence_kind == "exact"
