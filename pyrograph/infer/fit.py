@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pyrograph.errors import OptionError
+from pyrograph.infer.base import Engine
 from pyrograph.infer.svgd import GraphicalSVGD
 from pyrograph.posterior import Posterior
 
@@ -26,10 +27,10 @@ def fit(
         options: the engine's.
 
     Raises:
-        OptionError: ``model`` or ``infer`` cannot be called, ``model_args`` is no tuple, or
-            ``model_kwargs`` no dict.
+        OptionError: ``infer``, or an engine's ``model``, cannot be called, ``model_args`` is no
+            tuple, or ``model_kwargs`` no dict.
     """
-    if not callable(model):
+    if isinstance(infer, type) and issubclass(infer, Engine) and not callable(model):
         raise OptionError(
             f"the model is a {type(model).__name__}; give a Pyro program: a function or a module."
         )

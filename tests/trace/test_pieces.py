@@ -8,7 +8,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -139,6 +139,8 @@ def compositions(draw: st.DrawFn) -> Callable[[Tensor], Tensor]:
 def test_compositions_are_their_pieces(function: Callable):
     found, itself = pieces_of(function)
     assert found is not None
+    # slopes that cancel but for rounding meet again at 10^12, beside which 1e-7 is no digit
+    assume(float(found.kinks.abs().max()) < 1e8)
     u = torch.cat([points(), found.kinks, found.kinks + 1e-3, found.kinks - 1e-3])
     theirs = itself(u)
     tolerance = 1e-7 * (1 + u.square())
