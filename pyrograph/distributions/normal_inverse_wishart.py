@@ -8,18 +8,11 @@ S = sum y and T = sum y y' over the n observations of a cluster in d dimensions,
     log p = log Gamma_d(nu_n / 2) - log Gamma_d(nu / 2) + nu log|Psi| / 2 - nu_n log|Psi_n| / 2
             + d log(kappa / kappa_n) / 2 - n d log(pi) / 2,
 
-where the last part of Psi_n may be larger than the rest by more than all digits, of data far from
-loc, so that it joins the Cholesky factor of the rest in closed form,
-
-    L L' + p p' = (L C) (L C)',  p = h sqrt(kappa n / kappa_n),  z = L^-1 p,
-    t_j = 1 + z_1^2 + ... + z_j^2,
-    C_jj = sqrt(t_j / t_j-1),  C_ij = z_i z_j / sqrt(t_j t_j-1) for i > j,
-
-and the next observation is Student's: nu_n - d + 1 degrees of freedom, location m, scale matrix
+where the last part of Psi_n joins the Cholesky factor of the rest (:mod:`.scatter`). The next
+observation is Student's: nu_n - d + 1 degrees of freedom, location m, scale matrix
 Psi_n (kappa_n + 1) / (kappa_n (nu_n - d + 1)).
 
-Source: Murphy (2007), "Conjugate Bayesian analysis of the Gaussian distribution", section 9; Gill,
-Golub, Murray & Saunders (1974), "Methods for modifying matrix factorizations", for L C.
+Source: Murphy (2007), "Conjugate Bayesian analysis of the Gaussian distribution", section 9.
 """
 
 from __future__ import annotations
@@ -35,16 +28,13 @@ from pyrograph.distributions.checks import (
     require_broadcast,
     require_finite,
     require_positive,
-    unbatched,
 )
-from pyrograph.distributions.mixture_term import AT_ONCE, LOSS, MixtureTerm
-from pyrograph.distributions.seating import Seating, resized, twin
-from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch
+from pyrograph.distributions.normal_inverse_wishart_term import NormalInverseWishartTerm
+from pyrograph.distributions.scatter import half_log_det, scatter_root, with_pull
+from pyrograph.errors import OptionError, ShapeMismatch
 
 #: Asymmetry of a scale matrix that passes for rounding, in single precision or of sums.
 ROUNDING = 1e-4
-#: Of half log|Psi_n| by elements that join, before its inverse is computed anew.
-MOST_GROWTH = -math.log(LOSS) / 2
 
 
 class NormalInverseWishart:
@@ -146,7 +136,7 @@ class NormalInverseWishart:
         mean = s / count.clamp_min(1).unsqueeze(-1)
         pull = (mean - shift) * (kappa * count / kappa_n).sqrt().unsqueeze(-1)
         spread = outer - s.unsqueeze(-1) * mean.unsqueeze(-2)
-        factor = _with_pull(_root(self.scale_matrix.unsqueeze(-3) + spread), pull)
+        factor = with_pull(scatter_root(self.scale_matrix.unsqueeze(-3) + spread), pull)
         return m, kappa_n, self.nu.unsqueeze(-1) + count, factor
 
     def log_marginal(self, count: Tensor, total: Tensor, centre: Tensor) -> Tensor:
@@ -207,231 +197,3 @@ def _require_symmetric(matrix: Tensor) -> None:
             "NormalInverseWishart: scale_matrix is not symmetric; give a covariance's scale, such "
             "as (A + A.T) / 2"
         )
-
-
-def _outer(v: Tensor) -> Tensor:
-    """v v' ``[..., d, d]``."""
-    return v.unsqueeze(-1) * v.unsqueeze(-2)
-
-
-def _root(scatter: Tensor) -> Tensor:
-    """Cholesky factors of Psi and the scatter of a cluster ``[..., d, d]``.
-
-    Raises:
-        NonFiniteDensity: the observations of a cluster are so far apart that it is singular.
-    """
-    factor, failed = torch.linalg.cholesky_ex(scatter)
-    if Distribution._validate_args and bool(failed.any()):
-        raise NonFiniteDensity(
-            "NormalInverseWishart: the scatter of a cluster is singular in double precision. Its "
-            "observations are too far apart (or not numbers) for this scale_matrix: rescale the "
-            "data, leave outliers out, or take a NormalInverseGamma per dimension."
-        )
-    return factor
-
-
-def _with_pull(factor: Tensor, pull: Tensor) -> Tensor:
-    """Cholesky factors of L L' + p p' from L ``[..., d, d]`` and p ``[..., d]``."""
-    z = torch.linalg.solve_triangular(factor, pull.unsqueeze(-1), upper=False).squeeze(-1)
-    t = 1 + torch.nn.functional.pad(z.square().cumsum(-1), (1, 0))
-    before, now = t[..., :-1], t[..., 1:]
-    below = z.unsqueeze(-1) * (z / (now * before).sqrt()).unsqueeze(-2)
-    return factor @ (below.tril(-1) + (now / before).sqrt().diag_embed())
-
-
-def half_log_det(factor: Tensor) -> Tensor:
-    """log|L|, half the log determinant of L L'."""
-    return factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-
-
-class NormalInverseWishartTerm(MixtureTerm):
-    """Student predictive scores, O(d^2) per cluster.
-
-    A row holds m and Psi_n. An element that joins changes the inverse of Psi_n by rank one and its
-    determinant by a factor,
-
-        Psi_n+1 = Psi_n + k g g',   k = kappa_n / (kappa_n + 1),  g = y - m,  m <- y - k g,
-        Psi_n+1^-1 = Psi_n^-1 - k v v' / (1 + k g'v),  |Psi_n+1| = |Psi_n| (1 + k g'v),
-
-    v = Psi_n^-1 g, O(d^2) too. Of an inverse that shrinks by a factor along g as many digits are
-    lost there: from Psi_n, which only grows, it is computed anew, O(d^3), where the factors since
-    it last was come to 1 / LOSS. When an element leaves, with g = y - m of then,
-    Psi_n-1 = Psi_n - g g' / k, and |Psi_n-1| = |Psi_n| q for q = 1 - g'v / k: inverse and
-    determinant are computed anew, and all that is left is counted anew where what the removals
-    since the last count left of Psi_n, in one direction, comes to LOSS, and where Psi_n is
-    singular, of data so far from loc that the rest of it is rounding. What has been scored, v and
-    g'v, is used again where the element then joins.
-    """
-
-    def __init__(self, component: NormalInverseWishart, data: Tensor):
-        super().__init__(component, data)
-        for parameter, event_dim in zip(component.parameters, (0, 0, 2, 1), strict=True):
-            unbatched("NormalInverseWishart", parameter, event_dim)
-        d, nu = self.component.dim, self.component.nu
-        self.table = self.table[:, :d]
-        self.shift = (self.component.loc - self.centre).expand(d)
-        kappa_n = self.component.kappa + self.sizes
-        shrunk, power = kappa_n / (kappa_n + 1), (nu + self.sizes + 1) / 2
-        constant = torch.lgamma(power) - torch.lgamma(power - d / 2)
-        constant = constant + d / 2 * (shrunk / math.pi).log()
-        #: By cluster size: k, (nu_n + 1) / 2, and the constant of the density.
-        self.by_size = torch.stack([shrunk, power, constant])
-        #: By cluster size, of the log marginal likelihood.
-        self.log_constant = self.component.log_constant(self.sizes)
-        self._scored: tuple[int, int, Tensor, Tensor, Tensor] | None = None
-
-    def scores(self, i: int, seating: Seating) -> Tensor:
-        num = seating.num_rows
-        shrunk, power, constant = self.by_size.index_select(1, seating.sizes[:num])
-        gap = self.table[i] - self.mean[:num]
-        v = (self.inverse[:num] @ gap.unsqueeze(-1)).squeeze(-1)
-        log_ratio = (v * gap).sum(-1).mul_(shrunk).log1p_()
-        self._scored = i, num, gap, v, log_ratio
-        score = constant - self.half_log_det[:num] - power * log_ratio
-        return torch.nn.functional.pad(score.to(self.dtype), (0, seating.limit - num))
-
-    def moves(self, elements: Tensor, own: Tensor, seating: Seating) -> tuple[Tensor, Tensor]:
-        num, sizes = seating.num_rows, seating.sizes
-        gap = self.table[elements] - self.mean[:num].unsqueeze(1)
-        ratio = ((gap @ self.inverse[:num]) * gap).sum(-1)  # [R, B]
-        shrunk, power, constant = self.by_size[:, sizes[:num]].unsqueeze(2)
-        base = constant - self.half_log_det[:num].unsqueeze(1)
-        join = base - power * (shrunk * ratio).log1p()
-        # without i: |Psi_n-1| = |Psi_n| q, q = 1 - g'v / k for the k of n - 1
-        shrunk, power, constant = self.by_size[:, sizes[own] - 1]
-        q = 1 - ratio.gather(0, own) / shrunk
-        log_q = q.clamp_min(LOSS).log()
-        stay = constant - self.half_log_det[own] + (power - 0.5) * log_q
-        stay = torch.where(self.share[own] * q > LOSS, stay, -torch.inf)
-        join = torch.nn.functional.pad(join, (0, 0, 0, seating.limit - num))
-        return join.to(self.dtype), stay.to(self.dtype)
-
-    def append(self, i: int, source: Tensor, start: int, sign: int, seating: Seating) -> None:
-        rows = slice(start, start + source.size(0))
-        if sign < 0:
-            self._leave(i, source, rows, seating)
-        elif self._scored is None or self._scored[:2] != (i, start):
-            self._join(i, source, rows, seating)
-            self._factorise(rows.start + torch.arange(len(source), device=source.device), seating)
-        else:
-            self._join(i, source, rows, seating)
-            shrunk = self.by_size[0].take(seating.sizes[rows] - 1)
-            v, log_ratio = (part.index_select(0, source) for part in self._scored[3:])
-            scaled = v * (shrunk * (-log_ratio).exp()).unsqueeze(-1)
-            inverse = self.inverse.index_select(0, source)
-            self.inverse[rows] = inverse.baddbmm_(scaled.unsqueeze(2), v.unsqueeze(1), alpha=-1)
-            growth = self.growth.index_select(1, source).add_(log_ratio / 2)
-            self.growth[:, rows] = growth
-            if not float(growth[1].max()) < MOST_GROWTH:
-                grown = (~(growth[1] < MOST_GROWTH)).nonzero().squeeze(1)
-                self._factorise(rows.start + grown, seating)
-        self._scored = None
-
-    def _join(self, i: int, source: Tensor, rows: slice, seating: Seating) -> None:
-        """Locations and Psi_n of rows with element i."""
-        shrunk = self.by_size[0].take(seating.sizes[rows] - 1).unsqueeze(-1)
-        gap = self.table[i] - self.mean.index_select(0, source)
-        self.mean[rows] = self.table[i] - shrunk * gap
-        self.share[rows] = self.share.index_select(0, source)
-        psi = self.psi.index_select(0, source)
-        self.psi[rows] = psi.baddbmm_((shrunk * gap).unsqueeze(2), gap.unsqueeze(1))
-
-    def _leave(self, i: int, source: Tensor, rows: slice, seating: Seating) -> None:
-        """All of rows without element i."""
-        sizes = seating.sizes[rows]
-        shrunk = self.by_size[0].take(sizes).unsqueeze(-1)
-        gap = self.table[i] - self.mean.index_select(0, source)
-        v = (self.inverse.index_select(0, source) @ gap.unsqueeze(-1)).squeeze(-1)
-        q = 1 - (v * gap).sum(-1) / shrunk.squeeze(-1)
-        self.mean[rows] = self.table[i] - gap / shrunk
-        psi = self.psi.index_select(0, source)
-        before = psi.diagonal(dim1=1, dim2=2).clone()
-        psi.sub_((gap / shrunk).unsqueeze(2) * gap.unsqueeze(1))
-        self.psi[rows] = psi
-        # along an axis, or along g, where the inverse still tells
-        left = (psi.diagonal(dim1=1, dim2=2) / before).amin(1).minimum(q)
-        share = self.share.index_select(0, source) * left
-        self.share[rows] = share
-        changed, is_lost = torch.arange(rows.start, rows.stop, device=share.device), ~(share > LOSS)
-        if bool(is_lost.any()):
-            self._recount(changed[is_lost], seating)
-            changed = changed[~is_lost]
-        self._factorise(changed, seating)
-
-    def _factorise(self, rows: Tensor, seating: Seating) -> None:
-        """Inverses and determinants of rows from their Psi_n."""
-        factor, failed = torch.linalg.cholesky_ex(self.psi[rows])
-        if bool(failed.any()):
-            self._recount(rows[failed > 0], seating)
-            rows, factor = rows[failed == 0], factor[failed == 0]
-        self._take_root(rows, factor)
-
-    def _take_root(self, rows: slice | Tensor, factor: Tensor) -> None:
-        self.inverse[rows] = torch.cholesky_inverse(factor)
-        self.growth[0, rows] = half_log_det(factor)
-        self.growth[1, rows] = 0
-
-    def _recount(self, rows: Tensor, seating: Seating) -> None:
-        """All of rows from their elements."""
-        # of clusters that are empty now nobody asks
-        members = seating.members_of(rows) & (seating.sizes[rows] > 0).unsqueeze(1)
-        self._count(rows, members)
-
-    def _count(self, rows: slice | Tensor, members: Tensor) -> None:
-        """All of rows, clusters with these elements, ``[U, n]`` bool."""
-        self.mean[rows], scatter, pull = self._of_members(members)
-        self.psi[rows] = scatter + _outer(pull)
-        self.share[rows] = 1
-        self._take_root(rows, _with_pull(_root(scatter), pull))
-
-    def _of_members(self, members: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """m ``[U, d]``, and the ``[U, d, d]`` and p ``[U, d]`` that make up Psi_n, of clusters with
-        these elements, ``[U, n]`` bool."""
-        y, prior = self.table, self.component
-        is_in = members.to(y.dtype)
-        size = is_in.sum(1, keepdim=True)
-        mean = is_in @ y / size.clamp_min(1)
-        kappa_n = prior.kappa + size
-        pull = (mean - self.shift) * (prior.kappa * size / kappa_n).sqrt()
-        scatter = prior.scale_matrix.expand(len(mean), -1, -1).clone()
-        step = max(1, AT_ONCE // max(1, y.numel()))
-        for k in range(0, len(mean), step):
-            gap = y - mean[k : k + step].unsqueeze(1)  # [U, n, d]
-            held = gap * is_in[k : k + step].unsqueeze(2)
-            scatter[k : k + step] += gap.transpose(1, 2) @ held
-        return (size * mean + prior.kappa * self.shift) / kappa_n, scatter, pull
-
-    def log_marginals(self, sizes: Tensor) -> Tensor:
-        freedom = self.component.nu + sizes
-        return self.log_constant.take(sizes) - freedom * self.half_log_det
-
-    def tidy(self, kept: Tensor, length: int) -> None:
-        self.mean, self.psi, self.inverse = (
-            resized(part, kept, length, dim=0) for part in (self.mean, self.psi, self.inverse)
-        )
-        self.growth = resized(self.growth, kept, length)
-        self.share = resized(self.share, kept, length)
-        self._scored = None
-
-    @property
-    def half_log_det(self) -> Tensor:
-        """``[limit]``, of Psi_n."""
-        return self.growth[0]
-
-    def copy(self) -> NormalInverseWishartTerm:
-        new = twin(self)
-        new.mean, new.psi, new.inverse = self.mean.clone(), self.psi.clone(), self.inverse.clone()
-        new.growth, new.share = self.growth.clone(), self.share.clone()
-        return new
-
-    def rebuild(self, seating: Seating) -> None:
-        members = seating.members()
-        self.mean = self.table.new_empty(len(members), self.component.dim)
-        self.psi = self.table.new_empty(*self.mean.shape, self.component.dim)
-        self.inverse = torch.empty_like(self.psi)
-        #: Half log|Psi_n|, and what joined since the inverse was last computed anew added to it.
-        self.growth = self.mean.new_empty(2, len(self.mean))
-        #: ``[limit]``, what removals left of Psi_n since it was counted, in the direction least so.
-        self.share = torch.ones_like(self.growth[0])
-        self._count(slice(0, len(members)), members)
-        self._scored = None
