@@ -14,7 +14,6 @@ tractable probabilistic models"; Li, Zeng, Vergari & Van den Broeck (2021), sect
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -23,18 +22,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.distributions import Categorical, MixtureSameFamily, Normal
+from torch import Tensor
+from torch.distributions import MixtureSameFamily
 
+from pyrograph.circuits.computed import ComputedModule
 from pyrograph.circuits.layers import Layers
 from pyrograph.circuits.leaves import Domain, Leaves, numbers, read_inputs
+from pyrograph.circuits.marginals import marginals_given
 from pyrograph.circuits.nodes import read_nodes, write_nodes
 from pyrograph.circuits.properties import Properties
 from pyrograph.circuits.prune import prune
 from pyrograph.circuits.sampling import complete, draw
-from pyrograph.circuits.scaling import log
 from pyrograph.circuits.units import INPUT, Units
-from pyrograph.diagnostics.score import outside_inference_mode
 from pyrograph.errors import InvalidCircuit, OptionError, ZeroMass
 from pyrograph.graph.devices import usable_device
 
@@ -42,11 +41,9 @@ from pyrograph.graph.devices import usable_device
 CHUNK = 2**24
 #: Values drawn at once.
 DRAWN = 2**21
-#: The numbers of a circuit, in the order in which it takes them.
-NUMBERS = ("log_weights", "log_table", "loc", "scale")
 
 
-class Circuit(nn.Module):
+class Circuit(ComputedModule):
     """A circuit over variables 0 .. D - 1.
 
     Its numbers are parameters: ``circuit.requires_grad_()`` makes log values, masses, marginals and
@@ -77,6 +74,7 @@ class Circuit(nn.Module):
     """
 
     clamped_state: tuple[int, ...] | None = None
+    _names = ("log_weights", "log_table", "loc", "scale")
 
     def __init__(
         self,
@@ -101,42 +99,14 @@ class Circuit(nn.Module):
         values = (log_weights, log_table, loc, scale)
         if len({value.dtype for value in values}) > 1:
             raise InvalidCircuit("log_weights, log_table, loc and scale have different dtypes")
-        with torch.inference_mode(False):  # what is kept has to serve autograd later on
-            for name, value in zip(NUMBERS, values, strict=True):
-                value = value.clone() if value.is_inference() else value
-                setattr(self, name, nn.Parameter(value, requires_grad=False))
+        self._hold(values)
 
     @staticmethod
     def _derived(units: Units, domain: Domain, *numbers: Tensor) -> Circuit:
         """A circuit of numbers computed from another one's, with their derivatives."""
         made = Circuit(units, domain, *numbers)
-        for name, value in zip(NUMBERS, numbers, strict=True):
-            if torch.is_grad_enabled() and value.requires_grad:
-                delattr(made, name)  # a parameter would cut the value off
-                made.register_buffer(name, value)
+        made._attach(numbers)
         return made
-
-    def requires_grad_(self, requires_grad: bool = True) -> Circuit:
-        """As of any module; False also cuts computed numbers off those they were computed from."""
-        if not requires_grad:
-            self._own_numbers()
-        return super().requires_grad_(requires_grad)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Circuit:
-        """A circuit with parameters of its own, also where these numbers are computed ones."""
-        made = memo[id(self)] = type(self).__new__(type(self))
-        for value in self._computed.values():  # torch copies no tensor that has a history
-            memo[id(value)] = value.detach()
-        made.__setstate__(copy.deepcopy(self.__dict__, memo))
-        made._own_numbers()
-        return made
-
-    def _own_numbers(self) -> None:
-        """Computed numbers become parameters of their values."""
-        for name, value in self._computed.items():
-            delattr(self, name)
-            # computed ones may be the other circuit's very own, where nothing had to change
-            setattr(self, name, nn.Parameter(value.detach().clone(), requires_grad=False))
 
     def to(self, *args: Any, **kwargs: Any) -> Circuit:
         """As of any module.
@@ -148,21 +118,6 @@ class Circuit(nn.Module):
         if isinstance(device, (torch.device, str, int)) and str(device) != "meta":
             usable_device(device)
         return super().to(*args, **kwargs)
-
-    @property
-    def numbers(self) -> dict[str, Tensor]:
-        """``log_weights``, ``log_table``, ``loc`` and ``scale``."""
-        return {name: getattr(self, name) for name in NUMBERS}
-
-    @property
-    def _computed(self) -> dict[str, Tensor]:
-        """Those that were computed from another circuit's, with their derivatives."""
-        return {name: value for name, value in self.numbers.items() if name in self._buffers}
-
-    @property
-    def _is_attached(self) -> bool:
-        """Whether derivatives are asked for."""
-        return torch.is_grad_enabled() and any(v.requires_grad for v in self.numbers.values())
 
     @staticmethod
     def from_nodes(nodes: Sequence[Mapping[str, Any]]) -> Circuit:
@@ -283,7 +238,7 @@ class Circuit(nn.Module):
         self.requires("smooth", "decomposable", query="log_prob")
         x = numbers(x, self.log_weights.device)
         points = self.domain.check(x.unsqueeze(0) if x.dim() == 1 else x)
-        chunk = len(points) if self._is_attached else max(1, CHUNK // len(self.units))
+        chunk = len(points) if self.is_attached else max(1, CHUNK // len(self.units))
         parts = [  # one at least: of no points
             self.layers.values(self.leaves.log_prob(part), self.log_weights)[-1][0]
             for part in points.split(max(chunk, 1))
@@ -311,7 +266,7 @@ class Circuit(nn.Module):
         self.requires("smooth", "decomposable", query="marginals")
         if given is None:
             nothing = torch.full((1, self.num_variables), torch.nan, device="cpu")
-            rows = self._marginals(nothing.to(self.loc))
+            rows = marginals_given(self, nothing.to(self.loc))
             return [row.squeeze(0) if isinstance(row, Tensor) else row for row in rows]
         if None in self.cards:
             raise InvalidCircuit(
@@ -320,44 +275,8 @@ class Circuit(nn.Module):
             )
         points = self.domain.check(given, self.loc.device)
         chunk = max(1, CHUNK // (4 * len(self.units)))
-        parts = [self._marginals(part) for part in points.split(chunk)]
+        parts = [marginals_given(self, part) for part in points.split(chunk)]
         return [torch.cat(rows) for rows in zip(*parts, strict=True)]
-
-    @outside_inference_mode()
-    def _marginals(self, points: Tensor) -> list[Tensor | MixtureSameFamily]:
-        is_attached = self._is_attached
-        kept = self.numbers if is_attached else {k: v.detach() for k, v in self.numbers.items()}
-        log_weights, *of_inputs = kept.values()
-        leaves = Leaves(self.domain, *of_inputs)
-        with torch.enable_grad():
-            at_inputs = leaves.log_prob(points)
-            if not at_inputs.requires_grad:
-                at_inputs.requires_grad_()
-            total = self.layers.values(at_inputs, log_weights)[-1][0]
-            if not bool(total.isfinite().all()):
-                row = int((~total.isfinite()).nonzero()[0])
-                raise ZeroMass(
-                    f"no state is possible (row {row} of the evidence): the mass is zero"
-                )
-            # [I, B]
-            (shares,) = torch.autograd.grad(total.sum(), at_inputs, create_graph=is_attached)
-        out: list[Tensor | MixtureSameFamily] = []
-        mass, var = leaves.log_mass(), leaves.var
-        table = (leaves.log_table - torch.where(mass.isfinite(), mass, 0.0).unsqueeze(1)).exp()
-        for v, card in enumerate(self.cards):
-            own = var == v
-            if card is None:
-                inputs = Normal(leaves.loc[own], leaves.scale[own])
-                # as probabilities they would be rounded up to the dtype's epsilon
-                mixing = Categorical(logits=log(shares[own, 0]))
-                out.append(MixtureSameFamily(mixing, inputs))
-                continue
-            free = shares[own].t() @ table[own, :card]
-            state = torch.arange(card, device=free.device)
-            is_given = (points[:, v].unsqueeze(1) == state).to(free)
-            missing = points[:, v].isnan().unsqueeze(1)
-            out.append(torch.where(missing, free, is_given))
-        return out
 
     def condition(self, evidence: Mapping[int, float]) -> Circuit:
         """The distribution given some values, normalised, over the same variables; differentiable.

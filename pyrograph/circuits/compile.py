@@ -30,6 +30,7 @@ from pyrograph.circuits.circuit import Circuit
 from pyrograph.circuits.clamped import clamped_state
 from pyrograph.circuits.elimination import EliminationTree, balanced_tree, neighborhoods
 from pyrograph.circuits.options import number
+from pyrograph.circuits.rows import equal_rows
 from pyrograph.circuits.tables import LogTables, read_evidence, read_tables
 from pyrograph.errors import OptionError, UnsupportedFactor, ZeroMass
 from pyrograph.graph import FactorGraph
@@ -258,7 +259,7 @@ class _Build:
         unit = np.full(len(weight), -1)
         if len(possible):
             table = weight[possible] - log_scale[possible, None]
-            first, same = _equal([*np.round(table, DECIMALS).T])
+            first, same = equal_rows([*np.round(table, DECIMALS).T])
             unit[possible] = self.blocks.inputs(v, table[first]) + same
         return unit, log_scale
 
@@ -273,7 +274,7 @@ class _Build:
             np.broadcast_to(_aligned(function.unit, context, read), cards).reshape(-1)
             for context, function in below
         ]
-        first, same = _equal(columns)
+        first, same = equal_rows(columns)
         parts = np.stack([column[first] for column in columns], 1)
         return parts, np.broadcast_to(_aligned(same.reshape(cards), read, bag), shape)
 
@@ -293,7 +294,7 @@ class _Build:
         mass = _log_sums(own, begin)
         choice = self._choices(v, weight.shape[1], begin, state, own, mass)
         row, key = row[begin], key[begin] % len(parts)
-        first, product = _equal([choice, key])
+        first, product = equal_rows([choice, key])
         product += self.blocks.products(np.column_stack([choice[first], parts[key[first]]]))
         # rows are sums of their groups
         by_product = np.lexsort((product, row))
@@ -307,7 +308,7 @@ class _Build:
         log_weights = np.full(children.shape, 1.0)
         children[which, place] = product
         log_weights[which, place] = mass - total[which]
-        first, same = _equal([*children.T, *np.round(log_weights, DECIMALS).T])
+        first, same = equal_rows([*children.T, *np.round(log_weights, DECIMALS).T])
         found = children[first, 0]
         several = np.flatnonzero(length[first] > 1)
         if len(several):
@@ -336,7 +337,7 @@ class _Build:
             inside = row[group] >= 0
             table = np.full((len(several), card), -np.inf)
             table[row[group[inside]], state[inside]] = own[inside] - mass[group[inside]]
-            first, same = _equal([*np.round(table, DECIMALS).T])
+            first, same = equal_rows([*np.round(table, DECIMALS).T])
             choice[several] = self.blocks.inputs(v, table[first]) + same
         return choice
 
@@ -348,16 +349,6 @@ def _aligned(values: np.ndarray, scope: Sequence[int], onto: Sequence[int]) -> n
     for k, axis in enumerate(place):
         shape[axis] = values.shape[k]
     return values.transpose(np.argsort(place)).reshape(shape)
-
-
-def _equal(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Where each distinct row of these columns is first met, and which each row is."""
-    code = np.zeros(len(columns[0]), np.int64)
-    for column in columns:
-        values, number = np.unique(column, return_inverse=True)
-        code = np.unique(code * len(values) + number, return_inverse=True)[1]
-    _, first, same = np.unique(code, return_index=True, return_inverse=True)
-    return first, same
 
 
 def _log_sums(values: np.ndarray, begin: np.ndarray) -> np.ndarray:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyrograph.circuits.rows import equal_rows
 from pyrograph.circuits.units import INPUT, PRODUCT, Units
 
 
@@ -102,16 +103,12 @@ def _edges(units: Units, group: np.ndarray, width: int) -> np.ndarray:
     return units.start[group][:, None] + np.arange(width)
 
 
-def _equal_rows(rows: np.ndarray) -> np.ndarray:
-    """A number per row, the same for equal rows."""
-    if rows.shape[1] > len(rows):  # byte by byte
-        whole = np.ascontiguousarray(rows).view(np.dtype((np.void, rows.itemsize * rows.shape[1])))
-        return np.unique(whole.ravel(), return_inverse=True)[1]
-    code = np.zeros(len(rows), np.int64)
-    for column in rows.T:
-        number = np.unique(column, return_inverse=True)[1]
-        code = np.unique(code * (number.max() + 1) + number, return_inverse=True)[1]
-    return code
+def _columns(rows: np.ndarray) -> np.ndarray:
+    """Columns that tell rows apart: one of their bytes where there are more of them than rows."""
+    if rows.shape[1] <= len(rows):
+        return rows.T
+    whole = np.ascontiguousarray(rows).view(np.dtype((np.void, rows.itemsize * rows.shape[1])))
+    return whole.T
 
 
 #: Sums taken one by one at once.
@@ -166,7 +163,7 @@ class Layers:
         for width in np.unique(fan_in[~is_product]):
             group = members[~is_product & (fan_in == width)]
             edges = _edges(units, group, width)
-            same = _equal_rows(units.child[edges])
+            _, same = equal_rows(_columns(units.child[edges]))
             order = np.argsort(same, kind="stable")
             group, edges = group[order], edges[order]
             count = np.bincount(same)
