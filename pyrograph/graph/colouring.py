@@ -21,8 +21,10 @@ def colour(pointer: Tensor, index: Tensor) -> Tensor:
         pointer, index: CSR of the open neighbourhoods, ``[num_nodes + 1]`` and ``[nnz]``.
 
     Shapes:
-        output: ``[num_nodes]`` int64, colours 0, 1, ...; at most the largest degree plus one.
+        output: ``[num_nodes]`` int64 on the CPU, where they are computed, colours 0, 1, ...; at
+            most the largest degree plus one.
     """
+    pointer, index = pointer.cpu(), index.cpu()
     degree = pointer.diff()
     num_nodes = len(degree)
     owner = torch.arange(num_nodes, device="cpu").repeat_interleave(degree)

@@ -106,8 +106,7 @@ def conditional_width(graph, x: Tensor) -> Tensor:
 
 def conditional_precision(graph, x: Tensor) -> Tensor:
     """-d^2 log p / dx_i^2 at ``x`` ``[dim]``, by central differences of the score: ``[dim]``."""
-    pointer, index = graph.neighbors
-    node_colour = colour(pointer.cpu(), index.cpu()).to(x.device)
+    node_colour = colour(*graph.neighbors).to(x.device)
     columns = graph.columns.to(x.device)
     width = columns.diff()
     node = torch.arange(len(width), device=x.device).repeat_interleave(width)

@@ -24,7 +24,7 @@ MOST_PAIR_BLOCKS, MOST_PAIR_SCORES, AT_ONCE = 64, 2**26, 2**24
 
 def node_blocks(pointer: Tensor, index: Tensor) -> list[Tensor]:
     """Blocks ``[n, 1]`` of a Markov graph, CSR of its open neighbourhoods."""
-    colours = colour(pointer.cpu(), index.cpu())
+    colours = colour(pointer, index)
     every = torch.arange(len(colours), device="cpu")
     return [every[colours == k].unsqueeze(1) for k in range(int(colours.max()) + 1)]
 
