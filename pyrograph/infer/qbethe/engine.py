@@ -170,11 +170,10 @@ class QBethe(Engine):
     def allocate(self) -> None:
         refuse_masked_out(self.graph)
         self.network = build(self.graph, self.covariance == "full", self.closed_forms)
-        args, kwargs = self._arguments
         self.parameters = starting_parameters(
             self.network,
             self.graph,
-            lambda: (self.model, args, kwargs),
+            (self.model, *self._arguments),
             (self.num_restarts, self.num_components),
             self.init_scale,
             self.covariance == "full",

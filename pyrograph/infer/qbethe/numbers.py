@@ -42,6 +42,10 @@ class Numbers:
         ]
         #: Among all numbers of the only kind, ``[k E]``.
         self._together = torch.cat(self._places) if len(set(kinds)) == 1 else None
+        #: Whether these are the first ones, in their order.
+        self._in_order = self._together is not None and torch.equal(
+            self._together, torch.arange(len(self._together), device=self._together.device)
+        )
 
     def __call__(self, values: list[Tensor | None]) -> tuple[Tensor, Tensor | None]:
         """Numbers ``[B, L, ...]`` and rows ``[k E]`` of what is read among them, None if it is all
@@ -50,17 +54,8 @@ class Numbers:
             every = zip(self.kinds, self._places, strict=True)
             return torch.cat([taken(values[k].flatten(2), place) for k, place in every], 2), None
         numbers = values[self.kinds[0]]
-        return numbers, None if self._is_all(numbers[0, 0].numel()) else self._together
-
-    def _is_all(self, count: int) -> bool:
-        if len(self._together) != count:
-            return False
-        if self._in_order is None:
-            in_order = torch.arange(count, device=self._together.device)
-            self._in_order = torch.equal(self._together, in_order)
-        return self._in_order
-
-    _in_order: bool | None = None
+        is_all = self._in_order and numbers[0, 0].numel() == len(self._together)
+        return numbers, None if is_all else self._together
 
     def expected(self, mixture: Components, integral: Integral) -> Tensor:
         """Sums of E log f over factors, ``[B, L]``."""

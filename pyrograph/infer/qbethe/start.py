@@ -25,7 +25,7 @@ JITTER = 0.5
 def starting_parameters(
     network: Network,
     graph: FactorGraph,
-    program: Callable[[], tuple],
+    program: tuple[Callable, tuple, dict],
     shape: tuple[int, int],
     init_scale: float,
     is_full: bool,
@@ -34,7 +34,7 @@ def starting_parameters(
     """Parameters of B restarts and L components; fills in what means are measured in.
 
     Args:
-        program: gives the model and its arguments.
+        program: the model and its arguments.
         shape: B and L.
         init_scale: width of a component in units of the draws' spread.
     """
@@ -73,10 +73,11 @@ def starting_parameters(
     return parameters
 
 
-def _draws(graph: FactorGraph, program: Callable[[], tuple], count: int) -> dict[str, Tensor]:
+def _draws(
+    graph: FactorGraph, program: tuple[Callable, tuple, dict], count: int
+) -> dict[str, Tensor]:
     """``[count, *site]`` of every continuous site, in the graph's space."""
-    model, args, kwargs = program()
-    points = [plain_run(model, args, kwargs, {}, True).free for _ in range(count)]
+    points = [plain_run(*program, {}, True).free for _ in range(count)]
     return {
         name: torch.stack([point[name] for point in points])
         for name, site in graph.sites.items()
