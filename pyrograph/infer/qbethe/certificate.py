@@ -76,6 +76,16 @@ def without_mass(factor: str) -> Certificate:
     return Certificate(None, None, [note])
 
 
+def excluding_factor(network: Network, mixture: Components, rules: Rules) -> str | None:
+    """A factor that is zero where the mixture, of one restart, has mass."""
+    for potential in network.potentials:
+        if isinstance(potential, IntegratedPotential) and potential.met_zero:
+            e = potential.excludes(mixture, rules)
+            if e is not None:
+                return potential.local.name(e)
+    return None
+
+
 def integrated(network: Network, mixture: Components, rules: tuple[Rules, Rules]) -> float:
     """The size of what is integrated numerically: deviations of potentials, and what components
     add to entropies, in absolute numbers. Constants and closed forms are no part of it.

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from pyrograph.errors import ShapeMismatch
+from pyrograph.infer.qbethe.adam import CosineAdam
 from pyrograph.infer.qbethe.build import Network
 from pyrograph.infer.qbethe.components import Kind, Parameters
 from pyrograph.infer.qbethe.potentials import QuadraticPotential
+from pyrograph.infer.qbethe.search import LineSearch
 
 #: By what the numbers of continuous nodes are measured.
 MEASURES = ("centre", "unit")
@@ -61,7 +63,7 @@ def refuse_other_parameters(parameters: Parameters, saved: Parameters) -> None:
         )
 
 
-def refuse_other_rule(rule: torch.optim.Optimizer, saved: Mapping[str, Any], name: str) -> None:
+def refuse_other_rule(rule: CosineAdam | LineSearch, saved: Mapping[str, Any], name: str) -> None:
     """Raise ``ShapeMismatch`` for the state of another optimiser than the one of this name."""
     both = rule.state_dict(), saved
     if len({frozenset(state["param_groups"][0]) for state in both}) > 1:

@@ -17,7 +17,6 @@ of projections. Cost of a step: O(L factors) in one dimension, O(L^2) for entrop
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
@@ -31,10 +30,12 @@ from pyrograph.graph.blame import naming_underivable
 from pyrograph.infer.base import Engine, with_notes
 from pyrograph.infer.message_passing.unheld import refuse_masked_out
 from pyrograph.infer.options import count, positive
+from pyrograph.infer.qbethe.adam import WINDOW, CosineAdam
 from pyrograph.infer.qbethe.build import build
 from pyrograph.infer.qbethe.certificate import (
     FreeEnergy,
     certify,
+    excluding_factor,
     integrated,
     scattered_energies,
     without_mass,
@@ -48,8 +49,7 @@ from pyrograph.infer.qbethe.checkpoint import (
 )
 from pyrograph.infer.qbethe.components import Components, Parameters
 from pyrograph.infer.qbethe.entropy import component_entropies, node_entropies, overlaps
-from pyrograph.infer.qbethe.joint import MOST_ENTRIES, joint_root, root_entries
-from pyrograph.infer.qbethe.potentials import IntegratedPotential
+from pyrograph.infer.qbethe.joint import joined
 from pyrograph.infer.qbethe.results import mixture_of_graph
 from pyrograph.infer.qbethe.rules import (
     Rules,
@@ -66,24 +66,9 @@ from pyrograph.posterior.joint_mixture import MixturePosterior
 
 COVARIANCES = ("diagonal", "full")
 OPTIMISERS = ("adam", "lbfgs")
-#: The last steps of Adam are this share of the first, along a cosine.
-LAST_STEP = 0.02
-#: Decay of Adam's averages. Gradients have no noise, and those of wide components are larger by
-#: orders of magnitude: with 0.999 their squares would hold back the steps of a component that
-#: narrows for a thousand steps.
-DECAY = (0.9, 0.95)
 #: Share of the steps for which weights are held: trained from the start they let one component
 #: take over.
 HELD = 0.4
-#: Steps over which the objective of Adam is to rest. It swings: where it turns, a step changes
-#: little far from any optimum.
-WINDOW = 20
-#: Said of correlations within factors that make no joint distribution, and why.
-INDEPENDENT_DRAWS = (
-    "sample() and guide() draw the nodes of a component independently, without the correlations "
-    "within factors that factor_marginal() has: {}. For joint draws take "
-    'covariance="diagonal" and more components.'
-)
 
 
 class QBethe(Engine):
@@ -188,17 +173,12 @@ class QBethe(Engine):
         else:
             entropies = coarse(self.num_entropy, like)
         self._rules = coarse(self.num_quadrature, like), entropies
-        self._recent: deque[list[float]] = deque(maxlen=WINDOW + 1)
         self._start_optimiser()
 
     def _start_optimiser(self) -> None:
         leaves = list(self.parameters.values())
-        if self.optimizer == "adam":
-            self._rule: torch.optim.Optimizer = torch.optim.Adam(
-                leaves, lr=self.lr, betas=DECAY, fused=True
-            )
-        else:
-            self._rule = LineSearch(leaves)
+        is_adam = self.optimizer == "adam"
+        self._rule = CosineAdam(leaves, self.lr) if is_adam else LineSearch(leaves)
 
     # ------------------------------------------------------------------ the free energy
     def objective(
@@ -256,7 +236,6 @@ class QBethe(Engine):
         holds = self.num_done < self.hold_weights or self.num_components == 1
         if self.num_done == self.hold_weights and self.optimizer == "lbfgs":
             self._start_optimiser()  # curvature without the weights says nothing about them
-        share = self._set_step()
         self.parameters["weights"].requires_grad_(not holds)
 
         def evaluate() -> Tensor:
@@ -274,20 +253,12 @@ class QBethe(Engine):
         last = self._history.get("objective", [-math.inf])[-1]
         if self.optimizer == "adam":
             if self.num_done == self.hold_weights and self.num_components > 1:
-                self._recent.clear()  # it rested with the weights held
-            self._rule.step(evaluate)
-            self._recent.append(self._measured)
-            # short steps change little: all together count for at least one of the first
-            change = self._unrest() / min(1.0, WINDOW * share)
+                self._rule.recent.clear()  # it rested with the weights held
+            done = self.num_done / max(1, self.num_steps)
+            change = self._rule.moved(evaluate, lambda: self._measured, self.lr, done)
         else:
             change = self._search(evaluate, temperature, last)
         return {"objective": max(self._measured), "change": change}
-
-    def _unrest(self) -> float:
-        """By how much the restart that moves most moved over the last steps."""
-        if len(self._recent) <= WINDOW:
-            return math.inf
-        return max(max(values) - min(values) for values in zip(*self._recent, strict=True))
 
     def _search(self, evaluate: Callable[[], Tensor], temperature: float, last: float) -> float:
         """A step of L-BFGS; returns the change, or the promised one where it cannot move."""
@@ -309,16 +280,6 @@ class QBethe(Engine):
         """Whether the last change was only promised to L-BFGS."""
         *_, before, last = [-math.inf, -math.inf, *self._history.get("objective", [])]
         return self._history.get("change", [math.inf])[-1] > abs(last - before)
-
-    def _set_step(self) -> float:
-        """Shorten Adam's steps; returns which share of the first ones the next is."""
-        if self.optimizer != "adam":
-            return 1.0
-        done = min(1.0, self.num_done / max(1, self.num_steps))
-        share = LAST_STEP + (1 - LAST_STEP) * 0.5 * (1 + math.cos(math.pi * done))
-        for group in self._rule.param_groups:
-            group["lr"] = self.lr * share
-        return share
 
     def _refuse_non_finite(self) -> None:
         bad = [value for value in self._measured if not math.isfinite(value)]
@@ -359,7 +320,7 @@ class QBethe(Engine):
                 for name, value in self.parameters.items()
             }
             mixture = Components(self.network.kinds, chosen)
-            excluded = self._excluded(mixture, fine(like))
+            excluded = excluding_factor(self.network, mixture, fine(like))
             if excluded is not None:
                 found = without_mass(excluded)
             else:
@@ -369,7 +330,7 @@ class QBethe(Engine):
                 size = integrated(self.network, mixture, self._rules)
                 seen = scattered_energies(self.network, mixture, like)
                 found = certify(like, optimised, (sums, second), seen, size, self._is_bound)
-            root, apart = self._joined(mixture)
+            root, apart = joined(self.network, mixture)
         return mixture_of_graph(
             graph,
             self.network,
@@ -383,31 +344,6 @@ class QBethe(Engine):
             evidence_kind=found.kind,
         )
 
-    def _excluded(self, mixture: Components, rules: Rules) -> str | None:
-        """A factor that is zero where the mixture has mass."""
-        for potential in self.network.potentials:
-            if isinstance(potential, IntegratedPotential) and potential.met_zero:
-                e = potential.excludes(mixture, rules)
-                if e is not None:
-                    return potential.local.name(e)
-        return None
-
-    def _joined(self, mixture: Components) -> tuple[Tensor | None, str | None]:
-        """The root of correlated nodes' joint covariance, and what is to be said where there
-        should be one and is none."""
-        if not self.network.num_ties:
-            return None, None
-        if not self.network.joins:
-            return None, INDEPENDENT_DRAWS.format("on a graph with cycles these make no joint one")
-        entries = root_entries(self.network, self.num_components)
-        if entries > MOST_ENTRIES:
-            reason = f"the roots of their joint covariance would have {entries:,} entries"
-            return None, INDEPENDENT_DRAWS.format(reason)
-        root = joint_root(self.network, mixture)
-        if root is None:
-            return None, INDEPENDENT_DRAWS.format("some numbers of a factor determine each other")
-        return root, None
-
     @property
     def _is_bound(self) -> bool:
         """Whether the exact free energy is a lower bound of the log evidence."""
@@ -415,7 +351,7 @@ class QBethe(Engine):
         return self.network.is_forest or independent
 
     def remedy(self) -> str:
-        if self.optimizer == "adam" and len(self._recent) <= WINDOW:
+        if self.optimizer == "adam" and math.isinf(self._rule.unrest):
             return (
                 f"Adam is to rest for {WINDOW} steps, from when all weights are free: raise "
                 "num_steps, or lower hold_weights."
@@ -434,21 +370,16 @@ class QBethe(Engine):
         return {
             "parameters": {n: v.detach().clone() for n, v in self.parameters.items()},
             "measures": measures_of(self.network),
-            "optimizer": {
-                **deepcopy(self._rule.state_dict()),
-                "recent": torch.tensor([*self._recent], dtype=torch.float64, device="cpu"),
-            },
+            "optimizer": deepcopy(self._rule.state_dict()),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         rule = deepcopy(state["optimizer"])  # torch keeps what it is given
-        recent = rule.pop("recent", torch.empty(0, device="cpu")).tolist()  # older states have none
         refuse_other_rule(self._rule, rule, self.optimizer)
         refuse_other_parameters(self.parameters, state["parameters"])
         kinds = measured_by(self.network, state["measures"])
         self._rule.load_state_dict(rule)
         take(self.network, kinds, self.parameters, state["parameters"])
-        self._recent = deque(recent, maxlen=WINDOW + 1)
 
 
 def _checked(value: Any, where: str) -> float:

@@ -23,6 +23,29 @@ from pyrograph.infer.qbethe.components import Components, correlation_root
 
 #: Largest root, in numbers over all components: 64 MB.
 MOST_ENTRIES = 2**23
+#: Said of correlations within factors that make no joint distribution, and why.
+INDEPENDENT_DRAWS = (
+    "sample() and guide() draw the nodes of a component independently, without the correlations "
+    "within factors that factor_marginal() has: {}. For joint draws take "
+    'covariance="diagonal" and more components.'
+)
+
+
+def joined(network: Network, components: Components) -> tuple[Tensor | None, str | None]:
+    """:func:`joint_root` where nodes are correlated, and what is to be said where there should be
+    one and is none."""
+    if not network.num_ties:
+        return None, None
+    if not network.joins:
+        return None, INDEPENDENT_DRAWS.format("on a graph with cycles these make no joint one")
+    entries = root_entries(network, components.num_components)
+    if entries > MOST_ENTRIES:
+        reason = f"the roots of their joint covariance would have {entries:,} entries"
+        return None, INDEPENDENT_DRAWS.format(reason)
+    root = joint_root(network, components)
+    if root is None:
+        return None, INDEPENDENT_DRAWS.format("some numbers of a factor determine each other")
+    return root, None
 
 
 def root_entries(network: Network, num_components: int) -> int:

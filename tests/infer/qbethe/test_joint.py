@@ -13,7 +13,7 @@ from scipy.stats import multivariate_normal
 
 import pyrograph as pg
 from pyrograph.errors import InferenceError
-from pyrograph.infer.qbethe import engine
+from pyrograph.infer.qbethe import joint
 from pyrograph.posterior.mixture_guide import MixtureGuide
 from tests.infer.gaussian_forest import (
     FROM_DRAWS,
@@ -300,10 +300,10 @@ def test_on_a_loop_draws_are_independent_and_the_status_says_so():
 
 
 def test_a_covariance_too_large_to_hold_is_spoken_of(monkeypatch):
-    monkeypatch.setattr(engine, "MOST_ENTRIES", 3 * 36 - 1)
+    monkeypatch.setattr(joint, "MOST_ENTRIES", 3 * 36 - 1)
     q = fit(walk, num_components=3, num_steps=5)
     assert "108 entries" in q.status
-    monkeypatch.setattr(engine, "MOST_ENTRIES", 3 * 36)
+    monkeypatch.setattr(joint, "MOST_ENTRIES", 3 * 36)
     assert "independently" not in fit(walk, num_components=3, num_steps=5).status
 
 

@@ -1,0 +1,82 @@
+"""Adam whose steps shorten along a cosine, and whether its objective has come to rest.
+
+    lr(t) = lr (LAST_STEP + (1 - LAST_STEP) (1 + cos(pi t / T)) / 2)
+
+The objective swings: where it turns, a step changes little far from any optimum. So what it moved
+by is looked at over some steps together.
+
+Source: Kingma & Ba (2015), "Adam"; Loshchilov & Hutter (2017), "SGDR", eq (5), without restarts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+#: The last steps are this share of the first.
+LAST_STEP = 0.02
+#: Decay of the averages. Gradients have no noise, and those of wide components are larger by
+#: orders of magnitude: with 0.999 their squares would hold back the steps of a component that
+#: narrows for a thousand steps.
+DECAY = (0.9, 0.95)
+#: Steps over which the objective is to rest.
+WINDOW = 20
+
+
+class CosineAdam:
+    """See the module.
+
+    Args:
+        leaves: parameters.
+        lr: the first step.
+
+    Attributes:
+        recent: objectives of the last steps, by restart.
+    """
+
+    def __init__(self, leaves: list[Tensor], lr: float):
+        self._rule = torch.optim.Adam(leaves, lr=lr, betas=DECAY, fused=True)
+        self.recent: deque[list[float]] = deque(maxlen=WINDOW + 1)
+
+    def moved(
+        self,
+        closure: Callable[[], Tensor],
+        measure: Callable[[], list[float]],
+        lr: float,
+        done: float,
+    ) -> float:
+        """One step; returns the change that tells whether the objective rests.
+
+        Args:
+            measure: objectives of all restarts where ``closure`` was evaluated.
+            lr: the first step.
+            done: share of all steps.
+        """
+        share = LAST_STEP + (1 - LAST_STEP) * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+        for group in self._rule.param_groups:
+            group["lr"] = lr * share
+        self._rule.step(closure)
+        self.recent.append(measure())
+        # short steps change little: all together count for at least one of the first
+        return self.unrest / min(1.0, WINDOW * share)
+
+    @property
+    def unrest(self) -> float:
+        """By how much the restart that moves most moved over the last steps."""
+        if len(self.recent) <= WINDOW:
+            return math.inf
+        return max(max(values) - min(values) for values in zip(*self.recent, strict=True))
+
+    def state_dict(self) -> dict[str, Any]:
+        recent = torch.tensor([*self.recent], dtype=torch.float64, device="cpu")
+        return {**self._rule.state_dict(), "recent": recent}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._rule.load_state_dict(state)
+        recent = state["recent"].tolist() if "recent" in state else []  # older states have none
+        self.recent = deque(recent, maxlen=WINDOW + 1)
