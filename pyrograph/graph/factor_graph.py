@@ -24,7 +24,7 @@ from pyrograph.graph import draw, markov
 from pyrograph.graph.blame import first_non_finite
 from pyrograph.graph.devices import usable_device
 from pyrograph.graph.factor_group import FactorGroup
-from pyrograph.graph.grouping import families, group_factors
+from pyrograph.graph.factors import Factors
 from pyrograph.graph.programs import local_program, shared_program
 from pyrograph.graph.spaces import (
     as_tensors,
@@ -39,7 +39,6 @@ from pyrograph.graph.spaces import (
 from pyrograph.trace.localize import LocalProgram
 from pyrograph.trace.program import Reading
 from pyrograph.trace.sites import Site
-from pyrograph.trace.split import split
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -64,6 +63,10 @@ class FactorGraph:
         self.sites: dict[str, Site] = {s.name: s for s in reading.sites}
         self.fixed = reading.fixed
         self.free_sites = [s for s in reading.sites if s.name not in reading.fixed]
+        #: Numbers of every free site, and their columns.
+        self._sizes = [s.num_nodes * s.width for s in self.free_sites]
+        ends = itertools.accumulate(self._sizes)
+        self._own_columns = [slice(end - n, end) for n, end in zip(self._sizes, ends, strict=True)]
         self.device = self.free_sites[0].device if self.free_sites else torch.device("cpu")
         self._cast: torch.dtype | None = None
         self._reading = reading
@@ -86,54 +89,11 @@ class FactorGraph:
             torch.arange(len(reading.sites), device="cpu"),
             torch.tensor([s.num_nodes for s in reading.sites], dtype=torch.int64, device="cpu"),
         )
-        self._build_factors()
-
-    # ------------------------------------------------------------------ construction
-    def _build_factors(self) -> None:
-        statements = self._reading.statements
-        latent = [(s.ids != 0).nonzero().squeeze(1) for s in statements]
-        self._element_ids = torch.cat(
-            [s.ids[at] for s, at in zip(statements, latent, strict=True)]
-            or [torch.zeros(0, dtype=torch.int64, device="cpu")]
-        )
-        constant = torch.zeros((), dtype=torch.float64, device="cpu")
-        for s in statements:
-            constant = constant + s.values[s.ids == 0].double().sum()
-        self._element_constant = constant
-        ends = torch.tensor([len(at) for at in latent], dtype=torch.int64, device="cpu").cumsum(0)
-
-        def place(element: int) -> str:
-            return f'statement "{statements[int((ends <= element).sum())].name}"'
-
-        terms = split(
-            self._reading.tape, self._element_ids, self._node_of_leaf, self._value_dtype(), place
-        )
-        self.constant = (constant + terms.constant).to(self._value_dtype())
-        self.num_factors = len(terms.ids)
-        self._terms = terms
-        self._statement_of_factor = torch.searchsorted(ends, terms.row, right=True)
-        self._statement_names = [s.name for s in statements]
-        kinds: dict[tuple, int] = {}
-        kind_of_site = torch.tensor(
-            [kinds.setdefault(s.kind, len(kinds)) for s in self._reading.sites],
-            dtype=torch.int64,
-            device="cpu",
-        )
-        # tables are the same in any order of slots
-        discrete = torch.tensor(
-            [s.is_discrete for s in self._reading.sites], dtype=torch.bool, device="cpu"
-        )
-        family_of_site = torch.tensor(families([s.name for s in self._reading.sites]), device="cpu")
-        family_of_site = family_of_site.long().masked_fill(discrete, 0)
+        self._factors = Factors.of_reading(reading, self._node_of_leaf, self._value_dtype())
+        self.constant, self.num_factors = self._factors.constant, len(self._factors)
         self.factors = tuple(
             self._make_group(index, scope)
-            for index, scope in group_factors(
-                terms,
-                self._statement_of_factor,
-                self._statement_names,
-                kind_of_site[self._site_of_node],
-                family_of_site[self._site_of_node],
-            )
+            for index, scope in self._factors.alike(reading.sites, self._site_of_node)
         )
 
     @property
@@ -157,8 +117,8 @@ class FactorGraph:
         return functools.reduce(torch.promote_types, floats or [torch.get_default_dtype()])
 
     def _make_group(self, index: Tensor, scope: Tensor) -> FactorGroup:
-        numbers = self._statement_of_factor[index].unique().tolist()
-        names = tuple(self._statement_names[k] for k in numbers)
+        numbers = self._factors.statement[index].unique().tolist()
+        names = tuple(self._factors.names[k] for k in numbers)
         sites = list(self.sites.values())
         slots = tuple(sites[k] for k in self._site_of_node[scope[0]].tolist())
         return FactorGroup(
@@ -166,7 +126,7 @@ class FactorGraph:
         )
 
     def _compile_group(self, index: Tensor, scope: Tensor) -> LocalProgram:
-        ids = self._terms.ids[index.cpu()]
+        ids = self._factors.terms.ids[index.cpu()]
         with torch.enable_grad():  # constants may be attached to the program's tensors
             program = local_program(
                 self._reading.tape, ids, self._value_dtype(), scope.cpu(), self.columns.cpu()
@@ -218,15 +178,8 @@ class FactorGraph:
 
     def scopes(self, statement: str) -> list[tuple[Label, ...]]:
         """Node labels of every factor of a statement, in row-major order of its elements."""
-        if statement not in self._statement_names:
-            raise KeyError(
-                f'no statement "{statement}"; there are {", ".join(self._statement_names)}.'
-            )
-        which = self._statement_of_factor == self._statement_names.index(statement)
-        ptr, nodes = self._terms.ptr.tolist(), self._terms.nodes
         return [
-            tuple(self.nodes[v] for v in nodes[ptr[f] : ptr[f + 1]].tolist())
-            for f in which.nonzero().squeeze(1).tolist()
+            tuple(self.nodes[v] for v in scope) for scope in self._factors.of_statement(statement)
         ]
 
     # ------------------------------------------------------------------ views
@@ -289,14 +242,13 @@ class FactorGraph:
     def _shared_program(self, key: str, ids: Tensor) -> LocalProgram:
         """Of numbers at one assignment, compiled on the first call."""
         if key not in self._programs:
-            sizes = [s.num_nodes * s.width for s in self.free_sites]
             with torch.enable_grad():  # as above
-                program = shared_program(self._reading.tape, ids, self._value_dtype(), sizes)
+                program = shared_program(self._reading.tape, ids, self._value_dtype(), self._sizes)
                 self._programs[key] = program.to(self.device, self._cast)
         return self._programs[key]
 
     def _density_program(self) -> LocalProgram:
-        return self._shared_program("density", self._element_ids)
+        return self._shared_program("density", self._factors.element_ids)
 
     @property
     def numbers_per_particle(self) -> int:
@@ -306,7 +258,7 @@ class FactorGraph:
     def _evaluate(self, buffers: list[Tensor]) -> Tensor:
         if not buffers:
             return self.constant.reshape(1)
-        return self._density_program().total(buffers) + self._element_constant
+        return self._density_program().total(buffers) + self._factors.element_constant
 
     def log_prob(self, values: Mapping[str, Tensor]) -> Tensor:
         """Log density of the program, as Pyro's ``trace.log_prob_sum()``.
@@ -330,26 +282,22 @@ class FactorGraph:
     @property
     def is_split(self) -> bool:
         """Whether some log-density element was split into several factors."""
-        return self.num_factors != len(self._element_ids)
+        return self._factors.is_split
 
     def sum_of_factors(self, values: Mapping[str, Tensor]) -> Tensor:
         """:attr:`constant` plus all factors: what :meth:`log_prob` gives, by the split terms."""
         buffers, batched = self._leaves(values)
         if not buffers:
             return self.constant
-        total = self._shared_program("terms", self._terms.ids).total(buffers) + self.constant
+        program = self._shared_program("terms", self._factors.terms.ids)
+        total = program.total(buffers) + self.constant
         return total if batched else total[0]
 
     def density(self, x: Tensor) -> Tensor:
         """Log density at flat particles ``[n, dim]``, as ``[n]``; differentiable."""
         refuse_other_particles(x, self.dim)
         columns = x.t().contiguous()
-        start, buffers = 0, []
-        for site in self.free_sites:
-            stop = start + site.num_nodes * site.width
-            buffers.append(columns[start:stop])
-            start = stop
-        return self._evaluate(buffers).expand(len(x))
+        return self._evaluate([columns[own] for own in self._own_columns]).expand(len(x))
 
     def flatten(self, values: Mapping[str, Tensor]) -> Tensor:
         """Named values with a leading dimension n, as ``[n, dim]`` in the graph's space."""
@@ -361,12 +309,10 @@ class FactorGraph:
     def unflatten(self, x: Tensor) -> dict[str, Tensor]:
         """Inverse of :meth:`flatten`: ``{site: [n, *batch, *event]}``."""
         refuse_other_particles(x, self.dim)
-        out, start = {}, 0
-        for site in self.free_sites:
-            stop = start + site.num_nodes * site.width
-            value = x[:, start:stop].reshape(-1, *site.batch_shape, *site.event_shape)
+        out = {}
+        for site, own in zip(self.free_sites, self._own_columns, strict=True):
+            value = x[:, own].reshape(-1, *site.batch_shape, *site.event_shape)
             out[site.name] = value.to(site.dtype) if site.is_discrete else value
-            start = stop
         return out
 
     def constrain(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -406,17 +352,15 @@ class FactorGraph:
 
     def statements_of(self, group: FactorGroup) -> list[str]:
         """The statement of every factor of a group."""
-        numbers = self._statement_of_factor[group.index.cpu()].tolist()
-        return [self._statement_names[k] for k in numbers]
+        numbers = self._factors.statement[group.index.cpu()].tolist()
+        return [self._factors.names[k] for k in numbers]
 
     def factor_name(self, group: FactorGroup, e: int) -> str:
         """``factor "r"[12] (scope x[3], x[7])`` for factor e of a group."""
-        f = int(group.index[e])
-        k = int(self._statement_of_factor[f])
-        first = int((self._statement_of_factor == k).nonzero()[0])
+        statement, number = self._factors.place(int(group.index[e]))
         labels = [self.nodes[v] for v in group.scope[e].tolist()]
         names = ", ".join(s + (str(list(i)) if i else "") for s, i in labels)
-        return f'factor "{self._statement_names[k]}"[{f - first}] (scope {names})'
+        return f'factor "{statement}"[{number}] (scope {names})'
 
     def local_values(self, group: FactorGroup, x: Tensor) -> list[Tensor]:
         """What a group's factors read at flat particles ``[n, dim]``, ``[n, E, *event]`` a slot."""

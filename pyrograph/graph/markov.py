@@ -76,12 +76,13 @@ def hetero_data(graph: FactorGraph) -> HeteroData:
     data["variable"].site = graph._site_of_node.to(graph.device)
     data["variable"].first_column = graph.columns[:-1]
     data["factor"].num_nodes = graph.num_factors
-    data["factor"].statement = graph._statement_of_factor.to(graph.device)
+    data["factor"].statement = graph._factors.statement.to(graph.device)
     group = torch.zeros(graph.num_factors, dtype=torch.int64, device=graph.device)
     for k, g in enumerate(graph.factors):
         group[g.index] = k
     data["factor"].group = group
-    ptr, nodes = graph._terms.ptr.to(graph.device), graph._terms.nodes.to(graph.device)
+    terms = graph._factors.terms
+    ptr, nodes = terms.ptr.to(graph.device), terms.nodes.to(graph.device)
     factor = torch.arange(graph.num_factors, device=graph.device).repeat_interleave(ptr.diff())
     edges = data["factor", "scope", "variable"]
     edges.edge_index = torch.stack([factor, nodes])
@@ -105,10 +106,11 @@ def to_networkx(graph: FactorGraph) -> nx.Graph:
     out = nx.Graph()
     labels = graph.nodes
     out.add_nodes_from(labels, kind="variable")
-    ptr, nodes = graph._terms.ptr.tolist(), graph._terms.nodes.tolist()
+    factors = graph._factors
+    ptr, nodes = factors.terms.ptr.tolist(), factors.terms.nodes.tolist()
     count: Counter[str] = Counter()
-    for f, k in enumerate(graph._statement_of_factor.tolist()):
-        statement = graph._statement_names[k]
+    for f, k in enumerate(factors.statement.tolist()):
+        statement = factors.names[k]
         factor = (statement, count[statement])
         count[statement] += 1
         out.add_node(factor, kind="factor")
