@@ -23,10 +23,9 @@ import torch
 from torch import Tensor
 
 from pyrograph import errors
-from pyrograph.errors import InferenceError, OptionError, ShapeMismatch
+from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.graph import FactorGraph
-from pyrograph.infer.base import Engine, with_notes
-from pyrograph.infer.dpvi.diffuse import warning_of_diffuse, warning_of_gain
+from pyrograph.infer.base import Engine
 from pyrograph.infer.dpvi.labelled import Labellings
 from pyrograph.infer.dpvi.labelled_program import (
     LabelledProgram,
@@ -41,6 +40,7 @@ from pyrograph.infer.dpvi.labelled_start import (
 )
 from pyrograph.infer.dpvi.network import Network
 from pyrograph.infer.dpvi.particles import Hash, Particles, refuse_other_scores
+from pyrograph.infer.dpvi.results import posterior_of_labels, posterior_of_states
 from pyrograph.infer.dpvi.split_merge import splits_and_merges
 from pyrograph.infer.dpvi.start import FEWEST, climbed, codes_of, scattered
 from pyrograph.infer.dpvi.summed_out import Conditionals, independent_nodes, without
@@ -327,55 +327,24 @@ class DPVI(Engine):
             InferenceError: no state with mass was found.
         """
         graph = self.graph  # raises if there is none
-        if self._labelled is not None:
-            return self._label_posterior()
-        kept = self.network.has_mass(self.particles.score)
-        if not bool(kept.any()):
-            if self._holds_all_states() or self.network.excludes_a_node:
-                raise errors.ZeroMass(
-                    "every joint state breaks a hard constraint: the evidence is zero."
-                )
-            raise InferenceError(
-                f"none of the {len(self.particles)} particles has mass: every state that was met "
-                "breaks a hard constraint. Start pg.DPVI from states that hold it: "
-                "init={site: values}, or init=posterior of pg.BP."
-            )
-        x, score = self.particles.x[:, kept], self.particles.score[kept]
-        evidence = score.logsumexp(0)
         is_all = self._holds_all_states()
-        notes = [] if is_all else warning_of_diffuse(graph, self.network, score, evidence)
-        return DiscreteParticles(
-            graph,
-            x,
-            score - evidence,
-            converged=self.converged,
-            status=with_notes(self.status, notes),
-            history=self.history,
-            summed_out=[(c.nodes, c.log_probs(x)) for c in self._conditionals],
-            log_evidence=evidence.to(graph.dtype),
-            evidence_kind="exact" if is_all else "lower bound",
+        run = {"converged": self.converged, "status": self.status, "history": self.history}
+        if self._labelled is not None:
+            self._check_best_labels()
+            return posterior_of_labels(self.labellings, is_all, **run)
+        return posterior_of_states(
+            graph, self.network, self.particles, self._conditionals, is_all, **run
         )
 
-    def _label_posterior(self) -> LabelParticles:
-        score = self.labellings.score.clone()  # a tensor of inference mode takes no derivatives
-        labels = self.labellings.labels()
-        best = int(score.argmax())  # may show what labels at random did not
-        found = {name: z[best].to(self.graph.sites[name].dtype) for name, z in labels.items()}
+    def _check_best_labels(self) -> None:
+        """Whether the program has the densities there that its reading says: these labels may show
+        what labels at random did not."""
+        best = int(self.labellings.score.argmax())
+        found = {
+            name: z[best].to(self.graph.sites[name].dtype)
+            for name, z in self.labellings.labels().items()
+        }
         refuse_other_readers(self._labelled, self.model, *self._given, found)
-        evidence = score.logsumexp(0)
-        is_all = self._holds_all_states()
-        still = None if is_all else warning_of_gain(score.sort(descending=True).values, evidence)
-        notes = [f"{still} Raise num_particles until they add little."] if still else []
-        return LabelParticles(
-            self.graph,
-            labels,
-            (score - evidence).to(self.graph.dtype),
-            converged=self.converged,
-            status=with_notes(self.status, notes),
-            history=self.history,
-            log_evidence=evidence.to(self.graph.dtype),
-            evidence_kind="exact" if is_all else "lower bound",
-        )
 
     def _holds_all_states(self) -> bool:
         if self._labelled is not None:
