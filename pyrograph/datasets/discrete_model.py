@@ -79,7 +79,9 @@ class DiscreteModel:
     """Variables, tables and evidence; called, the Pyro program of the unnormalised density.
 
     The program puts no prior on its sites (they are masked), so the log evidence of the program
-    is log Z, the sum over the unobserved variables at the observed states.
+    is log Z, the sum over the unobserved variables at the observed states. Where every variable is
+    observed there is no site, and nothing for an engine to infer: log Z is the log density,
+    ``pg.trace_graph(model).log_prob({})``.
 
     Args:
         cardinalities: number of states of each variable.

@@ -164,7 +164,10 @@ class Engine(ABC):
             differentiable=self.differentiable and torch.is_grad_enabled(),
         )
         if graph.num_nodes == 0:
-            raise InferenceError("the program has no latent site: there is nothing to infer")
+            raise InferenceError(
+                "the program has no latent site: there is nothing to infer. Its log evidence is "
+                "its log density, pg.trace_graph(model, ...).log_prob({})"
+            )
         refuse_no_mass(constant_of(graph))
         return graph.to(self.device, self.dtype) if self.device or self.dtype else graph
 

@@ -16,7 +16,13 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.datasets import DiscreteModel, read_uai, uai_reference
-from pyrograph.errors import DataFormatError, DataNotFound, OptionError, ShapeMismatch
+from pyrograph.errors import (
+    DataFormatError,
+    DataNotFound,
+    InferenceError,
+    OptionError,
+    ShapeMismatch,
+)
 
 INSTANCES = [
     *("Alchemy_11", "CSP_12", "DBN_11", "Grids_11", "Grids_13", "Grids_15", "Pedigree_11"),
@@ -221,6 +227,14 @@ def test_everything_observed_leaves_a_constant(write):
     graph = pg.trace_graph(read_uai(write(SMALL), {0: 1, 1: 2, 2: 0, 3: 1}))
     assert graph.num_nodes == 0
     assert_close(graph.constant.item(), math.log(4 * 4 * 8 * 0.5))
+
+
+def test_where_everything_is_observed_engines_say_what_the_evidence_is(write):
+    model = read_uai(write(SMALL), {0: 1, 1: 2, 2: 0, 3: 1})
+    with pytest.raises(InferenceError, match=r"trace_graph\(model, ...\).log_prob\({}\)"):
+        pg.fit(model, infer=pg.BP, progress=False)
+    log_z = pg.trace_graph(model).log_prob({})
+    assert_close(float(log_z), math.log(4 * 4 * 8 * 0.5))
 
 
 def test_a_model_without_tables_counts_its_assignments(write):

@@ -28,6 +28,26 @@ def refuse_fixed(options: Mapping[str, Any]) -> None:
         )
 
 
+def refuse_packed(
+    args: tuple, kwargs: Mapping[str, Any], before: tuple[tuple, dict], error: Exception
+) -> None:
+    """Raise where a program fails on a tuple that arguments were packed into.
+
+    Args:
+        before: positional and other arguments that the program did not fail on.
+
+    Raises:
+        OptionError: the only argument is a tuple, and the first one was no sequence before.
+    """
+    first = before[0][0] if before[0] else None
+    if kwargs or len(args) != 1 or not isinstance(args[0], tuple) or isinstance(first, list | tuple):
+        return
+    raise OptionError(
+        "extend takes the model's arguments one by one, as run does: extend(x, y), not "
+        f"extend((x, y)). It was given a tuple, and the program fails on it: {error}"
+    ) from error
+
+
 def is_label(label: Any) -> bool:
     """Whether it is made like ``(site, index)``."""
     if not (isinstance(label, tuple) and len(label) == 2):

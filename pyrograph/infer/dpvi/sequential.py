@@ -22,7 +22,13 @@ from torch import Tensor
 from pyrograph.errors import ConvergenceWarning, InferenceError, OptionError, ShapeMismatch
 from pyrograph.graph.factor_graph import Label
 from pyrograph.infer.dpvi.engine import DPVI
-from pyrograph.infer.dpvi.filter_errors import is_label, no_mass, refuse_fixed, refuse_no_labels
+from pyrograph.infer.dpvi.filter_errors import (
+    is_label,
+    no_mass,
+    refuse_fixed,
+    refuse_no_labels,
+    refuse_packed,
+)
 from pyrograph.infer.dpvi.labelled import Labellings
 from pyrograph.infer.dpvi.network import Network
 from pyrograph.infer.dpvi.particles import Hash, Particles, highest
@@ -260,15 +266,17 @@ class SequentialDPVI(DPVI):
 
         Raises:
             InferenceError: nothing was set up yet.
+            OptionError: the program fails on a tuple of arguments in the place of arguments.
             ShapeMismatch: a node that is in is missing in the new graph, or has other states. As
                 with every error of the new program, also while its nodes come in, the engine stays
                 as it was; where ``num_steps`` alone is too few for them, those that are in stay.
         """
+        is_labelled = self.graph is self._labelled
         # lists of the history grow in place
         before = {**vars(self), "_history": {k: [*v] for k, v in self._history.items()}}
         is_short = False
         try:
-            if self.graph is self._labelled:
+            if is_labelled:
                 self._extend_labels(args, kwargs)
             else:
                 self._extend_nodes(args, kwargs)
@@ -276,10 +284,11 @@ class SequentialDPVI(DPVI):
             return self.run()
         except ConvergenceWarning:  # an error where the user says so, told of when all is done
             raise
-        except Exception:
+        except Exception as error:
             if not (is_short and self.num_done >= self.num_steps):
                 vars(self).clear()
                 vars(self).update(before)
+            refuse_packed(args, kwargs, before["_given"], error)
             raise
 
     def _extend_nodes(self, args: tuple, kwargs: dict) -> None:

@@ -308,3 +308,15 @@ def test_a_warning_about_an_extension_that_is_in_takes_nothing_back():
     with pytest.raises(ConvergenceWarning):  # an error in these tests
         engine.extend(data)
     assert engine.posterior().particles["z"].shape == (4, 12)
+
+
+@pytest.mark.parametrize("model", [hmm, vectorised, cluster])
+def test_arguments_packed_into_a_tuple_are_told_apart_from_arguments(model):
+    data = torch.as_tensor(LONG[:9]).double() if model is cluster else torch.as_tensor(LONG[:9])
+    engine = pg.SequentialDPVI(model, num_particles=4, progress=False)
+    engine.run(data[:5])
+    before = engine.posterior().log_evidence
+    with pytest.raises(OptionError, match="one by one"):
+        engine.extend((data,))
+    assert torch.equal(engine.posterior().log_evidence, before)
+    engine.extend(data)  # goes on as if nothing had been
