@@ -74,9 +74,10 @@ class Growth:
                 if score > best:
                     best, best_step = score, step
                 bar.set_postfix(valid=f"{score:.4f}")
-        # where not every step was validated, the last one may not have been
-        if step % every and self.score(self._after(step)) > best:
-            best_step = step
+        if step % every:  # not every step was validated, nor was the last one
+            last = self._after(step)
+            if self.score(last) > best:
+                return last
         return self._after(best_step)
 
     def score(self, splitting: Splitting) -> float:

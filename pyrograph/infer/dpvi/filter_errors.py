@@ -40,7 +40,12 @@ def refuse_packed(
         OptionError: the only argument is a tuple, and the first one was no sequence before.
     """
     first = before[0][0] if before[0] else None
-    if kwargs or len(args) != 1 or not isinstance(args[0], tuple) or isinstance(first, list | tuple):
+    if (
+        kwargs
+        or len(args) != 1
+        or not isinstance(args[0], tuple)
+        or isinstance(first, list | tuple)
+    ):
         return
     raise OptionError(
         "extend takes the model's arguments one by one, as run does: extend(x, y), not "
