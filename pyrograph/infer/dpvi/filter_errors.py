@@ -40,17 +40,12 @@ def refuse_packed(
         OptionError: the only argument is a tuple, and the first one was no sequence before.
     """
     first = before[0][0] if before[0] else None
-    if (
-        kwargs
-        or len(args) != 1
-        or not isinstance(args[0], tuple)
-        or isinstance(first, list | tuple)
-    ):
-        return
-    raise OptionError(
-        "extend takes the model's arguments one by one, as run does: extend(x, y), not "
-        f"extend((x, y)). It was given a tuple, and the program fails on it: {error}"
-    ) from error
+    is_packed = not kwargs and len(args) == 1 and isinstance(args[0], tuple)
+    if is_packed and not isinstance(first, list | tuple):
+        raise OptionError(
+            "extend takes the model's arguments one by one, as run does: extend(x, y), not "
+            f"extend((x, y)). It was given a tuple, and the program fails on it: {error}"
+        ) from error
 
 
 def is_label(label: Any) -> bool:
