@@ -124,11 +124,8 @@ class _Walk:
 
     def _gathered(self, gather: Gather) -> Part:
         part = self._buffers[gather.buffer]
-        if gather.index is not None:
-            return Part(part.kind, part.value.index_select(0, gather.index))
-        if gather.start is not None:
-            return Part(part.kind, part.value[gather.start : gather.stop])
-        return part
+        is_whole = gather.start is None and gather.index is None
+        return part if is_whole else Part(part.kind, gather.rows(part.value))
 
     def step(self, line: Line) -> None:
         parts = [self.operand(read) for read in line.reads]

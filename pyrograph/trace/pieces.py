@@ -4,6 +4,9 @@ Absolute values, clamps, minima and maxima switch where an argument, or a differ
 zero. In the order of the program's lines each of these is itself a polynomial of degree at most 2
 between the kinks found so far: three of its values on a stretch give its roots there, which are
 further kinks. Nothing is guessed from values of the function alone (see :mod:`.degree`).
+
+Terms may cancel but for rounding, as those of 0.7 x - 0.1 (7 x) do. The slope of 1e-16 that they
+leave is none, or it would put a kink at 1e16: what is compared comes with the size of its terms.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from torch import Tensor
 from pyrograph.trace.degree import operation, piecewise_degree
 from pyrograph.trace.localize import LocalProgram
 from pyrograph.trace.rules.slots import SLOT
-from pyrograph.trace.source import Line, write_function
+from pyrograph.trace.source import Line, Read, write_function
 
 #: More kinks than this are not worth a closed form.
 MAX_KINKS = 16
@@ -83,8 +86,10 @@ def find_pieces(
     for n in switches:
         compared = _comparison(program, n, leaves)
         stretches = _stretches(kinks)
+        sizes = _sizes_of_terms(program.lines[:n], leaves(stretches.points))
+        sizes = _sizes_compared(program.lines[n], sizes, stretches.points)
         for k, values in enumerate(compared(stretches.points)):
-            roots, slope = stretches.roots(values)
+            roots, slope = stretches.roots(values, sizes[k])
             for _ in range(POLISH):
                 at = torch.where(roots.isfinite(), roots, 0.0)
                 step = compared(at)[k] / slope
@@ -93,10 +98,11 @@ def find_pieces(
         if len(kinks) > MAX_KINKS:
             return None
     stretches = _stretches(kinks)
-    values = program(leaves(stretches.points)).t()
-    return Pieces(
-        stretches.kinks, stretches.origin, stretches.unit, torch.stack(stretches.fit(values))
-    )
+    buffers = leaves(stretches.points)
+    values = program(buffers).t()
+    sizes = _assembled(program.output, _sizes_of_terms(program.lines, buffers)).abs().t()
+    coefficients = torch.stack(stretches.fit(values, sizes.expand_as(values)))
+    return Pieces(stretches.kinks, stretches.origin, stretches.unit, coefficients)
 
 
 def _comparison(
@@ -115,18 +121,65 @@ def _comparison(
             read.constant if function is None else function(*buffers)
             for read, function in zip(line.reads, reads, strict=True)
         ]
-        return [x.t().expand(u.shape) for x in _compared(line, found)]
+        first, bounds = _sides(line, found)
+        return [(first - bound).t().expand(u.shape) for bound in bounds]
 
     return values
 
 
-def _compared(line: Line, reads: list[Tensor]) -> list[Tensor]:
+def _sides(line: Line, reads: list[Tensor]) -> tuple[Tensor, list[Tensor | float]]:
+    """What a line compares, and with what."""
     template, _ = line.rule.static
     queue = iter(reads)
     first, *others = [next(queue) if a is SLOT else a for a in template]
     if operation(line) in ("abs", "relu"):
-        return [first]
-    return [first - bound for bound in others if bound is not None]
+        return first, [0.0]
+    return first, [bound for bound in others if bound is not None]
+
+
+def _sizes_of_terms(lines: list[Line], leaves: list[Tensor]) -> dict[int, Tensor]:
+    """By buffer, ``[m, S]`` each: what rounding moves a number by, in units of it.
+
+    That of a step is |out| + sum_k |d out / d x_k| size(x_k), to first order, over the numbers that
+    it reads.
+    """
+    values = dict(enumerate(leaves))
+    sizes = {k: leaf.abs() for k, leaf in values.items()}
+    for line in lines:
+        reads = [_assembled(read, values) for read in line.reads]
+        own = [_assembled(read, sizes).abs() for read in line.reads]
+        values[line.buffer], sizes[line.buffer] = _step_with_size(line, reads, own)
+    return sizes
+
+
+def _sizes_compared(line: Line, sizes: dict[int, Tensor], like: Tensor) -> list[Tensor]:
+    """Of what a line compares with zero, as ``like`` each, ``[N, E]``."""
+    first, bounds = _sides(line, [_assembled(read, sizes).abs() for read in line.reads])
+    return [(first + abs(bound)).t().expand(like.shape) for bound in bounds]
+
+
+def _assembled(read: Read, buffers: dict[int, Tensor]) -> Tensor:
+    """What a step reads, ``[count or 1, *core, S]``."""
+    if not read.gathers:
+        return read.constant
+    return read.assemble(*(gather.rows(buffers[gather.buffer]) for gather in read.gathers))
+
+
+@torch.enable_grad()
+def _step_with_size(line: Line, reads: list[Tensor], sizes: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """A step's numbers and their sizes, ``[count * width, S]`` both."""
+    # every block has operands of its own: derivatives of a sum over blocks are theirs
+    reads = [x.detach().expand(line.count, *x.shape[1:]) for x in reads]
+    floats = [k for k, x in enumerate(reads) if x.is_floating_point()]
+    moved = [reads[k].requires_grad_() for k in floats]
+    out = line.settle(line.rule.replay(line.rule.func, line.rule.static, reads))
+    size = out.detach().abs().view(line.count, line.width, -1)
+    for w, numbers in enumerate(out.view_as(size).unbind(1) if out.requires_grad else []):
+        slopes = torch.autograd.grad(numbers.sum(), moved, retain_graph=True, allow_unused=True)
+        for k, slope in zip(floats, slopes, strict=True):
+            if slope is not None:
+                size[:, w] += (slope.abs() * sizes[k]).view(line.count, -1, slope.shape[-1]).sum(1)
+    return out.detach(), size.view_as(out)
 
 
 @dataclass(frozen=True)
@@ -142,19 +195,19 @@ class _Stretches:
         """Both ends and the middle of every stretch, ``[3 (K + 1), E]``."""
         return torch.cat([self.origin - self.unit, self.origin, self.origin + self.unit])
 
-    def fit(self, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Coefficients a, b, c of the stretches, from values at the points."""
+    def fit(self, values: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Coefficients a, b, c of the stretches, from values at the points and their sizes."""
         low, middle, high = values.chunk(3)
         a, b = 0.5 * (high + low) - middle, 0.5 * (high - low)
-        size = torch.stack([low, middle, high]).abs().amax(0)
+        size = torch.stack(sizes.chunk(3)).amax(0)
         least = ROUNDING * torch.finfo(values.dtype).eps * size
         a, b = (torch.where(x.abs() > least, x, 0.0) for x in (a, b))
         return a, b, middle
 
-    def roots(self, values: Tensor) -> tuple[Tensor, Tensor]:
+    def roots(self, values: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
         """Where the polynomials of the stretches are zero inside of them, infinite where they are
         not, and their slopes there: ``[2 (K + 1), E]`` both."""
-        a, b, c = self.fit(values)
+        a, b, c = self.fit(values, sizes)
         slack = torch.finfo(values.dtype).eps ** 0.5
         spread = (b.square() - 4 * a * c).sqrt()  # not a number without a root
         q = -0.5 * (b + torch.where(b < 0, -spread, spread))

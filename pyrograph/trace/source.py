@@ -30,6 +30,12 @@ class Gather:
     stop: int | None = None
     index: Tensor | None = None
 
+    def rows(self, buffer: Tensor) -> Tensor:
+        """Of the buffer."""
+        if self.index is not None:
+            return buffer.index_select(0, self.index)
+        return buffer[self.start : self.stop]
+
 
 @dataclass(eq=False)
 class Read:
