@@ -15,7 +15,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyrograph.diagnostics.score import outside_inference_mode
-from pyrograph.errors import ConvergenceWarning, InferenceError, ShapeMismatch
+from pyrograph.errors import ConvergenceWarning, InferenceError, OptionError, ShapeMismatch
 from pyrograph.graph import FactorGraph, trace_graph
 from pyrograph.graph.checked import constant_of, note_on_unread
 from pyrograph.graph.devices import usable_device
@@ -37,7 +37,7 @@ class Engine(ABC):
             model whose constants have others may not take them.
 
     Raises:
-        OptionError: an option is unknown or out of range.
+        OptionError: the model cannot be called, or an option is unknown or out of range.
     """
 
     requires: ClassVar[Requirement]
@@ -59,6 +59,11 @@ class Engine(ABC):
         **unknown: Any,
     ):
         refuse_unknown(type(self), unknown)
+        if not callable(model):
+            raise OptionError(
+                f"the model is a {type(model).__name__}; give a Pyro program: a function or a "
+                "module."
+            )
         self.model = model
         self.num_steps = count("num_steps", num_steps, least=0)
         self.tol = None if tol is None else positive("tol", tol)

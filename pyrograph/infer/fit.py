@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pyrograph.errors import OptionError
-from pyrograph.infer.base import Engine
 from pyrograph.infer.svgd import GraphicalSVGD
 from pyrograph.posterior import Posterior
 
@@ -30,10 +29,6 @@ def fit(
         OptionError: ``infer``, or an engine's ``model``, cannot be called, ``model_args`` is no
             tuple, or ``model_kwargs`` no dict.
     """
-    if isinstance(infer, type) and issubclass(infer, Engine) and not callable(model):
-        raise OptionError(
-            f"the model is a {type(model).__name__}; give a Pyro program: a function or a module."
-        )
     if not callable(infer):
         raise OptionError(f"infer={infer!r} is no engine: give a class such as pg.GraphicalSVGD")
     if isinstance(infer, type) and not hasattr(infer, "run"):

@@ -18,6 +18,18 @@ def test_a_model_that_cannot_be_called_is_refused(model):
         pg.fit(model, infer=pg.BP)
 
 
+ENGINES = [
+    *(pg.GraphicalSVGD, pg.Langevin, pg.QBethe, pg.DPVI, pg.SequentialDPVI),
+    *(pg.BP, pg.FractionalBP, pg.TRW, pg.EP, pg.PowerEP, pg.VMP, pg.BBIS, pg.CollapsedBBIS),
+]
+
+
+@pytest.mark.parametrize("infer", ENGINES)
+def test_an_engine_refuses_a_model_that_cannot_be_called_when_it_is_made(infer):
+    with pytest.raises(OptionError, match=r"the model is a NoneType; give a Pyro program"):
+        infer(None)
+
+
 def test_a_guide_is_no_engine():
     with pytest.raises(OptionError, match=r"AutoQBethe is no engine: .*pyro\.infer\.SVI"):
         pg.fit(lambda: None, infer=pg.AutoQBethe, progress=False)
