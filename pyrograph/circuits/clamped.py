@@ -12,7 +12,7 @@ and so does a constant of the user's own that is log eps to the last digit.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 
@@ -44,22 +44,29 @@ def is_log_eps(logits: Tensor) -> Tensor:
 
 
 def clamped_state(
-    graph: FactorGraph, values: Mapping[int, Tensor], states: Mapping[int, int]
+    graph: FactorGraph,
+    tables: Sequence[np.ndarray],
+    values: Mapping[int, Tensor],
+    states: Mapping[int, int],
 ) -> tuple[int, ...] | None:
     """A state that has a probability only since torch clamps; None where there is none.
 
     Args:
+        tables: of all factors, group after group.
         values: of nodes whose sites have no list of states.
         states: of nodes that are observed.
     """
+    start = 0
     for group in graph.factors:
+        stop = start + group.num_factors
+        own, start = tables[start:stop], stop
         doubled = _doubled(group.program)
         if doubled is None:
             continue
-        here = group_at(group, values)
-        there = replace(here, _program=doubled)
-        gain = table_of(graph, there, MAX_ENTRIES) - table_of(graph, here, MAX_ENTRIES)
-        clamped = (gain.detach() > GAIN).cpu().numpy()  # NaN where both are -inf
+        there = replace(group_at(group, values), _program=doubled)
+        logs = table_of(graph, there, MAX_ENTRIES).detach().double().cpu().numpy()
+        with np.errstate(invalid="ignore"):  # NaN where both are -inf
+            clamped = logs - np.stack(own) > GAIN
         for e, *entry in np.argwhere(clamped).tolist():
             found = dict(zip(group.scope[e].tolist(), entry, strict=True))
             if all(states.get(v, state) == state for v, state in found.items()):

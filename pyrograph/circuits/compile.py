@@ -86,11 +86,12 @@ def compile_graph(
     # a site without a list of states has one state, its evidence
     values = {v: value for v, value in given.items() if isinstance(value, Tensor)}
     states = {v: 0 if v in values else state for v, state in given.items()}
-    tables = read_tables(graph, values).given(states)
+    every = read_tables(graph, values)
+    tables = every.given(states)
     tree = _tree(graph, tables, states, order)
     _check_size(graph.nodes, tree, max_edges)
     circuit = _Build(tables, tree, graph.nodes, max_edges, states).circuit().to(graph.device)
-    circuit.clamped_state = clamped_state(graph, values, states)
+    circuit.clamped_state = clamped_state(graph, every.tables, values, states)
     return circuit
 
 
