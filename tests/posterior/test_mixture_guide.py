@@ -14,6 +14,7 @@ from pyro.infer.importance import vectorized_importance_weights
 from pyro.ops.indexing import Vindex
 from pyro.optim import Adam
 from scipy import optimize, special, stats
+from scipy.integrate import trapezoid
 from torch.distributions import biject_to
 from torch.testing import assert_close
 
@@ -201,7 +202,7 @@ def two_sites_elbo(parameters):
             for k in (0, 1)
         ]
         log_q = special.logsumexp(parts, axis=0)
-        total += np.trapezoid(np.exp(log_q) * (log_p - log_q), GRID)
+        total += trapezoid(np.exp(log_q) * (log_p - log_q), GRID)
     return total
 
 

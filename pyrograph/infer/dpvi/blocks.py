@@ -47,7 +47,7 @@ def conflict_colours(sets: np.ndarray, near: sparse.csr_matrix) -> Tensor:
         shape=(len(sets), near.shape[0]),
     )
     conflict = (member @ near @ member.T).tocsr()
-    conflict.setdiag(0)
+    conflict -= sparse.diags(conflict.diagonal(), dtype=np.int32, format="csr")  # none with itself
     conflict.eliminate_zeros()
     return colour(
         torch.from_numpy(conflict.indptr.astype(np.int64)),

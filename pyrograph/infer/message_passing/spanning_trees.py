@@ -106,7 +106,10 @@ def heaviest_tree(edges: Tensor, weight: Tensor, num_nodes: int) -> Tensor:
     best = np.lexsort((-w, key))
     chosen = best[np.unique(key[best], return_index=True)[1]]  # one edge per pair of nodes
     cost = w.max(initial=0) + 1 - w[chosen]  # positive: zeros would count as no edge
-    matrix = coo_array((cost, (u[chosen], v[chosen])), shape=(num_nodes, num_nodes)).tocsr()
+    ends = np.stack([u, v])[:, chosen].astype(
+        np.int32
+    )  # scipy's searches before 1.13 take no longer
+    matrix = coo_array((cost, ends), shape=(num_nodes, num_nodes)).tocsr()
     tree = minimum_spanning_tree(matrix).tocoo()
     kept = np.isin(key[chosen], tree.row.astype(np.int64) * num_nodes + tree.col)
     inside = np.zeros(len(u), dtype=bool)
@@ -161,8 +164,8 @@ def _largest_excess(a: np.ndarray, b: np.ndarray, weight: np.ndarray, root: int)
     tail = np.concatenate([a, b, np.full(len(up), source), down])
     head = np.concatenate([b, a, up, np.full(len(down), sink)])
     capacity = np.concatenate([weight / 2, weight / 2, gain[up], -gain[down]])
-    shape = (count + 2, count + 2)
-    total = csr_array(coo_array((capacity, (tail, head)), shape=shape))
+    shape, arcs = (count + 2, count + 2), np.stack([tail, head]).astype(np.int32)
+    total = csr_array(coo_array((capacity, arcs), shape=shape))
     total.data = np.rint(total.data * min(SCALE, CAPACITY / total.data.max())).astype(np.int32)
     left = total - maximum_flow(total, source, sink).flow
     left.eliminate_zeros()

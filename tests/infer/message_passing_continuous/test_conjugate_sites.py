@@ -9,6 +9,7 @@ import pytest
 import torch
 from pyro.infer import Importance, Predictive
 from scipy import special, stats
+from scipy.integrate import trapezoid
 from scipy.optimize import minimize
 from torch.testing import assert_close
 
@@ -315,7 +316,7 @@ def best_gamma_bound(y):
         a, b = 2 + np.exp(parameters[0]), np.exp(parameters[1])
         log_s, inverse_square = special.digamma(a) - np.log(b), b**2 / ((a - 1) * (a - 2))
         log_q = a * np.log(b) - special.gammaln(a) + a * grid - b * np.exp(grid)  # of log s
-        tail = np.trapezoid(np.exp(log_q) * np.log1p(np.exp(2 * grid)), grid)
+        tail = trapezoid(np.exp(log_q) * np.log1p(np.exp(2 * grid)), grid)
         prior = np.log(2 / np.pi) - tail
         likelihood = -len(y) * (0.5 * np.log(2 * np.pi) + log_s)
         likelihood -= 0.5 * (y**2).sum() * inverse_square
