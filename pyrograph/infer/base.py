@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from pyrograph.checks import count, positive
 from pyrograph.diagnostics.score import outside_inference_mode
 from pyrograph.errors import ConvergenceWarning, InferenceError, OptionError, ShapeMismatch
 from pyrograph.graph import FactorGraph, trace_graph
 from pyrograph.graph.checked import constant_of, note_on_unread
 from pyrograph.graph.devices import usable_device
 from pyrograph.infer.arguments import bound, copied, same, versions
-from pyrograph.infer.options import count, floating, positive, refuse_unknown
+from pyrograph.infer.options import floating, refuse_unknown
 from pyrograph.infer.requires import Requirement, check_program, refuse_no_mass
 from pyrograph.posterior import Posterior
 

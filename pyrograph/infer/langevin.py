@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pyrograph.infer.options import positive
+from pyrograph.checks import positive
 from pyrograph.infer.particle import ParticleEngine
 from pyrograph.infer.stein_checks import WIDE
 

@@ -14,14 +14,15 @@ Source: Duchi, Hazan & Singer (2011); Kingma & Ba (2015); RMSProp with lr 5e-3, 
 is the schedule released with Wang, Zeng & Liu (2018).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from pyrograph.checks import fraction, positive
 from pyrograph.errors import OptionError
-from pyrograph.infer.options import fraction, positive
 
 Memory = dict[str, Tensor]
 #: What the units of a rule are remembered under, beside what the rule itself remembers.
@@ -49,8 +50,7 @@ class AdaGrad:
     eps: float = 1e-10
 
     def __post_init__(self):
-        positive("AdaGrad: lr", self.lr)
-        positive("AdaGrad: eps", self.eps)
+        _settle(self, positive, "lr", "eps")
 
     def start(self, x: Tensor) -> Memory:
         return {"accumulated": torch.zeros_like(x)}
@@ -70,9 +70,8 @@ class RMSProp:
     eps: float = 1e-6
 
     def __post_init__(self):
-        positive("RMSProp: lr", self.lr)
-        fraction("RMSProp: decay", self.decay)
-        positive("RMSProp: eps", self.eps)
+        _settle(self, positive, "lr", "eps")
+        _settle(self, fraction, "decay")
 
     def start(self, x: Tensor) -> Memory:
         return {"average": torch.zeros_like(x)}
@@ -91,12 +90,11 @@ class Adam:
     eps: float = 1e-8
 
     def __post_init__(self):
-        positive("Adam: lr", self.lr)
+        _settle(self, positive, "lr", "eps")
         if not isinstance(self.betas, tuple | list) or len(self.betas) != 2:
             raise OptionError(f"Adam: betas={self.betas!r} must be two numbers in [0, 1)")
-        for beta in self.betas:
-            fraction("Adam: betas", beta)
-        positive("Adam: eps", self.eps)
+        betas = tuple(fraction("Adam: betas", beta) for beta in self.betas)
+        object.__setattr__(self, "betas", betas)
 
     def start(self, x: Tensor) -> Memory:
         return {
@@ -114,6 +112,13 @@ class Adam:
         scale = (square / (1 - second**k)).sqrt() + self.eps
         x = x + self.lr * (mean / (1 - first**k)) / scale
         return x, {"mean": mean, "square": square, "count": count}
+
+
+def _settle(rule: Optimizer, check: Callable[[str, float], float], *names: str) -> None:
+    """Make options of a frozen rule the plain numbers that they were checked for."""
+    for name in names:
+        value = check(f"{type(rule).__name__}: {name}", getattr(rule, name))
+        object.__setattr__(rule, name, value)
 
 
 def started(rule: Optimizer, x: Tensor, unit: Tensor | None = None) -> Memory:

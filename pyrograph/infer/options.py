@@ -2,47 +2,10 @@
 
 import difflib
 import inspect
-import math
-from numbers import Integral, Real
 
 import torch
 
 from pyrograph.errors import OptionError
-
-
-def positive(name: str, value: float) -> float:
-    """A finite number above 0.
-
-    Raises:
-        OptionError: it is not.
-    """
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise OptionError(f"{name}={value!r} is not a number")
-    if not (math.isfinite(value) and value > 0):
-        raise OptionError(f"{name}={value!r} must be finite and above 0")
-    return float(value)
-
-
-def count(name: str, value: int, least: int = 1) -> int:
-    """A whole number, at least ``least``.
-
-    Raises:
-        OptionError: it is not.
-    """
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise OptionError(f"{name}={value!r} must be a whole number, at least {least}")
-    return int(value)
-
-
-def fraction(name: str, value: float) -> float:
-    """A number in [0, 1).
-
-    Raises:
-        OptionError: it is not.
-    """
-    if not isinstance(value, Real) or not 0 <= value < 1:
-        raise OptionError(f"{name}={value!r} must lie in [0, 1)")
-    return float(value)
 
 
 def floating(name: str, value: torch.dtype | None) -> torch.dtype | None:

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints
 
+from pyrograph.checks import count
 from pyrograph.diagnostics import value_and_score
 from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.infer import initial
 from pyrograph.infer.base import Engine
 from pyrograph.infer.laplace import mode_and_width
 from pyrograph.infer.optimizer import UNIT
-from pyrograph.infer.options import count
 from pyrograph.infer.requires import Continuous
 from pyrograph.infer.stein_checks import (
     ERRORS,

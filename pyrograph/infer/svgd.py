@@ -16,12 +16,12 @@ Source: Wang, Zeng & Liu (2018), Algorithm 1 and eq (8).
 
 import math
 from collections.abc import Callable, Mapping
-from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pyrograph.checks import count, positive, real_number
 from pyrograph.diagnostics import (
     stein_gram,
     stein_thinning,
@@ -31,7 +31,6 @@ from pyrograph.diagnostics import (
 from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.infer import initial
 from pyrograph.infer.optimizer import AdaGrad, Optimizer, RMSProp, started, stepped
-from pyrograph.infer.options import count, positive
 from pyrograph.infer.particle import ParticleEngine
 from pyrograph.kernels import (
     RBF,
@@ -149,7 +148,7 @@ class GraphicalSVGD(ParticleEngine):
             refresh = 1 if paper else REFRESH
         self.refresh = count("refresh", refresh)
         self.anneal = count("anneal", anneal, least=0)
-        nothing = noise is None or (isinstance(noise, Real) and noise == 0)
+        nothing = noise is None or real_number(noise) == 0
         self.noise = 0.0 if nothing else positive("noise", noise)
         self.compile = compile
         self.thin = None if thin is None else count("thin", thin)

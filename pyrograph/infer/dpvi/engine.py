@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from pyrograph import errors
+from pyrograph.checks import count
 from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.graph import FactorGraph
 from pyrograph.infer.base import Engine
@@ -45,7 +46,6 @@ from pyrograph.infer.dpvi.split_merge import splits_and_merges
 from pyrograph.infer.dpvi.start import FEWEST, climbed, codes_of, scattered
 from pyrograph.infer.dpvi.summed_out import Conditionals, independent_nodes, without
 from pyrograph.infer.dpvi.sweeps import Sweeps
-from pyrograph.infer.options import count
 from pyrograph.infer.requires import FiniteDiscrete
 from pyrograph.posterior import Posterior
 from pyrograph.posterior.discrete_particles import DiscreteParticles, values_of

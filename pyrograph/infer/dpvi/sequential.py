@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyrograph.checks import flag
 from pyrograph.errors import ConvergenceWarning, InferenceError, OptionError, ShapeMismatch
 from pyrograph.graph.factor_graph import Label
 from pyrograph.infer.dpvi.engine import DPVI
@@ -85,10 +86,8 @@ class SequentialDPVI(DPVI):
         )
         if not (order is None or isinstance(order, Collection)):
             raise OptionError(f"order={order!r} is no list of nodes (site, index)")
-        if not isinstance(smoothing, bool):
-            raise OptionError(f"smoothing={smoothing!r} must be True or False")
         self._all_steps = num_steps is None
-        self.smoothing, self.order = smoothing, order
+        self.smoothing, self.order = flag("smoothing", smoothing), order
         self._past: list = []
         self._position = 0
         self._paths: Paths | None = None

@@ -18,13 +18,14 @@ Van den Broeck (2021), section 5.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pyrograph.checks import count, real_number
 from pyrograph.circuits.kernels import Kernel as CircuitKernel
 from pyrograph.diagnostics import stein_gram
 from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch, UnsupportedSite
@@ -40,7 +41,6 @@ from pyrograph.infer.importance.gibbs import Gibbs
 from pyrograph.infer.importance.proposals import Proposal, continuous_points, discrete_points
 from pyrograph.infer.importance.simplex_qp import minimise_on_simplex
 from pyrograph.infer.importance.zeros import doubled_eps, refuse_zeros, zero_entries
-from pyrograph.infer.options import count
 from pyrograph.infer.requires import FiniteOrContinuous
 from pyrograph.kernels import IMQ, RBF, Kernel, Linear, Own, Summable
 from pyrograph.kernels.additive import terms_of
@@ -116,10 +116,9 @@ class BBIS(Engine):
         if num_particles is None:
             num_particles = DEFAULT_POINTS if held is None else held
         self.num_particles = count("num_particles", num_particles)
-        known = isinstance(smoothing, Real) and not isinstance(smoothing, bool)
-        if not (known and 0 <= smoothing < float("inf")):
+        self.kernel, self.locality, self.smoothing = kernel, locality, real_number(smoothing)
+        if not 0 <= self.smoothing < math.inf:
             raise OptionError(f"smoothing={smoothing!r} must be finite and at least 0")
-        self.kernel, self.locality, self.smoothing = kernel, locality, float(smoothing)
 
     # ------------------------------------------------------------------ points
     def read(self, args: tuple, kwargs: dict) -> FactorGraph:

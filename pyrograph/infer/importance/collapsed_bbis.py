@@ -12,7 +12,7 @@ Source: Li, Zeng, Vergari & Van den Broeck (2021), section 5.2, proposition 5.5,
 
 from __future__ import annotations
 
-import numbers
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,12 +21,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyrograph.checks import count, real_number
 from pyrograph.circuits import Circuit, CollapsedPosterior, compile_graph, stein_gram
 from pyrograph.circuits.compile import MAX_EDGES, compile_tables
 from pyrograph.circuits.expected import num_pairs
 from pyrograph.circuits.held import HeldCircuit, nodes_to_hold
 from pyrograph.circuits.kernels import Kernel
 from pyrograph.circuits.leaves import MISSING
+from pyrograph.circuits.options import number
 from pyrograph.circuits.tables import LogTables, read_tables
 from pyrograph.errors import OptionError, UnsupportedFactor
 from pyrograph.graph.factor_graph import Label
@@ -34,7 +36,6 @@ from pyrograph.infer.dpvi.filter_errors import is_label
 from pyrograph.infer.importance.bbis import BBIS
 from pyrograph.infer.importance.proposals import Proposal
 from pyrograph.infer.importance.zeros import refuse_zeros
-from pyrograph.infer.options import count
 from pyrograph.infer.requires import FiniteDiscrete
 from pyrograph.posterior import Posterior
 from pyrograph.trace.sites import tensor_of
@@ -81,10 +82,11 @@ class CollapsedBBIS(BBIS):
         **options: Any,
     ):
         super().__init__(model, kernel=kernel, **options)
-        if isinstance(collapse, numbers.Real) and not isinstance(collapse, bool):
-            if not 0 <= collapse <= 1:
+        share = real_number(collapse)
+        if not math.isnan(share):
+            if not 0 <= share <= 1:
                 raise OptionError(f"collapse={collapse!r}: a share of the nodes is between 0 and 1")
-            collapse = float(collapse)
+            collapse = share
         elif collapse != "treewidth" and (
             isinstance(collapse, str) or not isinstance(collapse, Iterable)
         ):
@@ -94,7 +96,8 @@ class CollapsedBBIS(BBIS):
             )
         else:
             collapse = collapse if isinstance(collapse, str) else list(collapse)
-        self.collapse, self.max_edges = collapse, max_edges
+        self.collapse = collapse
+        self.max_edges = MAX_EDGES if max_edges is None else number("max_edges", max_edges)
         self.max_width = count("max_width", max_width)
 
     def check_density(self) -> None:
@@ -115,22 +118,21 @@ class CollapsedBBIS(BBIS):
 
     def _compile(self) -> Circuit | HeldCircuit:
         """Of all nodes; or of those that no sample holds, where Stein kernels then cost less."""
-        budget = MAX_EDGES if self.max_edges is None else self.max_edges
         if isinstance(self.collapse, float):
-            return compile_graph(self.graph, max_edges=budget)
+            return compile_graph(self.graph, max_edges=self.max_edges)
         tables = self._tables()
         summed = set(self._summed.tolist())
         held = [v for v in range(self.graph.num_nodes) if v not in summed]
         if not held:
-            return compile_tables(tables, self.graph.nodes, budget).to(self.graph.device)
+            return compile_tables(tables, self.graph.nodes, self.max_edges).to(self.graph.device)
         if self.collapse == "treewidth":
-            return HeldCircuit(self.graph, held, budget, tables)
+            return HeldCircuit(self.graph, held, self.max_edges, tables)
         try:
-            whole = compile_tables(tables, self.graph.nodes, min(budget, MOST_EDGES))
+            whole = compile_tables(tables, self.graph.nodes, min(self.max_edges, MOST_EDGES))
         except UnsupportedFactor:  # without the held nodes it may be narrow
-            return HeldCircuit(self.graph, held, budget, tables)
+            return HeldCircuit(self.graph, held, self.max_edges, tables)
         try:
-            apart = HeldCircuit(self.graph, held, budget, tables)
+            apart = HeldCircuit(self.graph, held, self.max_edges, tables)
         except UnsupportedFactor:  # copies may take more room than the nodes
             return whole.to(self.graph.device)
         is_cheap = num_pairs(whole) <= apart.num_pairs(len(held))
@@ -188,9 +190,8 @@ class CollapsedBBIS(BBIS):
         """
         whole = self.circuit
         if isinstance(whole, HeldCircuit):
-            budget = MAX_EDGES if self.max_edges is None else self.max_edges
             try:
-                whole = compile_tables(self._tables(), self.graph.nodes, budget)
+                whole = compile_tables(self._tables(), self.graph.nodes, self.max_edges)
             except UnsupportedFactor as error:
                 raise OptionError(
                     "the program has zeros, which Gibbs chains do not cross, and is too wide to be "

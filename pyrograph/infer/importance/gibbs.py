@@ -15,15 +15,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from pyrograph.checks import count
 from pyrograph.errors import OptionError
 from pyrograph.graph import FactorGraph
 from pyrograph.infer.dpvi.blocks import clusters_of, node_blocks
 from pyrograph.infer.dpvi.network import Clusters, Network
-from pyrograph.infer.options import count
 
 SCANS = ("block", "systematic", "random")
 
@@ -51,10 +52,11 @@ class Gibbs:
     scan: str = "block"
 
     def __post_init__(self) -> None:
-        count("burn_in", self.burn_in, least=0)
-        count("thin", self.thin)
+        settle = partial(object.__setattr__, self)  # the class is frozen
+        settle("burn_in", count("burn_in", self.burn_in, least=0))
+        settle("thin", count("thin", self.thin))
         if self.num_chains is not None:
-            count("num_chains", self.num_chains)
+            settle("num_chains", count("num_chains", self.num_chains))
         if self.scan not in SCANS:
             raise OptionError(f"scan={self.scan!r} is none of {', '.join(SCANS)}")
 

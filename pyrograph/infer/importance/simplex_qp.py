@@ -29,10 +29,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pyrograph.checks import positive
 from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.infer.importance.interior_point import interior_point
 from pyrograph.infer.importance.ridge import cholesky_with_ridge
-from pyrograph.infer.options import positive
 
 #: Relative to the largest term of a gradient: a multiplier that is zero but for rounding.
 ROUNDING = 1e-15

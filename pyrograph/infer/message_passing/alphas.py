@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from numbers import Real
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from pyrograph.checks import real_number
 from pyrograph.errors import OptionError
 from pyrograph.graph import FactorGraph, FactorGroup
 
@@ -29,10 +28,8 @@ def check_alpha(alpha: Alpha, graph: FactorGraph) -> None:
     Raises:
         OptionError: it is of another type, not finite, or names a statement without factors.
     """
-    if not (_is_number(alpha) or isinstance(alpha, Mapping) or callable(alpha)):
-        raise OptionError(f"alpha={alpha!r} is not a number, a dict or a function")
-    if _is_number(alpha) and not _is_finite(alpha):
-        raise OptionError(f"alpha={alpha!r} must be finite")
+    if not (isinstance(alpha, Mapping) or callable(alpha) or math.isfinite(real_number(alpha))):
+        raise OptionError(f"alpha={alpha!r} is not a finite number, a dict or a function")
     if isinstance(alpha, Mapping):
         known = {name for g in graph.factors for name in g.statements}
         unknown = [name for name in alpha if name not in known]
@@ -50,8 +47,8 @@ def alpha_of_factors(alpha: Alpha, graph: FactorGraph, group: FactorGroup) -> Te
         OptionError: a dict or function gives something else than a finite number.
     """
     like = torch.zeros((), dtype=graph.constant.dtype, device=graph.device)
-    if _is_number(alpha):
-        return like.new_full((group.num_factors,), float(alpha))
+    if not (isinstance(alpha, Mapping) or callable(alpha)):
+        return like.new_full((group.num_factors,), real_number(alpha))
     names = graph.statements_of(group)
     values = {name: _named(alpha, name) for name in set(names)}
     return like.new_tensor([values[name] for name in names])
@@ -72,21 +69,6 @@ def _named(alpha: Mapping[str, float] | Callable[[str], float], name: str) -> fl
         raise OptionError(
             f'alpha= as a function is given a statement\'s name, and failed for "{name}": {error}'
         ) from error
-    if not (_is_number(value) and _is_finite(value)):
+    if not math.isfinite(real_number(value)):
         raise OptionError(f'alpha of statement "{name}" is {value!r}, not a finite number')
-    return float(value)
-
-
-def _is_number(value: object) -> bool:
-    """Also a tensor or array without dimensions; not of truth values."""
-    if isinstance(value, Tensor | np.ndarray):
-        return value.ndim == 0 and _is_number(value.item())
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def _is_finite(value: float) -> bool:
-    """Also of whole numbers that are too large for a float."""
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False
+    return real_number(value)

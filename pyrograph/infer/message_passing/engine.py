@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyrograph.checks import count, fraction
 from pyrograph.errors import InferenceError, OptionError
 from pyrograph.graph import FactorGroup
 from pyrograph.graph.forest import is_forest
@@ -55,7 +56,6 @@ from pyrograph.infer.message_passing.sweep import (
 from pyrograph.infer.message_passing.tree import applies, exact_messages
 from pyrograph.infer.message_passing.undone import undone_on_error
 from pyrograph.infer.message_passing.unheld import refuse_improper, refuse_masked_out
-from pyrograph.infer.options import count, fraction
 from pyrograph.infer.requires import FiniteOrContinuous
 from pyrograph.posterior.beliefs import BeliefPosterior
 from pyrograph.posterior.posterior import EvidenceKind

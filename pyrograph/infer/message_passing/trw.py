@@ -27,6 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyrograph.checks import count
 from pyrograph.errors import OptionError, UnsupportedFactor
 from pyrograph.graph import FactorGroup
 from pyrograph.infer.message_passing.bp import BP, refuse_alpha
@@ -40,7 +41,6 @@ from pyrograph.infer.message_passing.spanning_trees import (
     uniform_appearance,
 )
 from pyrograph.infer.message_passing.undone import undone_on_error
-from pyrograph.infer.options import count
 from pyrograph.posterior.posterior import EvidenceKind
 
 #: By how much, for every node of a set, the appearances in it may exceed its nodes minus one.

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from torch.distributions import biject_to
 
 from pyrograph.beliefs import JointMixture, Normals
+from pyrograph.checks import count, positive
 from pyrograph.errors import InferenceError, OptionError, ShapeMismatch
-from pyrograph.infer.options import count, positive
 from pyrograph.posterior.joint_density import Baseline, JointDensity
 from pyrograph.posterior.mixture import NormalMixture
 from pyrograph.posterior.site_guide import levels

@@ -21,15 +21,14 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from pyrograph.checks import count, flag, positive, real_number
 from pyrograph.errors import NonFiniteDensity, OptionError
 from pyrograph.graph.blame import naming_underivable
 from pyrograph.infer.base import Engine, with_notes
 from pyrograph.infer.message_passing.unheld import refuse_masked_out
-from pyrograph.infer.options import count, positive
 from pyrograph.infer.qbethe.adam import WINDOW, CosineAdam
 from pyrograph.infer.qbethe.build import build
 from pyrograph.infer.qbethe.certificate import (
@@ -134,10 +133,7 @@ class QBethe(Engine):
         self.num_components = count("num_components", num_components)
         self.num_quadrature = count("num_quadrature", num_quadrature, least=2)
         self.num_entropy = None if num_entropy is None else count("num_entropy", num_entropy, 2)
-        is_flag = isinstance(closed_forms, int | np.bool_) and closed_forms in (0, 1)
-        if closed_forms is not None and not is_flag:
-            raise OptionError(f"closed_forms={closed_forms!r} is not True, False or None")
-        self.closed_forms = closed_forms
+        self.closed_forms = None if closed_forms is None else flag("closed_forms", closed_forms)
         if covariance not in COVARIANCES:
             raise OptionError(f"covariance={covariance!r} is not one of {', '.join(COVARIANCES)}")
         self.covariance = covariance
@@ -384,10 +380,7 @@ class QBethe(Engine):
 
 def _checked(value: Any, where: str) -> float:
     """A temperature as a number."""
-    try:
-        found = float(value)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        found = math.nan
-    if isinstance(value, str | bool | np.bool_) or not 0 <= found < math.inf:
+    found = real_number(value)
+    if not 0 <= found < math.inf:
         raise OptionError(f"temperature={value!r}{where} must be a finite number, not below 0")
     return found
