@@ -7,14 +7,13 @@ The error of the rule of K points for a smooth f is K! f^(2K)(xi) / (2K)!; Guo, 
 """
 
 from functools import lru_cache
-from numbers import Integral
 
 import numpy as np
 import torch
 from scipy.special import roots_hermitenorm
 from torch import Tensor
 
-from pyrograph.errors import OptionError
+from pyrograph.checks import count
 
 
 @lru_cache(maxsize=64)
@@ -52,8 +51,6 @@ def gauss_hermite(
     Raises:
         OptionError: ``num_points`` or ``dim`` is no whole number, at least 1.
     """
-    for name, value in (("num_points", num_points), ("dim", dim)):
-        if not isinstance(value, Integral) or value < 1:
-            raise OptionError(f"{name}={value!r} must be a whole number, at least 1")
+    num_points, dim = count("num_points", num_points), count("dim", dim)
     nodes, weights = _grid(num_points, dim, dtype, device)
     return nodes.clone(), weights.clone()

@@ -17,6 +17,7 @@ import torch
 from pyro.distributions import Delta
 from torch import Tensor
 
+from pyrograph.checks import count
 from pyrograph.circuits.circuit import Circuit
 from pyrograph.circuits.collapsed_samples import CollapsedSamples
 from pyrograph.circuits.held import HeldCircuit
@@ -25,7 +26,7 @@ from pyrograph.circuits.units import Units
 from pyrograph.diagnostics.score import outside_inference_mode
 from pyrograph.errors import OptionError
 from pyrograph.posterior.finite import States
-from pyrograph.posterior.posterior import Posterior, number_of_draws
+from pyrograph.posterior.posterior import Posterior
 from pyrograph.posterior.site_guide import SiteGuide, with_states
 
 
@@ -85,7 +86,7 @@ class CollapsedPosterior(Posterior):
 
     def sample(self, num_samples: int) -> dict[str, Tensor]:
         """Joint draws: a sample by weight, its summed-out nodes given the rest."""
-        return self._values(self._samples.sample((number_of_draws(num_samples),)))
+        return self._values(self._samples.sample((count("num_samples", num_samples, least=0),)))
 
     @cached_property
     @outside_inference_mode()

@@ -4,9 +4,7 @@ Reading the value of a tensor is what a traced program may not do with its laten
 tracer turns validation off for its run; shapes are checked always.
 """
 
-import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import SupportsIndex
 
 import torch
 from torch import Tensor
@@ -120,23 +118,6 @@ def require_broadcast(owner: str, what: str = "shapes", **shapes: torch.Size) ->
         raise ShapeMismatch(
             f"{owner}: {', '.join(first)} and {last} have {what} {listed}, which do not broadcast"
         ) from error
-
-
-def require_count(owner: str, name: str, value: SupportsIndex, least: int = 1) -> int:
-    """A whole number, at least ``least``; any that may be an index, such as NumPy's.
-
-    Raises:
-        OptionError: it is not.
-    """
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = least - 1
-    # truth values of Python and torch have an index, too
-    is_bool = isinstance(value, bool) or getattr(value, "dtype", None) is torch.bool
-    if is_bool or number < least:
-        raise OptionError(f"{owner}: {name}={value!r} must be a whole number, at least {least}")
-    return number
 
 
 def require_value_batch(distribution: Distribution, value: Tensor) -> None:

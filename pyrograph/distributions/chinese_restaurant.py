@@ -15,9 +15,9 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
+from pyrograph.checks import count
 from pyrograph.distributions.checks import (
     floats,
-    require_count,
     require_expansion,
     require_labels,
     require_positive,
@@ -50,7 +50,7 @@ class ChineseRestaurant(TorchDistribution):
     def __init__(self, alpha: float | Tensor, n: int, validate_args: bool | None = None):
         (self.alpha,) = floats(alpha)
         require_positive("ChineseRestaurant", validate_args, alpha=self.alpha)
-        self.n = require_count("ChineseRestaurant", "n", n)
+        self.n = count("ChineseRestaurant: n", n)
         super().__init__(self.alpha.shape, torch.Size([self.n]), validate_args=validate_args)
 
     def expand(self, batch_shape, _instance=None):

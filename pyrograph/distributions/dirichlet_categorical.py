@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
-from pyrograph.distributions.checks import floats, require_count, require_positive, unbatched
+from pyrograph.checks import count
+from pyrograph.distributions.checks import floats, require_positive, unbatched
 from pyrograph.distributions.draws import draw_log_probs
 from pyrograph.distributions.mixture_term import MixtureTerm
 from pyrograph.distributions.seating import Seating
@@ -38,7 +39,7 @@ class DirichletCategorical:
 
     def __init__(self, concentration: float | Tensor, num_symbols: int):
         (self.concentration,) = floats(concentration)
-        self.num_symbols = require_count("DirichletCategorical", "num_symbols", num_symbols)
+        self.num_symbols = count("DirichletCategorical: num_symbols", num_symbols)
         require_positive("DirichletCategorical", concentration=self.concentration)
         shape = self.concentration.shape
         if shape and shape[-1] != self.num_symbols:

@@ -40,10 +40,10 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
+from pyrograph.checks import count
 from pyrograph.distributions.checks import (
     floats,
     require_broadcast,
-    require_count,
     require_expansion,
     require_labels,
     require_positive,
@@ -94,7 +94,7 @@ class ChineseRestaurantFranchise(TorchDistribution):
         batch = require_broadcast(owner, alpha=alpha.shape, gamma=gamma.shape)
         self.alpha, self.gamma = alpha.expand(batch), gamma.expand(batch)
         require_positive(owner, validate_args, alpha=self.alpha, gamma=self.gamma)
-        self.n = require_count(owner, "n", n)
+        self.n = count(f"{owner}: n", n)
         if urn not in ("franchise", "paper"):
             raise OptionError(
                 f'{owner}: urn={urn!r} is not "franchise" (tables, Teh et al. 2006) or "paper" '

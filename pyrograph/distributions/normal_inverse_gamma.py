@@ -27,10 +27,10 @@ import torch
 from torch import Tensor
 from torch.distributions import Gamma
 
+from pyrograph.checks import count
 from pyrograph.distributions.checks import (
     floats,
     require_broadcast,
-    require_count,
     require_finite,
     require_positive,
     unbatched,
@@ -76,7 +76,7 @@ class NormalInverseGamma:
         shapes = {name: p.shape for name, p in zip(names, self.parameters, strict=True)}
         shape = require_broadcast("NormalInverseGamma", **shapes)
         if dim is not None:
-            dim = require_count("NormalInverseGamma", "dim", dim, least=0)
+            dim = count("NormalInverseGamma: dim", dim, least=0)
         elif shape:
             dim = shape[-1]
         if dim and shape and shape[-1] not in (1, dim):

@@ -17,13 +17,13 @@ from torch import Tensor
 from torch.distributions import Distribution, MultivariateNormal, Normal, biject_to
 
 from pyrograph.beliefs import Conjugate, Gaussian, JointForest, Natural
+from pyrograph.checks import count
 from pyrograph.graph.spaces import unconstrain
 from pyrograph.posterior.belief_guide import BeliefGuide
 from pyrograph.posterior.conjugate import conjugate_distribution
 from pyrograph.posterior.finite import States
 from pyrograph.posterior.forest_guide import ForestGuide
 from pyrograph.posterior.joint_beliefs import joint_of_beliefs
-from pyrograph.posterior.posterior import number_of_draws
 from pyrograph.posterior.pushforward import Pushforward, Reshaped, is_real
 from pyrograph.posterior.scopes import ScopedPosterior, Scopes
 from pyrograph.trace.sites import support_on
@@ -94,24 +94,25 @@ class BeliefPosterior(ScopedPosterior):
         kept, nor what parity checks, very large tables and nodes with gamma and beta beliefs tell.
         :attr:`joint` is None where nothing is.
         """
-        count = number_of_draws(num_samples)
+        num_samples = count("num_samples", num_samples, least=0)
         values, free = {}, {}
         joint: dict[str, Tensor] = {}
         if self.joint is not None:
-            joint = self.joint.sample(self.joint.draw_components(count))
+            joint = self.joint.sample(self.joint.draw_components(num_samples))
         for name, site in self.graph.sites.items():
-            shape, belief = (count, *site.batch_shape, *site.event_shape), self._belief(name)
+            shape, belief = (num_samples, *site.batch_shape, *site.event_shape), self._belief(name)
             if isinstance(belief, Tensor):
-                state = joint[name] if name in joint else self.marginal(name).sample((count,))
+                state = joint[name] if name in joint else self.marginal(name).sample((num_samples,))
                 chosen = site.enumeration.to(state.device)[state]
                 values[name] = chosen.reshape(shape)
             elif name not in joint and site.support is not None:
-                values[name] = self.marginal(name).sample((count,))
+                values[name] = self.marginal(name).sample((num_samples,))
             else:
                 if name in joint:
                     value = joint[name].reshape(shape)
                 else:
-                    value = normal_of(belief, site.batch_shape, site.event_shape).sample((count,))
+                    normal = normal_of(belief, site.batch_shape, site.event_shape)
+                    value = normal.sample((num_samples,))
                 if site.support is None:  # known with the others' values alone
                     free[name] = value
                 else:

@@ -30,11 +30,11 @@ from torch.distributions import (
 from torch.distributions.constraints import Constraint
 
 from pyrograph.beliefs import Categoricals, JointMixture, Normals
+from pyrograph.checks import count
 from pyrograph.errors import InferenceError, OptionError, ShapeMismatch, UnsupportedSite
 from pyrograph.posterior.finite import States
 from pyrograph.posterior.mixture_guide import MixtureGuide
 from pyrograph.posterior.partly_given import PartlyGiven
-from pyrograph.posterior.posterior import number_of_draws
 from pyrograph.posterior.pushforward import Pushforward, Reshaped, is_real
 from pyrograph.posterior.scopes import ScopedPosterior, Scopes
 from pyrograph.posterior.support import on_edge
@@ -97,7 +97,7 @@ class MixturePosterior(ScopedPosterior):
         (:meth:`factor_marginal`) and no joint mixture has these beliefs, nodes are independent
         within a component, and the status says so.
         """
-        num_samples = number_of_draws(num_samples)
+        num_samples = count("num_samples", num_samples, least=0)
         sites = self.graph.sites
         if not num_samples:
             return {

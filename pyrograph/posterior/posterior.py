@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyrograph.distributions.checks import require_count
+from pyrograph.checks import count
 from pyrograph.errors import InferenceError, OptionError
 from pyrograph.posterior.export import inference_data
 
@@ -136,15 +136,6 @@ class Posterior(ABC):
         return f"{type(self).__name__}(sites={list(self.graph.sites)}, status={self.status!r})"
 
 
-def number_of_draws(num_samples: int) -> int:
-    """What was asked for, as an int.
-
-    Raises:
-        OptionError: it is not a whole number, at least 0.
-    """
-    return require_count("draws", "num_samples", num_samples, least=0)
-
-
 def draw_indices(weights: Tensor, num_samples: int) -> Tensor:
     """Indices drawn with the given weights, in random order: ``[num_samples]``.
 
@@ -155,7 +146,7 @@ def draw_indices(weights: Tensor, num_samples: int) -> Tensor:
     Raises:
         OptionError: ``num_samples`` is not a whole number, at least 0.
     """
-    num_samples = number_of_draws(num_samples)
+    num_samples = count("num_samples", num_samples, least=0)
     offset = torch.rand((), dtype=torch.float64, device="cpu")
     ticks = (torch.arange(num_samples, dtype=torch.float64, device="cpu") + offset) / num_samples
     ends = weights.detach().double().cpu().cumsum(0)

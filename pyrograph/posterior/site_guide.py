@@ -19,6 +19,7 @@ from pyro.poutine.indep_messenger import CondIndepStackFrame
 from torch import Tensor
 from torch.distributions.constraints import Constraint
 
+from pyrograph.checks import real_number
 from pyrograph.errors import OptionError
 
 Guide = TypeVar("Guide", bound="SiteGuide")
@@ -104,15 +105,13 @@ def levels(quantiles: Sequence[float]) -> list[float]:
         OptionError: they are no sequence of numbers from 0 to 1, or there are none.
     """
     try:
-        found = [float(q) for q in quantiles]
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise OptionError(
-            f"quantiles={quantiles!r} have to be a sequence of numbers, as in [0.05, 0.5, 0.95]"
-        ) from error
+        found = [real_number(q) for q in quantiles]
+    except TypeError:  # no sequence
+        found = [torch.nan]
     if not found:
         raise OptionError("quantiles=[] has no number; give some, as in [0.05, 0.5, 0.95]")
     if not all(0 <= q <= 1 for q in found):
-        raise OptionError(f"quantiles={quantiles!r} have to be numbers from 0 to 1")
+        raise OptionError(f"quantiles={quantiles!r} have to be a sequence of numbers from 0 to 1")
     return found
 
 
