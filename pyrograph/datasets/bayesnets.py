@@ -18,8 +18,9 @@ import torch
 from pyro.ops.indexing import Vindex
 from torch import Tensor
 
+from pyrograph.checks import whole_number
 from pyrograph.datasets.bif import TokenStream
-from pyrograph.datasets.discrete_model import DiscreteModel, whole_number
+from pyrograph.datasets.discrete_model import DiscreteModel
 from pyrograph.datasets.numerals import number
 from pyrograph.datasets.root import named_file, text_of
 from pyrograph.errors import OptionError

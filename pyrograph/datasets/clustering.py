@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pyrograph.datasets.discrete_model import whole_number
+from pyrograph.checks import count
 from pyrograph.datasets.root import arrays_of, data_file, text_of
 from pyrograph.errors import DataFormatError, OptionError
 
@@ -114,8 +114,7 @@ def alice(length: int | None = None) -> Text:
         OptionError: ``length`` is not a whole number, at least 1.
         DataNotFound: ``$PYROGRAPH_DATA`` is not set or lacks ``alice``.
     """
-    if length is not None and (whole_number(length) or 0) < 1:
-        raise OptionError(f"length={length!r} must be a whole number, at least 1")
+    length = None if length is None else count("length", length)
     text = " ".join(text_of(data_file("alice", "alice.txt")).lower().split())
     symbols = "".join(sorted(set(text[:5000])))
     place = {symbol: k for k, symbol in enumerate(symbols)}

@@ -11,16 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import compress
-from numbers import Integral
 from typing import Any, NoReturn
 
-import numpy as np
 import pyro
 import pyro.distributions as dist
 import torch
 from pyro.ops.indexing import Vindex
 from torch import Tensor
 
+from pyrograph.checks import whole_number
 from pyrograph.errors import OptionError, ShapeMismatch
 
 Label = tuple[str, tuple[int, ...]]
@@ -321,18 +320,6 @@ class DiscreteModel:
             for axis, is_free in enumerate(free)
         ]
         return torch.arange(len(numbers)), *axes
-
-
-def whole_number(value: Any) -> int | None:
-    """A whole number, alone in an array or a tensor too, or None.
-
-    Truth values are none: as a number True is 1, which where the states are (yes, no) is "no".
-    """
-    if type(value) is int:  # of the many in a large model nearly all
-        return value
-    if isinstance(value, Tensor | np.ndarray | np.generic):
-        value = value.item() if value.ndim == 0 else None
-    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
 
 
 def _listed(name: str, values: Any) -> tuple:

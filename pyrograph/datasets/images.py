@@ -10,12 +10,12 @@ can explain: the drawing errs by less than the noise can show.
 
 import math
 from dataclasses import dataclass
-from numbers import Integral, Real
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from pyrograph.checks import positive, seeded
 from pyrograph.datasets.numerals import number
 from pyrograph.datasets.root import data_file, text_of
 from pyrograph.errors import DataFormatError, OptionError, ShapeMismatch
@@ -86,23 +86,11 @@ def denoise(name: str = "square", *, noise: float | None = None, seed: int = 0) 
         return NoisyImage(_square(), _redrawn(), 0.1)
     if not isinstance(name, str) or name not in CAMERA:
         raise OptionError(f"there is no image {name!r}; there are square, {', '.join(CAMERA)}.")
-    scale = 0.1 if noise is None else _standard_deviation(noise)
-    if isinstance(seed, bool) or not isinstance(seed, Integral) or not -(2**63) <= seed < 2**63:
-        raise OptionError(f"seed={seed!r} must be a whole number of 64 bits.")
+    scale = 0.1 if noise is None else positive("noise", noise)
+    generator = seeded(seed)
     clean = grey_levels(data_file("denoise", CAMERA[name])) / 255
-    generator = torch.Generator().manual_seed(int(seed))
     draw = torch.randn(clean.shape, generator=generator, dtype=torch.float64).to(clean)
     return NoisyImage(clean + scale * draw, clean, scale)
-
-
-def _standard_deviation(noise: float | Tensor) -> float:
-    """A finite number above 0, alone in a tensor too."""
-    value = noise.item() if isinstance(noise, Tensor) and noise.numel() == 1 else noise
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise OptionError(f"noise={noise!r} is not a number.")
-    if not (math.isfinite(value) and value > 0):
-        raise OptionError(f"noise={value} must be finite and above 0.")
-    return float(value)
 
 
 def grey_levels(path: Path) -> Tensor:

@@ -10,13 +10,12 @@ Source: Riabiz, Chen, Cockayne, Swietach, Niederer, Mackey & Oates (2022), Algor
 (2017), eq (5).
 """
 
-from numbers import Integral
-
 import numpy as np
 import torch
 from scipy.optimize import nnls
 from torch import Tensor
 
+from pyrograph.checks import count
 from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch
 
 #: What rounding leaves of an eigenvalue of zero, per row and relative to the largest entry.
@@ -37,11 +36,9 @@ def stein_thinning(gram: Tensor, num_points: int) -> Tensor:
         NonFiniteDensity: it holds NaN or infinite numbers.
     """
     _check(gram)
-    if isinstance(num_points, bool) or not isinstance(num_points, Integral) or num_points < 1:
-        raise OptionError(f"num_points={num_points!r} must be a whole number, at least 1")
     gap = gram.diagonal() / 2
     chosen = []
-    for _ in range(num_points):
+    for _ in range(count("num_points", num_points)):
         chosen.append(int(gap.argmin()))
         gap = gap + gram[:, chosen[-1]]
     return torch.tensor(chosen, device=gram.device)

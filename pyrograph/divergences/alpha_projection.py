@@ -6,11 +6,11 @@ Source: Minka (2005), section 3.1.
 from __future__ import annotations
 
 import math
-from numbers import Integral, Real
 
 import torch
 from torch import Tensor
 
+from pyrograph.checks import count, real_number
 from pyrograph.divergences.alpha import alpha_divergence, optimal_scale
 from pyrograph.divergences.direct import minima_from
 from pyrograph.divergences.families import Family, Member, check_family
@@ -70,7 +70,12 @@ def alpha_project(
     alpha = checked_alpha(alpha)
     if method not in ("fixed point", "direct"):
         raise OptionError(f'method={method!r}: choose "fixed point" or "direct"')
-    check_options(step, tol, max_steps, restarts)
+    if not 0 < real_number(step) <= 1:
+        raise OptionError(f"step={step!r} must lie in (0, 1]; it is eta, its sign follows alpha")
+    if not real_number(tol) >= 0:
+        raise OptionError(f"tol={tol!r} must be a number, at least 0")
+    step, tol = real_number(step), real_number(tol)
+    max_steps, restarts = count("max_steps", max_steps, 0), count("restarts", restarts, 0)
     check_family(family)
     check_target(p)
     if method == "direct":
@@ -112,7 +117,7 @@ def local_minima(
     Returns:
         pairs of a member, scaled by eq (8) and without derivatives, and its divergence.
     """
-    check_options(restarts=restarts)
+    restarts = count("restarts", restarts, 0)
     check_family(family)
     check_target(p)
     if p.batch_shape:
@@ -129,29 +134,9 @@ def local_minima(
     return found
 
 
-def check_options(
-    step: float = 1.0, tol: float = 0.0, max_steps: int = 0, restarts: int = 0
-) -> None:
-    """Refuse options of the two methods that are out of range."""
-    if not (_is_number(step) and 0 < step <= 1):
-        raise OptionError(f"step={step!r} must lie in (0, 1]; it is eta, its sign follows alpha")
-    if not (_is_number(tol) and tol >= 0):
-        raise OptionError(f"tol={tol!r} must be a number, at least 0")
-    for name, value in (("max_steps", max_steps), ("restarts", restarts)):
-        if not (_is_number(value) and isinstance(value, Integral) and value >= 0):
-            raise OptionError(f"{name}={value!r} must be a whole number, at least 0")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
 def checked_alpha(alpha: float) -> float:
     """``alpha`` as a finite number."""
-    try:
-        number = float(alpha)
-    except (TypeError, ValueError, RuntimeError):
-        number = math.nan
+    number = real_number(alpha)
     if not math.isfinite(number):
         raise OptionError(f"alpha={alpha!r} must be a finite number, one for the whole batch")
     return number

@@ -8,7 +8,6 @@ p^alpha q^(1 - alpha) w = (p w)^alpha (q w)^(1 - alpha), both kinds share one ar
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -16,6 +15,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
+from pyrograph.checks import whole_number
 from pyrograph.errors import OptionError, ShapeMismatch
 
 
@@ -108,10 +108,7 @@ class Discrete(Atomic):
     def __post_init__(self):
         take_tensors(self, "log_mass")
         given = self.num_variables
-        try:
-            number = None if isinstance(given, bool) else operator.index(given)
-        except TypeError:
-            number = None
+        number = whole_number(given)
         if number is None:
             raise OptionError(f"Discrete: num_variables={given!r} must be a whole number")
         object.__setattr__(self, "num_variables", number)

@@ -12,13 +12,13 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
-import operator
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, SupportsIndex
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from pyrograph.checks import whole_number
 from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.graph import draw, markov
 from pyrograph.graph.blame import first_non_finite
@@ -151,16 +151,16 @@ class FactorGraph:
             ShapeMismatch: the index is not one of its elements.
         """
         shape = self._site(site).batch_shape
+        numbers = [whole_number(i) for i in index]
         if len(index) != len(shape) or any(
-            not isinstance(i, SupportsIndex) or not -n <= i < n
-            for i, n in zip(index, shape, strict=True)
+            i is None or not -n <= i < n for i, n in zip(numbers, shape, strict=True)
         ):
             raise ShapeMismatch(
                 f'index {index} does not fit site "{site}", whose batch shape is {shape}.'
             )
         flat = 0
-        for i, n in zip(index, shape, strict=True):
-            flat = flat * n + operator.index(i) % n
+        for i, n in zip(numbers, shape, strict=True):
+            flat = flat * n + i % n
         return self._nodes_of[site].start + flat
 
     def nodes_of(self, site: str) -> slice:

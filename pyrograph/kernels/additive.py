@@ -15,8 +15,8 @@ which the first cannot.
 from __future__ import annotations
 
 import math
-import numbers
 
+from pyrograph.checks import real_number
 from pyrograph.errors import OptionError
 from pyrograph.kernels.protocol import Kernel
 
@@ -25,10 +25,10 @@ class Summable:
     """Kernels that can be weighted with ``*`` and added with ``+``."""
 
     def __mul__(self, weight: float) -> Sum:
-        if not _is_number(weight):
+        if math.isnan(real_number(weight)):
             raise OptionError(
-                f"{self!r} times {weight!r}: kernels are weighted by numbers and added, as in "
-                "0.7 * RBF() + 0.3 * Linear()"
+                f"{self!r} times {weight!r}: kernels are added with weights, numbers that must be "
+                "above 0, as in 0.7 * RBF() + 0.3 * Linear()"
             )
         return Sum((weight, self))
 
@@ -75,11 +75,14 @@ class Sum(Summable):
         if not terms:
             raise OptionError("Sum() has no terms: give pairs, as in Sum((0.5, RBF()))")
         for term in terms:
-            if not (isinstance(term, tuple) and len(term) == 2 and _is_number(term[0])):
+            is_pair = isinstance(term, tuple) and len(term) == 2
+            if not is_pair or math.isnan(real_number(term[0])):
                 raise OptionError(
                     f"{term!r} is no pair of a weight and a kernel, as in Sum((0.5, RBF()))"
                 )
-        self.terms = [(w * v, kernel) for w, term in terms for v, kernel in terms_of(term)]
+        self.terms = [
+            (real_number(w) * v, kernel) for w, term in terms for v, kernel in terms_of(term)
+        ]
         for weight, kernel in self.terms:
             if not 0 < weight < math.inf:
                 raise OptionError(f"weight {weight!r} of {kernel!r} must be above 0 and finite")
@@ -99,10 +102,6 @@ def terms_of(kernel: Kernel | Summable) -> list[tuple[float, Kernel | Own]]:
     if not isinstance(kernel, Own):
         _check(kernel)
     return [(1.0, kernel)]
-
-
-def _is_number(weight: object) -> bool:
-    return isinstance(weight, numbers.Real) and not isinstance(weight, bool)
 
 
 def _check(kernel: Kernel) -> None:

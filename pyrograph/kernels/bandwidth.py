@@ -20,6 +20,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from pyrograph.checks import real_number
 from pyrograph.errors import OptionError
 
 Bandwidth = Literal["median", "fast"] | float
@@ -38,12 +39,13 @@ def check_bandwidth(rule: Bandwidth) -> Bandwidth:
     Raises:
         OptionError: it is neither.
     """
-    if isinstance(rule, str):
-        if rule in RULES:
-            return rule
-    elif isinstance(rule, int | float) and math.isfinite(rule) and rule > 0:
-        return float(rule)
-    raise OptionError(f'bandwidth={rule!r} is not "median", "fast" or a positive number (h itself)')
+    if isinstance(rule, str) and rule in RULES:
+        return rule
+    if not 0 < real_number(rule) < math.inf:
+        raise OptionError(
+            f'bandwidth={rule!r} is not "median", "fast" or a positive number (h itself)'
+        )
+    return real_number(rule)
 
 
 def bandwidth(rule: Bandwidth, z: Tensor) -> Tensor:

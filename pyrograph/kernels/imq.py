@@ -4,11 +4,10 @@ Heavy tails: its Stein discrepancy detects non-convergence where the Gaussian on
 (Gorham & Mackey 2017, Theorem 8).
 """
 
-from numbers import Real
-
 import torch
 from torch import Tensor
 
+from pyrograph.checks import real_number
 from pyrograph.errors import OptionError
 from pyrograph.kernels.bandwidth import Bandwidth
 from pyrograph.kernels.radial import Radial
@@ -27,9 +26,9 @@ class IMQ(Radial):
 
     def __init__(self, bandwidth: Bandwidth = "median", exponent: float = -0.5):
         super().__init__(bandwidth)
-        if not (isinstance(exponent, Real) and -1 < exponent < 0):
+        self.exponent = real_number(exponent)
+        if not -1 < self.exponent < 0:
             raise OptionError(f"IMQ: exponent={exponent!r} must lie between -1 and 0")
-        self.exponent = float(exponent)
 
     def __repr__(self) -> str:
         return f"IMQ(bandwidth={self.bandwidth!r}, exponent={self.exponent})"

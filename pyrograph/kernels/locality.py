@@ -8,12 +8,12 @@
 Source: Wang, Zeng & Liu (2018), sections 3 and 4.1 ("random", "combine").
 """
 
-import numbers
 from typing import Protocol
 
 import torch
 from torch import Generator, Tensor
 
+from pyrograph.checks import count, real_number
 from pyrograph.errors import OptionError
 from pyrograph.kernels.scopes import Bucket, Layout, bucket, whole, with_self
 
@@ -74,10 +74,7 @@ class RandomNeighbors:
     redraws = True
 
     def __init__(self, num_neighbors: int):
-        is_bool = isinstance(num_neighbors, bool)
-        if is_bool or not isinstance(num_neighbors, numbers.Integral) or num_neighbors < 1:
-            raise OptionError(f"RandomNeighbors({num_neighbors!r}): give a whole number >= 1")
-        self.num_neighbors = int(num_neighbors)
+        self.num_neighbors = count("RandomNeighbors: num_neighbors", num_neighbors)
 
     def __repr__(self) -> str:
         return f"RandomNeighbors({self.num_neighbors})"
@@ -115,10 +112,10 @@ class Mixed:
     """
 
     def __init__(self, first: "Locality | str", second: "Locality | str", weight: float = 0.5):
-        if not isinstance(weight, numbers.Real) or not 0 <= weight <= 1:
+        self.weight = real_number(weight)
+        if not 0 <= self.weight <= 1:
             raise OptionError(f"Mixed: weight={weight!r} must lie between 0 and 1")
         self.first, self.second = resolve(first), resolve(second)
-        self.weight = float(weight)
         self.redraws = self.first.redraws or self.second.redraws
 
     def __repr__(self) -> str:

@@ -16,7 +16,6 @@ O(N D^2) with Gaussian mutual information. Cost of an evaluation: O(M D).
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from numbers import Integral
 
 import numpy as np
 import pyro
@@ -26,6 +25,7 @@ from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 from torch import Tensor
 from torch.distributions import Distribution
 
+from pyrograph.checks import count, seeded
 from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.models import parzen
 from pyrograph.models.parzen import (
@@ -108,14 +108,12 @@ class ChowLiuTree:
             OptionError: ``data`` is not floating and finite, or an option is not one of the above.
         """
         data = checked_data(data).detach()
-        root, seed = _whole_number("root", root), _whole_number("seed", seed)
-        if not 0 <= root < data.shape[1]:
+        root, generator = count("root", root, least=0), seeded(seed)
+        if root >= data.shape[1]:
             raise OptionError(f"root={root} is no variable; they are 0 .. {data.shape[1] - 1}")
-        if max_centres is not None and _whole_number("max_centres", max_centres) < 2:
-            raise OptionError(f"max_centres={max_centres} must be at least 2, or None")
-        if max_centres is not None and max_centres < len(data):
-            generator = torch.Generator().manual_seed(seed)
-            rows = torch.randperm(len(data), generator=generator, device="cpu")[:max_centres]
+        most = len(data) if max_centres is None else count("max_centres", max_centres, least=2)
+        if most < len(data):
+            rows = torch.randperm(len(data), generator=generator, device="cpu")[:most]
             data = data[rows.sort().values.to(data.device)]
         width = _bandwidth(data, bandwidth)
         if mutual_information == "kde":
@@ -228,8 +226,7 @@ class ChowLiuTree:
         Raises:
             OptionError: ``n`` is no whole number, at least 0.
         """
-        if _whole_number("n", n) < 0:
-            raise OptionError(f"n={n} must be at least 0")
+        n = count("n", n, least=0)
         x = self._like.new_empty(n, self.num_variables)
         if n == 0:
             return x
@@ -307,12 +304,6 @@ def maximum_spanning_tree(weight: Tensor, root: int) -> Tensor:
 
 
 # ---------------------------------------------------------------------- checks
-def _whole_number(name: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise OptionError(f"{name}={value!r} must be a whole number")
-    return int(value)
-
-
 def _bandwidth(data: Tensor, bandwidth: str | float | Sequence[float] | Tensor) -> Tensor:
     if isinstance(bandwidth, str) and bandwidth == "silverman":
         return silverman_bandwidth(data)
