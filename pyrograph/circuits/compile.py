@@ -79,7 +79,7 @@ def compile_graph(
         raise OptionError(
             f"compile_graph takes a graph, pg.trace_graph(model, ...), not {type(graph).__name__}"
         )
-    number("max_edges", max_edges)
+    max_edges = number("max_edges", max_edges)
     given = read_evidence(graph, evidence)
     if not graph.nodes:
         raise OptionError("the program has no latent site: there is no variable for a circuit")
@@ -150,7 +150,7 @@ def _check_size(
         shown = ", ".join(map(_node, bag[:5]))
         shown += ", ..." if len(bag) > 5 else ""
         raise UnsupportedFactor(
-            f"the circuit may take {edges:,} edges, over the budget of {max_edges:,}: the "
+            f"the circuit may take {edges:,} edges, over the budget of {max_edges:,.0f}: the "
             f"elimination order has width {tree.width} and a table of {largest:,} states, over "
             f"{len(bag)} nodes ({shown}). Give evidence on some of them "
             "(evidence={label: value}), as pg.CollapsedBBIS does; or use pg.BP, which is "

@@ -18,13 +18,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Real
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from pyrograph.checks import real_number
 from pyrograph.circuits.leaves import Domain
 from pyrograph.circuits.nodes import read_nodes
 from pyrograph.circuits.properties import not_decomposable, not_smooth
@@ -60,13 +60,12 @@ class Kernel(ABC):
     def __mul__(self, other: Kernel | float) -> Kernel:
         if isinstance(other, Kernel):
             return ProductOfKernels(self, other)
-        if not isinstance(other, Real):
-            return NotImplemented
-        if not 0 <= other < math.inf:
+        weight = real_number(other)
+        if not 0 <= weight < math.inf:
             raise OptionError(
-                f"{other!r} times a kernel: sums of kernels have weights of at least 0"
+                f"{other!r} times a kernel: sums of kernels have weights, numbers of at least 0"
             )
-        return SumOfKernels(((float(other), self),))
+        return SumOfKernels(((weight, self),))
 
     __rmul__ = __mul__
 

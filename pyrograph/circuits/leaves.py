@@ -8,7 +8,6 @@ standard deviation.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyrograph.checks import real_number, whole_number
 from pyrograph.circuits.layers import log_sum_exp
 from pyrograph.circuits.nodes import read_logs, refuse_gradient
 from pyrograph.circuits.units import INPUT, Units
@@ -108,11 +108,8 @@ class Domain:
 
     def _variable(self, v: Any) -> int:
         """The number of a variable."""
-        try:
-            number = -1 if isinstance(v, (bool, np.bool_)) else operator.index(v)
-        except TypeError:
-            number = -1
-        if not 0 <= number < self.num_variables:
+        number = whole_number(v)
+        if number is None or not 0 <= number < self.num_variables:
             raise OptionError(
                 f"there is no variable {v!r}; there are {self.num_variables}, numbered from 0"
             )
@@ -186,10 +183,7 @@ def _gaussian(node: Mapping[str, Any], n: int) -> tuple[float, float]:
     """
     for key in ("loc", "scale"):
         refuse_gradient(node[key], n, key)
-    try:
-        loc, scale = float(node["loc"]), float(node["scale"])
-    except (TypeError, ValueError, RuntimeError):  # None, text, several numbers
-        loc = scale = math.nan
+    loc, scale = real_number(node["loc"]), real_number(node["scale"])
     if not (math.isfinite(loc) and 0 < scale < math.inf):
         raise InvalidCircuit(
             f"node {n}: a Gaussian has a finite loc and a positive scale, not "

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
+from pyrograph.checks import count
 from pyrograph.circuits.builder import Builder
 from pyrograph.circuits.circuit import Circuit
 from pyrograph.circuits.leaves import Domain, numbers
@@ -120,21 +121,21 @@ def hidden_markov_model(
         ShapeMismatch: a table does not fit.
         OptionError: a probability is negative or not finite, or the length no whole number.
     """
-    length = whole("length", length)
+    length = count("length", length)
     start = _table("initial", None, initial, 1)
-    count = len(start)
+    states = len(start)
     step = numbers(transition).detach()
-    _fits("transition", step.shape, (length - 1, count, count))
-    step = step.expand(length - 1, count, count)
+    _fits("transition", step.shape, (length - 1, states, states))
+    step = step.expand(length - 1, states, states)
     if not isinstance(emission, Normal):
         emission = numbers(emission)
         if emission.dim() not in (2, 3) or not emission.numel():
             raise ShapeMismatch(
-                f"emission has shape {tuple(emission.shape)}; expected [{count}, c] or "
-                f"[{length}, {count}, c]"
+                f"emission has shape {tuple(emission.shape)}; expected [{states}, c] or "
+                f"[{length}, {states}, c]"
             )
     build = Builder([None if isinstance(emission, Normal) else emission.shape[-1]] * length)
-    emitted = _emissions(build, emission, length, count)
+    emitted = _emissions(build, emission, length, states)
     ahead = emitted[-1]
     for t in reversed(range(length - 1)):
         rows = _table("transition", t, step[t], 2).log().tolist()

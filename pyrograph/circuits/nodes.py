@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from pyrograph.checks import real_number
 from pyrograph.circuits.units import INPUT, KINDS, PRODUCT, SUM, Units
 from pyrograph.errors import InvalidCircuit
 
@@ -123,14 +124,9 @@ def refuse_gradient(values: Any, n: int, key: str) -> None:
 
 def _variable(node: Mapping[str, Any], n: int) -> int:
     value = _get(node, n, "var")
-    try:
-        number = int(value)
-        is_whole = not isinstance(value, str) and number == value
-    except (TypeError, ValueError, OverflowError):  # None, a list, NaN
-        is_whole = False
-    if not is_whole:
+    if not real_number(value).is_integer():
         raise InvalidCircuit(f"node {n} (input) has the variable {value!r}; variables are numbers")
-    return number
+    return int(value)
 
 
 def _get(node: Mapping[str, Any], n: int, key: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from pyrograph.checks import real_number
 from pyrograph.circuits.circuit import Circuit
 from pyrograph.errors import OptionError
 
@@ -15,24 +16,21 @@ def number(name: str, value: Any) -> float:
     Raises:
         OptionError: it is none, or NaN.
     """
-    try:
-        found = math.nan if isinstance(value, str) else float(value)
-    except (TypeError, ValueError, RuntimeError):  # None, several numbers
-        found = math.nan
+    found = real_number(value)
     if math.isnan(found):
         raise OptionError(f"{name}={value!r} is not a number")
     return found
 
 
 def whole(name: str, value: Any, least: int = 1) -> int:
-    """A whole number, at least ``least``; 2.0 is one.
+    """A whole number of a column, at least ``least``: 2.0 is one, since gaps make columns floats.
 
     Raises:
         OptionError: it is not.
     """
-    found = math.nan if isinstance(value, bool) else number(name, value)
-    if not (math.isfinite(found) and found == int(found) and found >= least):
-        raise OptionError(f"{name}={value!r}: a whole number, at least {least}")
+    found = real_number(value)
+    if not (found.is_integer() and found >= least):
+        raise OptionError(f"{name}={value!r} must be a whole number, at least {least}")
     return int(found)
 
 
@@ -42,7 +40,7 @@ def check_smoothing(name: str, value: Any) -> float:
     Raises:
         OptionError: they are no number, or out of range.
     """
-    found = number(name, value)
+    found = real_number(value)
     if not 0 <= found < math.inf:
         raise OptionError(f"{name}={value!r}: pseudo-observations are finite, 0 or more")
     return found

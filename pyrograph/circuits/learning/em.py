@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from pyrograph.checks import count
 from pyrograph.circuits.circuit import CHUNK, Circuit
 from pyrograph.circuits.learning.table import row_weights
-from pyrograph.circuits.options import check_circuits, check_smoothing, number, whole
+from pyrograph.circuits.options import check_circuits, check_smoothing, number
 from pyrograph.circuits.prune import possible
 from pyrograph.circuits.units import INPUT, KINDS
 from pyrograph.diagnostics.score import outside_inference_mode
@@ -67,7 +68,7 @@ def fit_parameters(
             says where.
         ZeroMass: nothing is possible under the circuit or the prior.
     """
-    num_steps, tol = whole("num_steps", num_steps), number("tol", tol)
+    num_steps, tol = count("num_steps", num_steps), number("tol", tol)
     smoothing = check_smoothing("smoothing", smoothing)
     check_circuits(circuit, *([] if prior is None else [prior]))
     circuit.requires("smooth", "decomposable", query="fit_parameters")

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from pyrograph.checks import count
 from pyrograph.circuits.circuit import Circuit
 from pyrograph.circuits.learning.chow_liu import learn_chow_liu
 from pyrograph.circuits.learning.completion import draw_missing
@@ -34,7 +35,7 @@ from pyrograph.circuits.learning.growth import Growth
 from pyrograph.circuits.learning.mixture import fit_mixture
 from pyrograph.circuits.learning.table import Table, read_table
 from pyrograph.circuits.leaves import numbers
-from pyrograph.circuits.options import check_smoothing, whole
+from pyrograph.circuits.options import check_smoothing
 from pyrograph.errors import OptionError, ShapeMismatch
 
 EDGES = ("flow", "dependence", "random")
@@ -95,16 +96,16 @@ def learn_strudel(
     if shrinkage is None:
         shrinkage = SHRINKAGE if smoothing else 0.0
     shrinkage = check_smoothing("shrinkage", shrinkage)
-    _check_options(
-        edge,
-        variable,
-        num_steps=num_steps,
-        copy_depth=copy_depth,
-        num_components=num_components,
-        num_completions=num_completions,
-        patience=patience,
-        max_edges=1 if max_edges is None else max_edges,
-    )
+    if edge not in EDGES or variable not in VARIABLES:
+        raise OptionError(
+            f"edge={edge!r}, variable={variable!r}: edge is one of {EDGES}, variable of {VARIABLES}"
+        )
+    num_steps = count("num_steps", num_steps, least=0)
+    copy_depth = count("copy_depth", copy_depth, least=0)
+    num_components = count("num_components", num_components)
+    num_completions = count("num_completions", num_completions)
+    patience = count("patience", patience)
+    max_edges = math.inf if max_edges is None else count("max_edges", max_edges)
     table, checked = _read(data, valid, cards, weights)
     if table.is_complete:
         completed = table
@@ -117,13 +118,13 @@ def learn_strudel(
         )
         completed = draw_missing(start, table, num_completions)
     growth = Growth(completed, checked, smoothing, shrinkage, copy_depth, edge, variable)
-    if max_edges is not None and growth.splitting.num_edges > max_edges:
+    if growth.splitting.num_edges > max_edges:
         raise OptionError(
             f"max_edges={max_edges!r}, but the tree that every circuit grows from has "
             f"{growth.splitting.num_edges} edges"
         )
     with tqdm(total=num_steps, disable=not progress) as bar:
-        best = growth.run(num_steps, patience, math.inf if max_edges is None else max_edges, bar)
+        best = growth.run(num_steps, patience, max_edges, bar)
     if num_components > 1:
         circuit = fit_mixture(best, num_components, shrinkage)
     else:
@@ -148,15 +149,5 @@ def _read(
         )
     if cards is None:
         both = torch.cat([table.tensor().double(), rows.detach().cpu()])
-        cards = read_table(both, name="data with valid").cards
-    return replace(table, cards=tuple(cards)), read_table(rows, cards, name="valid")
-
-
-def _check_options(edge: str, variable: str, **counts: int) -> None:
-    if edge not in EDGES or variable not in VARIABLES:
-        raise OptionError(
-            f"edge={edge!r}, variable={variable!r}: edge is one of {EDGES}, variable of {VARIABLES}"
-        )
-    for name, value in counts.items():
-        least = 0 if name in ("num_steps", "copy_depth") else 1
-        whole(name, value, least)
+        table = replace(table, cards=read_table(both, name="data with valid").cards)
+    return table, read_table(rows, table.cards, name="valid")

@@ -101,15 +101,16 @@ def read_table(
         raise OptionError(f"cards={cards!r}: one number of states for each column")
     if len(cards) != codes.shape[1]:
         raise ShapeMismatch(f"cards has {len(cards)} numbers for {codes.shape[1]} columns")
+    cards = [whole(f"cards[{v}]", card) for v, card in enumerate(cards)]
     for v, card in enumerate(cards):
-        if found[v] > whole(f"cards[{v}]", card):
+        if found[v] > card:
             raise OptionError(
                 f"variable {v} has the code {found[v] - 1} in {name} and {card} states by cards"
             )
     count = row_weights(weights, len(codes))
     rows, group = np.unique(codes, axis=0, return_inverse=True)
     total = np.bincount(group.reshape(-1), count, len(rows))
-    return Table(rows, tuple(int(c) for c in cards), total)
+    return Table(rows, tuple(cards), total)
 
 
 def row_weights(weights: Tensor | None, num_rows: int) -> np.ndarray:
