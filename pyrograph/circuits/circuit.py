@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ import torch
 from torch import Tensor
 from torch.distributions import MixtureSameFamily
 
+from pyrograph.checks import count
 from pyrograph.circuits.computed import ComputedModule
 from pyrograph.circuits.layers import Layers
 from pyrograph.circuits.leaves import Domain, Leaves, numbers, read_inputs
@@ -344,12 +344,11 @@ class Circuit(ComputedModule):
         Raises:
             ZeroMass: nothing is possible.
         """
-        if not isinstance(num_samples, Integral) or num_samples < 0:
-            raise OptionError(f"num_samples={num_samples!r} must be an integer, at least 0")
+        total = count("num_samples", num_samples, least=0)
         with torch.no_grad():
             circuit = self.normalized()
-        count, chunk = int(num_samples), max(1, DRAWN // self.num_variables)
-        parts = [draw(circuit, min(chunk, count - k)) for k in range(0, count, chunk)]
+        chunk = max(1, DRAWN // self.num_variables)
+        parts = [draw(circuit, min(chunk, total - k)) for k in range(0, total, chunk)]
         return torch.cat(parts) if parts else draw(circuit, 0)
 
     def fill_in(self, given: Tensor) -> Tensor:
