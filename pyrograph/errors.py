@@ -99,7 +99,7 @@ class PyrographWarning(UserWarning):
 
 
 class ConvergenceWarning(PyrographWarning):
-    """A run stopped before its criterion was met."""
+    """A run stopped before its criterion was met, or met it where it would not stay."""
 
 
 class DenseScopeWarning(PyrographWarning):

@@ -205,7 +205,7 @@ class Engine(ABC):
                 if self.progress:  # steps may take a few microseconds
                     bar.update()
                     bar.set_postfix({k: f"{v[-1]:.4g}" for k, v in self._history.items()}, False)
-        if self.tol is not None and not self.converged:
+        if self.tol is not None and not (self.converged and self.is_stable):
             warnings.warn(self.status, ConvergenceWarning, stacklevel=2)
         with outside_inference_mode():
             return self.posterior()
@@ -215,6 +215,11 @@ class Engine(ABC):
         """Whether ``tol`` was given and met."""
         measured = self._history.get(self.monitor)
         return self.tol is not None and bool(measured) and measured[-1] <= self.tol
+
+    @property
+    def is_stable(self) -> bool:
+        """False where a run that has converged is known to stand where it would not stay."""
+        return True
 
     @property
     def status(self) -> str:

@@ -44,6 +44,7 @@ from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 from pyrograph.infer.message_passing.results import beliefs_of_graph
 from pyrograph.infer.message_passing.settling import Settling
+from pyrograph.infer.message_passing.stability import instability, may_be_unstable
 from pyrograph.infer.message_passing.sweep import (
     SCHEDULES,
     Sweep,
@@ -191,6 +192,7 @@ class MessagePassing(Engine):
             self.beliefs = self.network.beliefs_of(self.messages)
         self._log_evidence: Tensor | None = None
         self._double_loop: DoubleLoop | None = None
+        self._looked: tuple[list[list[Message]], str | None] | None = None
 
     def build(self) -> Network:
         return build(self.graph, self.alpha_of, self.num_points, self.family)
@@ -376,7 +378,24 @@ class MessagePassing(Engine):
         skipped = self._history.get("skipped", [0.0])[-1]
         lowered = self._settling.milder.note
         notes = ([lowered] if lowered else []) + notes_on(self.network, skipped)
-        return with_notes(super().status, notes)
+        leaves = self._instability
+        return with_notes(super().status, ([leaves] if leaves else []) + notes)
+
+    @property
+    def _instability(self) -> str | None:
+        """What is to be said of a fixed point that sweeps would leave, looked for once."""
+        if not (self.converged and may_be_unstable(self.network)):
+            return None
+        if self._looked is None or self._looked[0] is not self.messages:
+            eta = 1 - self._settling.damping
+            sweep = Sweep(self.graph, self.network, eta, self._turns, False)
+            found = instability(sweep, self.messages, self.beliefs, self.num_done)
+            self._looked = self.messages, found
+        return self._looked[1]
+
+    @property
+    def is_stable(self) -> bool:
+        return self._graph is None or self._instability is None
 
     def remedy(self) -> str:
         if self._graph is None:

@@ -1,0 +1,194 @@
+"""Whether sweeps would come back to the fixed point at which they ended.
+
+Near a fixed point m* = T(m*) a sweep takes a small difference d to
+
+    d' = J d,      J = dT / dm at m*
+
+Nodes that a program does not tell apart start alike and stay alike: sweeps end at a fixed point
+that has the program's symmetry even where every difference would grow. Power iteration from a
+random difference, scaled back to the same size after each sweep, finds by how much.
+
+What counts is an eigenvalue of J beyond 1, a difference that grows the way it points: sweeps that
+take the share eta of the step have eigenvalues 1 - eta + eta lambda, and no damping brings such a
+one below 1; with mean field the bound is at no maximum. One below -1 is an oscillation, which
+damping cures and which says nothing of the fixed point. The sweeps here take half a step at most,
+which keeps +lambda and -lambda apart, and the growth is measured along the difference itself,
+
+    lambda ~ 1 + (r - 1) / eta,      r = <d', d> / <d, d>
+
+in beliefs: means in standard deviations, relative variances, log probabilities.
+
+Of discrete networks with alpha > 0 nothing is said. Their symmetric fixed point may have the right
+marginals where others have wrong ones: those of the Ising model without a field are uniform.
+
+Source: Heskes (2003), "Stable fixed points of loopy belief propagation are minima of the Bethe free
+energy", for stability under enough damping.
+Cost: a fifth of the sweeps of the run, but for MOST and FEWEST, and MORE where something grows.
+"""
+
+from __future__ import annotations
+
+import math
+from copy import copy
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from pyrograph.beliefs import Gaussian, Natural
+from pyrograph.diagnostics.score import outside_inference_mode
+from pyrograph.errors import PyrographError
+from pyrograph.infer.message_passing.families import Continuous
+from pyrograph.infer.message_passing.messages import Message, Messages, flattened, unflattened
+from pyrograph.infer.message_passing.network import Block, Network
+from pyrograph.infer.message_passing.quadratic import QuadraticFactors, seen
+from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
+from pyrograph.infer.message_passing.sweep import Sweep, Swept
+
+#: Sweeps, as a share of those of the run, and at least and at most; what grows by then has to grow
+#: for MORE sweeps: a difference may also grow for a while and then die away.
+SHARE, FEWEST, MOST, MORE = 0.2, 5, 20, 20
+#: Eigenvalue from which a fixed point counts as unstable: directions in which sweeps hardly move
+#: are at 1, but for rounding.
+LEAST = 1.05
+#: Longest step: with +lambda and -lambda both in J, whole ones would never tell which.
+STEP = 0.5
+#: Largest difference, by dtype: far above what rounding moves, and small enough to be linear.
+SIZE = {torch.float64: 1e-3, torch.float32: 1e-2}
+
+
+def may_be_unstable(network: Network) -> bool:
+    """Whether there is anything to look for: Gaussian functions have one fixed point, of discrete
+    networks see above."""
+    return any(
+        isinstance(block, QuadratureFactors)
+        or (bool((block.alpha <= 0).all()) and not isinstance(block, QuadraticFactors))
+        for block in network.blocks
+    )
+
+
+@outside_inference_mode()
+@torch.no_grad()
+def instability(sweep: Sweep, messages: Messages, beliefs: list, num_done: int) -> str | None:
+    """What is to be said of a fixed point that sweeps would leave. Nothing is changed.
+
+    Args:
+        sweep: of the run; messages, beliefs: where it ended; num_done: its sweeps.
+    """
+    sweep = replace(sweep, eta=min(sweep.eta, STEP), is_residual=False)
+    try:
+        found = _growth(sweep, messages, beliefs, min(MOST, max(FEWEST, int(SHARE * num_done))))
+    except (PyrographError, torch.linalg.LinAlgError):  # there is no density so near: not known
+        return None
+    if found is None:
+        return None
+    growth, parts = found
+    most = [part.abs().amax() for part in parts]
+    k = max(range(len(parts)), key=lambda k: float(most[k]))
+    row = int(parts[k].abs().amax(1).argmax())
+    site, index = sweep.graph.nodes[int(sweep.network.families[k].nodes[row])]
+    bound = ", no maximum of the bound" if sweep.network.is_mean_field else ""
+    has_continuous = any(isinstance(f, Continuous) for f in sweep.network.families)
+    other = ", or take pg.QBethe, which starts from draws of the priors" if has_continuous else ""
+    return (
+        f"But the fixed point is unstable{bound}: a small difference grows {growth:.3g} times with "
+        f'every sweep, most at "{site}"{list(index)}. Nodes that the program does not tell apart, '
+        "such as the components of a mixture, stay alike as they start. Tell them apart in the "
+        "program (prior means a little apart, a label that is known), start from other messages "
+        f"(init=){other}."
+    )
+
+
+def _growth(
+    sweep: Sweep, messages: Messages, beliefs: list, count: int
+) -> tuple[float, list[Tensor]] | None:
+    """lambda of a difference that keeps growing, and what it does to beliefs ``[V, n]`` by family;
+    None if there is none."""
+    network = sweep.network
+    families = zip(network.families, beliefs, strict=True)
+    if not all(bool(b.is_proper.all()) for f, b in families if isinstance(f, Continuous)):
+        return None
+    generator = torch.Generator().manual_seed(0)  # the run's own stream stays where it is
+    origin, there = flattened(messages), _swept(sweep, messages, beliefs)
+    target = flattened(there.messages)
+    step = flattened(
+        [
+            _nudges(block, sent, beliefs, generator)
+            for block, sent in zip(network.blocks, messages, strict=True)
+        ]
+    )
+    size = SIZE[origin.dtype]
+    nudged = network.beliefs_of(unflattened(origin + size * step, messages))
+    reach = _largest(_apart(beliefs, nudged)) / size
+    for k in range(count + MORE):
+        if not 0 < reach < math.inf:
+            return None
+        step = step / reach
+        start = unflattened(origin + size * step, messages)
+        held = network.beliefs_of(start)
+        found = _swept(sweep, start, held)
+        if bool(found.num_skipped):  # a factor that was passed over tells nothing
+            return None
+        before, after = _apart(beliefs, held), _apart(there.beliefs, found.beliefs)
+        d, image = (torch.cat([p.flatten() for p in parts]) for parts in (before, after))
+        growth = 1 + (float((image @ d) / (d @ d)) - 1) / sweep.eta
+        if k + 1 >= count and not growth > LEAST:
+            return None
+        gap = flattened(found.messages) - target  # of zeros, which stay, NaN
+        step, reach = torch.where(gap.isnan(), 0.0, gap), _largest(after)
+    return growth, after
+
+
+def _swept(sweep: Sweep, messages: Messages, beliefs: list) -> Swept:
+    """A sweep of copies: updates move grids, and this is no step of the run."""
+    network = copy(sweep.network)
+    network.blocks = [copy(block) for block in network.blocks]
+    return replace(sweep, network=network)(messages, beliefs)
+
+
+def _nudges(
+    block: Block, messages: list[Message], beliefs: list, generator: torch.Generator
+) -> list[Message]:
+    """Differences of a block's messages, in units of the beliefs: Gaussian ones of mean and
+    precision, log values of discrete ones."""
+
+    def noise(like: Tensor) -> Tensor:
+        return torch.randn(like.shape, generator=generator, device="cpu").to(like)
+
+    out: list[Message] = []
+    for k, (message, family, rows) in enumerate(
+        zip(messages, block.families, block.rows, strict=True)
+    ):
+        if isinstance(message, Tensor):
+            out.append(noise(message))
+        elif isinstance(message, Gaussian):
+            held = seen(beliefs[family], rows, block.bases[k])
+            unit = held.precision.diagonal(dim1=-2, dim2=-1)
+            bend = noise(unit) * unit
+            shift = noise(unit) * unit.sqrt() + bend * held.mean
+            out.append(Gaussian(torch.diag_embed(bend), shift))
+        else:
+            first, second = beliefs[family][rows].parameters().values()
+            out.append(type(message)(noise(first) * first.sqrt(), torch.zeros_like(second)))
+    return out
+
+
+def _apart(before: list, after: list) -> list[Tensor]:
+    """By how much beliefs differ, ``[V, n]`` by family. States of no probability say nothing,
+    however far their logs move."""
+    parts = []
+    for old, new in zip(before, after, strict=True):
+        if isinstance(old, Natural):
+            variance, spread = (q.covariance.diagonal(dim1=-2, dim2=-1) for q in (old, new))
+            shift = (new.mean - old.mean) / variance.sqrt()
+            parts.append(torch.cat([shift, spread / variance - 1], 1))
+        elif old.dim() == 1:
+            parts.append((new - old).unsqueeze(1))
+        else:
+            p, q = old.log_softmax(1), new.log_softmax(1)
+            parts.append(torch.where(p.exp() > torch.finfo(p.dtype).eps, q - p, 0.0))
+    return parts
+
+
+def _largest(parts: list[Tensor]) -> float:
+    return float(torch.stack([part.abs().amax() for part in parts]).amax())

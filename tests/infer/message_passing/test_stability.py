@@ -1,0 +1,166 @@
+"""Fixed points that sweeps would leave: where mean field of the Ising model loses its symmetric
+maximum, and mixtures whose components the program does not tell apart. Truth is the eigenvalues of
+couplings, and bounds in closed form."""
+
+import math
+import warnings
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from torch.distributions import MultivariateNormal, Normal, kl_divergence
+from torch.testing import assert_close
+
+import pyrograph as pg
+from pyrograph.errors import ConvergenceWarning
+
+SIX = torch.combinations(torch.arange(6))  # all pairs of six nodes: each has five neighbours
+
+
+def spins(coupling, pairs=SIX):
+    """Means m solve m = tanh(A m), A the couplings: 0 is the maximum of mean field's bound as long
+    as all eigenvalues of A are below 1."""
+    with pyro.plate("nodes", int(pairs.max()) + 1):
+        s = 2 * pyro.sample("s", dist.Bernoulli(torch.tensor(0.5))) - 1
+    with pyro.plate("pairs", len(pairs)):
+        pyro.factor("f", coupling * s[pairs[:, 0]] * s[pairs[:, 1]])
+
+
+def run(model, *args, infer=pg.VMP, **options):
+    """A posterior, and what warnings said."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        posterior = pg.fit(model, args, infer=infer, progress=False, **options)
+    return posterior, [str(w.message) for w in seen if w.category is ConvergenceWarning]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("schedule", ["parallel", "sequential", "residual"])
+def test_a_ferromagnet_is_unstable_from_its_critical_coupling_on(schedule, dtype):
+    options = {"schedule": schedule, "dtype": dtype}
+    cold, said = run(spins, 1.07 / 5, **options)
+    assert cold.converged and "unstable" in cold.status and said == [cold.status]
+    assert_close(cold.marginal("s").probs, torch.full((6, 2), 0.5, dtype=dtype))
+    warm, said = run(spins, 0.97 / 5, **options)
+    assert warm.converged and warm.status == "converged" and not said
+
+
+def test_the_growth_is_the_largest_eigenvalue():
+    """Of the couplings, where all messages are sent at once."""
+    for coupling, pairs in ((0.3, SIX), (0.7, torch.tensor([[k, (k + 1) % 6] for k in range(6)]))):
+        a = torch.zeros(6, 6)
+        a[pairs[:, 0], pairs[:, 1]] = a[pairs[:, 1], pairs[:, 0]] = coupling
+        posterior, _ = run(spins, coupling, pairs, schedule="parallel")
+        grows = float(posterior.status.split(" grows ")[1].split()[0])
+        assert grows == pytest.approx(float(torch.linalg.eigvalsh(a).amax()), rel=0.01)
+
+
+def test_oscillations_are_none_of_it():
+    """An antiferromagnet of six nodes that all meet has eigenvalues -2.5 and 0.5."""
+    posterior, said = run(spins, -0.5, schedule="parallel")
+    assert posterior.status == "converged" and not said
+
+
+def test_belief_propagation_with_the_true_marginals_is_not_warned_of():
+    for infer in (pg.BP, pg.FractionalBP, pg.TRW, pg.EP):
+        posterior, said = run(spins, 0.6, infer=infer)
+        assert posterior.status == "converged" and not said
+        assert_close(posterior.marginal("s").probs, torch.full((6, 2), 0.5))
+
+
+NOISE, WIDE = 0.5, 3.0
+
+
+def clusters(count, size, seed=2):
+    generator = torch.Generator().manual_seed(seed)
+    noise = torch.randn(count, size, generator=generator, device="cpu")
+    return 4.0 * (torch.arange(count) - (count - 1) / 2)[:, None] + NOISE * noise
+
+
+def mixture(y, count, apart):
+    with pyro.plate("components", count):
+        mu = pyro.sample("mu", dist.Normal(apart * torch.arange(count), WIDE))
+    with pyro.plate("data", len(y)):
+        z = pyro.sample("z", dist.Categorical(torch.ones(count)))
+        pyro.sample("y", dist.Normal(mu[z], NOISE), obs=y)
+
+
+def of_labelling(y):
+    """log p(y, z) of clusters ``[K, n]``: what a belief that is sure of z bounds."""
+    count, size = y.shape
+    law = MultivariateNormal(
+        torch.zeros(size), NOISE**2 * torch.eye(size) + WIDE**2 * torch.ones(size, size)
+    )
+    return law.log_prob(y).sum() - y.numel() * math.log(count)
+
+
+def of_equal_means(y):
+    """The bound where all components have the same mean and all labels the same odds."""
+    count, flat = len(y), y.flatten()
+    precision = WIDE**-2 + len(flat) / count / NOISE**2
+    q = Normal(flat.sum() / count / NOISE**2 / precision, precision**-0.5)
+    expected = Normal(q.mean, NOISE).log_prob(flat).sum()
+    expected = expected - 0.5 * len(flat) * q.variance / NOISE**2
+    return expected - count * kl_divergence(q, Normal(0.0, WIDE))
+
+
+@pytest.mark.parametrize("schedule", ["parallel", "sequential"])
+def test_mean_field_with_components_that_are_all_alike_is_at_no_maximum(schedule):
+    y = clusters(3, 20)
+    alike, said = run(mixture, y.flatten(), 3, 0.0, schedule=schedule)
+    assert_close(alike.log_evidence, of_equal_means(y))
+    assert alike.log_evidence < of_labelling(y) - 1000
+    assert alike.converged and said == [alike.status]
+    assert "no maximum of the bound" in alike.status and "pg.QBethe" in alike.status
+    told, said = run(mixture, y.flatten(), 3, 0.1, schedule=schedule)
+    assert told.log_evidence > of_labelling(y) - 0.1
+    assert told.status == "converged" and not said
+
+
+OVERLAPPING = torch.tensor([-0.9, -1.0, 1.0, 1.1])
+
+
+@pytest.mark.parametrize("infer", [pg.PowerEP, pg.VMP])
+def test_a_run_from_nearby_ends_elsewhere_where_a_fixed_point_is_called_unstable(infer):
+    engine = infer(mixture, progress=False)
+    with pytest.warns(ConvergenceWarning, match="unstable.*mu"):
+        alike = engine.run(OVERLAPPING, 2, 0.0)
+    equal = alike.marginal("mu").mean
+    assert_close(equal[0], equal[1])
+    nearby = engine.state_dict()["messages"]
+    for name, message in nearby.items():
+        if name.endswith("shift") or name.count(".") == 1:  # of Gaussian ones, and of labels
+            message += 1e-3 * torch.randn_like(message)
+    other, said = run(mixture, OVERLAPPING, 2, 0.0, infer=infer, init=nearby)
+    assert other.status == "converged" and not said
+    assert abs(other.marginal("mu").mean.diff()) > 1.5
+    assert other.log_evidence > alike.log_evidence + 1
+
+
+@pytest.mark.parametrize("infer", [pg.PowerEP, pg.VMP])
+def test_the_look_changes_nothing(infer):
+    engine = infer(mixture, progress=False)
+    engine.setup(OVERLAPPING, 2, 0.0)
+    while not engine.converged:
+        engine.step()
+    before, stream = engine.state_dict(), torch.get_rng_state()
+    status = engine.status
+    assert "unstable" in status and not engine.is_stable
+    assert torch.equal(torch.get_rng_state(), stream)
+    assert_same(engine.state_dict(), before)
+    resumed = infer(mixture, progress=False)
+    resumed.load_state_dict(before)
+    with pytest.warns(ConvergenceWarning, match="unstable"):
+        posterior = resumed.run(OVERLAPPING, 2, 0.0)
+    assert posterior.status == status
+    assert_same(resumed.state_dict(), before)
+
+
+def assert_same(state, other):
+    assert state.keys() == other.keys()
+    for name, value in state.items():
+        if isinstance(value, dict):
+            assert_same(value, other[name])
+        else:
+            assert_close(value, other[name], rtol=0, atol=0, equal_nan=True)
