@@ -371,8 +371,10 @@ class _Builder:
                 local.bases,
                 local.widths,
             )
-        if not has_conjugates:  # sums of their numbers are of no family
-            local.reduce_jointly()
+        bases = [self.families[f].base for f in families]
+        local.reduce_jointly(
+            [type(bases[k]) if isinstance(bases[k], Conjugate) else None for k in local.continuous]
+        )
         inner = [] if has_conjugates or bool((alpha <= 0).any()) else quadratic_coordinates(local)
         if local.dim - len(inner) not in POINTS:
             raise UnsupportedFactor(

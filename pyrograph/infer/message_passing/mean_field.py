@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pyrograph.beliefs import Conjugate, Natural
+from pyrograph.beliefs import Conjugate
 from pyrograph.beliefs.gaussian import apply
 
 
@@ -35,7 +35,7 @@ class Expectations:
     Shapes:
         average: ``[D, E]``.
         slope: ``[D, E, r]``, bend: ``[D, E, r, r]``: first and second derivatives by u.
-        natural: of every gamma or beta node in turn, ``[D, E, 2]``.
+        natural: of every gamma or beta number in turn, ``[D, E, 2]``.
     """
 
     average: Tensor
@@ -48,8 +48,7 @@ def expectations(
     log_density: Callable[[Tensor], Tensor],
     moments: tuple[Tensor, Tensor],
     rule: tuple[Tensor, Tensor],
-    own: list[Natural],
-    parts: list[slice],
+    others: list[tuple[Conjugate, int]],
 ) -> Expectations:
     """Expectations by a Gauss-Hermite rule.
 
@@ -57,13 +56,12 @@ def expectations(
         log_density: log f, ``[N, D, E]`` of ``[N, D, E, r]``.
         moments: mean ``[D, E, r]`` and covariance ``[D, E, r, r]`` of u.
         rule: nodes ``[N, r]`` and weights ``[N]`` for N(0, I).
-        own: beliefs of the nodes, batch ``[E]``; parts: where in u gamma and beta ones stand.
+        others: gamma and beta beliefs, batch ``[D, E]``, and where in u they stand.
     """
     mean, covariance = moments
     z, weight = rule[0], rule[1][:, None, None]
     root = torch.linalg.cholesky(covariance)
     u = mean + apply(root, z[:, None, None, :])
-    others = [(q, p.start) for q, p in zip(own, parts, strict=True) if isinstance(q, Conjugate)]
     deviations = []
     if others:
         weight, deviations = _calibrated(weight, u, others)
@@ -77,7 +75,7 @@ def expectations(
     natural = []
     for off in deviations:
         scatter = torch.einsum("nde,ndei,ndej->deij", weight, off, off)
-        pull = torch.einsum("nde,nxei->dei", gap, off)
+        pull = torch.einsum("nde,ndei->dei", gap, off)
         natural.append(torch.linalg.solve(scatter, pull[..., None]).squeeze(-1))
     return Expectations(
         average, apply(whitening.mT, first), whitening.mT @ second @ whitening, natural
@@ -87,20 +85,20 @@ def expectations(
 def _calibrated(
     weight: Tensor, u: Tensor, beliefs: list[tuple[Conjugate, int]]
 ) -> tuple[Tensor, list[Tensor]]:
-    """Weights ``[N, 1, E]`` under which gamma and beta numbers have the right expectations of 1 and
-    T, and T minus these, ``[N, 1, E, 2]`` each.
+    """Weights ``[N, D, E]`` under which gamma and beta numbers have the right expectations of 1 and
+    T, and T minus these, ``[N, D, E, 2]`` each.
 
     They start as ratios of the beliefs to the normals of their moments. The correction, linear in
     T, makes everything exact that is linear in the T of every node, as conjugate factors are.
     """
     deviations = []
     for q, column in beliefs:
-        at, normal = u[:, :1, :, column : column + 1], q.normal
+        at, normal = u[..., column : column + 1], q.normal
         ratio = q.log_value(at) - q.log_mass - normal.log_value(at) + normal.log_mass
         weight = weight * ratio.exp()
     weight = weight / weight.sum(0)
     for q, column in beliefs:
-        statistics = q.statistics(u[:, :1, :, column])
+        statistics = q.statistics(u[..., column])
         off = statistics - (weight[..., None] * statistics).sum(0)
         scatter = torch.einsum("nde,ndei,ndej->deij", weight, off, off)
         gap = (q.expected - (weight[..., None] * statistics).sum(0)).unsqueeze(-1)

@@ -29,18 +29,19 @@ import torch
 from torch import Tensor
 
 from pyrograph.beliefs import Conjugate, Gaussian, Natural
-from pyrograph.beliefs.gaussian import apply, block_diagonal
+from pyrograph.beliefs.gaussian import apply
 from pyrograph.beliefs.natural import where
 from pyrograph.errors import OptionError
 from pyrograph.infer.message_passing.checked import NOTHING
 from pyrograph.infer.message_passing.conditional import ConditionalMoments
-from pyrograph.infer.message_passing.effective import Effective, Rest, effective, standard_normal
+from pyrograph.infer.message_passing.effective import standard_normal
 from pyrograph.infer.message_passing.grids import Grid
 from pyrograph.infer.message_passing.log_values import ZERO, finite_peak, rows_of, without
 from pyrograph.infer.message_passing.mean_field import Expectations, expectations
 from pyrograph.infer.message_passing.quadratic import seen, stacked
 from pyrograph.infer.message_passing.reduction import LocalDensity
-from pyrograph.infer.message_passing.sums import Product, Surroundings, Tilted
+from pyrograph.infer.message_passing.sums import Tilted
+from pyrograph.infer.message_passing.surroundings import Scopes, Surrounded, about
 from pyrograph.infer.message_passing.tilted import POINTS, TiltedMoments
 from pyrograph.quadrature import gauss_hermite
 
@@ -82,13 +83,10 @@ class QuadratureFactors:
         self.nodes, self.weights = gauss_hermite(
             self.points_per_dimension, self.tilted.dim, local.like.dtype, local.like.device
         )
-        ends = torch.tensor(local.widths, device="cpu").cumsum(0).tolist()
-        self.parts = [slice(end - w, end) for end, w in zip(ends, local.widths, strict=True)]
         self.grid: Grid | None = None
-        self._rest = None
-        if local.joint is not None:
-            # in more dimensions nothing is known of where to look along a flat one
-            self._rest = Rest(local.joint, takes_flat=self.tilted.dim <= 3)
+        # in more dimensions nothing is known of where to look along a flat one
+        self.scopes = Scopes(local, takes_flat=self.tilted.dim <= 3)
+        self.parts = self.scopes.parts
 
     @property
     def num_factors(self) -> int:
@@ -185,59 +183,7 @@ class QuadratureFactors:
         out = [value[states == s].logsumexp(0) for s in range(int(states.max()) + 1)]
         return torch.stack(out, 1)
 
-    def _effective(self, parts: list[Natural]) -> tuple[Tensor, Tensor]:
-        """Mean ``[D, E, r]`` and covariance ``[D, E, r, r]`` of u under independent parts."""
-        mean = torch.cat([p.mean for p in parts], 1)
-        covariance = block_diagonal([p.covariance for p in parts])
-        joint = self.local.joint
-        if joint is None:
-            states = self.local.num_states
-            return mean.expand(states, *mean.shape), covariance.expand(states, *covariance.shape)
-        return apply(joint, mean), joint @ covariance @ joint.mT
-
     # ------------------------------------------------------------------ alpha other than 0
-    def _surroundings(
-        self, own: list[Natural], cavities: list[Natural], flat: Tensor
-    ) -> tuple[Surroundings, Tensor, Grid, Effective | None]:
-        """What the cavities make, as a function of u - origin, the origin ``[D, E, r]``, where to
-        look first, and where u is not v itself what is known of v given u - origin.
-
-        Args:
-            flat: ``[E]``, see :meth:`_sorted`.
-        """
-        points = _points(own)
-        origin = self._effective_point(torch.cat(points, 1))
-        around = _about(cavities, points)
-        narrower = [  # a gamma or beta cavity may reach very far
-            q if isinstance(q, Conjugate) else where(flat, q, c)
-            for c, q in zip(cavities, own, strict=True)
-        ]
-        mean, covariance = self._effective(narrower)
-        first = Grid(mean.detach(), torch.linalg.cholesky(covariance).detach())
-        if self._rest is not None:
-            found = effective(self._rest, around, flat)
-            return found.g, origin, first, found
-        if any(isinstance(c, Conjugate) for c in cavities):
-            return Product(around, self.parts), origin, first, None
-        g, states = stacked(around), self.local.num_states
-        g = Gaussian(
-            g.precision.expand(states, *g.precision.shape), g.shift.expand(states, *g.shift.shape)
-        )
-        return g, origin, first, None
-
-    def _effective_point(self, v: Tensor) -> Tensor:
-        """u ``[D, E, r]`` of v ``[E, R]``."""
-        joint = self.local.joint
-        return v.expand(self.local.num_states, *v.shape) if joint is None else apply(joint, v)
-
-    def _sorted(self, cavities: list[Natural]) -> tuple[Tensor, Tensor]:
-        """``[E]`` whether all cavities are proper, or flat: then the factor has to hold the node,
-        and other nodes what it does not read; and which of these have flat ones."""
-        if self._rest is not None:
-            return self._rest.sorted(cavities)
-        usable = torch.stack([c.is_nearly_proper for c in cavities]).all(0)
-        return usable, usable & ~torch.stack([c.is_proper for c in cavities]).all(0)
-
     def _repaired(
         self, usable: Tensor, cavities: list[Natural], own: list[Natural]
     ) -> list[Natural]:
@@ -249,27 +195,26 @@ class QuadratureFactors:
         if self.is_mean_field:
             return self._mean_field(messages, beliefs), None
         own, cavities, held = self._continuous(messages, beliefs)
-        usable, flat = self._sorted(cavities)
+        usable, flat = self.scopes.sorted(cavities)
         usable = held & usable
         cavities = self._repaired(usable, cavities, own)
         _, states = self._discrete(messages, beliefs)
-        g, origin, first, of_u = self._surroundings(own, cavities, usable & flat)
-        tilted = self.tilted(g, origin, self.grid, first)
+        around = self.scopes.surrounded(own, cavities, usable & flat)
+        tilted = self.tilted(around.g, around.origin, self.grid, around.first)
         self.grid = tilted.grid
-        log_mass = tilted.log_mass if of_u is None else tilted.log_mass + of_u.log_rest
+        log_mass = around.log_mass(tilted)
         joint_mass = log_mass + self._of_states(states)
         share = (joint_mass - joint_mass.logsumexp(0)).exp()
-        expected = iter((share[..., None] * tilted.expected).sum(0).split(2, -1))
         moves = []
-        for part, q in zip(self.parts, own, strict=True):
+        for k, q in enumerate(own):
             if isinstance(q, Conjugate):
-                found = q.project(next(expected))
+                found = q.project((share[..., None] * around.expected(tilted, k)).sum(0))
                 usable = usable & found.is_proper
             else:
-                there, around = self._node_moments(tilted, of_u, origin, q, part)
+                there, covariance = around.moments(tilted, k)
                 centre = (share[..., None] * there).sum(0)
                 off = there - centre
-                spread = around + off[..., :, None] * off[..., None, :]
+                spread = covariance + off[..., :, None] * off[..., None, :]
                 found = Gaussian.from_moments(centre, (share[..., None, None] * spread).sum(0))
                 usable = usable & found.precision.isfinite().all(-1).all(-1)
             moves.append(found - q)
@@ -288,15 +233,6 @@ class QuadratureFactors:
         """In the dtype of messages."""
         return function._with(lambda value: value.to(self.like))
 
-    def _node_moments(
-        self, tilted: Tilted, of_u: Effective | None, origin: Tensor, own: Gaussian, part: slice
-    ) -> tuple[Tensor, Tensor]:
-        """Mean ``[D, E, r_i]`` and covariance of a slot's v under the tilted distributions."""
-        if of_u is None:
-            return tilted.mean[..., part], tilted.covariance[..., part, part]
-        there, around = of_u.moments(tilted.mean - origin, tilted.covariance, part)
-        return own.mean.detach() + there, around
-
     # ------------------------------------------------------------------ alpha = 0
     def _mean_field(self, messages: list, beliefs: list) -> list:
         own = self._seen(beliefs)
@@ -312,11 +248,15 @@ class QuadratureFactors:
             which = torch.nn.functional.one_hot(self.local.states[:, position]).to(share)
             message = torch.einsum("de,dc->ec", others * found.average, which)
             out[k] = (message - message.amax(1, keepdim=True)).to(self.like)
-        natural = iter(found.natural)
-        for k, part, q in zip(self.local.continuous, self.parts, own, strict=True):
+        for slot, (k, part, q) in enumerate(
+            zip(self.local.continuous, self.parts, own, strict=True)
+        ):
             if isinstance(q, Conjugate):
-                sent = type(q)(*(share[..., None] * next(natural)).sum(0).unbind(-1))
-                out[k] = self._plain(sent)
+                sent = sum(
+                    ((share * number.is_slot(slot))[..., None] * natural).sum(0)
+                    for number, natural in zip(self.local.chosen, found.natural, strict=True)
+                )
+                out[k] = self._plain(type(q)(*sent.unbind(-1)))
                 continue
             if self.local.joint is None:
                 pull, curve = found.slope[..., part], found.bend[..., part, part]
@@ -346,7 +286,7 @@ class QuadratureFactors:
         held = all(bool(beliefs[f].is_proper[rows].all()) for f, rows in which)
         if not (self.is_mean_field and held):
             return False
-        mean, covariance = self._effective(self._seen(beliefs))
+        mean, covariance = self.scopes.moments(self._seen(beliefs))
         corner = self.nodes[(self.nodes.abs() >= self.nodes.abs().amax()).all(1)]
         z = torch.cat([torch.zeros_like(corner[:1]), corner])
         u = mean + apply(torch.linalg.cholesky(covariance), z[:, None, None, :])
@@ -354,8 +294,9 @@ class QuadratureFactors:
         return bool(density.too_large(density(u), u).any())
 
     def _expectations(self, own: list[Natural]) -> Expectations:
-        moments, rule = self._effective(own), (self.nodes, self.weights)
-        return expectations(self._evaluate_positive, moments, rule, own, self.parts)
+        moments, rule = self.scopes.moments(own), (self.nodes, self.weights)
+        others = [(number.of(own), number.column) for number in self.local.chosen]
+        return expectations(self._evaluate_positive, moments, rule, others)
 
     # ------------------------------------------------------------------ results
     def log_ratio(self, messages: list, beliefs: list) -> Tensor:
@@ -379,15 +320,13 @@ class QuadratureFactors:
                 ratio = ratio - m.about(point).log_value(q.mean - point)
                 ratio = ratio + 0.5 * (m.precision * q.covariance).sum((-1, -2))
             return ratio.to(self.like)
-        usable, flat = self._sorted(cavities)
+        usable, flat = self.scopes.sorted(cavities)
         usable = held & usable
         cavities = self._repaired(usable, cavities, own)
-        g, origin, first, of_u = self._surroundings(own, cavities, usable & flat)
-        tilted = copy(self.tilted)(g, origin, self.grid, first)  # looks, and changes nothing
-        log_mass = tilted.log_mass if of_u is None else tilted.log_mass + of_u.log_rest
-        mass = log_mass + self._of_states(states)
-        points = _points(own)
-        gap = -sum((q.log_mass for q in _about(own, points)), start=torch.zeros_like(self.alpha))
+        around = self.scopes.surrounded(own, cavities, usable & flat)
+        mass = around.log_mass(self._looked(around)) + self._of_states(states)
+        parts = about(own, around.points)
+        gap = -sum((q.log_mass for q in parts), start=torch.zeros_like(self.alpha))
         gap = gap - sum((q.logsumexp(1) for q in q_states), start=torch.zeros_like(self.alpha))
         value = (mass.logsumexp(0) + gap) / self.alpha
         return torch.where(usable, value, torch.nan).to(self.like)
@@ -413,28 +352,21 @@ class QuadratureFactors:
         own, cavities, _ = self._continuous(messages, beliefs)
         if self.is_mean_field:
             return self._plain(stacked([q.normal if isinstance(q, Conjugate) else q for q in own]))
-        usable, flat = self._sorted(cavities)
+        usable, flat = self.scopes.sorted(cavities)
         cavities = self._repaired(usable, cavities, own)
-        g, origin, first, of_u = self._surroundings(own, cavities, usable & flat)
-        tilted = copy(self.tilted)(g, origin, self.grid, first)  # looks, and changes nothing
-        if of_u is None:
+        around = self.scopes.surrounded(own, cavities, usable & flat)
+        tilted = self._looked(around)
+        if around.of_u is None:
             return self._plain(Gaussian.from_moments(tilted.mean[0], tilted.covariance[0]))
-        every = slice(0, sum(self.local.widths))
-        mean, covariance = of_u.moments(tilted.mean - origin, tilted.covariance, every)
-        mean = torch.cat(_points(own), 1) + mean[0]
+        mean, covariance = around.of_u.moments(
+            tilted.mean - around.origin, tilted.covariance, slice(0, sum(self.local.widths))
+        )
+        mean = torch.cat(around.points, 1) + mean[0]
         return self._plain(Gaussian.from_moments(mean, covariance[0]))
 
-
-def _points(own: list[Natural]) -> list[Tensor]:
-    """Where functions of the slots are expanded: the means of Gaussian beliefs, 0 of others."""
-    zeros = [torch.zeros_like(q.mean) if isinstance(q, Conjugate) else q.mean for q in own]
-    return [point.detach() for point in zeros]
-
-
-def _about(parts: list[Natural], points: list[Tensor]) -> list[Natural]:
-    """Gaussian functions about their points."""
-    both = zip(parts, points, strict=True)
-    return [part.about(p) if isinstance(part, Gaussian) else part for part, p in both]
+    def _looked(self, around: Surrounded) -> Tilted:
+        """Moments on the grids as they are, which do not change."""
+        return copy(self.tilted)(around.g, around.origin, self.grid, around.first)
 
 
 def _unit(like: Natural) -> Natural:

@@ -12,7 +12,7 @@ needle elsewhere could be missed.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from functools import cached_property
 
@@ -23,8 +23,11 @@ from torch import Tensor
 from pyrograph.beliefs import Gaussian
 from pyrograph.beliefs.gaussian import apply
 from pyrograph.graph import FactorGroup
+from pyrograph.infer.message_passing.chosen import Chosen, chosen_among
 from pyrograph.infer.message_passing.coefficients import quadratic_coefficients
+from pyrograph.infer.message_passing.spans import directions, or_one, span
 from pyrograph.trace.combinations import combinations_read
+from pyrograph.trace.reach import leaves_that_reach
 from pyrograph.trace.sites import Site
 
 #: Scales of the standard normal points, in turn.
@@ -37,8 +40,6 @@ PROBES = 16
 ROUNDING = 3e3
 #: What of a direction is rounding, in units of the dtype's precision.
 RANK = 200.0
-#: Projections of axes whose squared lengths differ by less are as long as each other.
-ALIKE = 1e-6
 
 
 class LocalDensity:
@@ -58,6 +59,7 @@ class LocalDensity:
         columns: of each continuous slot, ``[E, m]`` the entries that its factors read, or None for
             all d; read_widths: m of each.
         joint: A, ``[D, E, r, R]`` with orthonormal rows, or None for u = v.
+        chosen: numbers of u that are single ones of v, the last rows of A.
     """
 
     def __init__(self, group: FactorGroup, index: Tensor, like: Tensor, name: Callable[[int], str]):
@@ -73,6 +75,7 @@ class LocalDensity:
         #: Of the entries read, as :attr:`bases` is of all.
         self._inner: list[Tensor | None] = [None] * len(self.continuous)
         self.joint: Tensor | None = None
+        self.chosen: list[Chosen] = []
         self.widths: list[int] | None = None
         self._reduce_slots()
         self.widths = [
@@ -222,27 +225,40 @@ class LocalDensity:
         """Combinations of the numbers read, that span all which the factors depend on, in double
         precision: ``[D, E, m, W]``. None if they change with tensors that the program is attached
         to, or are not finite."""
-        count, states = self.group.num_factors, self.num_states
-        leaves, fixed = [], set()
-        for k, site in enumerate(self.group.slots):
-            if k in self.discrete:
-                fixed.add(k)
-                chosen = site.enumeration.to(self.like.device)
-                chosen = chosen[self.states[:, self.discrete.index(k)]].reshape(states, 1, -1)
-                leaves.append(chosen.expand(-1, count, -1).flatten(1).t())
-            else:
-                width = self.read_widths[self.continuous.index(k)]
-                leaves.append(self.like.new_zeros(count * width, states).requires_grad_())
+        leaves = self._discrete_leaves()
+        for k, width in zip(self.continuous, self.read_widths, strict=True):
+            zeros = self.like.new_zeros(self.group.num_factors * width, self.num_states)
+            leaves[k] = zeros.requires_grad_()
         free = [leaves[k] for k in self.continuous]
         rows = []
         with torch.enable_grad():
-            for numbers in combinations_read(self.program, leaves, fixed):
+            for numbers in combinations_read(self.program, leaves, set(self.discrete)):
                 found = self._rows_of(numbers, free)
                 if found is None:
                     return None
                 rows += found
         every = torch.stack(rows, 2)[:, self.index] if rows else None
-        return every if every is not None and bool(every.isfinite().all()) else None
+        if every is None or not bool(every.isfinite().all()):
+            return None
+        return every * torch.cat(self._reach, 2)[:, :, None] if self.discrete else every
+
+    @cached_property
+    def _reach(self) -> list[Tensor]:
+        """Which of the numbers read of each continuous slot matter in a state, ``[D, E, m]``."""
+        found = leaves_that_reach(self.program, self._discrete_leaves())
+        return [
+            found[k].t().reshape(self.num_states, self.group.num_factors, -1)[:, self.index]
+            for k in self.continuous
+        ]
+
+    def _discrete_leaves(self) -> list[Tensor | None]:
+        """Leaf buffers ``[m_k, D]`` of discrete slots in all states, None for continuous ones."""
+        leaves: list[Tensor | None] = [None] * self.group.arity
+        for position, k in enumerate(self.discrete):
+            chosen = self.group.slots[k].enumeration.to(self.like.device)
+            chosen = chosen[self.states[:, position]].reshape(self.num_states, 1, -1)
+            leaves[k] = chosen.expand(-1, self.group.num_factors, -1).flatten(1).t()
+        return leaves
 
     def _rows_of(self, numbers: Tensor, free: list[Tensor]) -> list[Tensor] | None:
         """Rows ``[D, E, W]`` that span the slopes of numbers, some of every factor: random mixtures
@@ -269,47 +285,71 @@ class LocalDensity:
                 ],
                 2,
             )
-            unit = _or_one(row.abs()) if unit is None else unit
-            row = _directions(row / unit)
+            unit = or_one(row.abs()) if unit is None else unit
+            row = directions(row / unit)
             for _ in range(2):  # the second time for rounding
                 for known in rows:
                     row = row - (row * known).sum(-1, keepdim=True) * known
             is_new = row.norm(dim=-1, keepdim=True) > self._rank_tolerance
             if not bool(is_new.any()):
                 break
-            rows.append(torch.where(is_new, _directions(row), 0.0))
+            rows.append(torch.where(is_new, directions(row), 0.0))
         return [row * unit for row in rows]
 
     @property
     def _rank_tolerance(self) -> float:
         return RANK * torch.finfo(self.like.dtype).eps
 
+    def _span(self, rows: Tensor) -> Tensor | None:
+        return span(rows, self._rank_tolerance, PROBES)
+
     def _reduce_slots(self) -> None:
         if max(self.read_widths) == 1 or self._rows is None:
             return
         for k, rows in enumerate(self._rows.split(self.read_widths, 3)):
             if self.read_widths[k] > 1:
-                self._inner[k] = self._span(rows.transpose(0, 1).flatten(1, 2))  # [E, D m, d]
+                basis = self._span(rows.transpose(0, 1).flatten(1, 2))  # [E, D m, d]
+                self._inner[k] = None if basis is None else basis.to(self.like)
 
-    def _span(self, rows: Tensor) -> Tensor | None:
-        """Orthonormal basis of the rows, ``[..., r, d]`` of ``[..., m, d]``; None if all of it, or
-        more than rows can tell. Columns count in units of their own."""
-        rows = _directions(rows)
-        unit = _or_one(rows.abs().amax(-2, keepdim=True))
-        _, size, right = torch.linalg.svd(_directions(rows / unit), full_matrices=False)
-        rank = int((size > self._rank_tolerance * size[..., :1].clamp_min(1)).sum(-1).max())
-        if rank >= min(PROBES, rows.shape[-1]):
-            return None
-        basis = _directions(right[..., : max(rank, 1), :] * unit)
-        return _aligned(torch.linalg.qr(basis.mT).Q.mT).to(self.like)
+    def reduce_jointly(self, kinds: Sequence[type | None] = ()) -> None:
+        """Find A; to be called for factors that are not quadratic.
 
-    def reduce_jointly(self) -> None:
-        """Find A; to be called for factors that are not quadratic."""
-        total = sum(self.widths)
+        Args:
+            kinds: of the continuous slots, None for those whose numbers may be combined. Of others
+                a row of A holds a single one, of one kind in all states.
+        """
+        kinds = kinds or (None,) * len(self.widths)
+        slots = [k for k, width in enumerate(self.widths) for _ in range(width)]
+        free = [n for n, k in enumerate(slots) if kinds[k] is None]
+        if len(free) == len(slots):
+            self.joint = self._combined(free)
+            return
+        size = (self.num_states, self.num_factors)
+        here = torch.zeros(size, dtype=torch.int64, device=self.like.device)
+        self.chosen = [Chosen(n, [k], here) for n, k in enumerate(slots) if n not in free]
+        if not self.discrete:
+            return
+        eye = torch.eye(len(slots), dtype=self.like.dtype, device=self.like.device)
+        basis = self._combined(free)
+        rows = [eye[free].expand(*size, -1, -1) if basis is None else basis @ eye[free]]
+        chosen: list[Chosen] = []
+        for kind in dict.fromkeys(kind for kind in kinds if kind is not None):
+            own = [k for k, other in enumerate(kinds) if other is kind]
+            reach = torch.cat([self._reach[k] for k in own], 2)
+            found = chosen_among(reach, own, rows[0].shape[2] + len(chosen))
+            columns = eye[[slots.index(k) for k in own]]
+            rows += [columns[number.which].unsqueeze(2) for number in found]
+            chosen += found
+        if rows[0].shape[2] + len(chosen) < len(slots):
+            self.joint, self.chosen = torch.cat(rows, 2), chosen
+
+    def _combined(self, free: list[int]) -> Tensor | None:
+        """Combinations of some numbers of v that span all which factors read of them, ``[D, E, r,
+        len(free)]``; None if that is no fewer."""
         # the basis of an only slot has seen to it, but one of all states is wider than each needs
         is_done = len(self.widths) == 1 and self.num_states == 1
-        if total == 1 or is_done or self._rows is None:
-            return
+        if len(free) <= 1 or is_done or self._rows is None:
+            return None
         parts = self._rows.split(self.read_widths, 3)
         rows = torch.cat(
             [
@@ -317,13 +357,16 @@ class LocalDensity:
                 for part, b in zip(parts, self._inner, strict=True)
             ],
             3,
-        )
+        )[..., free]
         # like factors often read their nodes alike: one basis serves all
-        joint = self._span(rows.reshape(1, 1, -1, total))
-        if joint is None:
-            joint = self._span(rows)
-        if joint is not None:
-            self.joint = joint.expand(self.num_states, self.num_factors, *joint.shape[2:])
+        found = self._span(rows.reshape(1, 1, -1, len(free)))
+        if found is None or self.num_states > 1:
+            each = self._span(rows)
+            if found is None or (each is not None and each.shape[2] < found.shape[2]):
+                found = each
+        if found is None:
+            return None
+        return found.to(self.like).expand(self.num_states, self.num_factors, *found.shape[2:])
 
     @cached_property
     def quadratic(self) -> Gaussian | None:
@@ -350,31 +393,6 @@ def is_unconstrained(site: Site) -> bool:
     return support is constraints.real
 
 
-def _directions(rows: Tensor) -> Tensor:
-    """Rows ``[..., d]`` scaled to length 1, those of length 0 as they are."""
-    return rows / _or_one(rows.norm(dim=-1, keepdim=True))
-
-
-def _aligned(basis: Tensor) -> Tensor:
-    """Orthonormal rows ``[..., r, d]`` of the span of such, single axes where the span holds them:
-    Gram-Schmidt on the projections of the axes, the longest first."""
-    rows = []
-    for _ in range(basis.shape[-2]):
-        size = basis.square().sum(-2)  # [..., d]
-        longest = (size > size.amax(-1, keepdim=True) - ALIKE).to(torch.uint8).argmax(-1)
-        place = longest[..., None, None].expand(*basis.shape[:-1], 1)
-        along = basis.gather(-1, place)  # [..., r, 1]
-        along = along / along.norm(dim=-2, keepdim=True)
-        rows.append(along.mT @ basis)
-        basis = basis - along @ rows[-1]
-    return torch.cat(rows, -2)
-
-
-def _or_one(size: Tensor) -> Tensor:
-    """Sizes, 1 in the place of 0."""
-    return torch.where(size > 0, size, 1.0)
-
-
 def _sizes(numbers: Tensor, free: list[Tensor], generator: torch.Generator) -> Tensor:
     """How steep numbers are that are linear in leaves: their change along a random direction."""
     weight = torch.ones_like(numbers).requires_grad_()
@@ -385,4 +403,4 @@ def _sizes(numbers: Tensor, free: list[Tensor], generator: torch.Generator) -> T
         if slope is not None
     )
     (change,) = torch.autograd.grad(along, weight)
-    return _or_one(change.detach().abs())
+    return or_one(change.detach().abs())

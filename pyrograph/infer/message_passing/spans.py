@@ -1,0 +1,51 @@
+"""Orthonormal bases of what rows span, many at once."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+#: Projections of axes whose squared lengths differ by less are as long as each other.
+ALIKE = 1e-6
+
+
+def span(rows: Tensor, rounding: float, most: int) -> Tensor | None:
+    """Orthonormal basis of rows, ``[..., r, d]`` of ``[..., m, d]``, where r is the largest rank;
+    None if that is d, or ``most`` or more. Columns count in units of their own.
+
+    Args:
+        rounding: what of a direction is rounding.
+    """
+    rows = directions(rows)
+    unit = or_one(rows.abs().amax(-2, keepdim=True))
+    _, size, right = torch.linalg.svd(directions(rows / unit), full_matrices=False)
+    rank = int((size > rounding * size[..., :1].clamp_min(1)).sum(-1).max())
+    if rank >= min(most, rows.shape[-1]):
+        return None
+    basis = directions(right[..., : max(rank, 1), :] * unit)
+    return _aligned(torch.linalg.qr(basis.mT).Q.mT)
+
+
+def directions(rows: Tensor) -> Tensor:
+    """Rows ``[..., d]`` scaled to length 1, those of length 0 as they are."""
+    return rows / or_one(rows.norm(dim=-1, keepdim=True))
+
+
+def _aligned(basis: Tensor) -> Tensor:
+    """Orthonormal rows ``[..., r, d]`` of the span of such, single axes where the span holds them:
+    Gram-Schmidt on the projections of the axes, the longest first."""
+    rows = []
+    for _ in range(basis.shape[-2]):
+        size = basis.square().sum(-2)  # [..., d]
+        longest = (size > size.amax(-1, keepdim=True) - ALIKE).to(torch.uint8).argmax(-1)
+        place = longest[..., None, None].expand(*basis.shape[:-1], 1)
+        along = basis.gather(-1, place)  # [..., r, 1]
+        along = along / along.norm(dim=-2, keepdim=True)
+        rows.append(along.mT @ basis)
+        basis = basis - along @ rows[-1]
+    return torch.cat(rows, -2)
+
+
+def or_one(size: Tensor) -> Tensor:
+    """Sizes, 1 in the place of 0."""
+    return torch.where(size > 0, size, 1.0)
