@@ -12,6 +12,7 @@ import pyrograph as pg
 from pyrograph.datasets import crowd_prices
 from pyrograph.errors import InferenceError
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
+from pyrograph.infer.message_passing.surroundings import Surrounded
 
 
 def frustrated(n, coupling, kind, seed):
@@ -129,7 +130,7 @@ def test_a_factor_with_one_slot_without_moments_sends_none_of_its_messages(fails
     number, block = next(
         (k, b) for k, b in enumerate(engine.network.blocks) if isinstance(b, QuadratureFactors)
     )
-    moments, calls = block._node_moments, itertools.count()
+    moments, calls = Surrounded.moments, itertools.count()
 
     def without_those_of_factor_1(*args):
         mean, covariance = moments(*args)
@@ -138,7 +139,7 @@ def test_a_factor_with_one_slot_without_moments_sends_none_of_its_messages(fails
             covariance[:, 1] = torch.nan
         return mean, covariance
 
-    monkeypatch.setattr(block, "_node_moments", without_those_of_factor_1)
+    monkeypatch.setattr(Surrounded, "moments", without_those_of_factor_1)
     old = engine.messages[number]
     new, skipped = block.update(old, engine.beliefs)
     assert skipped.tolist() == [False, True, False]
