@@ -270,9 +270,8 @@ class LocalDensity:
             noise = torch.randn(
                 numbers.shape, generator=self.generator, dtype=torch.float64, device="cpu"
             )
-            slopes = torch.autograd.grad(
-                numbers, free, noise.to(numbers) / size, True, attached, allow_unused=True
-            )
+            total = (numbers * (noise.to(numbers) / size)).sum()
+            slopes = torch.autograd.grad(total, free, None, True, attached, allow_unused=True)
             if any(slope is not None and slope.requires_grad for slope in slopes):
                 return None
             row = torch.cat(
@@ -396,7 +395,9 @@ def is_unconstrained(site: Site) -> bool:
 def _sizes(numbers: Tensor, free: list[Tensor], generator: torch.Generator) -> Tensor:
     """How steep numbers are that are linear in leaves: their change along a random direction."""
     weight = torch.ones_like(numbers).requires_grad_()
-    slopes = torch.autograd.grad(numbers, free, weight, create_graph=True, allow_unused=True)
+    # not by grad_outputs, with which torch loads sympy, a second
+    total = (numbers * weight).sum()
+    slopes = torch.autograd.grad(total, free, create_graph=True, allow_unused=True)
     along = sum(
         (slope * torch.randn(slope.shape, generator=generator, device="cpu").to(slope)).sum()
         for slope in slopes
