@@ -101,27 +101,13 @@ class QuadraticFactors:
         """New messages, and ``[E]`` which updates were skipped for an improper cavity."""
         if self.is_mean_field:
             return self._mean_field(beliefs), None
-        cavities = self.cavities(messages, beliefs)
-        scaled = self.alpha[:, None, None] * self.precision
-        pull = self.alpha[:, None] * self.shift
+        apart = stacked(self.cavities(messages, beliefs))
+        scaled = self.alpha * self.function
         out, skipped = [], torch.zeros_like(self.alpha, dtype=torch.bool)
-        for i, own in enumerate(self.parts):
-            rest = [j for j in range(len(self.parts)) if j != i]
-            index = torch.cat(
-                [torch.arange(self.parts[j].start, self.parts[j].stop, device="cpu") for j in rest]
-            )
-            index = index.to(pull.device)
-            inner = Gaussian(scaled[:, index][:, :, index], pull[:, index]) + stacked(
-                [cavities[j] for j in rest]
-            )
-            across = scaled[:, own][:, :, index]
-            spread = across @ inner.covariance
-            tau = scaled[:, own, own] - spread @ across.mT
-            nu = pull[:, own] - apply(spread, inner.shift)
-            bad = ~inner.is_proper
+        widths = [part.stop - part.start for part in self.parts]
+        for old, (new, bad) in zip(messages, without_each(scaled, apart, widths), strict=True):
             skipped = skipped | bad
-            new = (1 / self.alpha) * Gaussian(tau, nu)
-            out.append(where(bad, messages[i], new))
+            out.append(where(bad, old, (1 / self.alpha) * new))
         return out, skipped
 
     def _mean_field(self, beliefs: list) -> list[Gaussian]:
@@ -176,6 +162,84 @@ class QuadraticFactors:
                 ]
             )
         return self._joint(self.cavities(messages, beliefs))
+
+
+def without_each(
+    function: Gaussian, apart: Gaussian, widths: list[int]
+) -> list[tuple[Gaussian, Tensor]]:
+    """For every part v_i what the function says about it, the others being integrated out:
+
+        int f(v) prod_{j != i} c_j(v_j) dv_j,    and ``[E]`` whether that integral diverges.
+
+    Halves of the parts are integrated out, then halves of those that are left: the cost is that of
+    one inverse, and no c_i is divided out again, which would cost digits.
+
+    Args:
+        function: f, batch ``[E]``; apart: prod_j c_j, with a block for each part.
+        widths: numbers of each part.
+    """
+    diverges = torch.zeros_like(function.shift[:, 0], dtype=torch.bool)
+    return _without_each(function, apart, widths, diverges)
+
+
+def _without_each(
+    function: Gaussian, apart: Gaussian, widths: list[int], diverges: Tensor
+) -> list[tuple[Gaussian, Tensor]]:
+    if len(set(widths)) == 1:
+        return _of_equal_widths(function, apart, len(widths), diverges)
+    middle = next(i for i, width in enumerate(widths) if width != widths[0])
+    first, then = slice(0, sum(widths[:middle])), slice(sum(widths[:middle]), None)
+    out = []
+    for own, other, kept in (first, then, widths[:middle]), (then, first, widths[middle:]):
+        reduced, bad = _integrated(function, apart, own, other)
+        out += _without_each(reduced, _part(apart, own, own), kept, diverges | bad)
+    return out
+
+
+def _of_equal_widths(
+    function: Gaussian, apart: Gaussian, count: int, diverges: Tensor
+) -> list[tuple[Gaussian, Tensor]]:
+    """All halves of a size at once: batch ``[E, number of them]``."""
+    missing = 2 ** (count - 1).bit_length() - count  # parts that nothing depends on
+    if missing:
+        size = missing * function.d // count
+        nothing = Gaussian.flat(function.shift.shape[:1], size, function.shift)
+        one = torch.eye(size, dtype=function.shift.dtype, device=function.shift.device)
+        one = Gaussian(one.expand_as(nothing.precision), nothing.shift)
+        function, apart = stacked([function, nothing]), stacked([apart, one])
+    function, apart, diverges = function[:, None], apart[:, None], diverges[:, None]
+    for _ in range((count - 1).bit_length()):
+        half = function.d // 2
+        first, then = slice(0, half), slice(half, None)
+        pairs = [
+            (*_integrated(function, apart, own, other), _part(apart, own, own))
+            for own, other in ((first, then), (then, first))
+        ]
+        (a, bad_a, apart_a), (b, bad_b, apart_b) = pairs
+        function, apart = a._with(_in_turn, b), apart_a._with(_in_turn, apart_b)
+        diverges = _in_turn(diverges | bad_a, diverges | bad_b)
+    return [(function[:, i], diverges[:, i]) for i in range(count)]
+
+
+def _in_turn(a: Tensor, b: Tensor) -> Tensor:
+    """Those of ``[E, n, ...]`` and ``[E, n, ...]``, one after the other."""
+    return torch.stack([a, b], 2).flatten(1, 2)
+
+
+def _part(function: Gaussian, rows: slice, columns: slice) -> Gaussian:
+    return Gaussian(function.precision[..., rows, columns], function.shift[..., rows])
+
+
+def _integrated(
+    function: Gaussian, apart: Gaussian, own: slice, other: slice
+) -> tuple[Gaussian, Tensor]:
+    """Of f times what is apart, without the other numbers; and whether their integral diverges."""
+    inner = _part(function, other, other) + _part(apart, other, other)
+    across = function.precision[..., own, other]
+    spread = across @ inner.covariance
+    tau = function.precision[..., own, own] - spread @ across.mT
+    nu = function.shift[..., own] - apply(spread, inner.shift)
+    return Gaussian(tau, nu), ~inner.is_proper
 
 
 def stacked(parts: list[Gaussian]) -> Gaussian:
