@@ -3,8 +3,8 @@
 Factors of one node that the node's family represents exactly (tables of a discrete node,
 quadratic log densities of a continuous one) go into the family's base. All others become blocks:
 binary pairs, tables, pairs that depend on a difference, quadratic factors, factors integrated by
-quadrature. Where alpha is 1, tables on one scope are one factor, and so are quadratic ones
-(:mod:`.same_scope`).
+quadrature. Where alpha is 1, tables on one scope are one factor, and so are quadratic ones,
+those on part of it included (:mod:`.same_scope`).
 """
 
 from __future__ import annotations
@@ -152,7 +152,8 @@ class _Builder:
             members.append((part.group, part.index))
         for product in products:
             merged += [
-                Merged(part.group, part.index, len(blocks), row) for part, row in product.parts[1:]
+                Merged(part.factors.group, part.factors.index, len(blocks), part.row, part.columns)
+                for part in product.parts[1:]
             ]
             blocks.append(self._product_block(product))
             members.append((product.group, product.index))

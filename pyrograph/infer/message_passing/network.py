@@ -39,7 +39,7 @@ class Network:
         families: nodes by the family of their belief.
         blocks: like factors.
         members: of each block, its group and ``[E]`` the factors of the group.
-        merged: factors that are part of others with the same scope.
+        merged: factors that are part of others with the same scope, or a larger one.
         absorbed: groups of factors of one node, and which of them, that are part of a base.
         row: ``[num_nodes]`` of each node in its family; family: ``[num_nodes]`` its number.
         constant: ``[]`` log of everything that depends on no latent.

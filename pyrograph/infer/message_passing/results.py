@@ -17,6 +17,7 @@ from pyrograph.infer.message_passing.network import Block, Family, Network
 from pyrograph.infer.message_passing.parity import ParityFactors
 from pyrograph.infer.message_passing.quadratic import QuadraticFactors, lifted, seen, stacked
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
+from pyrograph.infer.message_passing.same_scope import Merged
 from pyrograph.posterior.beliefs import BeliefPosterior
 from pyrograph.posterior.scopes import Scopes
 
@@ -47,7 +48,7 @@ def beliefs_of_graph(
     ]
     for part in network.merged:
         number = part.block
-        own = partial(_of_owners, copy(network.blocks[number]), messages[number], beliefs, part.row)
+        own = partial(_of_owners, copy(network.blocks[number]), messages[number], beliefs, part)
         names = _statements(graph, part.group, part.index)
         scopes.append(Scopes(names, part.group.index[part.index], own))
     for group, index in network.absorbed:
@@ -87,10 +88,15 @@ def _over_nodes(block: Block, message: list[Message], beliefs: list) -> Tensor |
 
 
 def _of_owners(
-    block: Block, message: list[Message], beliefs: list, rows: Tensor
+    block: Block, message: list[Message], beliefs: list, part: Merged
 ) -> Tensor | Gaussian:
     """Beliefs over scopes of factors that are part of others of the block."""
-    return _over_nodes(block, message, beliefs)[rows]
+    whole = _over_nodes(block, message, beliefs)[part.row]
+    if part.columns is None:
+        return whole
+    columns = part.columns.unsqueeze(1).expand(-1, whole.d, -1)
+    covariance = whole.covariance.gather(2, columns).gather(1, columns[:, : columns.shape[2]].mT)
+    return Gaussian.from_moments(whole.mean.gather(1, part.columns), covariance)
 
 
 def _normal(belief: Natural) -> Gaussian:

@@ -1,9 +1,12 @@
-"""Factors on the same nodes, multiplied into one.
+"""Factors on the same nodes, multiplied into one; Gaussian ones on some of them too.
 
 Two factors on one pair of nodes, such as a transition and what is observed of it, close a cycle of
 the factor graph, though their product is a factor like any other: a chain stays a chain. At
 alpha = 1 the product is what belongs into one belief; other alphas say how each factor is
 projected, and such factors stay apart. So do factors that are integrated by quadrature.
+
+Gaussian factors whose nodes are among those of another are part of it likewise (:mod:`.contained`):
+observations of sums of more and more innovations are one factor.
 """
 
 from __future__ import annotations
@@ -17,9 +20,13 @@ from torch import Tensor
 from pyrograph.beliefs import Gaussian
 from pyrograph.graph import FactorGroup
 from pyrograph.graph.grouping import row_numbers
+from pyrograph.infer.message_passing.contained import contained
 from pyrograph.infer.message_passing.families import add_sites
 from pyrograph.infer.message_passing.quadratic import of_whole_nodes
 from pyrograph.infer.message_passing.reduction import LocalDensity
+
+#: Most numbers of nodes that are read whole where factors on some of them are multiplied.
+WIDE = 4
 
 
 @dataclass(frozen=True)
@@ -69,12 +76,42 @@ class Merged:
     Attributes:
         group, index: ``[E]`` factors of a group.
         block, row: the block, and ``[E]`` the factor of it, whose belief is theirs.
+        columns: ``[E, d]`` which numbers of that belief; None for all.
     """
 
     group: FactorGroup
     index: Tensor
     block: int
     row: Tensor
+    columns: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Part:
+    """Gaussian factors that are part of products.
+
+    Attributes:
+        factors: ``E`` of them.
+        row: ``[E]`` the products.
+        columns: ``[E, d]`` their nodes' numbers among those of the products; None for all.
+    """
+
+    factors: Locals
+    row: Tensor
+    columns: Tensor | None
+
+    def basis(self, function: Gaussian, width: int) -> Tensor | None:
+        """``[E, R, width]``: what they read of the products' numbers; None for all of them."""
+        local = self.factors.local
+        basis = of_whole_nodes(local.bases, local.nodes_widths, function.shift)
+        if self.columns is None:
+            return basis
+        count, size = self.columns.shape
+        if basis is None:
+            eye = torch.eye(size, dtype=function.shift.dtype, device=function.shift.device)
+            basis = eye.expand(count, size, size)
+        columns = self.columns.unsqueeze(1).expand_as(basis)
+        return basis.new_zeros(count, basis.shape[1], width).scatter(2, columns, basis)
 
 
 @dataclass(frozen=True)
@@ -82,34 +119,37 @@ class Product:
     """Gaussian factors of whole nodes, each the product of some on one scope.
 
     Attributes:
-        group, index: ``[U]`` the first of each product.
-        parts: factors, and ``[E]`` the products that they are part of.
+        group, index: ``[U]`` of each product the first that has all of its nodes.
+        parts: these first, and the others.
     """
 
     group: FactorGroup
     index: Tensor
-    parts: list[tuple[Locals, Tensor]]
+    parts: list[Part]
 
     @property
     def widths(self) -> list[int]:
         """Numbers of each node."""
-        return self.parts[0][0].local.nodes_widths
+        return self.parts[0].factors.local.nodes_widths
 
     def function(self) -> Gaussian:
         """Batch ``[U]``, in the numbers of whole nodes."""
-        total = Gaussian.flat((len(self.index),), sum(self.widths), self.parts[0][0].local.like)
-        for part, row in self.parts:
-            own = part.local.quadratic
-            basis = of_whole_nodes(part.local.bases, self.widths, own.shift)
-            total = add_sites(total, row, own, basis)
+        width, like = sum(self.widths), self.parts[0].factors.local.like
+        total = Gaussian.flat((len(self.index),), width, like)
+        for part in self.parts:
+            own = part.factors.local.quadratic
+            total = add_sites(total, part.row, own, part.basis(own, width))
         return total
 
     def log_density(self, x: Tensor) -> Tensor:
         """``[U]`` at ``[U, sum of widths]``."""
         total = x.new_zeros(len(x), dtype=torch.float64)
-        for part, row in self.parts:
-            nodes = [v[None, None] for v in x[row].split(self.widths, 1)]
-            total = total.index_add(0, row, part.local.at_nodes(nodes)[0, 0].double())
+        for part in self.parts:
+            own = x[part.row]
+            own = own if part.columns is None else own.gather(1, part.columns)
+            local = part.factors.local
+            nodes = [v[None, None] for v in own.split(local.nodes_widths, 1)]
+            total = total.index_add(0, part.row, local.at_nodes(nodes)[0, 0].double())
         return total.to(x)
 
 
@@ -119,7 +159,8 @@ def multiplied(tables: list[Tables]) -> tuple[list[Tables], list[Merged]]:
     Scopes are in order of nodes, so that equal ones have the same slots. Blocks are numbered as the
     tables that are returned.
     """
-    owners = _owners([(part, part.alpha == 1) for part in tables])
+    eligible = [part.alpha == 1 for part in tables]
+    owners = _owners(tables, eligible, [torch.zeros_like(own) for own in eligible])
     if owners is None:
         return tables, []
     kept = [(owner < 0).nonzero().squeeze(1) for owner, _ in owners]
@@ -147,7 +188,8 @@ def multiplied_gaussians(
     eligible = [
         (part.alpha == 1) & (len(part.local.continuous) > 1 and is_gaussian(part)) for part in parts
     ]
-    owners = _owners(list(zip(parts, eligible, strict=True)))
+    narrow = [own & (max(part.local.nodes_widths) <= WIDE) for part, own in zip(parts, eligible)]
+    owners = _owners(parts, eligible, narrow)
     if owners is None:
         return parts, []
     alone = [owner < 0 for owner, _ in owners]
@@ -159,11 +201,14 @@ def multiplied_gaussians(
         first = ((own < 0) & ~alone[o]).nonzero().squeeze(1)
         if not len(first):
             continue
-        every = [(parts[o].only(first), torch.arange(len(first), device=first.device))]
+        row = torch.arange(len(first), device=first.device)
+        every = [Part(parts[o].only(first), row, None)]
         for part, (owner, place) in zip(parts, owners, strict=True):
             which = (owner == o).nonzero().squeeze(1)
             if len(which):
-                every.append((part.only(which), torch.searchsorted(first, place[which])))
+                row = torch.searchsorted(first, place[which])
+                factors = part.only(which)
+                every.append(Part(factors, row, _columns(factors, every[0].factors, row)))
         products.append(Product(parts[o].group, parts[o].index[first], every))
     out = [
         part if bool(mine.all()) else part.only(mine.nonzero().squeeze(1))
@@ -173,36 +218,63 @@ def multiplied_gaussians(
     return out, products
 
 
+def _columns(inner: Locals, outer: Locals, row: Tensor) -> Tensor | None:
+    """``[E, d]`` where numbers of the nodes of factors are among those of others; None if all."""
+    if inner.group.arity == outer.group.arity:
+        return None
+    own, others = inner.group.scope[inner.index], outer.group.scope[outer.index][row]
+    slot = (own.unsqueeze(2) == others.unsqueeze(1)).byte().argmax(2)
+    widths = torch.tensor(outer.local.nodes_widths, device=slot.device)
+    start = (widths.cumsum(0) - widths)[slot]
+    columns = [
+        start[:, k, None] + torch.arange(width, device=slot.device)
+        for k, width in enumerate(inner.local.nodes_widths)
+    ]
+    return torch.cat(columns, 1)
+
+
 def _owners(
-    parts: Sequence[tuple[Tables | Locals, Tensor]],
+    parts: Sequence[Tables | Locals], eligible: list[Tensor], narrow: list[Tensor]
 ) -> list[tuple[Tensor, Tensor]] | None:
-    """Of every factor the part ``[E]`` and the place in it ``[E]`` of the first on its scope; -1
-    if it is the first itself. None if all are apart.
+    """Of every factor the part ``[E]`` and the place in it ``[E]`` of the first on its scope, or on
+    the one largest scope that has all of its nodes; -1 if it is the first itself. None if all are
+    apart.
 
     Args:
-        parts: factors, and ``[E]`` which may be multiplied.
+        parts: factors.
+        eligible: ``[E]`` which of each may be multiplied.
+        narrow: ``[E]`` which may be with those on larger scopes.
     """
     by_arity: dict[int, list[int]] = {}
-    for k, (part, _) in enumerate(parts):
+    for k, part in enumerate(parts):
         by_arity.setdefault(part.group.arity, []).append(k)
-    none = [torch.full_like(part.index, -1) for part, _ in parts]
-    owners = [(owner, owner.clone()) for owner in none]
-    found = False
+    ends = torch.tensor([len(part.index) for part in parts], device="cpu").cumsum(0).tolist()
+    starts = [end - len(part.index) for end, part in zip(ends, parts, strict=True)]
+    if not parts:
+        return None
+    first = torch.arange(ends[-1], device=parts[0].index.device)  # of all factors, part by part
+    scopes, numbers = [], []
     for members in by_arity.values():
-        chosen = [parts[k][1].nonzero().squeeze(1) for k in members]
-        scope = [parts[k][0].group.scope[parts[k][0].index[own]] for k, own in zip(members, chosen)]
+        chosen = [eligible[k].nonzero().squeeze(1) for k in members]
+        scope = [parts[k].group.scope[parts[k].index[own]] for k, own in zip(members, chosen)]
+        number = torch.cat([own + starts[k] for k, own in zip(members, chosen)])
         same = row_numbers(torch.cat(scope))
-        if len(same) == 0 or int(same.max()) + 1 == len(same):
-            continue
-        found = True
         every = torch.arange(len(same), device=same.device)
-        first = torch.full_like(same, len(same)).scatter_reduce(0, same, every, "amin")[same]
-        which = torch.cat([torch.full_like(own, k) for k, own in zip(members, chosen)])
-        place = torch.cat(chosen)
-        later = first != every
-        sizes = [len(own) for own in chosen]
-        own_later, own_first = later.split(sizes), first.split(sizes)
-        for k, own, is_later, f in zip(members, chosen, own_later, own_first, strict=True):
-            owners[k][0][own[is_later]] = which[f[is_later]]
-            owners[k][1][own[is_later]] = place[f[is_later]]
-    return owners if found else None
+        place = torch.full_like(same, len(same)).scatter_reduce(0, same, every, "amin")[same]
+        first[number] = number[place]
+        kept = torch.cat(narrow)[number] & (place == every)
+        scopes.append(torch.cat(scope)[kept])
+        numbers.append(number[kept])
+    inner, outer = contained(scopes)
+    number = torch.cat(numbers)
+    first = first.index_copy(0, number[inner], number[outer])
+    first = first[first]  # of factors whose first is now part of another
+    every = torch.arange(len(first), device=first.device)
+    if bool((first == every).all()):
+        return None
+    part = torch.bucketize(first, torch.tensor(ends, device=first.device), right=True)
+    place = first - torch.tensor(starts, device=first.device)[part]
+    own = first == every
+    owner, place = part.masked_fill(own, -1), place.masked_fill(own, -1)
+    sizes = [len(part.index) for part in parts]
+    return list(zip(owner.split(sizes), place.split(sizes), strict=True))
