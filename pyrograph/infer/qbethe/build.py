@@ -1,6 +1,14 @@
 """From a factor graph to the parts of the Bethe free energy.
 
 Factors of equal scopes share one belief: their entropy counts once, as if they were one factor.
+
+With full covariance scopes whose continuous nodes C are the same, whatever their discrete ones,
+share the correlations of C. So C is a region of its own beside scopes and nodes,
+
+    sum_a H(b_a) + sum_C (1 - m_C) H(b_C) + sum_i (1 - d_i) H(b_i)
+
+where m_C counts the scopes with discrete nodes too, C counts among the scopes whether or not a
+factor reads just C, and d_i counts those of i's scopes that have other continuous nodes once a C.
 """
 
 from __future__ import annotations
@@ -39,11 +47,12 @@ class Network:
         kinds: of nodes; kind: ``[num_nodes]`` of each node; row: ``[num_nodes]`` in its kind.
         potentials: of the groups of factors, in the graph's order.
         scopes: different scopes of two and more nodes, by the kinds of their nodes.
+        correlated: different sets of continuous nodes that are correlated, by their kinds.
         counting: per kind ``[V]``, 1 - d_i.
-        num_ties: free numbers of the correlations, ``(scopes, numbers)`` by parameter.
-        is_forest: whether the scopes close no cycle.
-        joins: whether their continuous nodes close none, so that correlations within scopes make
-            one Gaussian of a component.
+        num_ties: free numbers of the correlations, ``(sets, numbers)`` by parameter.
+        is_forest: whether the scopes close no cycle, but through nodes correlated in all of them.
+        joins: whether sets of correlated nodes close none, so that they make one Gaussian of a
+            component.
     """
 
     kinds: list[Kind]
@@ -51,6 +60,7 @@ class Network:
     row: Tensor
     potentials: list[Potential]
     scopes: list[ScopeEntropies]
+    correlated: list[ScopeEntropies]
     counting: list[Tensor]
     num_ties: dict[str, tuple[int, int]]
     is_forest: bool
@@ -68,28 +78,34 @@ def build(graph: FactorGraph, is_full: bool, closed_forms: bool | None) -> Netwo
         UnsupportedFactor: a discrete factor has zeros, or a table too large.
     """
     kinds, kind, row = _kinds(graph)
-    scopes, ties, place = _scopes(graph, kinds, kind, row, is_full)
+    scopes, place = _scopes(graph, kind)
+    parts, part_of = _parts(scopes, kinds, kind) if is_full else ([], {})
+    correlated, ties = [], {}
+    for nodes in parts:
+        wiring = _wiring(nodes, kind, row)
+        wiring.ties = f"tie_{len(ties)}", torch.arange(len(nodes), device=nodes.device)
+        own = ScopeEntropies(wiring, [kinds[k].size for k in wiring.kinds], nodes)
+        correlated.append(own)
+        ties[wiring.ties[0]] = len(nodes), num_ties(own.sizes)
+    entropies = _entropies(scopes, correlated, part_of, kinds, kind, row)
     counting = [torch.ones(len(k.nodes), device=graph.device, dtype=graph.dtype) for k in kinds]
-    for scope in scopes:
+    # correlated nodes are counted once, not with the scopes that have them as their core
+    for scope in [*correlated, *(own for own in entropies if own.wiring.ties is None)]:
         for k, rows in zip(scope.wiring.kinds, scope.wiring.rows, strict=True):
             counting[k] = counting[k].index_add(0, rows, -counting[k].new_ones(len(rows)))
     potentials = []
     for number, group in enumerate(graph.factors):
         wiring = _wiring(group.scope, kind, row)
-        wiring.ties = place.get(number)
+        if number in place and place[number][0] in part_of:
+            mine, at = place[number]
+            own, rows = part_of[mine]
+            wiring.ties = f"tie_{own}", rows[at]
         potentials.append(_potential(graph, group, wiring, closed_forms))
-    different = [torch.stack(scope.nodes, 1) for scope in scopes]
-    forest = is_forest(different, graph.num_nodes)
-    numbers = [_continuous(scope, kinds) for scope in scopes]
-    joins = is_forest([nodes for nodes in numbers if nodes.shape[1] > 1], graph.num_nodes)
-    return Network(kinds, kind, row, potentials, scopes, counting, ties, forest, joins)
-
-
-def _continuous(scope: ScopeEntropies, kinds: list[Kind]) -> Tensor:
-    """``[S, slots]``, the continuous nodes of scopes."""
-    slots = zip(scope.wiring.kinds, scope.nodes, strict=True)
-    nodes = [own for kind, own in slots if not kinds[kind].is_discrete]
-    return torch.stack(nodes, 1) if nodes else scope.nodes[0].new_zeros(scope.num_scopes, 0)
+    forest = _is_forest(scopes, parts, part_of, kinds, kind)
+    joins = is_forest(parts, graph.num_nodes)
+    return Network(
+        kinds, kind, row, potentials, entropies, correlated, counting, ties, forest, joins
+    )
 
 
 def _kinds(graph: FactorGraph) -> tuple[list[Kind], Tensor, Tensor]:
@@ -111,42 +127,112 @@ def _wiring(scope: Tensor, kind: Tensor, row: Tensor) -> Wiring:
     return Wiring([int(kind[c[0]]) for c in columns], [row[c] for c in columns], None)
 
 
-def _scopes(
-    graph: FactorGraph, kinds: list[Kind], kind: Tensor, row: Tensor, is_full: bool
-) -> tuple[list[ScopeEntropies], dict[str, tuple[int, int]], dict[int, tuple[str, Tensor]]]:
-    """Entropies of the different scopes, the sizes of their ties, and for every group of wide
-    factors the name of the ties and the rows of its scopes in them."""
-    entropies: list[ScopeEntropies] = []
-    ties: dict[str, tuple[int, int]] = {}
-    place: dict[int, tuple[str, Tensor]] = {}
+def _scopes(graph: FactorGraph, kind: Tensor) -> tuple[list[Tensor], dict[int, tuple[int, Tensor]]]:
+    """Different scopes ``[S, arity]`` of two and more nodes, those of like nodes together; and of
+    every group of such factors which of these tensors theirs are in, at which rows ``[E]``."""
+    scopes: list[Tensor] = []
+    place: dict[int, tuple[int, Tensor]] = {}
     wide = [n for n, group in enumerate(graph.factors) if group.arity > 1]
     for arity in sorted({graph.factors[n].arity for n in wide}):
         mine = [n for n in wide if graph.factors[n].arity == arity]
-        every = torch.cat([graph.factors[n].scope for n in mine])
-        inverse = row_numbers(every)
-        unique = every.new_empty(int(inverse.max()) + 1, arity).index_copy_(0, inverse, every)
+        unique, inverse = _different([graph.factors[n].scope for n in mine])
         name_of = torch.zeros(len(unique), dtype=torch.int64, device=unique.device)
         at = torch.zeros_like(name_of)
-        names: list[str | None] = []
         for index in _alike(kind[unique]):
-            wiring = _wiring(unique[index], kind, row)
-            sizes = [kinds[k].size for k in wiring.kinds]
-            is_tied = is_full and not any(kinds[k].is_discrete for k in wiring.kinds)
-            name = f"tie_{len(entropies)}" if is_tied else None
-            if name is not None:
-                ties[name] = (len(index), num_ties(sizes))
-                wiring.ties = name, torch.arange(len(index), device=index.device)
-            name_of[index], at[index] = len(names), torch.arange(len(index), device=index.device)
-            names.append(name)
-            entropies.append(ScopeEntropies(wiring, sizes, list(unique[index].unbind(1))))
-        start = 0
-        for n in mine:
-            own = inverse[start : start + graph.factors[n].num_factors]
-            start += len(own)
-            name = names[int(name_of[own[0]])]  # the nodes of a group's slots are of one kind
-            if name is not None:
-                place[n] = name, at[own]
-    return entropies, ties, place
+            name_of[index], at[index] = len(scopes), torch.arange(len(index), device=index.device)
+            scopes.append(unique[index])
+        for n, own in zip(mine, inverse, strict=True):
+            # the nodes of a group's slots are of one kind
+            place[n] = int(name_of[own[0]]), at[own]
+    return scopes, place
+
+
+def _different(rows: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """Different rows of ``[E, k]`` tensors, and where theirs are among them."""
+    every = torch.cat(rows)
+    inverse = row_numbers(every)
+    unique = every.new_empty(int(inverse.max()) + 1, every.shape[1])
+    unique = unique.index_copy_(0, inverse, every)
+    return unique, list(inverse.split([len(own) for own in rows]))
+
+
+def _parts(
+    scopes: list[Tensor], kinds: list[Kind], kind: Tensor
+) -> tuple[list[Tensor], dict[int, tuple[int, Tensor]]]:
+    """Different sets ``[C, k]`` of the continuous nodes, two and more, of scopes, those of like
+    nodes together; and for the scopes that have such which of these tensors theirs are in, at
+    which rows ``[S]``."""
+    found: dict[tuple[int, ...], dict[int, Tensor]] = {}
+    for number, nodes in enumerate(scopes):
+        own = nodes[:, _slots(nodes, kinds, kind, is_discrete=False)]
+        if own.shape[1] > 1:
+            found.setdefault(tuple(kind[own[0]].tolist()), {})[number] = own
+    parts: list[Tensor] = []
+    part_of: dict[int, tuple[int, Tensor]] = {}
+    for own in found.values():
+        unique, inverse = _different(list(own.values()))
+        part_of.update((n, (len(parts), rows)) for n, rows in zip(own, inverse, strict=True))
+        parts.append(unique)
+    return parts, part_of
+
+
+def _slots(nodes: Tensor, kinds: list[Kind], kind: Tensor, is_discrete: bool) -> list[int]:
+    """Of like scopes ``[S, k]``."""
+    of_slots = kind[nodes[0]].tolist()
+    return [slot for slot, k in enumerate(of_slots) if kinds[k].is_discrete == is_discrete]
+
+
+def _entropies(
+    scopes: list[Tensor],
+    correlated: list[ScopeEntropies],
+    part_of: dict[int, tuple[int, Tensor]],
+    kinds: list[Kind],
+    kind: Tensor,
+    row: Tensor,
+) -> list[ScopeEntropies]:
+    """Of scopes and of correlated nodes, as often as these count."""
+    times = [torch.ones(part.num_scopes, device=kind.device) for part in correlated]
+    found = []
+    for number, nodes in enumerate(scopes):
+        mine = _slots(nodes, kinds, kind, is_discrete=True)
+        if number not in part_of:
+            mine, core = list(range(nodes.shape[1])), None
+        elif mine:
+            own, rows = part_of[number]
+            times[own].index_add_(0, rows, -torch.ones_like(rows, dtype=times[own].dtype))
+            core = correlated[own], rows
+        else:
+            continue  # it is a set of correlated nodes
+        wiring = _wiring(nodes[:, mine], kind, row)
+        sizes = [kinds[k].size for k in wiring.kinds]
+        found.append(ScopeEntropies(wiring, sizes, nodes[:, mine], core))
+    counted = (part.counted(t) for part, t in zip(correlated, times, strict=True) if bool(t.any()))
+    return [*counted, *found]
+
+
+def _is_forest(
+    scopes: list[Tensor],
+    parts: list[Tensor],
+    part_of: dict[int, tuple[int, Tensor]],
+    kinds: list[Kind],
+    kind: Tensor,
+) -> bool:
+    """Whether regions make a forest: a set of correlated nodes is one node more, which its nodes
+    hang from and the discrete nodes of its scopes."""
+    first, edges, number = [], [], len(kind)
+    for part in parts:
+        first.append(number + torch.arange(len(part), device=part.device).unsqueeze(1))
+        edges.append(torch.cat([part, first[-1]], 1))
+        number += len(part)
+    for n, nodes in enumerate(scopes):
+        if n not in part_of:
+            edges.append(nodes)
+            continue
+        discrete = nodes[:, _slots(nodes, kinds, kind, is_discrete=True)]
+        if discrete.shape[1]:
+            own, rows = part_of[n]
+            edges.append(torch.cat([discrete, first[own][rows]], 1))
+    return is_forest(edges, number)
 
 
 def _potential(

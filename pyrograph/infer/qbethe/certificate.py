@@ -104,7 +104,7 @@ def integrated(network: Network, mixture: Components, rules: tuple[Rules, Rules]
     for own, counting in zip(overlap, network.counting, strict=True):
         mixing = NodeMixing.apply(mixture.weights, own.ratio, own.weight)
         size += float((mixing * counting).abs().sum())
-    return size + sum(float(s.mixing(mixture, overlap, rules[1])) for s in network.scopes)
+    return size + sum(abs(float(s.mixing(mixture, overlap, rules[1]))) for s in network.scopes)
 
 
 def scattered_energies(network: Network, mixture: Components, like: Tensor) -> Scattered | None:

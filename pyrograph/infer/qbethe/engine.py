@@ -4,8 +4,9 @@
 
 is climbed over mixtures whose weights all nodes and factors share (:mod:`.components`), so that
 their beliefs agree and no messages are needed: it converges where message passing does not. On
-trees, and for a single component of independent nodes on any graph, F is a lower bound of the log
-evidence; on graphs with cycles it may exceed it. T = 1 but for the search of modes, T -> 0.
+trees, and for a single component that makes one distribution (of independent nodes, or correlated
+along a forest) on any graph, F is a lower bound of the log evidence; else it may exceed it. T = 1
+but for the search of modes, T -> 0.
 
 The optimiser exploits errors of a coarse quadrature. What it reached is evaluated again by rules it
 never saw; that value is the evidence, and a difference worth speaking of is spoken of.
@@ -86,10 +87,12 @@ class QBethe(Engine):
             whichever is more. With 12 the
             optimiser may gain some 0.2 nats from their errors at a node.
         covariance: ``"diagonal"``, nodes independent in a component, or ``"full"``, correlated
-            within the scope of a factor (and the numbers of a node with each other). On forests
-            these make one Gaussian of a component (:mod:`.joint`), from which the posterior
-            draws and conditions. On graphs with cycles the evidence and ``factor_marginal`` know
-            of them, and ``posterior.sample`` and ``posterior.guide`` draw nodes independently.
+            within the scope of a factor (and the numbers of a node with each other), discrete
+            ones independent in either case. Where sets of continuous nodes that factors read make
+            a forest these are one Gaussian of a component (:mod:`.joint`), from which the
+            posterior draws and conditions. Where they close cycles the evidence and
+            ``factor_marginal`` know of them, and ``posterior.sample`` and ``posterior.guide``
+            draw nodes independently.
         num_restarts: runs side by side from different starts, of which the best is kept.
         optimizer: ``"adam"`` or ``"lbfgs"``.
         lr: step of Adam in units of the starting widths, decaying along a cosine.
@@ -343,8 +346,8 @@ class QBethe(Engine):
     @property
     def _is_bound(self) -> bool:
         """Whether the exact free energy is a lower bound of the log evidence."""
-        independent = self.num_components == 1 and self.covariance == "diagonal"
-        return self.network.is_forest or independent
+        is_joint = self.num_components == 1 and self.network.joins  # independent nodes join too
+        return self.network.is_forest or is_joint
 
     def remedy(self) -> str:
         if self.optimizer == "adam" and math.isinf(self._rule.unrest):

@@ -16,6 +16,7 @@ Source: Guo, Xiong & Ruozzi (2019), eq (5), in a form that does not cancel.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -33,7 +34,7 @@ from pyrograph.infer.qbethe.ratios import (
     log_ratio_at_drawn_states,
     normal_log_ratio,
 )
-from pyrograph.infer.qbethe.rules import MAX_POINTS, Rules
+from pyrograph.infer.qbethe.rules import MAX_POINTS, Rule, Rules
 
 HALF_LOG_2PIE = 0.5 * (1 + LOG_2PI)
 #: Largest grid of a pair of single numbers, which is never held in memory as a whole.
@@ -109,36 +110,64 @@ class ScopeEntropies:
     """Entropies of the beliefs over like scopes, ``[B]`` their sum.
 
     Args:
-        sizes: of the kinds in the scope.
-        nodes: ``[S]`` of every slot.
+        wiring: of all nodes, or of the discrete ones beside a core.
+        sizes: of the kinds in the wiring.
+        nodes: ``[S, slots]``.
+        core: continuous nodes that are correlated, and ``[S]`` which of these a scope has.
     """
 
-    def __init__(self, wiring: Wiring, sizes: list[int], nodes: list[Tensor]):
-        self.wiring, self.sizes, self.nodes = wiring, sizes, nodes
-        self.has_ties = wiring.ties is not None
+    def __init__(
+        self,
+        wiring: Wiring,
+        sizes: list[int],
+        nodes: Tensor,
+        core: tuple[ScopeEntropies, Tensor] | None = None,
+    ):
+        self.wiring, self.sizes, self.nodes, self.core = wiring, sizes, nodes, core
+        #: How often scopes count, ``[S]``.
+        self.times = torch.ones(len(nodes), device=nodes.device)
+
+    def counted(self, times: Tensor) -> ScopeEntropies:
+        """Those that count, as often as they do, ``[S]``, of correlated nodes."""
+        name, at = self.wiring.ties
+        rows = times.nonzero().squeeze(1)
+        wiring = Wiring(self.wiring.kinds, [r[rows] for r in self.wiring.rows], (name, at[rows]))
+        found = ScopeEntropies(wiring, self.sizes, self.nodes[rows])
+        found.times = times[rows]
+        return found
 
     @property
     def num_scopes(self) -> int:
-        return len(self.wiring.rows[0])
+        return len(self.nodes)
 
     def __call__(
         self, mixture: Components, own: list[Tensor], overlap: list[Overlap] | None, rules: Rules
     ) -> Tensor:
+        closed = self._closed(mixture, own) * self.times.to(mixture.weights)
+        value = (mixture.weights * closed.sum(-1)).sum(1)
+        return value if overlap is None else value + self.mixing(mixture, overlap, rules)
+
+    def _closed(self, mixture: Components, own: list[Tensor]) -> Tensor:
+        """Of every component, ``[B, L, S]``."""
         closed = sum(
             taken(own[kind], rows)
             for kind, rows in zip(self.wiring.kinds, self.wiring.rows, strict=True)
         )
-        if self.has_ties:
+        if self.wiring.ties is not None:
             name, at = self.wiring.ties
             n = correlation_root(taken(mixture.parameters[name], at), self.sizes)
             closed = closed + n.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        value = (mixture.weights * closed.sum(-1)).sum(1)
-        return value if overlap is None else value + self.mixing(mixture, overlap, rules)
+        if self.core is not None:
+            core, at = self.core
+            closed = closed + taken(core._closed(mixture, own), at)
+        return closed
 
     def mixing(self, mixture: Components, overlap: list[Overlap], rules: Rules) -> Tensor:
         """What several components add to the entropies of single ones, ``[B]``."""
-        if self.has_ties:
+        if self.wiring.ties is not None:
             return self._mixing_of_correlated(mixture, rules)
+        if self.core is not None:
+            return self._mixing_beside_core(mixture, overlap, rules)
         if self._num_points(overlap) > (MAX_PAIR_POINTS if self._is_pair else MAX_POINTS):
             return self._mixing_by_samples(mixture, rules)
         return self._mixing_on_grid(mixture, overlap)
@@ -180,15 +209,41 @@ class ScopeEntropies:
         return total
 
     def _mixing_of_correlated(self, mixture: Components, rules: Rules) -> Tensor:
-        maps = [(k, r, None) for k, r in zip(self.wiring.kinds, self.wiring.rows, strict=True)]
-        mean, root = scope_moments(mixture, self.wiring, maps)
-        rule = rules(mean.shape[-1], mean[..., 0].numel() * mixture.num_components)
-        size = max(1, CHUNK // max(1, mean.numel() * mixture.num_components))
+        mean, root = self._correlated(mixture)
+        times = self.times.to(mean)
         total = mean.new_zeros(len(mean))
-        for z, weight in zip(rule.points.split(size), rule.weights.split(size), strict=True):
-            ratio = bounded(normal_log_ratio(mean, root, z))
-            total = total + NodeMixing.apply(mixture.weights, ratio, weight).sum(1)
+        for part in _correlated_overlaps(mean, root, self._rule(mean, rules)):
+            mixing = NodeMixing.apply(mixture.weights, part.ratio, part.weight)
+            total = total + (mixing * times).sum(1)
         return total
+
+    def _mixing_beside_core(
+        self, mixture: Components, overlap: list[Overlap], rules: Rules
+    ) -> Tensor:
+        """On the core's points and all states of the discrete nodes."""
+        core, at = self.core
+        mean, root = core._correlated(mixture)
+        rule = core._rule(mean, rules)
+        if len(rule.weights) * math.prod(self.sizes) > MAX_PAIR_POINTS:
+            return self._mixing_by_samples(mixture, rules)
+        slots = zip(self.wiring.kinds, self.wiring.rows, strict=True)
+        states = _product([overlap[kind].at(rows) for kind, rows in slots])
+        pairs = [Run(at, slice(0, self.num_scopes))]
+        total = mean.new_zeros(len(mean))
+        for part in _correlated_overlaps(mean, root, rule):
+            total = total + PairMixing.apply(
+                mixture.weights, part.ratio, states.ratio, part.weight, states.weight, pairs
+            )
+        return total
+
+    def _correlated(self, mixture: Components) -> tuple[Tensor, Tensor]:
+        """Means ``[B, L, S, R]`` and roots of correlated nodes."""
+        maps = [(k, r, None) for k, r in zip(self.wiring.kinds, self.wiring.rows, strict=True)]
+        return scope_moments(mixture, self.wiring, maps)
+
+    @staticmethod
+    def _rule(mean: Tensor, rules: Rules) -> Rule:
+        return rules(mean.shape[-1], mean[..., 0].numel() * mean.shape[1])
 
     def _mixing_by_samples(self, mixture: Components, rules: Rules) -> Tensor:
         """Of scopes too large for a grid, by as many points whatever their size.
@@ -196,24 +251,20 @@ class ScopeEntropies:
         Discrete nodes take the state in whose share of the component's distribution a point falls;
         a weight of 1 that depends on the probabilities keeps the derivative right.
         """
-        is_discrete = [mixture.kinds[kind].is_discrete for kind in self.wiring.kinds]
-        widths = [1 if d else size for d, size in zip(is_discrete, self.sizes, strict=True)]
+        parts = self._drawn(mixture)
+        widths = [1 if root is None else mean.shape[-1] for mean, root in parts]
         numbers = mixture.weights.numel() * mixture.num_components * self.num_scopes
         rule = rules(sum(widths), numbers)
         total = mixture.weights.new_zeros(len(mixture.weights))
         size = max(1, CHUNK // max(1, numbers))
         for points, weights in zip(rule.points.split(size), rule.weights.split(size), strict=True):
             log_ratio, log_weight = 0.0, 0.0
-            slots = zip(self.wiring.kinds, self.wiring.rows, points.split(widths, 1), strict=True)
-            for kind, rows, z in slots:
-                if mixture.kinds[kind].is_discrete:
-                    ratio, weight = log_ratio_at_drawn_states(
-                        mixture.log_probs[kind][:, :, rows], z[:, 0]
-                    )
+            for (part, root), z in zip(parts, points.split(widths, 1), strict=True):
+                if root is None:
+                    ratio, weight = log_ratio_at_drawn_states(part, z[:, 0])
                     log_weight = log_weight + weight
                 else:
-                    mean, root = mixture.means[kind][:, :, rows], mixture.root(kind)[:, :, rows]
-                    ratio = normal_log_ratio(mean, root, z)
+                    ratio = normal_log_ratio(part, root, z)
                 log_ratio = log_ratio + ratio
             own = mixture.log_weights[:, :, None, None]
             theirs = mixture.log_weights[:, others(own.shape[1], own.device)[0]]
@@ -223,6 +274,32 @@ class ScopeEntropies:
             average = torch.einsum("n,blns->bl", weights, inner)
             total = total - (mixture.weights * average).sum(1)
         return total
+
+    def _drawn(self, mixture: Components) -> list[tuple[Tensor, Tensor | None]]:
+        """What is drawn by itself: means and roots of continuous nodes, of a core together, and
+        log probabilities and None of discrete ones."""
+        found: list[tuple[Tensor, Tensor | None]] = []
+        for kind, rows in zip(self.wiring.kinds, self.wiring.rows, strict=True):
+            if mixture.kinds[kind].is_discrete:
+                found.append((mixture.log_probs[kind][:, :, rows], None))
+            else:
+                found.append((mixture.means[kind][:, :, rows], mixture.root(kind)[:, :, rows]))
+        if self.core is not None:
+            core, at = self.core
+            mean, root = core._correlated(mixture)
+            found.append((mean[:, :, at], root[:, :, at]))
+        return found
+
+
+def _correlated_overlaps(mean: Tensor, root: Tensor, rule: Rule) -> Iterator[Overlap]:
+    """Of correlated nodes together, some points at a time.
+
+    Shapes:
+        mean: ``[B, L, S, R]``; root: ``[B, L, S, R, R]``.
+    """
+    size = max(1, CHUNK // max(1, mean.numel() * mean.shape[1]))
+    for z, weight in zip(rule.points.split(size), rule.weights.split(size), strict=True):
+        yield Overlap(bounded(normal_log_ratio(mean, root, z)), weight)
 
 
 def _product(slots: list[Overlap]) -> Overlap:

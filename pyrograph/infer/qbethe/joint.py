@@ -1,8 +1,9 @@
 """One Gaussian of all continuous nodes from those of the scopes, within every component.
 
 With full covariance a scope a correlates its whitened nodes, u_i = root_i^-1 (x_i - m_i), by a
-matrix C_a with identity blocks. On a forest there is one Gaussian with all these marginals that
-adds nothing of its own, the one whose nodes are independent given what separates them:
+matrix C_a with identity blocks, whatever its discrete nodes are. On a forest there is one Gaussian
+with all these marginals that adds nothing of its own, the one whose nodes are independent given
+what separates them:
 
     p(u) = prod_a N(u_a; 0, C_a) prod_i N(u_i; 0, I)^(1 - d_i)
     precision  J = I + sum_a (C_a^-1 - I)
@@ -70,15 +71,13 @@ def joint_root(network: Network, components: Components) -> Tensor | None:
     # in double precision: correlations of .9999 are ordinary along a chain
     unit = torch.eye(total, dtype=torch.float64, device=device)
     precision = unit.repeat(components.num_components, 1, 1).flatten(1)
-    for scope in network.scopes:
-        if not scope.has_ties:
-            continue
+    for scope in network.correlated:
         name, at = scope.wiring.ties
         tie = components.parameters[name][0][:, at].double()
         inverse = torch.cholesky_inverse(correlation_root(tie, scope.sizes))  # [L, S, R, R]
         column = [
             first[nodes].unsqueeze(1) + torch.arange(size, device=device)
-            for nodes, size in zip(scope.nodes, scope.sizes, strict=True)
+            for nodes, size in zip(scope.nodes.unbind(1), scope.sizes, strict=True)
         ]
         index = torch.cat(column, 1)  # [S, R]
         place = index.unsqueeze(2) * total + index.unsqueeze(1)
