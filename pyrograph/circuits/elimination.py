@@ -98,13 +98,16 @@ def neighborhoods(scopes: Iterable[Sequence[int]], num_variables: int) -> list[s
     return found
 
 
-def min_fill(neighbors: Sequence[set[int]], cards: Sequence[int]) -> list[int]:
+def min_fill(
+    neighbors: Sequence[set[int]], cards: Sequence[int], max_entries: float = math.inf
+) -> list[int]:
     """The order that eliminates next what adds the fewest edges.
 
-    Ties go to the smallest table, then to the lowest number.
+    Ties go to the smallest table, then to the lowest number. The order ends, short of some
+    variables, before a table over a variable and its context has more entries than allowed.
     """
     graph = [set(around) for around in neighbors]
-    log_card = [math.log(c) for c in cards]
+    log_card, log_most = [math.log(c) for c in cards], math.log(max_entries) + 1e-6
 
     def price(v: int) -> tuple[int, float, int]:
         around = graph[v]
@@ -121,6 +124,8 @@ def min_fill(neighbors: Sequence[set[int]], cards: Sequence[int]) -> list[int]:
         v = entry[2]
         if done[v] or entry != current[v]:
             continue
+        if entry[1] > log_most:
+            break
         order.append(v)
         done[v] = True
         around = graph[v]

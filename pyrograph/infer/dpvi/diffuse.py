@@ -2,9 +2,10 @@
 
 K particles exceed the best single state by at most log K. Where a product of marginals, mean field,
 has the better bound, or where the worse half of the particles still adds much, no affordable
-number of particles will do, and the engine says which others will. On forests of pairs one pass
-of messages tells the mass of all states: particles that crowd one of many places add little to each
-other, and with hard constraints mean field has no bound.
+number of particles will do, and the engine says which others will. The mass of all states tells
+more, on forests of pairs by one pass of messages, elsewhere by elimination where that is cheap:
+particles that crowd one of many places add little to each other, and with hard constraints mean
+field has no bound.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from pyrograph.infer.message_passing.tree import applies, exact_messages
 LARGE_GAIN = 0.1
 #: What particles may miss of a mass that is known, in nats: half of it.
 MISSED = math.log(2.0)
+#: A share of the mass from which on more particles may do.
+WITHIN_REACH = 0.01
 #: Steps of mean field, and how much of the new marginals each takes.
 STEPS, DAMPING = 100, 0.5
 
@@ -40,13 +43,16 @@ def warning_of_diffuse(
         graph: of the program; network: of the nodes that are not summed out.
         score: ``[K]``, falling.
     """
-    mass = log_mass_of_forest(graph)
+    mass, engine = log_mass_of_forest(graph), "pg.BP"
+    if mass is None:
+        mass, engine = network.log_mass, "pg.circuits.compile_graph"
     if mass is not None and mass > float(bound) + MISSED:
         share = math.exp(float(bound) - mass)
+        more = ", or raise num_particles" if share >= WITHIN_REACH else ""
         return [
             f"The particles have {share:.2g} of the mass of all states, whose log is {mass:.6g}: "
-            "the posterior is too diffuse for so few, or they are elsewhere. Take pg.BP, which is "
-            "exact on this program."
+            "the posterior is too diffuse for so few, or they are elsewhere. Take "
+            f"{engine}, which is exact on this program{more}."
         ]
     field = mean_field_bound(network)
     advice = (

@@ -22,6 +22,7 @@ from pyrograph.errors import ZeroMass
 from pyrograph.graph import FactorGraph
 from pyrograph.graph.checked import table_of
 from pyrograph.graph.grouping import row_numbers
+from pyrograph.infer.dpvi.mass import MOST_ENTRIES, log_mass_of
 
 #: Largest table of a group of factors.
 MAX_ENTRIES = 2**28
@@ -118,6 +119,19 @@ class Network:
         if float(self.cards.double().log2().sum()) > MOST_BITS:
             return math.inf
         return math.prod(self.cards.tolist())
+
+    @cached_property
+    def log_mass(self) -> float | None:
+        """Of all joint states; None where the sum would take much work."""
+        if sum(group.values.numel() for group in self.tables) > MOST_ENTRIES:
+            return None
+        scopes, tables = [], []
+        for group in self.tables:
+            is_zero = group.values <= self.excluded / 2
+            scopes += group.scope.tolist()
+            tables += list(group.values.masked_fill(is_zero, -torch.inf).cpu().numpy())
+        mass = log_mass_of(self.cards.tolist(), scopes, tables)
+        return None if mass is None else mass + float(self.constant)
 
     @classmethod
     def of_graph(cls, graph: FactorGraph) -> Network:

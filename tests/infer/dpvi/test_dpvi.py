@@ -284,10 +284,17 @@ def test_proposals_are_taken_where_they_are_better():
 
 # ---------------------------------------------------------------------- what it says
 def test_a_diffuse_posterior_is_told_with_the_engines_to_use():
-    q = fit(ising(4, 0.05), num_particles=4)
+    q = fit(ising(20, 0.05), num_particles=4)  # a sum over all states would take long
     assert "pg.BP" in q.status and "mean-field" in q.status
     peaked = fit(ising(4, 1.0), num_particles=4)
     assert peaked.status == "converged"
+
+
+def test_a_diffuse_posterior_is_told_its_share_where_the_sum_is_cheap():
+    log_z = logsumexp(ising_scores(4, 0.05))
+    q = fit(ising(4, 0.05), num_particles=4)
+    share = math.exp(float(q.log_evidence) - log_z)
+    assert f"{share:.2g} of the mass of all states, whose log is {log_z:.6g}" in q.status
 
 
 def test_the_mean_field_bound_of_the_warning_is_a_bound():

@@ -1,0 +1,146 @@
+"""Which share of all mass the particles have, where a sum over all states is cheap.
+
+The truth is enumeration, or the forward recursion over all joint states of a step.
+"""
+
+import math
+from itertools import product
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from scipy.special import logsumexp
+
+import pyrograph as pg
+from pyrograph.infer.dpvi.mass import log_mass_of
+from pyrograph.infer.dpvi.network import Network
+
+IMPOSSIBLE = torch.tensor(-math.inf)
+CHECKS = np.array([[(j >> k) & 1 for j in range(1, 16)] for k in range(4)])
+
+
+def fit(model, engine=pg.DPVI, **options):
+    return pg.fit(model, infer=engine, progress=False, **options)
+
+
+def said(bound, log_mass):
+    """What a status says of the share."""
+    share = math.exp(bound - log_mass)
+    return f"{share:.2g} of the mass of all states, whose log is {log_mass:.6g}"
+
+
+def hamming(received, error):
+    """The code (15, 11) over a binary symmetric channel, and the log mass by enumeration."""
+    bit = np.array(received)
+
+    def model():
+        with pyro.plate("bits", 15):
+            x = pyro.sample("x", dist.Bernoulli(0.5))
+            one = error + (1 - 2 * error) * x
+            pyro.sample("r", dist.Bernoulli(one), obs=torch.tensor(bit, dtype=x.dtype))
+        parity = (torch.tensor(CHECKS, dtype=x.dtype) @ x) % 2
+        with pyro.plate("checks", 4):
+            pyro.factor("check", torch.where(parity == 0, torch.tensor(0.0), IMPOSSIBLE))
+
+    words = np.array(list(product((0, 1), repeat=15)))
+    words = words[~(words @ CHECKS.T % 2).any(1)]
+    agrees = np.where(words == bit, math.log(1 - error), math.log(error)).sum(1)
+    return model, logsumexp(agrees) - 15 * math.log(2)
+
+
+def chains(observed, weights, stay=0.9):
+    """Binary chains whose weighted sum is seen, and the log mass by a forward pass over all their
+    joint states."""
+    steps, count = len(observed), len(weights)
+    weight = torch.tensor(weights)
+
+    def model():
+        xs = []
+        with pyro.plate("chains", count):
+            for t in pyro.markov(range(steps)):
+                p = 1 - stay + (2 * stay - 1) * xs[-1] if t else torch.full((count,), 0.5)
+                xs.append(pyro.sample(f"x{t}", dist.Bernoulli(p)))
+        for t, y in enumerate(observed):
+            pyro.sample(f"y{t}", dist.Normal((weight * xs[t]).sum(-1), 0.5), obs=torch.tensor(y))
+
+    states = np.array(list(product((0, 1), repeat=count)))
+    same = states[:, None] == states[None]
+    step = np.where(same, stay, 1 - stay).prod(-1)
+    ahead = np.full(len(states), 0.5**count)
+    log_mass = 0.0
+    for t, y in enumerate(observed):
+        ahead = ahead @ step if t else ahead
+        ahead = ahead * np.exp(-2 * (y - states @ weights) ** 2) * math.sqrt(2 / math.pi)
+        log_mass += math.log(ahead.sum())
+        ahead /= ahead.sum()
+    return model, log_mass
+
+
+def test_particles_that_miss_most_words_of_a_code_are_told_their_share():
+    model, log_mass = hamming([1, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0], error=0.3)
+    q = fit(model, num_particles=4)
+    assert float(q.log_evidence) < log_mass - math.log(2)
+    assert said(float(q.log_evidence), log_mass) in q.status
+    assert "pg.circuits.compile_graph" in q.status
+
+
+@pytest.mark.parametrize("engine", [pg.DPVI, pg.SequentialDPVI])
+def test_particles_of_factorial_chains_are_told_their_share(engine):
+    rng = np.random.RandomState(0)
+    observed = (rng.randint(0, 2, (25, 4)) @ [1.0, 1.7, -1.2, 0.6]).round(2).tolist()
+    model, log_mass = chains(observed, [1.0, 1.7, -1.2, 0.6])
+    q = fit(model, engine, num_particles=100)
+    assert float(q.log_evidence) < log_mass - 2
+    assert said(float(q.log_evidence), log_mass) in q.status
+    assert "pg.circuits.compile_graph" in q.status
+
+
+@pytest.mark.parametrize("sum_out", [None, "auto"])
+def test_the_mass_is_that_of_enumeration(sum_out):
+    rng = np.random.RandomState(1)
+    tables = torch.tensor(rng.randn(4, 3, 2, 3))
+    tables[rng.rand(*tables.shape) < 0.2] = -math.inf
+    edges = [(0, 4, 1), (1, 5, 2), (2, 4, 3), (3, 5, 0)]
+
+    def model():
+        with pyro.plate("three", 4):
+            x = pyro.sample("x", dist.Categorical(torch.ones(3)))
+        with pyro.plate("two", 2):
+            y = pyro.sample("y", dist.Categorical(torch.ones(2)))
+        pyro.sample("z", dist.Categorical(torch.ones(1)))  # a single state
+        for k, (a, b, c) in enumerate(edges):
+            pyro.factor(f"f{k}", tables[k][x[a], y[b - 4], x[c]])
+
+    scores = [
+        sum(float(tables[k][s[a], s[b], s[c]]) for k, (a, b, c) in enumerate(edges))
+        for s in product(range(3), range(3), range(3), range(3), range(2), range(2))
+    ]
+    log_mass = logsumexp(scores) - 4 * math.log(3) - 2 * math.log(2)
+    assert Network.of_graph(pg.trace_graph(model)).log_mass == pytest.approx(log_mass, abs=1e-6)
+    q = fit(model, num_particles=2, sum_out=sum_out)
+    if float(q.log_evidence) < log_mass - math.log(2):
+        assert said(float(q.log_evidence), log_mass) in q.status
+    else:
+        assert "of the mass" not in q.status
+
+
+def test_mass_that_is_zero_or_of_one_state():
+    table = np.array([[0.0, -np.inf], [-np.inf, -np.inf]])
+    assert log_mass_of([2, 2], [(0, 1)], [table]) == 0
+    assert log_mass_of([2, 2], [(0, 1)], [np.full((2, 2), -np.inf)]) == -np.inf
+    assert log_mass_of([1, 2], [(0,), (1,)], [np.array([3.0]), np.zeros(2)]) == pytest.approx(
+        3 + math.log(2)
+    )
+    assert log_mass_of([3, 2], [], []) == pytest.approx(math.log(6))
+
+
+def test_no_sum_is_begun_that_takes_long():
+    zeros = np.zeros((2, 2))
+    wide = [(i, j) for i in range(60) for j in range(i)]
+    assert log_mass_of([2] * 60, wide, [zeros] * len(wide)) is None
+    side = 30
+    grid = [(v, v + 1) for v in range(side**2) if (v + 1) % side]
+    grid += [(v, v + side) for v in range(side**2 - side)]
+    assert log_mass_of([2] * side**2, grid, [zeros] * len(grid)) is None
