@@ -27,6 +27,7 @@ from pyrograph.checks import count
 from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.graph import FactorGraph
 from pyrograph.infer.base import Engine
+from pyrograph.infer.dpvi.beam import beamed
 from pyrograph.infer.dpvi.labelled import Labellings
 from pyrograph.infer.dpvi.labelled_program import (
     LabelledProgram,
@@ -76,7 +77,8 @@ class DPVI(Engine):
             need not reach every state.
             Labellings take ``"single"`` label by label and ``"split"`` splits and merges of
             clusters; by default both.
-        init: ``"icm"`` local maxima from scattered and opposite states; for labels of one site
+        init: ``"icm"`` local maxima from scattered and opposite states and, where factors have
+            zeros, the ends of a beam through all nodes; for labels of one site
             passes of filtering in several orders, and of several sites Gibbs chains that cool;
             ``"random"`` states without climbing, and one pass; a posterior whose draws start it;
             or ``{site: [M, *site shape]}``.
@@ -182,7 +184,8 @@ class DPVI(Engine):
         x = scattered(self.network.cards, max(FEWEST, self._most), self.generator)
         if self.init == "random":
             return x
-        return climbed(x, self.sweeps.blocks())
+        ends = beamed(self.network, self._most)
+        return torch.cat([climbed(x, self.sweeps.blocks()), ends], 1)
 
     def _codes(self, values: Mapping[str, Any]) -> Tensor:
         """Numbers of states ``[V, M]``; nodes that are summed out have one."""
