@@ -27,8 +27,8 @@ class Summable:
     def __mul__(self, weight: float) -> Sum:
         if math.isnan(real_number(weight)):
             raise OptionError(
-                f"{self!r} times {weight!r}: kernels are added with weights, numbers that must be "
-                "above 0, as in 0.7 * RBF() + 0.3 * Linear()"
+                f"{self!r} times {weight!r}: kernels are weighted by numbers, which must be "
+                "above 0, and added, as in 0.7 * RBF() + 0.3 * Linear()"
             )
         return Sum((weight, self))
 

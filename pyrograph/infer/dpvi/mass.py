@@ -16,7 +16,7 @@ import numpy as np
 
 from pyrograph.circuits.elimination import EliminationTree, min_fill, neighborhoods
 
-#: Nodes, and entries of all tables of an elimination, at most: tenths of a second.
+#: Nodes, and entries of all tables of an elimination, at most: a second, mostly far less.
 MOST_NODES, MOST_ENTRIES = 2**11, 2**18
 
 

@@ -188,7 +188,10 @@ def multiplied_gaussians(
     eligible = [
         (part.alpha == 1) & (len(part.local.continuous) > 1 and is_gaussian(part)) for part in parts
     ]
-    narrow = [own & (max(part.local.nodes_widths) <= WIDE) for part, own in zip(parts, eligible)]
+    narrow = [
+        own & (max(part.local.nodes_widths) <= WIDE)
+        for part, own in zip(parts, eligible, strict=True)
+    ]
     owners = _owners(parts, eligible, narrow)
     if owners is None:
         return parts, []
@@ -256,8 +259,11 @@ def _owners(
     scopes, numbers = [], []
     for members in by_arity.values():
         chosen = [eligible[k].nonzero().squeeze(1) for k in members]
-        scope = [parts[k].group.scope[parts[k].index[own]] for k, own in zip(members, chosen)]
-        number = torch.cat([own + starts[k] for k, own in zip(members, chosen)])
+        scope = [
+            parts[k].group.scope[parts[k].index[own]]
+            for k, own in zip(members, chosen, strict=True)
+        ]
+        number = torch.cat([own + starts[k] for k, own in zip(members, chosen, strict=True)])
         same = row_numbers(torch.cat(scope))
         every = torch.arange(len(same), device=same.device)
         place = torch.full_like(same, len(same)).scatter_reduce(0, same, every, "amin")[same]

@@ -106,9 +106,8 @@ def heaviest_tree(edges: Tensor, weight: Tensor, num_nodes: int) -> Tensor:
     best = np.lexsort((-w, key))
     chosen = best[np.unique(key[best], return_index=True)[1]]  # one edge per pair of nodes
     cost = w.max(initial=0) + 1 - w[chosen]  # positive: zeros would count as no edge
-    ends = np.stack([u, v])[:, chosen].astype(
-        np.int32
-    )  # scipy's searches before 1.13 take no longer
+    # scipy before 1.13 searches no graph with longer numbers
+    ends = np.stack([u, v])[:, chosen].astype(np.int32)
     matrix = coo_array((cost, ends), shape=(num_nodes, num_nodes)).tocsr()
     tree = minimum_spanning_tree(matrix).tocoo()
     kept = np.isin(key[chosen], tree.row.astype(np.int64) * num_nodes + tree.col)
