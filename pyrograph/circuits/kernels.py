@@ -18,6 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,9 @@ class Kernel(ABC):
     def __mul__(self, other: Kernel | float) -> Kernel:
         if isinstance(other, Kernel):
             return ProductOfKernels(self, other)
+        # text and lists, too, may be meant for a weight: Python would speak of repeating them
+        if not isinstance(other, Number | Tensor | np.ndarray | np.generic | Sequence):
+            return NotImplemented
         weight = real_number(other)
         if not 0 <= weight < math.inf:
             raise OptionError(

@@ -141,3 +141,24 @@ def test_what_is_no_list_of_nodes_is_refused(nodes):
         Circuit.from_nodes(nodes)
     with pytest.raises(InvalidCircuit, match="no list of nodes"):
         KernelCircuit(nodes).gram(torch.zeros(1, 2), torch.zeros(1, 2), [2, 2])
+
+
+class Scale:
+    """Another library's, that knows kernels."""
+
+    def __mul__(self, other):
+        return "mine"
+
+    __rmul__ = __mul__
+
+
+@pytest.mark.parametrize("kernel", [Hamming(), RBF(1.0), Hamming() + RBF(1.0)])
+def test_what_is_neither_kernel_nor_number_decides_itself_what_it_is_times_a_kernel(kernel):
+    assert kernel * Scale() == Scale() * kernel == "mine"
+    for other in (None, {}, object()):
+        for product in (lambda o=other: kernel * o, lambda o=other: o * kernel):
+            with pytest.raises(TypeError):
+                product()
+    for weight in (-1.0, math.inf, True, 1j, torch.ones(2), "2", [1.0]):
+        with pytest.raises(OptionError, match="times a kernel"):
+            kernel * weight
