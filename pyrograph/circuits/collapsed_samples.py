@@ -30,7 +30,7 @@ class CollapsedSamples(TorchDistribution):
     Args:
         circuit: p, normalised or not.
         points: ``[n, D]`` codes, -1 where summed out.
-        log_weights: ``[n]``, normalised here.
+        log_weights: ``[n]``, of weights that add up to 1.
         log_masses: ``[n]`` log p(x_s), known or computed here.
         dtype: of log densities, which are computed in double precision; default double.
     """
@@ -48,7 +48,7 @@ class CollapsedSamples(TorchDistribution):
         validate_args: bool | None = None,
     ):
         self.circuit, self.points, self.dtype = circuit, points, dtype
-        self.log_weights = log_weights.log_softmax(0)
+        self.log_weights = log_weights
         self.log_masses = circuit.log_prob(points) if log_masses is None else log_masses
         super().__init__((), points.shape[1:], validate_args=validate_args)
 
