@@ -172,9 +172,7 @@ def pairs(p: Side, q: Side, kernel: KernelUnits) -> tuple[Tensor, Tensor | None]
     last_use = {part: r for r, parts in enumerate(regions.parts) for part in parts}
     for r, parts in enumerate(regions.parts):
         if not parts:
-            leaves = at_p.leaf(r), at_q.leaf(r)
-            plain = _leaf(*leaves, kernel, r, False)
-            special = _leaf(*leaves, kernel, r, True) if stein else None
+            plain, special = _leaf(at_p.leaf(r), at_q.leaf(r), kernel, r, stein)
         else:
             plain, special = _products(p, q, kernel, r, found)
         scale = at_p.scale[r].unsqueeze(1) * at_q.scale[r]
@@ -212,8 +210,10 @@ def _refuse_size(p: Side, q: Side, kernel: KernelUnits, num_arrays: int) -> None
         )
 
 
-def _leaf(p: Leaf, q: Leaf, kernel: KernelUnits, r: int, special: bool) -> Tensor:
-    """``[n, m, l, P, Q]``; ``special`` of discrete variables alone."""
+def _leaf(
+    p: Leaf, q: Leaf, kernel: KernelUnits, r: int, stein: bool
+) -> tuple[Tensor, Tensor | None]:
+    """``[n, m, l, P, Q]``, and of the Stein measures of discrete variables."""
     if p.table is None:
         variance = p.variance[:, None, :, None] + q.variance[None, :, None, :]
         loc, other = p.loc[:, None, :, None], q.loc[None, :, None, :]
@@ -222,12 +222,15 @@ def _leaf(p: Leaf, q: Leaf, kernel: KernelUnits, r: int, special: bool) -> Tenso
             mass * k.gaussian(*torch.broadcast_tensors(loc, other, variance))
             for k in kernel.inputs[r]
         ]
-        return torch.stack(rows, 2)
-    left, right = (p.special, q.special) if special else (p.table, q.table)
-    card = left.shape[2]
-    matrices = torch.stack([k.matrix(card) for k in kernel.inputs[r]]).to(left)
-    smoothed = torch.einsum("lcd,mQd->lcmQ", matrices, right)
-    return torch.einsum("nPc,lcmQ->nmlPQ", left, smoothed)
+        return torch.stack(rows, 2), None
+    card = q.table.shape[2]
+    matrices = torch.stack([k.matrix(card) for k in kernel.inputs[r]]).to(q.table)
+
+    def between(left: Tensor, right: Tensor) -> Tensor:
+        smoothed = torch.einsum("lcd,mQd->lcmQ", matrices, right)
+        return torch.einsum("nPc,lcmQ->nmlPQ", left, smoothed)
+
+    return between(p.table, q.table), between(p.special, q.special) if stein else None
 
 
 def _products(

@@ -22,20 +22,24 @@ cutset conditioning, kept symbolic.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from pyrograph.circuits.circuit import Circuit
 from pyrograph.circuits.compile import MAX_EDGES, compile_tables
 from pyrograph.circuits.elimination import EliminationTree, min_fill, neighborhoods
-from pyrograph.circuits.expected import common_regions, num_pairs, pairs
+from pyrograph.circuits.evidence import Evidence, expected_kernels, num_passes, num_products
+from pyrograph.circuits.expected import common_regions, num_pairs
 from pyrograph.circuits.kernel_units import KernelUnits
 from pyrograph.circuits.kernels import Hamming, Kernel
 from pyrograph.circuits.leaves import MISSING
 from pyrograph.circuits.sides import CircuitSide
+from pyrograph.circuits.stein import bar_of, pairs_at_once, refuse_work
 from pyrograph.circuits.tables import LogTables, read_tables
 from pyrograph.circuits.univariate import Ones, Univariate, check_matrices
 from pyrograph.errors import ZeroMass
@@ -153,37 +157,71 @@ class HeldCircuit:
         """One draw of what is missing in every row."""
         return self.circuit.fill_in(points[:, self.columns])[:, self._first]
 
-    def stein_gram(self, points: Tensor, kernel: Kernel | None = None) -> Tensor:
+    def stein_gram(
+        self, points: Tensor, kernel: Kernel | None = None, *, progress: bool = False
+    ) -> Tensor:
         """The Stein kernel of all pairs of samples ``[n, V]``, see above: ``[n, n]``.
+
+        Args:
+            progress: show a bar where it takes longer than a second.
 
         Raises:
             ZeroMass: a sample is impossible.
+            UnsupportedFactor: it would take hours.
         """
         kernel = Hamming() if kernel is None else kernel
         held = (points != MISSING).any(0).nonzero().squeeze(1).tolist()
+        regions = common_regions(self.circuit, self.circuit)
+        side = CircuitSide(self.circuit, regions, self._given(points[:1]))
+        terms = [
+            (weight, factors, self._units(held, factors))
+            for weight, factors in kernel.terms(len(self.cards))
+        ]
+        length = math.isqrt(min(pairs_at_once(side, units) for _, _, units in terms))
+        here = self._evidence(side, points, length)
+        # a square one, and for every held node one that is square and one that is not
+        square, every = num_passes(here, here), len(here) ** 2
+        passes = len(terms) * (square + len(held) * (square + every))
+        per_pass = num_products(here, here, terms[0][2]) / square
+        refuse_work(per_pass * passes, len(points), len(points))
         total = torch.zeros(len(points), len(points), dtype=torch.float64, device=points.device)
-        for weight, factors in kernel.terms(len(self.cards)):
-            total += weight * self._of_product(points, held, factors)
+        with bar_of(passes, progress) as bar:
+            for weight, factors, units in terms:
+                total += weight * self._of_product(here, points, held, factors, units, bar)
         return (total + total.t()) / 2
 
-    def _of_product(self, points: Tensor, held: list[int], factors: Sequence[Univariate]) -> Tensor:
+    def _units(self, held: list[int], factors: Sequence[Univariate]) -> KernelUnits:
+        """A product of kernels on the nodes that are summed out."""
         is_held = set(held)
         own = [Ones() if v in is_held else factors[v] for v in self.columns.tolist()]
         regions = common_regions(self.circuit, self.circuit)
-        units = KernelUnits(_Padded(own), regions, self.circuit)
-        side = CircuitSide(self.circuit, regions, self._given(points))
-        here = _Evidence(side)
-        plain = here.expected(here, units)
+        return KernelUnits(_Padded(own), regions, self.circuit)
+
+    def _evidence(self, side: CircuitSide, points: Tensor, length: int) -> Evidence:
+        return Evidence(side, self._given(points), length)
+
+    def _of_product(
+        self,
+        here: Evidence,
+        points: Tensor,
+        held: list[int],
+        factors: Sequence[Univariate],
+        units: KernelUnits,
+        bar: tqdm,
+    ) -> Tensor:
+        log_mass = _possible(here)
+        plain = expected_kernels(here, here, units, bar)
         others, matrices = self._of_the_others(points, held, factors)
         total = torch.zeros_like(plain)
         for k, i in enumerate(held):
             card = self.cards[i]
             moved = points.clone()
             moved[:, i] = (points[:, i] + 1) % card
-            there = _Evidence(side.at(self._given(moved)))
-            rho = (there.log_mass - here.log_mass).exp()
-            crossed = rho * here.expected(there, units)  # [x, y]: rho_i(y) E(x, not_i y)
-            both = rho.unsqueeze(1) * rho * there.expected(there, units)
+            there = self._evidence(here.whole, moved, here.length)
+            rho = (_possible(there) - log_mass).exp()
+            # [x, y]: rho_i(y) E(x, not_i y)
+            crossed = rho * expected_kernels(here, there, units, bar)
+            both = rho.unsqueeze(1) * rho * expected_kernels(there, there, units, bar)
             at, before = points[:, i], (points[:, i] - 1) % card
             table = matrices[k]
             mixed = table[before][:, at]  # k_i(inv x, y)
@@ -212,19 +250,16 @@ class HeldCircuit:
         return [b * a for b, a in zip(before, reversed(after), strict=True)], matrices
 
 
-class _Evidence:
-    """Samples as evidence, and expected kernels between them."""
+def _possible(evidence: Evidence) -> Tensor:
+    """``[N]``, log masses.
 
-    def __init__(self, side: CircuitSide):
-        self.side = side
-        self.log_mass = side.log_mass
-        if not bool(self.log_mass.isfinite().all()):
-            row = int((~self.log_mass.isfinite()).nonzero()[0])
-            raise ZeroMass(
-                f"sample {row}, or one of its neighbours, has probability zero under the program"
-            )
-
-    def expected(self, other: _Evidence, units: KernelUnits) -> Tensor:
-        """``[n, m]``, of the conditionals."""
-        value, _ = pairs(self.side, other.side, units)
-        return value[self.side.patterns.point][:, other.side.patterns.point]
+    Raises:
+        ZeroMass: one is impossible.
+    """
+    log_mass = evidence.log_mass
+    if not bool(log_mass.isfinite().all()):
+        row = int((~log_mass.isfinite()).nonzero()[0])
+        raise ZeroMass(
+            f"sample {row}, or one of its neighbours, has probability zero under the program"
+        )
+    return log_mass

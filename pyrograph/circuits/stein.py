@@ -32,21 +32,26 @@ Stein discrepancy"; Li, Zeng, Vergari & Van den Broeck (2021), propositions 5.4 
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from pyrograph.circuits.circuit import Circuit
+from pyrograph.circuits.evidence import Evidence, expected_kernels, num_passes, num_products
 from pyrograph.circuits.expected import check_dtypes, common_regions, pairs
 from pyrograph.circuits.kernel_units import KernelUnits
 from pyrograph.circuits.kernels import Hamming, Kernel, check_kernel
 from pyrograph.circuits.options import check_circuits
 from pyrograph.circuits.positivity import refuse_zeros
 from pyrograph.circuits.ratio import RatioSide
-from pyrograph.circuits.sides import CircuitSide, largest_size, sizes
+from pyrograph.circuits.sides import CircuitSide, largest_size
 from pyrograph.errors import InvalidCircuit, NonFiniteDensity, UnsupportedFactor, ZeroMass
 
-#: Numbers of the widest region that are held at once.
-CHUNK = 2**22
+#: Numbers of the widest region that are held at once: arrays of a few MB, for which no memory has
+#: to be asked anew.
+CHUNK = 2**20
 #: Products of units, over all pairs of samples.
 MOST_WORK = 1e11
 MILDER = "Take the circuits in double precision, or soften the target"
@@ -95,7 +100,12 @@ def kdsd(q: Circuit, p: Circuit, kernel: Kernel | None = None) -> Tensor:
 
 
 def stein_gram(
-    p: Circuit, points: Tensor, kernel: Kernel | None = None, others: Tensor | None = None
+    p: Circuit,
+    points: Tensor,
+    kernel: Kernel | None = None,
+    others: Tensor | None = None,
+    *,
+    progress: bool = False,
 ) -> Tensor:
     """The Stein kernel of all pairs of samples, missing variables summed out under p given the
     rest.
@@ -105,6 +115,7 @@ def stein_gram(
         points: ``[N, D]`` codes, NaN or -1 where a variable is summed out.
         kernel: default :class:`Hamming`.
         others: ``[M, D]``, default ``points``.
+        progress: show a bar where it takes longer than a second.
 
     Returns:
         ``[N, M]``, positive semidefinite if ``others`` is None.
@@ -128,25 +139,20 @@ def stein_gram(
     columns = rows if others is None else p.domain.check(others, device)
     if not len(rows) or not len(columns):
         return p.log_weights.new_zeros(len(rows), len(columns))
-    side = CircuitSide(p, regions, rows, stein=True)
-    right = side.at(columns)
-    _refuse_work(side, right, units)
-    most = max(1, CHUNK // (2 * largest_size([side, right]) * units.num_units))  # pairs
-    distinct = right.patterns.count[-1]
-    chunk = max(1, most // distinct)
-    width = len(columns) if distinct <= most else most
-    gram = p.log_weights.new_zeros(len(rows), len(columns))
-    for first in range(0, len(rows), chunk):
-        block = slice(first, first + chunk)
-        left = side.at(rows[block])
-        # the upper triangle says it all
-        for start in range(0 if others is not None else first, len(columns), width):
-            part = slice(start, start + width)
-            gram[block, part] = _block(left, side.at(columns[part]), units)
+    side = CircuitSide(p, regions, rows[:1], stein=True)
+    most = pairs_at_once(side, units)
+    width = min(len(columns), math.isqrt(most))
+    right = Evidence(side, columns, width)
+    left = right if others is None else Evidence(side, rows, most // width)
+    refuse_work(num_products(left, right, units), len(left.point), len(right.point))
+    if bool((left.log_mass == -torch.inf).any() or (right.log_mass == -torch.inf).any()):
+        raise ZeroMass("a sample has probability zero under the target")
+    with bar_of(num_passes(left, right), progress) as bar:
+        gram = expected_kernels(left, right, units, bar, stein=True)
     # 0 times a ratio that overflows is no number
     gram = gram.masked_fill(_nothing_in_common(rows, columns), 0.0)
     _refuse_overflow(gram)
-    return gram.triu() + gram.triu(1).t() if others is None else gram
+    return gram
 
 
 def _nothing_in_common(rows: Tensor, columns: Tensor) -> Tensor:
@@ -171,29 +177,33 @@ def _refuse_overflow(gram: Tensor) -> None:
         )
 
 
-def _refuse_work(left: CircuitSide, right: CircuitSide, units: KernelUnits) -> None:
+def pairs_at_once(side: CircuitSide, units: KernelUnits) -> int:
+    """Pairs of samples of one pass."""
+    return max(1, CHUNK // (2 * largest_size([side, side]) * units.num_units))
+
+
+def bar_of(num_passes: int, progress: bool) -> tqdm:
+    """A bar of the passes of a Gram matrix, once they have taken a second."""
+    return tqdm(desc="Stein kernel", total=num_passes, disable=not progress, leave=False, delay=1)
+
+
+def refuse_work(work: float, num_rows: int, num_columns: int) -> None:
     """Raise for what would take hours.
 
+    Args:
+        work: products of units.
+
     Raises:
-        UnsupportedFactor: with the number of operations.
+        UnsupportedFactor: with their number.
     """
-    patterns = zip(sizes([left, right]), left.patterns.count, right.patterns.count, strict=True)
-    work = units.num_units * sum(size * a * b for size, a, b in patterns)
     if work > MOST_WORK:
+        share = math.sqrt(MOST_WORK / work)
         raise UnsupportedFactor(
-            f"the Stein kernel of these {len(left.patterns.point):,} by "
-            f"{len(right.patterns.point):,} samples takes {work:.1e} operations, over the budget "
-            f"of {MOST_WORK:.0e}: the target has too many units. Hold more variables in every "
-            'sample (pg.CollapsedBBIS(collapse="treewidth")), or take fewer samples'
+            f"the Stein kernel of these {num_rows:,} by {num_columns:,} samples takes {work:.1e} "
+            f"operations, over the budget of {MOST_WORK:.0e}: the target has too many units. Hold "
+            'more variables in every sample (pg.CollapsedBBIS(collapse="treewidth"), of a lower '
+            f"max_width=), or take fewer samples, about {int(share * num_rows):,}"
         )
-
-
-def _block(left: CircuitSide, right: CircuitSide, units: KernelUnits) -> Tensor:
-    for side in (left, right):
-        if bool((side.log_mass == -torch.inf).any()):
-            raise ZeroMass("a sample has probability zero under the target")
-    _, value = pairs(left, right, units)
-    return value[left.patterns.point][:, right.patterns.point]
 
 
 def _refuse_real(p: Circuit) -> None:

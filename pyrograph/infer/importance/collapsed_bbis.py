@@ -13,7 +13,7 @@ Source: Li, Zeng, Vergari & Van den Broeck (2021), section 5.2, proposition 5.5,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -87,15 +87,10 @@ class CollapsedBBIS(BBIS):
             if not 0 <= share <= 1:
                 raise OptionError(f"collapse={collapse!r}: a share of the nodes is between 0 and 1")
             collapse = share
-        elif collapse != "treewidth" and (
-            isinstance(collapse, str) or not isinstance(collapse, Iterable)
-        ):
-            raise OptionError(
-                f"collapse={collapse!r} is neither a share of the nodes, nor a list of node labels "
-                '(site, index), nor "treewidth"'
-            )
-        else:
-            collapse = collapse if isinstance(collapse, str) else list(collapse)
+        elif not isinstance(collapse, str):
+            collapse = _labels(collapse)
+        elif collapse != "treewidth":
+            raise _no_collapse(collapse)
         self.collapse = collapse
         self.max_edges = MAX_EDGES if max_edges is None else number("max_edges", max_edges)
         self.max_width = count("max_width", max_width)
@@ -241,11 +236,30 @@ class CollapsedBBIS(BBIS):
     def gram(self, x: Tensor) -> Tensor:
         """Expected Stein kernels of partly held points ``[V, m]``."""
         if isinstance(self.circuit, HeldCircuit):
-            return self.circuit.stein_gram(x.t(), self.kernel)
-        return stein_gram(self.circuit, x.t(), self.kernel)
+            return self.circuit.stein_gram(x.t(), self.kernel, progress=self.progress)
+        return stein_gram(self.circuit, x.t(), self.kernel, progress=self.progress)
 
     def posterior(self) -> Posterior:
         """Weighted samples with exact conditionals."""
         run = {"converged": self.converged, "status": self.status, "history": self.history}
         points = self.x.t().clone()
         return CollapsedPosterior(self.graph, self.circuit, points, self.weights, **run)
+
+
+def _labels(collapse: Any) -> list:
+    """What is no number and no text, as a list.
+
+    Raises:
+        OptionError: it is none; a truth value in a tensor is not, either.
+    """
+    try:
+        return list(collapse)
+    except TypeError as error:
+        raise _no_collapse(collapse) from error
+
+
+def _no_collapse(collapse: Any) -> OptionError:
+    return OptionError(
+        f"collapse={collapse!r} is neither a share of the nodes, nor a list of node labels "
+        '(site, index), nor "treewidth"'
+    )

@@ -3,6 +3,7 @@
 import io
 import itertools
 import math
+from typing import ClassVar
 
 import networkx as nx
 import numpy as np
@@ -178,6 +179,18 @@ def test_a_guide_is_rebuilt_from_its_state():
     assert_close(before, after, rtol=0, atol=0)
 
 
+def test_a_guide_that_is_rebuilt_has_the_same_weights_whatever_they_are():
+    """Normalised a second time, a fifth of them would be others in the last digit."""
+    model, _, _ = chain()
+    posterior = pg.fit(model, infer=pg.CollapsedBBIS, num_particles=9, progress=False)
+    for _ in range(50):
+        posterior.weights = torch.rand(9).softmax(0)
+        guide = posterior.guide()
+        again = CollapsedGuide.from_state_dict(guide.state_dict())
+        before, after = (g.__dict__["samples"].log_weights for g in (guide, again))
+        assert torch.equal(before, after)
+
+
 def test_a_checkpoint_gives_the_same_posterior():
     model, _, _ = chain()
 
@@ -268,7 +281,10 @@ class TestZeros:
             pg.CollapsedBBIS(model, collapse=[(summed, ())], progress=False).setup()
 
 
-@pytest.mark.parametrize("collapse", [-0.1, 1.5, True, np.float64(2.0), [("nobody", ())]])
+@pytest.mark.parametrize(
+    "collapse",
+    [-0.1, 1.5, True, np.float64(2.0), torch.tensor(True), np.array(False), [("nobody", ())]],
+)
 def test_sets_that_make_no_sense_are_refused(collapse):
     model, _, _ = chain()
     with pytest.raises(OptionError, match="collapse="):
@@ -336,6 +352,62 @@ def test_held_nodes_apart_give_the_same_gram_as_the_whole_circuit(kernel):
     assert_close(apart.log_prob(points), whole.log_prob(points), rtol=1e-12, atol=0)
     for a, b in zip(apart.marginals(points), whole.marginals(points), strict=True):
         assert_close(a, b, rtol=0, atol=1e-12)
+
+
+def test_held_nodes_apart_block_by_block_give_the_same_gram(monkeypatch):
+    graph = pg.trace_graph(lattice(3))
+    held = nodes_to_hold(graph, 1)
+    apart = HeldCircuit(graph, held)
+    points = torch.full((13, 9), -1)
+    points[:, held] = torch.randint(2, (13, len(held)))
+    points[5] = points[2]
+    whole = apart.stein_gram(points)
+    monkeypatch.setattr("pyrograph.circuits.stein.CHUNK", 1)
+    assert_close(apart.stein_gram(points), whole, rtol=1e-10, atol=1e-12)
+
+
+class Bar:
+    """Counts in the place of tqdm."""
+
+    made: ClassVar[list] = []
+
+    def __init__(self, desc, total, disable, **_):
+        self.total, self.is_shown, self.done = total, not disable, 0
+        self.made.append(self)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def update(self):
+        self.done += 1
+
+
+@pytest.mark.parametrize("is_shown", [True, False])
+@pytest.mark.parametrize("collapse", [0.5, "treewidth"])
+def test_a_bar_goes_over_all_passes_of_the_gram_matrix(monkeypatch, collapse, is_shown):
+    monkeypatch.setattr("pyrograph.circuits.stein.CHUNK", 500)
+    monkeypatch.setattr("pyrograph.circuits.stein.tqdm", Bar)
+    monkeypatch.setattr(Bar, "made", [])
+    options = {"collapse": collapse, "max_width": 1, "progress": is_shown}
+    pg.CollapsedBBIS(lattice(3), num_particles=20, **options).run()
+    (bar,) = Bar.made
+    assert bar.is_shown == is_shown
+    assert bar.done == bar.total > 1
+
+
+@pytest.mark.parametrize("collapse", [0.5, "treewidth"])
+def test_a_gram_matrix_that_would_take_hours_is_refused_before_the_first_pass(
+    monkeypatch, collapse
+):
+    options = {"collapse": collapse, "max_width": 1, "progress": False}
+    engine = pg.CollapsedBBIS(lattice(3), num_particles=20, **options).setup()
+    monkeypatch.setattr("pyrograph.circuits.stein.MOST_WORK", 1e3)
+    monkeypatch.delattr("pyrograph.circuits.evidence.pairs")  # what a pass calls
+    with pytest.raises(UnsupportedFactor, match=r"operations, over the budget.*max_width=.*fewer"):
+        engine.run()
 
 
 def test_held_nodes_of_several_states_in_factors_of_three_give_the_same_gram():
