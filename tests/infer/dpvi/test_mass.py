@@ -4,6 +4,7 @@ The truth is enumeration, or the forward recursion over all joint states of a st
 """
 
 import math
+import time
 from itertools import product
 
 import numpy as np
@@ -158,3 +159,16 @@ def test_no_sum_is_begun_that_takes_long():
     grid = [(v, v + 1) for v in range(side**2) if (v + 1) % side]
     grid += [(v, v + side) for v in range(side**2 - side)]
     assert log_mass_of([2] * side**2, grid, [zeros] * len(grid)) is None
+
+
+@pytest.mark.parametrize("edges_per_node", [1, 4, 9])
+def test_sums_of_large_sparse_graphs_are_given_up_at_once(edges_per_node):
+    # a filter that is extended asks again every time
+    count = 2048
+    rng = np.random.RandomState(0)
+    pairs = {tuple(sorted(rng.choice(count, 2, False))) for _ in range(edges_per_node * count)}
+    pairs |= {(v, v + 1) for v in range(count - 1)}
+    tables = [np.zeros((2, 2))] * len(pairs)
+    begin = time.process_time()
+    assert log_mass_of([2] * count, [tuple(map(int, p)) for p in pairs], tables) is None
+    assert time.process_time() - begin < 0.3
