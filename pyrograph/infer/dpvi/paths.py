@@ -43,9 +43,11 @@ class Paths:
             nodes = (network.cards == c).nonzero()
             self._member[nodes.squeeze(1).cpu()] = torch.arange(len(nodes), device="cpu")
             self._arriving[c] = Clusters(network, nodes, self.place, row)
-        self._recent = x.new_zeros(width, x.shape[1])
+        # the window of a path lies together in memory, so that one is copied at once
+        small = torch.uint8 if int(network.cards.max()) <= 2**8 else x.dtype
+        self._recent = torch.zeros(x.shape[1], width, dtype=small, device=device).t()
         is_read = (self.place < position) & (last >= position)
-        self._recent[row[is_read]] = x[is_read]
+        self._recent[row[is_read]] = x[is_read].to(small)
         self._restart(x)
 
     def __len__(self) -> int:
@@ -78,7 +80,7 @@ class Paths:
 
     def grow(self, parent: Tensor, state: Tensor, score: Tensor) -> None:
         """Go on from paths ``parent [K]`` with the next node in ``state [K]``."""
-        self._recent = self._recent[:, parent]
+        self._recent = self._recent.t().index_select(0, parent).t()
         self._recent[self._row[self.node]] = state
         self._parents.append(parent)
         self._states.append(state)
