@@ -159,23 +159,6 @@ NO_INTEGERS = FLAGS | {
 }
 
 
-@pytest.mark.parametrize("kind", INTEGERS)
-@pytest.mark.parametrize("name", WHOLE)
-def test_whole_numbers_of_any_kind_are_taken(name, kind, request):
-    if name in NEEDS_DATA:
-        request.getfixturevalue("data_root")
-    found = WHOLE[name](INTEGERS[kind](3))
-    assert found is None or (type(found) is int and found == 3)
-
-
-@pytest.mark.parametrize("wrong", NO_INTEGERS)
-@pytest.mark.parametrize("name", WHOLE)
-def test_what_is_no_whole_number_is_refused(name, wrong):
-    with pytest.raises((OptionError, ShapeMismatch)) as caught:
-        WHOLE[name](NO_INTEGERS[wrong])
-    assert repr(NO_INTEGERS[wrong]) in str(caught.value)
-
-
 @pytest.mark.parametrize("name", WHOLE)
 def test_nothing_is_no_whole_number(name):
     if name not in MAY_BE_NONE:
@@ -237,21 +220,43 @@ NO_NUMBERS = FLAGS | {
 }
 
 
-@pytest.mark.parametrize("kind", NUMBERS)
-@pytest.mark.parametrize("name", REAL)
-def test_numbers_of_any_kind_are_taken(name, kind, request):
+#: Of both tables: a value that every argument takes, how it may be given, what it may not be, and
+#: what is said of that.
+TABLES = (
+    (WHOLE, 3, INTEGERS, NO_INTEGERS, (OptionError, ShapeMismatch)),
+    (REAL, 0.5, NUMBERS, NO_NUMBERS, OptionError),
+)
+
+
+@pytest.mark.parametrize(
+    "name, of, value, make",
+    [
+        pytest.param(name, table[name], value, kinds[kind], id=f"{name}-{kind}")
+        for table, value, kinds, _, _ in TABLES
+        for name in table
+        for kind in kinds
+    ],
+)
+def test_numbers_of_any_kind_are_taken(name, of, value, make, request):
     if name in NEEDS_DATA:
         request.getfixturevalue("data_root")
-    found = REAL[name](NUMBERS[kind](0.5))
-    assert found is None or (type(found) is float and found == 0.5)
+    found = of(make(value))
+    assert found is None or (type(found) is type(value) and found == value)
 
 
-@pytest.mark.parametrize("wrong", NO_NUMBERS)
-@pytest.mark.parametrize("name", REAL)
-def test_what_is_no_number_is_refused(name, wrong):
-    with pytest.raises(OptionError) as caught:
-        REAL[name](NO_NUMBERS[wrong])
-    assert repr(NO_NUMBERS[wrong]) in str(caught.value)
+@pytest.mark.parametrize(
+    "of, wrong, error",
+    [
+        pytest.param(table[name], refused[wrong], error, id=f"{name}-{wrong}")
+        for table, _, _, refused, error in TABLES
+        for name in table
+        for wrong in refused
+    ],
+)
+def test_what_is_no_number_is_refused(of, wrong, error):
+    with pytest.raises(error) as caught:
+        of(wrong)
+    assert repr(wrong) in str(caught.value)
 
 
 @pytest.mark.parametrize("name", REAL)
