@@ -2,7 +2,6 @@
 is over what it reads, for beliefs of every family."""
 
 import itertools
-import warnings
 
 import numpy as np
 import pyro
@@ -14,6 +13,7 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
+from tests.infer.message_passing_continuous.runs import fit
 
 
 @pytest.fixture(autouse=True)
@@ -21,12 +21,6 @@ def double():
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
-
-
-def fit(model, args=(), infer=pg.EP, **options):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", pg.errors.ConvergenceWarning)
-        return pg.fit(model, args, infer=infer, progress=False, **options)
 
 
 def dims(model, args, infer=pg.EP, **options):

@@ -15,6 +15,7 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.errors import NonFiniteDensity, OptionError, UnsupportedFactor
+from tests.infer.message_passing_continuous.runs import fit
 
 PRESETS = [pg.EP, pg.PowerEP, pg.VMP, pg.BP, pg.FractionalBP]
 each_preset = pytest.mark.parametrize("preset", PRESETS, ids=lambda p: p.__name__)
@@ -25,12 +26,6 @@ def double():
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
-
-
-def fit(model, args=(), infer=pg.EP, **options):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", pg.errors.ConvergenceWarning)
-        return pg.fit(model, args, infer=infer, progress=False, **options)
 
 
 def counts(y, shape=2.0):
