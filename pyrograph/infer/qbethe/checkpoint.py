@@ -57,9 +57,10 @@ def refuse_other_parameters(parameters: Parameters, saved: Parameters) -> None:
     theirs = {name: list(value.shape) for name, value in saved.items()}
     if ours != theirs:
         raise ShapeMismatch(
-            "the state belongs to other options: its parameters are "
-            f"{theirs}, here they are {ours}. Give num_components, num_restarts and covariance "
-            "of the saved run."
+            "the state belongs to other options or was saved by an earlier version: its parameters "
+            f"are {theirs}, here they are {ours}. Give num_components, num_restarts and covariance "
+            "of the saved run; if they are the same, correlations had other names or sizes then "
+            "(tie_...), and the run has to start anew."
         )
 
 
