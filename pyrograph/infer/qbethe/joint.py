@@ -27,8 +27,8 @@ MOST_ENTRIES = 2**23
 #: Said of correlations within factors that make no joint distribution, and why.
 INDEPENDENT_DRAWS = (
     "sample() and guide() draw the nodes of a component independently, without the correlations "
-    "within factors that factor_marginal() has: {}. For joint draws take "
-    'covariance="diagonal" and more components.'
+    "within factors that the evidence counts and factor_marginal() has of factors without discrete "
+    'nodes: {}. For joint draws take covariance="diagonal" and more components.'
 )
 
 

@@ -12,7 +12,7 @@ from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 
 import pyrograph as pg
-from pyrograph.errors import InferenceError
+from pyrograph.errors import InferenceError, OptionError
 from pyrograph.infer.qbethe import joint
 from pyrograph.posterior.mixture_guide import MixtureGuide
 from tests.infer.gaussian_forest import (
@@ -297,6 +297,25 @@ def test_on_a_loop_draws_are_independent_and_the_status_says_so():
         q.condition({"x": torch.zeros(3)})
     drawn = q.sample(4_000)["x"]
     assert abs(np.corrcoef(drawn[:, 0], drawn[:, 1])[0, 1]) < 0.06
+
+
+def loop_beside_a_state():
+    z = pyro.sample("z", dist.Bernoulli(0.4))
+    with pyro.plate("nodes", 3):
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+    pyro.factor("one", -(x[0] - x[1]).square())
+    pyro.factor("other", -(x[1] - x[2]).square())
+    pyro.factor("mixed", -(x[2] - x[0] - z).square())
+
+
+def test_what_is_said_of_factors_that_read_states_is_true():
+    q = fit(loop_beside_a_state, num_components=1, num_steps=50)
+    assert "factor_marginal() has of factors without discrete nodes" in q.status
+    for name in ("one", "other"):
+        (covariance,) = q.factor_marginal(name)[1].numpy()
+        assert correlation(covariance, 0, 1) > 0.1
+    with pytest.raises(OptionError, match="discrete and continuous"):
+        q.factor_marginal("mixed")
 
 
 def test_a_covariance_too_large_to_hold_is_spoken_of(monkeypatch):
