@@ -47,20 +47,24 @@ class CosineAdam:
         self,
         closure: Callable[[], Tensor],
         measure: Callable[[], list[float]],
+        rests: Callable[[], bool],
         lr: float,
         done: float,
     ) -> float:
         """One step; returns the change that tells whether the objective rests.
 
         Args:
-            measure: objectives of all restarts where ``closure`` was evaluated.
+            measure: objectives of all restarts where ``closure`` was evaluated; rests: whether
+                that is an optimum, which steps as long whatever the gradient would leave.
             lr: the first step.
             done: share of all steps.
         """
         share = LAST_STEP + (1 - LAST_STEP) * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
         for group in self._rule.param_groups:
             group["lr"] = lr * share
-        self._rule.step(closure)
+        closure()
+        if not rests():
+            self._rule.step()
         self.recent.append(measure())
         # short steps change little: all together count for at least one of the first
         return self.unrest / min(1.0, WINDOW * share)

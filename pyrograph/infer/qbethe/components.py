@@ -154,12 +154,7 @@ def correlation_root(tie: Tensor, widths: list[int]) -> Tensor:
         output: ``[*batch, R, R]``, R the sum of the widths.
     """
     total = sum(widths)
-    block = torch.repeat_interleave(
-        torch.arange(len(widths), device="cpu"), torch.tensor(widths, device="cpu")
-    )
-    row, column = torch.tril_indices(total, total, -1, device="cpu")
-    free = block[row] != block[column]
-    row, column = row[free].to(tie.device), column[free].to(tie.device)
+    row, column = _free_entries(widths, tie.device)
     a = torch.eye(total, dtype=tie.dtype, device=tie.device).repeat(*tie.shape[:-1], 1, 1)
     a[..., row, column] = tie
     if all(width == 1 for width in widths):
@@ -169,6 +164,28 @@ def correlation_root(tie: Tensor, widths: list[int]) -> Tensor:
         own = torch.linalg.cholesky(part @ part.mT)
         rows.append(torch.linalg.solve_triangular(own, part, upper=False))
     return torch.cat(rows, -2)
+
+
+def free_ties(root: Tensor, widths: list[int]) -> Tensor:
+    """What :func:`correlation_root` makes ``root`` of."""
+    rows, start = [], 0
+    for part, width in zip(root.split(widths, -2), widths, strict=True):
+        own = part[..., start : start + width]
+        rows.append(torch.linalg.solve_triangular(own, part, upper=False))
+        start += width
+    a = torch.cat(rows, -2)
+    row, column = _free_entries(widths, root.device)
+    return a[..., row, column]
+
+
+def _free_entries(widths: list[int], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Rows and columns of A's free numbers."""
+    block = torch.repeat_interleave(
+        torch.arange(len(widths), device="cpu"), torch.tensor(widths, device="cpu")
+    )
+    row, column = torch.tril_indices(len(block), len(block), -1, device="cpu")
+    free = block[row] != block[column]
+    return row[free].to(device), column[free].to(device)
 
 
 def taken(value: Tensor, rows: Tensor) -> Tensor:

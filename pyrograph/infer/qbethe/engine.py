@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.checks import count, flag, positive, real_number
-from pyrograph.errors import NonFiniteDensity, OptionError
+from pyrograph.errors import OptionError
 from pyrograph.graph.blame import naming_underivable
 from pyrograph.infer.base import Engine, with_notes
 from pyrograph.infer.message_passing.unheld import refuse_masked_out
@@ -49,7 +49,10 @@ from pyrograph.infer.qbethe.checkpoint import (
 )
 from pyrograph.infer.qbethe.components import Components, Parameters
 from pyrograph.infer.qbethe.entropy import component_entropies, node_entropies, overlaps
+from pyrograph.infer.qbethe.gaussian_forest import exact_parameters, is_gaussian
 from pyrograph.infer.qbethe.joint import joined
+from pyrograph.infer.qbethe.natural import natural_gain
+from pyrograph.infer.qbethe.refusals import refuse_bad_gradient, refuse_non_finite
 from pyrograph.infer.qbethe.results import mixture_of_graph
 from pyrograph.infer.qbethe.rules import (
     Rules,
@@ -59,7 +62,7 @@ from pyrograph.infer.qbethe.rules import (
     fine,
     fine_entropies,
 )
-from pyrograph.infer.qbethe.search import LEAST_CHANGE, LineSearch
+from pyrograph.infer.qbethe.search import PROMISED, SETTLING, LineSearch, least_change, unrest
 from pyrograph.infer.qbethe.start import starting_parameters
 from pyrograph.infer.requires import FiniteOrContinuous
 from pyrograph.posterior.joint_mixture import MixturePosterior
@@ -90,19 +93,21 @@ class QBethe(Engine):
             within the scope of a factor (and the numbers of a node with each other), discrete
             ones independent in either case. Where sets of continuous nodes that factors read make
             a forest these are one Gaussian of a component (:mod:`.joint`), from which the
-            posterior draws and conditions. Where they close cycles the evidence and
-            ``factor_marginal`` know of them, and ``posterior.sample`` and ``posterior.guide``
-            draw nodes independently.
+            posterior draws and conditions. Where they close cycles the evidence knows of them, and
+            ``factor_marginal`` of factors without discrete nodes, and ``posterior.sample`` and
+            ``posterior.guide`` draw nodes independently.
         num_restarts: runs side by side from different starts, of which the best is kept.
         optimizer: ``"adam"`` or ``"lbfgs"``.
         lr: step of Adam in units of the starting widths, decaying along a cosine.
         hold_weights: steps for which the mixture weights stay uniform; default 40 % of all.
         temperature: T, a number or a function of the step; small for the search of modes.
-        init_scale: width of the starting components in units of the prior draws' spread.
+        init_scale: width of the starting components in units of the prior draws' spread. One
+            component of full covariance starts at the posterior itself where this is a Gaussian
+            along a forest (:mod:`.gaussian_forest`).
         options: see :class:`Engine`; ``tol`` is for the change of the objective: of Adam over the
             last 20 steps, in whichever restart it is largest (of steps so short that all together
-            are less than one of the first, divided by that share); of L-BFGS in a step, where it
-            is stuck the change that the gradient promises.
+            are less than one of the first, divided by that share); of L-BFGS over the last 10
+            steps, or what the gradient promises, whichever is more.
 
     Raises:
         UnsupportedSite: a discrete site has infinitely many states.
@@ -163,6 +168,9 @@ class QBethe(Engine):
             self.covariance == "full",
             self.generator,
         )
+        if self.num_components == 1 and self.temperature == 1 and is_gaussian(self.network):
+            for name, value in (exact_parameters(self.graph, self.network) or {}).items():
+                self.parameters[name].copy_(value)  # of all restarts
         for value in self.parameters.values():
             value.requires_grad_()
         like = self.graph.constant.detach()
@@ -243,10 +251,10 @@ class QBethe(Engine):
             with naming_underivable(self.graph):
                 value = self.objective(self.parameters, self._rules, temperature)
                 self._measured = value.tolist()
-                self._refuse_non_finite()  # before it moves anything
+                refuse_non_finite(self._measured, self.num_done)  # before it moves anything
                 loss = -value.sum()
                 loss.backward()
-            self._refuse_bad_gradient()
+            refuse_bad_gradient(self.parameters, self._measured, self.num_done, self.init_scale)
             return loss
 
         last = self._history.get("objective", [-math.inf])[-1]
@@ -254,13 +262,24 @@ class QBethe(Engine):
             if self.num_done == self.hold_weights and self.num_components > 1:
                 self._rule.recent.clear()  # it rested with the weights held
             done = self.num_done / max(1, self.num_steps)
-            change = self._rule.moved(evaluate, lambda: self._measured, self.lr, done)
+            change = self._rule.moved(
+                evaluate, lambda: self._measured, self._is_at_rest, self.lr, done
+            )
         else:
             change = self._search(evaluate, temperature, last)
         return {"objective": max(self._measured), "change": change}
 
+    def _is_at_rest(self) -> bool:
+        """Whether what the gradients promise is rounding."""
+        if self.num_components > 1:  # starts nowhere near an optimum
+            return False
+        size = max(1.0, *map(abs, self._measured))
+        gain = natural_gain(Components(self.network.kinds, self.parameters))
+        return bool((gain <= torch.finfo(gain.dtype).eps * size).all())
+
     def _search(self, evaluate: Callable[[], Tensor], temperature: float, last: float) -> float:
-        """A step of L-BFGS; returns the change, or the promised one where it cannot move."""
+        """A step of L-BFGS; returns the change of the last ones, or the promised one if that is
+        more."""
 
         def measure() -> Tensor:
             with torch.no_grad():  # it evaluates where it may not stay
@@ -268,40 +287,38 @@ class QBethe(Engine):
             self._measured = value.tolist()
             return value
 
-        rounding = 4 * torch.finfo(self.graph.constant.dtype).eps * abs(last)
-        least = max(self.tol or 0.0, rounding if math.isfinite(last) else 0.0, LEAST_CHANGE)
+        least = least_change(last, self.graph.dtype)
         # where it was stuck it is so again, unless by then the weights are free
         tries = not self._is_stuck or self.num_done == self.hold_weights
-        return self._rule.moved(evaluate, measure, last, least, tries)
+        change = max(
+            self._rule.moved(evaluate, measure, last, least, tries),
+            unrest(self._of_these_weights([*self._objectives, max(self._measured)]), least),
+        )
+        if self.tol is None or change > self.tol:
+            return change
+        best = max(range(self.num_restarts), key=self._measured.__getitem__)
+        evaluate()
+        gain = float(natural_gain(Components(self.network.kinds, self.parameters))[best])
+        return max(change, gain) if gain > PROMISED * least else change
+
+    @property
+    def _objectives(self) -> list[float]:
+        return self._history.get("objective", [])
+
+    def _of_these_weights(self, objectives: list[float]) -> list[float]:
+        """Those of steps with the weights as free as at the last one."""
+        is_free = self.num_components > 1 and len(objectives) > self.hold_weights
+        return objectives[self.hold_weights :] if is_free else objectives
 
     @property
     def _is_stuck(self) -> bool:
         """Whether the last change was only promised to L-BFGS."""
-        *_, before, last = [-math.inf, -math.inf, *self._history.get("objective", [])]
-        return self._history.get("change", [math.inf])[-1] > abs(last - before)
-
-    def _refuse_non_finite(self) -> None:
-        bad = [value for value in self._measured if not math.isfinite(value)]
-        if bad:
-            raise NonFiniteDensity(
-                f"the free energy is {bad[0]:g} after {self.num_done} steps. "
-                "Lower lr, or look for potentials that are infinite."
-            )
-
-    def _refuse_bad_gradient(self) -> None:
-        found = [v.grad for v in self.parameters.values() if v.grad is not None]
-        if math.isfinite(sum(grad.sum() for grad in found)):
-            return
-        is_bad = not all(bool(grad.isfinite().all()) for grad in found)  # a sum may overflow
-        if is_bad and all(map(math.isfinite, self._measured)):
-            raise NonFiniteDensity(
-                f"the free energy is {min(self._measured):.4g} after {self.num_done} steps but its "
-                "gradient is not finite. Where exponentials overflow far out start narrower, with "
-                f"init_scale={self.init_scale / 10:g} (it is {self.init_scale:g}), or narrow the "
-                "priors, whose draws are the start. Or torch.where differentiates a branch not "
-                "taken: keep its argument inside the domain, as in "
-                "torch.where(x > 0, x.clamp_min(1e-6).sqrt(), 0.0)."
-            )
+        if self.num_done < 2:
+            return False
+        before, last = self._objectives[-2:]
+        least = least_change(last, self.graph.dtype)
+        seen = unrest(self._of_these_weights(self._objectives), least)
+        return abs(last - before) <= least and self._history["change"][-1] > seen
 
     # ------------------------------------------------------------------ results
     def posterior(self) -> MixturePosterior:
@@ -361,6 +378,11 @@ class QBethe(Engine):
             return (
                 "The line search finds nothing better where the gradient promises as much, as at "
                 'kinks: take optimizer="adam".'
+            )
+        if math.isinf(self._history.get("change", [math.inf])[-1]):
+            return (
+                f"L-BFGS is to rest for {SETTLING} steps, from when all weights are free: raise "
+                "num_steps, or lower hold_weights."
             )
         return "The objective still moves: raise num_steps."
 

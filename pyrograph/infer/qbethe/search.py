@@ -16,6 +16,7 @@ Source: Nocedal & Wright (2006), sections 3.5 and 7.2, as torch does them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -28,6 +29,9 @@ STEPS, MEMORY = 5, 20
 LEAST_CHANGE = 1e-9
 #: Evaluations allowed to a search that starts anew.
 PATIENCE = 30
+#: Steps over which the objective is to rest: one that changes little says nothing on a slope along
+#: which the search goes on slowly.
+SETTLING = 10
 #: A search that moves no more is at an optimum if its gradient promises at most so many times the
 #: change that counts as none.
 PROMISED = 10.0
@@ -124,6 +128,25 @@ class LineSearch(torch.optim.LBFGS):
                 _set(self._leaves, values)
                 self.state.clear()
                 self.state.update(memory)
+
+
+def least_change(objective: float, dtype: torch.dtype) -> float:
+    """The change of an objective that counts as none."""
+    rounding = 4 * torch.finfo(dtype).eps * abs(objective)
+    return max(rounding if math.isfinite(objective) else 0.0, LEAST_CHANGE)
+
+
+def unrest(objectives: list[float], least: float) -> float:
+    """By how much they moved over the last steps.
+
+    Args:
+        least: what counts as none.
+    """
+    recent = objectives[-SETTLING - 1 :]
+    if len(recent) <= SETTLING:
+        return math.inf
+    moved = max(recent) - min(recent)
+    return moved if moved > least else 0.0
 
 
 def _set(leaves: list[Tensor], values: list[Tensor]) -> None:

@@ -1,0 +1,159 @@
+"""One component of full covariance is the posterior itself where this is a Gaussian along a forest,
+with default arguments. Truth: Kalman's filter and the smoother of Rauch, Tung and Striebel."""
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from numpy.testing import assert_allclose
+from scipy import stats
+
+import pyrograph as pg
+
+#: Step, noise of steps, what is seen of a state and the noise of that: a number that returns to
+#: zero, a slow walk seen badly, a fast one seen well, and place and speed.
+MODELS = {
+    "returning": ([[0.95]], [[0.09]], [1.0], 0.5),
+    "slow": ([[1.0]], [[0.01]], [1.0], 1.0),
+    "fast": ([[1.0]], [[1.0]], [1.0], 0.1),
+    "place and speed": ([[1.0, 1.0], [0.0, 1.0]], [[0.05 / 3, 0.025], [0.025, 0.05]], [1, 0], 1.0),
+}
+
+
+def data(step, noise, seen, scale, length):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=len(step)), []
+    for _ in range(length):
+        y.append(np.dot(seen, x) + scale * rng.normal())
+        x = np.dot(step, x) + np.linalg.cholesky(noise) @ rng.normal(size=len(x))
+    return y
+
+
+def smoothed(step, noise, seen, scale, y):
+    """log p(y), means ``[T, d]`` and covariances ``[T, d, d]``."""
+    step, noise, seen = np.array(step), np.array(noise), np.array([seen], float)
+    mean, covariance = np.zeros(len(step)), np.eye(len(step))
+    predicted, filtered, log_p = [], [], 0.0
+    for t, value in enumerate(y):
+        if t:
+            mean, covariance = step @ mean, step @ covariance @ step.T + noise
+        predicted.append((mean, covariance))
+        spread = seen @ covariance @ seen.T + scale**2
+        log_p += stats.norm(seen @ mean, np.sqrt(spread)).logpdf(value).item()
+        gain = covariance @ seen.T / spread
+        mean = mean + gain @ (value - seen @ mean)
+        covariance = covariance - gain @ seen @ covariance
+        filtered.append((mean, covariance))
+    out = [filtered[-1]]
+    for t in range(len(y) - 2, -1, -1):
+        gain = filtered[t][1] @ step.T @ np.linalg.inv(predicted[t + 1][1])
+        mean = filtered[t][0] + gain @ (out[-1][0] - predicted[t + 1][0])
+        after = out[-1][1] - predicted[t + 1][1]
+        out.append((mean, filtered[t][1] + gain @ after @ gain.T))
+    means, covariances = zip(*reversed(out), strict=True)
+    return log_p, np.array(means), np.array(covariances)
+
+
+def chain(step, noise, seen, scale, y):
+    step, noise, seen = (torch.tensor(v).to(torch.get_default_dtype()) for v in (step, noise, seen))
+    x = None
+    for t, value in enumerate(y):
+        centre = torch.zeros(len(step)) if x is None else step @ x
+        x = pyro.sample(
+            f"x{t}", dist.MultivariateNormal(centre, torch.eye(len(step)) if x is None else noise)
+        )
+        pyro.sample(f"y{t}", dist.Normal(seen @ x, scale), obs=torch.tensor(value).to(noise))
+
+
+def fit(model, *args, **options):
+    options = {"num_components": 1, "covariance": "full", "progress": False, **options}
+    return pg.fit(model, args, infer=pg.QBethe, **options)
+
+
+def assert_smoothed(q, name, y, atol=1e-6):
+    log_p, means, covariances = smoothed(*MODELS[name], y)
+    assert_allclose(float(q.log_evidence), log_p, rtol=0, atol=atol)
+    for t in range(len(y)):
+        marginal = q.marginal(f"x{t}")
+        sd = np.sqrt(np.diagonal(covariances[t]))
+        assert_allclose(marginal.mean.numpy() / sd, means[t] / sd, rtol=0, atol=atol)
+        assert_allclose(marginal.variance.numpy() / sd**2, 1.0, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("name", ["fast", "place and speed"])
+def test_kalman_chains_are_exact_by_default(name):
+    y = data(*MODELS[name], 80)
+    q = fit(chain, *MODELS[name], y)
+    assert q.evidence_kind == "lower bound"
+    assert len(q.history["objective"]) == 1000
+    assert_smoothed(q, name, y)
+
+
+@pytest.mark.parametrize("length", [5, 20, 200])
+@pytest.mark.parametrize("name", ["returning", "slow"])
+def test_chains_of_any_length_are_exact_from_the_start(name, length):
+    y = data(*MODELS[name], length)
+    assert_smoothed(fit(chain, *MODELS[name], y, num_steps=3), name, y)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "lbfgs"])
+def test_a_tolerance_is_met_at_once(optimizer):
+    y = data(*MODELS["place and speed"], 20)
+    q = fit(chain, *MODELS["place and speed"], y, optimizer=optimizer, tol=1e-9, num_restarts=2)
+    assert q.status == "converged"
+    assert len(q.history["objective"]) < 30
+    assert_smoothed(q, "place and speed", y)
+
+
+def test_in_single_precision_too():
+    torch.set_default_dtype(torch.float32)
+    y = data(*MODELS["returning"], 40)
+    assert_smoothed(fit(chain, *MODELS["returning"], y, num_steps=200), "returning", y, 1e-3)
+
+
+def test_branches_wide_scopes_and_several_trees_meet_in_any_order():
+    """Sites are sampled from the leaves inwards and the other way; truth is one dense normal."""
+
+    def model():
+        pyro.sample("alone", dist.Normal(1.0, 2.0))
+        with pyro.plate("ends", 3):
+            e = pyro.sample("e", dist.Normal(0.0, torch.tensor([1.0, 2.0, 0.5])))
+        hub = pyro.sample("hub", dist.Normal(0.0, 3.0))
+        with pyro.plate("ties", 3):
+            pyro.factor("tie", -((e - torch.tensor([0.5, -1.0, 2.0]) * hub).square()))
+        a = pyro.sample("a", dist.Normal(0.0, 1.0))
+        b = pyro.sample("b", dist.Normal(0.0, 1.0))
+        pyro.factor("wide", -(a + 2 * b - hub + 0.7).square())
+
+    q = fit(model, num_steps=30)
+    J = np.diag([0.25, 1.0, 0.25, 4.0, 1 / 9, 1.0, 1.0])  # alone, e, hub, a, b
+    h, constant = np.zeros(7), -0.5 * 0.25
+    h[0] = 0.25
+    for k, slope in enumerate([0.5, -1.0, 2.0]):
+        row = np.zeros(7)
+        row[1 + k], row[4] = 1.0, -slope
+        J += 2 * np.outer(row, row)
+    row = np.array([0, 0, 0, 0, -1.0, 1.0, 2.0])
+    J, h, constant = J + 2 * np.outer(row, row), h - 2 * 0.7 * row, constant - 0.49
+    constant -= np.log([2.0, 1.0, 2.0, 0.5, 3.0]).sum()
+    mean, covariance = np.linalg.solve(J, h), np.linalg.inv(J)
+    log_z = constant + 0.5 * h @ mean - 0.5 * np.linalg.slogdet(J)[1]
+    assert_allclose(float(q.log_evidence), log_z, atol=1e-9)
+    marginals = [q.marginal(name) for name in ("alone", "e", "hub", "a", "b")]
+    assert_allclose(np.concatenate([np.atleast_1d(m.mean) for m in marginals]), mean, atol=1e-9)
+    widths = np.concatenate([np.atleast_1d(m.variance) for m in marginals])
+    assert_allclose(widths, np.diag(covariance), atol=1e-9)
+    (_, inner) = q.factor_marginal("wide")
+    order = [[name for name, *_ in q.graph.scopes("wide")[0]].index(n) for n in ("hub", "a", "b")]
+    assert_allclose(inner[0][order][:, order], covariance[4:, 4:], atol=1e-9)
+
+
+def test_differences_alone_have_no_density_and_start_elsewhere():
+    def model():
+        with pyro.plate("nodes", 3):
+            x = pyro.sample("x", dist.Normal(0.0, 1.0).mask(False))
+        with pyro.plate("edges", 2):
+            pyro.factor("tie", -(x[1:] - x[:-1]).square())
+
+    assert torch.isfinite(fit(model, num_steps=5).history["objective"]).all()
