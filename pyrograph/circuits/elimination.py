@@ -98,16 +98,13 @@ def neighborhoods(scopes: Iterable[Sequence[int]], num_variables: int) -> list[s
     return found
 
 
-def min_fill(
-    neighbors: Sequence[set[int]], cards: Sequence[int], max_entries: float = math.inf
-) -> list[int]:
+def min_fill(neighbors: Sequence[set[int]], cards: Sequence[int]) -> list[int]:
     """The order that eliminates next what adds the fewest edges.
 
-    Ties go to the smallest table, then to the lowest number. The order ends, short of some
-    variables, before a table over a variable and its context has more entries than allowed.
+    Ties go to the smallest table, then to the lowest number.
     """
     graph = [set(around) for around in neighbors]
-    log_card, log_most = [math.log(c) for c in cards], math.log(max_entries) + 1e-6
+    log_card = [math.log(c) for c in cards]
 
     def price(v: int) -> tuple[int, float, int]:
         around = graph[v]
@@ -124,8 +121,6 @@ def min_fill(
         v = entry[2]
         if done[v] or entry != current[v]:
             continue
-        if entry[1] > log_most:
-            break
         order.append(v)
         done[v] = True
         around = graph[v]

@@ -356,14 +356,6 @@ def test_min_fill_eliminates_a_tree_without_fill():
     assert EliminationTree.of_order(order, neighbors, (2,) * 5).width == 1
 
 
-def test_min_fill_ends_before_a_table_that_is_too_large():
-    # a triangle, and all pairs of four: tables of 2 ** 3 and of 2 ** 4 entries
-    pairs = [(0, 1), (1, 2), (0, 2), *((a, b) for a in range(3, 7) for b in range(3, a))]
-    neighbors = neighborhoods(pairs, 7)
-    assert sorted(min_fill(neighbors, (2,) * 7, 8)) == [0, 1, 2]
-    assert len(min_fill(neighbors, (2,) * 7, 16)) == 7
-
-
 # ---------------------------------------------------------------------- real instances
 def test_the_ising_grid_of_the_paper_has_its_log_z_and_marginals(data_root):
     graph = pg.trace_graph(read_uai(data_root / "ising_4x4" / "rand_4_4_id0.uai"))

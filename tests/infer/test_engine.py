@@ -514,6 +514,7 @@ INSIDE = {
     "EP": (pg.EP, line, LINE, {}),
     "VMP": (pg.VMP, line, LINE, {}),
     "QBethe": (pg.QBethe, line, LINE, {}),
+    "QBethe L-BFGS": (pg.QBethe, line, LINE, {"optimizer": "lbfgs", "tol": 1e-9}),
     "QBethe coin": (pg.QBethe, coin, COIN, {}),
     "DPVI": (pg.DPVI, coin, COIN, {}),
     "BBIS": (pg.BBIS, coin, COIN, {"samples": {"x": torch.tensor([0.0, 1.0])}}),

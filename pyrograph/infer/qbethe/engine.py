@@ -245,6 +245,7 @@ class QBethe(Engine):
             self._start_optimiser()  # curvature without the weights says nothing about them
         self.parameters["weights"].requires_grad_(not holds)
 
+        @torch.enable_grad()
         def evaluate() -> Tensor:
             for leaf in self.parameters.values():
                 leaf.grad = None
