@@ -221,6 +221,10 @@ class QuadratureFactors:
         out = list(messages)  # a factor sends all of them or none
         for k, move in zip(self.local.continuous, moves, strict=True):
             new = messages[k] + (1 / self.alpha) * move
+            if isinstance(new, Gaussian) and new.d > 1:
+                # moments see one triangle alone: in the other the rounding of n factors on a node
+                # would grow n times with every sweep
+                new = Gaussian((new.precision + new.precision.mT) / 2, new.shift)
             out[k] = where(usable, self._plain(new), messages[k])
         for position, k in enumerate(self.local.discrete):
             value = self._per_state(log_mass + self._of_states(states, position), position)
