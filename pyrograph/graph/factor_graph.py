@@ -121,9 +121,7 @@ class FactorGraph:
         names = tuple(self._factors.names[k] for k in numbers)
         sites = list(self.sites.values())
         slots = tuple(sites[k] for k in self._site_of_node[scope[0]].tolist())
-        return FactorGroup(
-            names[0], names, scope, index, slots, lambda: self._compile_group(index, scope)
-        )
+        return FactorGroup(names[0], names, scope, index, slots, self._compile_group)
 
     def _compile_group(self, index: Tensor, scope: Tensor) -> LocalProgram:
         ids = self._factors.terms.ids[index.cpu()]
@@ -399,7 +397,7 @@ class FactorGraph:
                 g.scope.to(moved.device),
                 g.index.to(moved.device),
                 g.slots,
-                lambda g=g: moved._compile_group(g.index, g.scope),
+                moved._compile_group,
             )
             for g in self.factors
         )

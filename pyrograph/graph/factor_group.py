@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -39,7 +39,7 @@ class FactorGroup:
     scope: Tensor
     index: Tensor
     slots: tuple[Site, ...]
-    _compile: Callable[[], LocalProgram] = field(repr=False)
+    _compile: Callable[[Tensor, Tensor], LocalProgram] = field(repr=False)
     _program: LocalProgram | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -61,8 +61,12 @@ class FactorGroup:
     def program(self) -> LocalProgram:
         """The compiled local function."""
         if self._program is None:
-            self._program = self._compile()
+            self._program = self._compile(self.index, self.scope)
         return self._program
+
+    def part(self, rows: Tensor) -> FactorGroup:
+        """Some of its factors, ``rows [E]`` in ascending order, with a function of their own."""
+        return replace(self, scope=self.scope[rows], index=self.index[rows], _program=None)
 
     @property
     def attached_constants(self) -> list[Tensor]:

@@ -9,14 +9,17 @@ J, as does what leaves the function. So every buffer is one of
     exp(a x) r      EXPONENTIAL
 
 where r depends on rows read before: products and logarithms of exponentials carry combinations on
-too, and log sum_k exp(x_k) = mean(x) + r(x - mean(x)). Where one looks does not matter: gradients
-at points miss what a function does elsewhere, behind a threshold or in a narrow peak.
+too, and log sum_k exp(x_k) = mean(x) + r(x - mean(x)). What cancels later (:mod:`.cancelled`) is
+not read. Where one looks does not matter: gradients at points miss what a function does elsewhere,
+behind a threshold or in a narrow peak.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -54,15 +57,22 @@ COMPARISONS = {"gt", "ge", "lt", "le", "eq", "ne", "huber_loss", "smooth_l1_loss
 WITH_MEAN = {"maximum", "minimum", "logaddexp"}
 
 
-def combinations_read(program: LocalProgram, leaves: list[Tensor], fixed: set[int]) -> list[Tensor]:
+def combinations_read(
+    program: LocalProgram,
+    leaves: list[Tensor],
+    fixed: set[int],
+    matters: Mapping[int, Tensor] = MappingProxyType({}),
+) -> list[Tensor]:
     """Tensors ``[..., S]``, linear in the leaves up to constants, of which the outputs are
     functions.
 
     Args:
         leaves: leaf buffers ``[m_k, S]``.
         fixed: numbers of those whose values are given.
+        matters: see :func:`.cancelled.numbers_that_matter`; combinations that only others read
+            are 0.
     """
-    walk = _Walk(leaves, fixed)
+    walk = _Walk(leaves, fixed, matters)
     for line in program.lines:
         walk.step(line)
     walk.read(walk.operand(program.output))
@@ -72,7 +82,8 @@ def combinations_read(program: LocalProgram, leaves: list[Tensor], fixed: set[in
 class _Walk:
     """Through the steps, forwards."""
 
-    def __init__(self, leaves: list[Tensor], fixed: set[int]):
+    def __init__(self, leaves: list[Tensor], fixed: set[int], matters: Mapping[int, Tensor]):
+        self._matters = matters
         self.rows: list[Tensor] = []
         self._buffers = {
             k: Part(Kind.FIXED if k in fixed else Kind.LINEAR, leaf)
@@ -81,12 +92,27 @@ class _Walk:
         self._operands: dict[tuple, Part] = {}
         self._known: set[int] = set()
 
-    def read(self, part: Part) -> None:
-        """A step that is not linear takes these numbers in."""
+    def read(self, part: Part, which: Tensor | None = None) -> None:
+        """A step that is not linear takes these numbers in.
+
+        Args:
+            which: ``[rows or 1, S]``, the rows that matter; None for all.
+        """
         is_new = part.kind in (Kind.LINEAR, Kind.EXPONENTIAL) and id(part.value) not in self._known
-        if is_new and part.value.requires_grad:
+        if not (is_new and part.value.requires_grad):
+            return
+        if which is None:
             self._known.add(id(part.value))
             self.rows.append(part.value)
+        elif bool(which.any()):
+            rows = which if len(which) == len(part.value) else which.any(0, keepdim=True)
+            rows = rows.view(len(rows), *(1,) * (part.value.dim() - 2), -1)
+            self.rows.append(torch.where(rows, part.value, 0.0))
+
+    def _read_by(self, line: Line, part: Part) -> None:
+        """A step takes these numbers in, a row for each of its blocks or one for all."""
+        which = self._matters.get(line.buffer)
+        self.read(part, None if which is None else which.view(line.count, line.width, -1).any(1))
 
     def operand(self, read: Read) -> Part:
         """What a step's operand holds, ``[count, *core, S]``."""
@@ -110,9 +136,10 @@ class _Walk:
             constant = read.constant
             read = replace(read, constant=None if constant is None else torch.zeros_like(constant))
         elif Kind.EXPONENTIAL in kinds:  # beside others it is a number like them
-            for part in parts:
+            for gather, part in zip(read.gathers, parts, strict=True):
                 if part.kind is Kind.EXPONENTIAL:
-                    self.read(part)
+                    which = self._matters.get(gather.buffer)
+                    self.read(part, None if which is None else gather.rows(which))
             parts = [_rest(p.value) if p.kind is Kind.EXPONENTIAL else p for p in parts]
             kinds -= {Kind.EXPONENTIAL}
         kind = max(kinds, key=lambda kind: kind.value)
@@ -132,7 +159,7 @@ class _Walk:
         found = self._carried(line, parts)
         if found is None:
             for part in parts:
-                self.read(part)
+                self._read_by(line, part)
             found = self._nothing(line, parts)
         self._buffers[line.buffer] = found
 
@@ -155,7 +182,7 @@ class _Walk:
         if name in OF_DIFFERENCES or name == LOG_SUM:
             x = parts[0].value
             mean = x.mean(1, keepdim=True)
-            self.read(Part(Kind.LINEAR, x - mean))
+            self._read_by(line, Part(Kind.LINEAR, x - mean))
             return (
                 Part(Kind.LINEAR, line.settle(mean[:, 0]))
                 if name == LOG_SUM
@@ -168,7 +195,7 @@ class _Walk:
     def _compared(self, line: Line, name: str, parts: list[Part]) -> Part:
         queue = iter(parts)
         x, y = [next(queue).value if a is SLOT else a for a in line.rule.static[0]][:2]
-        self.read(Part(Kind.LINEAR, x - y))
+        self._read_by(line, Part(Kind.LINEAR, x - y))
         if name in COMPARISONS:
             return self._nothing(line, parts)
         return Part(Kind.LINEAR, line.settle((x + y) / 2))

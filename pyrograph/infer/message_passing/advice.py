@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import torch
+from torch.distributions import constraints
 
+from pyrograph.graph import FactorGraph, FactorGroup
+from pyrograph.graph.checked import JACOBIAN
 from pyrograph.infer.message_passing.families import Continuous
 from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.parity import probes
@@ -75,3 +78,25 @@ def remedy_for(network: Network, schedule: str, dtype: torch.dtype) -> str:
                 "the beliefs falls between. Then raise num_points."
             )
     return text
+
+
+def without_grids(graph: FactorGraph, group: FactorGroup) -> str:
+    """What to do about factors of too many coordinates."""
+    is_mixed = any(site.is_discrete for site in graph.sites.values())
+    engines = "pg.QBethe" if is_mixed else "pg.QBethe or pg.GraphicalSVGD"
+    site = group.slots[0]
+    if group.arity > 1:
+        first = "Split the statement into ones of fewer nodes, or use "
+    elif group.name == site.name and isinstance(site.support, constraints.independent):
+        first = (
+            f'Where the numbers of "{site.name}" are independent make each a node of its own '
+            "(a pyro.plate in the place of .to_event), or use "
+        )
+    elif not group.name.endswith(JACOBIAN) and group.name not in graph.sites:
+        first = (
+            f'Where the log density of "{group.name}" adds up terms of few coordinates each, '
+            "as that of .to_event does, make each an element of a pyro.plate, or use "
+        )
+    else:
+        first = "Use "
+    return f"{first}{engines}, without grids over scopes."

@@ -9,20 +9,21 @@ those on part of it included (:mod:`.same_scope`).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
 import torch
 from torch import Tensor
-from torch.distributions import constraints
 
 from pyrograph.beliefs import Conjugate, Gaussian
 from pyrograph.errors import UnsupportedFactor, ZeroMass
 from pyrograph.graph import FactorGraph, FactorGroup
-from pyrograph.graph.checked import JACOBIAN, refuse_non_finite, table_of
+from pyrograph.graph.checked import refuse_non_finite, table_of
 from pyrograph.graph.grouping import row_numbers
 from pyrograph.graph.kinds import by_kind
+from pyrograph.infer.message_passing.advice import without_grids
 from pyrograph.infer.message_passing.alphas import or_limit
 from pyrograph.infer.message_passing.binary import RANGE, BinaryFactors
 from pyrograph.infer.message_passing.conditional import quadratic_coordinates
@@ -147,7 +148,7 @@ class _Builder:
         for group, index, values, alpha in differences:
             blocks.append(DifferenceFactors(values, alpha, *self._wiring(group, index)))
             members.append((group, index))
-        for part in locals_:
+        for part in itertools.chain.from_iterable(map(self._by_numbers_read, locals_)):
             blocks.append(self._local_block(part))
             members.append((part.group, part.index))
         for product in products:
@@ -317,27 +318,6 @@ class _Builder:
             self.row[group.scope[index, 0]], found, local.at_node
         )
 
-    def _without_grids(self, group: FactorGroup) -> str:
-        """What to do about factors of too many coordinates."""
-        is_mixed = any(site.is_discrete for site in self.graph.sites.values())
-        engines = "pg.QBethe" if is_mixed else "pg.QBethe or pg.GraphicalSVGD"
-        site = group.slots[0]
-        if group.arity > 1:
-            first = "Split the statement into ones of fewer nodes, or use "
-        elif group.name == site.name and isinstance(site.support, constraints.independent):
-            first = (
-                f'Where the numbers of "{site.name}" are independent make each a node of its own '
-                "(a pyro.plate in the place of .to_event), or use "
-            )
-        elif not group.name.endswith(JACOBIAN) and group.name not in self.graph.sites:
-            first = (
-                f'Where the log density of "{group.name}" adds up terms of few coordinates each, '
-                "as that of .to_event does, make each an element of a pyro.plate, or use "
-            )
-        else:
-            first = "Use "
-        return f"{first}{engines}, without grids over scopes."
-
     def _names(self, group: FactorGroup, index: Tensor) -> Callable[[int], str]:
         return lambda e: self.graph.factor_name(group, int(index[e]))
 
@@ -357,6 +337,21 @@ class _Builder:
             [None] * len(rows),
             product.widths,
         )
+
+    def _by_numbers_read(self, part: Locals) -> list[Locals]:
+        """Factors that read fewer combinations apart from those that read more, where that saves
+        half the points: of an ordered outcome each level reads others."""
+        if self._is_gaussian(part) or self._conjugates(part.group, part.index):
+            return [part]
+        if sum(part.local.widths) == 1:
+            return [part]
+        count = part.local.num_read
+        groups = {r: (count == r).nonzero().squeeze(1) for r in count.unique().tolist()}
+        points = {r: POINTS.get(r, POINTS[max(POINTS)]) ** r for r in groups}
+        apart = sum(points[r] * len(which) for r, which in groups.items())
+        if 2 * apart > max(points.values()) * len(count):
+            return [part]
+        return [part.only(which) for which in groups.values()]
 
     def _local_block(self, part: Locals) -> Block:
         group, index, local, alpha = part.group, part.index, part.local, part.alpha
@@ -381,7 +376,7 @@ class _Builder:
             raise UnsupportedFactor(
                 f"{self.graph.factor_name(group, int(index[0]))} depends on {local.dim} continuous "
                 f"coordinates jointly, and is not quadratic: a quadrature grid serves up to "
-                f"{max(POINTS)}. {self._without_grids(group)}"
+                f"{max(POINTS)}. {without_grids(self.graph, group)}"
             )
         return QuadratureFactors(local, alpha, rows, families, self.num_points, inner)
 

@@ -25,7 +25,8 @@ from pyrograph.beliefs.gaussian import apply
 from pyrograph.graph import FactorGroup
 from pyrograph.infer.message_passing.chosen import Chosen, chosen_among
 from pyrograph.infer.message_passing.coefficients import quadratic_coefficients
-from pyrograph.infer.message_passing.spans import directions, or_one, span
+from pyrograph.infer.message_passing.spans import directions, or_one, ranks, span, steepness
+from pyrograph.trace.cancelled import numbers_that_matter
 from pyrograph.trace.combinations import combinations_read
 from pyrograph.trace.reach import leaves_that_reach
 from pyrograph.trace.sites import Site
@@ -47,11 +48,12 @@ class LocalDensity:
 
     Args:
         group: factors with at least one continuous slot.
-        index: ``[E]`` the factors of the group that are meant.
+        index: ``[E]`` the factors of the group that are meant, ascending.
         like: dtype and device.
         name: of each of these factors, for messages.
 
     Attributes:
+        group: these factors alone.
         discrete, continuous: positions of the slots.
         states: ``[D, number of discrete slots]``, all assignments, the last fastest.
         bases: of each continuous slot, ``[E, r, d]`` with orthonormal rows, or None for B = I.
@@ -63,7 +65,9 @@ class LocalDensity:
     """
 
     def __init__(self, group: FactorGroup, index: Tensor, like: Tensor, name: Callable[[int], str]):
-        self.group, self.index, self.like, self.name = group, index, like, name
+        is_whole = len(index) == group.num_factors
+        self.group = group if is_whole else group.part(index)
+        self.index, self.like, self.name = index, like, name
         self.discrete = [k for k, s in enumerate(group.slots) if s.is_discrete]
         self.continuous = [k for k, s in enumerate(group.slots) if not s.is_discrete]
         cards = [group.slots[k].cardinality for k in self.discrete]
@@ -93,10 +97,6 @@ class LocalDensity:
     def num_states(self) -> int:
         return len(self.states)
 
-    @property
-    def is_whole(self) -> bool:
-        return self.num_factors == self.group.num_factors
-
     def at_nodes(self, x: list[Tensor]) -> Tensor:
         """log f at node values ``[N, D, E, d]`` of every continuous slot: ``[N, D, E]``."""
         read = []
@@ -110,21 +110,13 @@ class LocalDensity:
         n, states, count = x[0].shape[:3]
         leaves: list[Tensor] = [x[0]] * self.group.arity
         for k, value in zip(self.continuous, x, strict=True):
-            leaves[k] = self._all_factors(value.reshape(n * states, count, -1)).flatten(1).t()
+            leaves[k] = value.reshape(n * states, -1).t()
         for position, k in enumerate(self.discrete):
             site = self.group.slots[k]
             chosen = site.enumeration.to(self.like.device)[self.states[:, position]]
             chosen = chosen.expand(n, *chosen.shape).reshape(n * states, 1, -1)
-            leaves[k] = chosen.expand(-1, self.group.num_factors, -1).flatten(1).t()
-        found = self.program(leaves).t()
-        return (found if self.is_whole else found[:, self.index]).reshape(n, states, count)
-
-    def _all_factors(self, flat: Tensor) -> Tensor:
-        """Values for the whole group: factors that are not meant repeat the first."""
-        if self.is_whole:
-            return flat
-        out = flat[:, :1].expand(-1, self.group.num_factors, *flat.shape[2:])
-        return out.index_copy(1, self.index, flat)
+            leaves[k] = chosen.expand(-1, count, -1).flatten(1).t()
+        return self.program(leaves).t().reshape(n, states, count)
 
     def at_parts(self, v: Tensor) -> Tensor:
         """log f at reduced coordinates ``[N, D, E, R]``."""
@@ -136,7 +128,7 @@ class LocalDensity:
     @property
     def is_scalar(self) -> bool:
         """Whether every factor reads a single continuous number of each of its nodes."""
-        return not self.discrete and max(self.read_widths) == 1 and self.is_whole
+        return not self.discrete and max(self.read_widths) == 1
 
     def at_scalars(self, x: list[Tensor]) -> Tensor:
         """log f ``[S, E]`` at values ``[S, E]`` of what is read of every slot, a number each."""
@@ -198,13 +190,12 @@ class LocalDensity:
                 continue
             rows = self.group.program.leaves_read(k)
             counts = torch.div(rows, width, rounding_mode="floor").bincount(
-                minlength=self.group.num_factors
+                minlength=self.num_factors
             )
             least, most = int(counts.min()), int(counts.max())
             if least == most and 0 < most < width:
                 kept[k] = rows
-                columns = (rows % width).view(-1, most).to(self.index.device)
-                self.columns[-1] = columns[self.index]
+                self.columns[-1] = (rows % width).view(-1, most).to(self.index.device)
         program = self.group.program.compacted(kept) if kept else self.group.program
         self.program = program.in_dtype(self.like.dtype)  # narrower steps would set the precision
         self.read_widths = [
@@ -227,28 +218,46 @@ class LocalDensity:
         to, or are not finite."""
         leaves = self._discrete_leaves()
         for k, width in zip(self.continuous, self.read_widths, strict=True):
-            zeros = self.like.new_zeros(self.group.num_factors * width, self.num_states)
+            zeros = self.like.new_zeros(self.num_factors * width, self.num_states)
             leaves[k] = zeros.requires_grad_()
+        matters = numbers_that_matter(self.program, leaves, set(self.discrete))
+        found = self._rows_read(leaves, matters)
+        if matters and found is not None and not self._is_known_on(found):
+            found = self._rows_read(leaves, {})
+        return found
+
+    def _rows_read(self, leaves: list[Tensor], matters: dict[int, Tensor]) -> Tensor | None:
+        """The same of numbers of steps that matter, of the others too where these are none."""
         free = [leaves[k] for k in self.continuous]
         rows = []
         with torch.enable_grad():
-            for numbers in combinations_read(self.program, leaves, set(self.discrete)):
+            for numbers in combinations_read(self.program, leaves, set(self.discrete), matters):
                 found = self._rows_of(numbers, free)
                 if found is None:
                     return None
                 rows += found
-        every = torch.stack(rows, 2)[:, self.index] if rows else None
+        every = torch.stack(rows, 2) if rows else None
         if every is None or not bool(every.isfinite().all()):
             return None
         return every * torch.cat(self._reach, 2)[:, :, None] if self.discrete else every
+
+    @torch.no_grad()
+    def _is_known_on(self, rows: Tensor) -> bool:
+        """Whether the factors have values where other combinations than these are 0: infinite
+        numbers do not cancel."""
+        basis = self._span(rows)
+        if basis is None:
+            return True
+        z = torch.cat([self.points(2, k) for k in range(len(self.continuous))], -1)
+        v = apply(basis.mT, apply(basis, z.double())).to(self.like)
+        return not bool(self._at_read(list(v.split(self.read_widths, -1))).isnan().any())
 
     @cached_property
     def _reach(self) -> list[Tensor]:
         """Which of the numbers read of each continuous slot matter in a state, ``[D, E, m]``."""
         found = leaves_that_reach(self.program, self._discrete_leaves())
         return [
-            found[k].t().reshape(self.num_states, self.group.num_factors, -1)[:, self.index]
-            for k in self.continuous
+            found[k].t().reshape(self.num_states, self.num_factors, -1) for k in self.continuous
         ]
 
     def _discrete_leaves(self) -> list[Tensor | None]:
@@ -257,13 +266,13 @@ class LocalDensity:
         for position, k in enumerate(self.discrete):
             chosen = self.group.slots[k].enumeration.to(self.like.device)
             chosen = chosen[self.states[:, position]].reshape(self.num_states, 1, -1)
-            leaves[k] = chosen.expand(-1, self.group.num_factors, -1).flatten(1).t()
+            leaves[k] = chosen.expand(-1, self.num_factors, -1).flatten(1).t()
         return leaves
 
     def _rows_of(self, numbers: Tensor, free: list[Tensor]) -> list[Tensor] | None:
         """Rows ``[D, E, W]`` that span the slopes of numbers, some of every factor: random mixtures
         of like weight, until another one adds nothing to any factor; None as above."""
-        attached, size = self.group.is_differentiable, _sizes(numbers, free, self.generator)
+        attached, size = self.group.is_differentiable, steepness(numbers, free, self.generator)
         rows: list[Tensor] = []
         unit: Tensor | None = None
         for _ in range(min(PROBES, sum(self.read_widths))):
@@ -279,7 +288,7 @@ class LocalDensity:
                     (torch.zeros_like(x) if g is None else g)
                     .double()
                     .t()
-                    .reshape(self.num_states, self.group.num_factors, -1)
+                    .reshape(self.num_states, self.num_factors, -1)
                     for g, x in zip(slopes, free, strict=True)
                 ],
                 2,
@@ -298,6 +307,13 @@ class LocalDensity:
     @property
     def _rank_tolerance(self) -> float:
         return RANK * torch.finfo(self.like.dtype).eps
+
+    @property
+    def num_read(self) -> Tensor:
+        """``[E]`` how many combinations of v a factor reads in any state, as far as is known."""
+        if self._rows is None:
+            return torch.full_like(self.index, sum(self.widths))
+        return ranks(self._rows, self._rank_tolerance).amax(0).clamp_min(1)
 
     def _span(self, rows: Tensor) -> Tensor | None:
         return span(rows, self._rank_tolerance, PROBES)
@@ -359,7 +375,7 @@ class LocalDensity:
         )[..., free]
         # like factors often read their nodes alike: one basis serves all
         found = self._span(rows.reshape(1, 1, -1, len(free)))
-        if found is None or self.num_states > 1:
+        if found is None or int(self.num_read.max()) < found.shape[2]:
             each = self._span(rows)
             if found is None or (each is not None and each.shape[2] < found.shape[2]):
                 found = each
@@ -390,18 +406,3 @@ def is_unconstrained(site: Site) -> bool:
     while isinstance(support, constraints.independent):
         support = support.base_constraint
     return support is constraints.real
-
-
-def _sizes(numbers: Tensor, free: list[Tensor], generator: torch.Generator) -> Tensor:
-    """How steep numbers are that are linear in leaves: their change along a random direction."""
-    weight = torch.ones_like(numbers).requires_grad_()
-    # not by grad_outputs, with which torch loads sympy, a second
-    total = (numbers * weight).sum()
-    slopes = torch.autograd.grad(total, free, create_graph=True, allow_unused=True)
-    along = sum(
-        (slope * torch.randn(slope.shape, generator=generator, device="cpu").to(slope)).sum()
-        for slope in slopes
-        if slope is not None
-    )
-    (change,) = torch.autograd.grad(along, weight)
-    return or_one(change.detach().abs())

@@ -19,11 +19,22 @@ def span(rows: Tensor, rounding: float, most: int) -> Tensor | None:
     rows = directions(rows)
     unit = or_one(rows.abs().amax(-2, keepdim=True))
     _, size, right = torch.linalg.svd(directions(rows / unit), full_matrices=False)
-    rank = int((size > rounding * size[..., :1].clamp_min(1)).sum(-1).max())
+    rank = int(_ranks(size, rounding).max())
     if rank >= min(most, rows.shape[-1]):
         return None
     basis = directions(right[..., : max(rank, 1), :] * unit)
     return _aligned(torch.linalg.qr(basis.mT).Q.mT)
+
+
+def ranks(rows: Tensor, rounding: float) -> Tensor:
+    """Rank ``[...]`` of rows ``[..., m, d]``, as :func:`span` has it."""
+    rows = directions(rows)
+    unit = or_one(rows.abs().amax(-2, keepdim=True))
+    return _ranks(torch.linalg.svdvals(directions(rows / unit)), rounding)
+
+
+def _ranks(size: Tensor, rounding: float) -> Tensor:
+    return (size > rounding * size[..., :1].clamp_min(1)).sum(-1)
 
 
 def directions(rows: Tensor) -> Tensor:
@@ -49,3 +60,18 @@ def _aligned(basis: Tensor) -> Tensor:
 def or_one(size: Tensor) -> Tensor:
     """Sizes, 1 in the place of 0."""
     return torch.where(size > 0, size, 1.0)
+
+
+def steepness(numbers: Tensor, free: list[Tensor], generator: torch.Generator) -> Tensor:
+    """How steep numbers are that are linear in leaves: their change along a random direction."""
+    weight = torch.ones_like(numbers).requires_grad_()
+    # not by grad_outputs, with which torch loads sympy, a second
+    total = (numbers * weight).sum()
+    slopes = torch.autograd.grad(total, free, create_graph=True, allow_unused=True)
+    along = sum(
+        (slope * torch.randn(slope.shape, generator=generator, device="cpu").to(slope)).sum()
+        for slope in slopes
+        if slope is not None
+    )
+    (change,) = torch.autograd.grad(along, weight)
+    return or_one(change.detach().abs())
