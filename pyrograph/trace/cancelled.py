@@ -71,6 +71,7 @@ def numbers_that_matter(
         k: part.value for k, part in buffers.items() if k >= base and part.value.requires_grad
     }
     matters = {k: torch.zeros_like(v, dtype=torch.bool) for k, v in followed.items()}
+    unsettled = dict(followed)  # not known to matter as a whole
 
     def demand(values: list[Tensor], which: Tensor | None) -> None:
         """What these operands depend on, of blocks ``[count, S]``."""
@@ -88,14 +89,19 @@ def numbers_that_matter(
         if total is None:
             return
         slopes = torch.autograd.grad(
-            total, list(followed.values()), retain_graph=True, allow_unused=True
+            total, list(unsettled.values()), retain_graph=True, allow_unused=True
         )
-        for k, slope in zip(followed, slopes, strict=True):
+        for k, slope in zip(list(unsettled), slopes, strict=True):
             if slope is not None:
                 matters[k] |= slope != 0
+                if bool(matters[k].all()):
+                    del unsettled[k]
 
-    demand([output.value], None)
+    if unsettled:
+        demand([output.value], None)
     for line, parts in reversed(taken_in):
+        if not unsettled:
+            break
         which = matters.get(line.buffer)
         if which is not None:
             which = which.view(line.count, line.width, -1).any(1)
