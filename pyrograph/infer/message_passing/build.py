@@ -3,8 +3,8 @@
 Factors of one node that the node's family represents exactly (tables of a discrete node,
 quadratic log densities of a continuous one) go into the family's base. All others become blocks:
 binary pairs, tables, pairs that depend on a difference, quadratic factors, factors integrated by
-quadrature. Where alpha is 1, tables on one scope are one factor, and so are quadratic ones,
-those on part of it included (:mod:`.same_scope`).
+quadrature. Where alpha is 1, or one of each scope, tables on one scope are one factor, and so are
+quadratic ones, those on part of it included (:mod:`.same_scope`).
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ def build(
     alpha: Alpha,
     num_points: int | None = None,
     family: Mapping[str, str] = MappingProxyType({}),
+    one_alpha: bool = False,
 ) -> Network:
     """Sort nodes and factors.
 
@@ -62,6 +63,7 @@ def build(
         alpha: of a group's factors, ``[E]``.
         num_points: of the quadrature, per dimension.
         family: ``"gamma"`` or ``"beta"`` by site, where no Gaussian is wanted.
+        one_alpha: whether factors on one scope have the same alpha, which is their product's.
 
     Raises:
         NonFiniteDensity: a factor is NaN or plus infinity.
@@ -69,7 +71,8 @@ def build(
         UnsupportedFactor: a factor depends on too many continuous coordinates.
         ZeroMass: a node has no state that its own factors allow.
     """
-    return _Builder(graph, alpha, num_points, kinds_of_sites(graph, family)).network()
+    kinds = kinds_of_sites(graph, family)
+    return _Builder(graph, alpha, num_points, kinds, one_alpha).network()
 
 
 class _Builder:
@@ -79,8 +82,10 @@ class _Builder:
         alpha: Alpha,
         num_points: int | None,
         kind_of_site: Mapping[str, str],
+        one_alpha: bool,
     ):
         self.graph, self.alpha, self.num_points = graph, alpha, num_points
+        self.one_alpha = one_alpha
         self.like = graph.constant.detach().new_zeros(0)
         self.constant = graph.constant
         self.absorbed: list[tuple[FactorGroup, Tensor]] = []
@@ -124,11 +129,14 @@ class _Builder:
                 peak = family.base.amax(1)
                 self.constant = self.constant + peak.sum()
                 self.families[number] = replace(family, base=family.base - peak.unsqueeze(1))
-        tables, merged = multiplied(tables)
+        tables += [Tables(*part) for part in differences]
+        tables, merged = multiplied(tables, self.one_alpha)
         tables = [self._at_one(part) for part in tables] if merged else tables
-        locals_, products = multiplied_gaussians(locals_, self._is_gaussian)
-        without_pairs = [(group, index) for group, index, _, _ in [*checks, *differences]]
-        without_pairs += [(part.group, part.index) for part in locals_]
+        locals_, products = multiplied_gaussians(locals_, self._is_gaussian, self.one_alpha)
+        differences = [part for part in tables if part.is_difference]
+        tables = tables[: len(tables) - len(differences)]
+        without_pairs = [(group, index) for group, index, _, _ in checks]
+        without_pairs += [(part.group, part.index) for part in [*differences, *locals_]]
         self._use_odds(tables, without_pairs)
         blocks, members = [], []
         for part in tables:
@@ -141,12 +149,13 @@ class _Builder:
             )
             blocks.append(block)
             members.append((part.group, part.index))
+        for part in differences:
+            wiring = self._wiring(part.group, part.index)
+            blocks.append(DifferenceFactors(part.log_table, part.alpha, *wiring))
+            members.append((part.group, part.index))
         for group, index, values, alpha in checks:
             rows, families = self._wiring(group, index)
             blocks.append(ParityFactors(values, alpha, rows, families[0]))
-            members.append((group, index))
-        for group, index, values, alpha in differences:
-            blocks.append(DifferenceFactors(values, alpha, *self._wiring(group, index)))
             members.append((group, index))
         for part in itertools.chain.from_iterable(map(self._by_numbers_read, locals_)):
             blocks.append(self._local_block(part))
@@ -331,7 +340,7 @@ class _Builder:
         return QuadraticFactors(
             function,
             product.log_density,
-            torch.ones_like(function.shift[:, 0]),
+            product.parts[0].factors.alpha,
             rows,
             families,
             [None] * len(rows),

@@ -18,6 +18,11 @@ from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 from pyrograph.infer.message_passing.states import by_slot, in_form_of
 from pyrograph.infer.message_passing.tables import TableFactors
 
+#: Where messages that do not fit come from.
+ELSEWHERE = (
+    "they belong to another model, to other arguments, or to a version that kept factors on the "
+    "same nodes apart"
+)
 #: Names of :attr:`Boxes.tensors`.
 BOXES = ("low", "edge", "missed", "mean", "root", "laid_for_mean", "laid_for_root")
 
@@ -82,7 +87,7 @@ def loaded_messages(
             there = "none" if value is None else list(value.shape)
             raise ShapeMismatch(
                 f"the saved messages {key} have shape {there}, this graph needs "
-                f"{list(like.shape)}: they belong to another model or to other arguments"
+                f"{list(like.shape)}: {ELSEWHERE}"
             )
         if bool((value.isnan() | (value == torch.inf)).any()):
             raise OptionError(
@@ -121,8 +126,7 @@ def loaded_messages(
                     block.tilted.boxes = Boxes.of_tensors(*parts)
     if left:
         raise ShapeMismatch(
-            f"the saved messages {min(left)} have no place in this graph: they belong to another "
-            "model, to other arguments, or to a version that kept factors on the same nodes apart"
+            f"the saved messages {min(left)} have no place in this graph: {ELSEWHERE}"
         )
     return out
 

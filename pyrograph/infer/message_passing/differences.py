@@ -168,10 +168,15 @@ class DifferenceFactors(SlotFactors):
                 f"beliefs over {self.num_factors:,} pairs of {self.num_states} states each are "
                 f"more than {MAX_ENTRIES:,} numbers: ask for the marginals of its nodes"
             )
-        return value.unfold(1, self.num_states, 1).flip(2)
+        return table_of_differences(value)
 
     def _tilted(self, cavities: list[Tensor]) -> Tensor:
         return self._table(self.scaled) + self._joined(cavities)
+
+
+def table_of_differences(value: Tensor) -> Tensor:
+    """``[E, c, c]`` of g(x_0 - x_1), from ``[E, 2 c - 1]`` g at -(c - 1) .. c - 1."""
+    return value.unfold(1, (value.shape[1] + 1) // 2, 1).flip(2)
 
 
 def _towards(slot: int, correlate: Callable[..., Tensor], *parts: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -113,6 +113,8 @@ class MessagePassing(Engine):
     unconstrained = True
     differentiable = True
     monitor = "residual"
+    #: Whether factors on one scope have the same alpha, and are one factor whatever it is.
+    one_alpha: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -195,7 +197,8 @@ class MessagePassing(Engine):
         self._looked: tuple[list[list[Message]], str | None] | None = None
 
     def build(self) -> Network:
-        return build(self.graph, self.alpha_of, self.num_points, self.family)
+        one = self.one_alpha
+        return build(self.graph, self.alpha_of, self.num_points, self.family, one)
 
     def _turns_of_schedule(self) -> Turns | None:
         in_turn = self.schedule == "sequential"

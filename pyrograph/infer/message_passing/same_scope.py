@@ -2,8 +2,11 @@
 
 Two factors on one pair of nodes, such as a transition and what is observed of it, close a cycle of
 the factor graph, though their product is a factor like any other: a chain stays a chain. At
-alpha = 1 the product is what belongs into one belief; other alphas say how each factor is
-projected, and such factors stay apart. So do factors that are integrated by quadrature.
+alpha = 1 the product is what belongs into one belief, and where alpha is one of each scope (an edge
+of spanning trees); other alphas say how each factor is projected, and such factors stay apart. So
+do factors that are integrated by quadrature.
+
+Products of functions of a difference are functions of it; those beside a table go into the table.
 
 Gaussian factors whose nodes are among those of another are part of it likewise (:mod:`.contained`):
 observations of sums of more and more innovations are one factor.
@@ -21,6 +24,7 @@ from pyrograph.beliefs import Gaussian
 from pyrograph.graph import FactorGroup
 from pyrograph.graph.grouping import row_numbers
 from pyrograph.infer.message_passing.contained import contained
+from pyrograph.infer.message_passing.differences import table_of_differences
 from pyrograph.infer.message_passing.families import add_sites
 from pyrograph.infer.message_passing.quadratic import of_whole_nodes
 from pyrograph.infer.message_passing.reduction import LocalDensity
@@ -31,11 +35,12 @@ WIDE = 4
 
 @dataclass(frozen=True)
 class Tables:
-    """Like discrete factors.
+    """Like discrete factors of two or more nodes.
 
     Attributes:
         group, index: ``[E]`` factors of a group.
-        log_table: ``[E, c_1, ..., c_k]``.
+        log_table: ``[E, c_1, ..., c_k]``; or of pairs that depend on the difference of their states
+            alone, ``[E, 2 c - 1]`` by this.
         alpha: ``[E]``.
     """
 
@@ -43,6 +48,11 @@ class Tables:
     index: Tensor
     log_table: Tensor
     alpha: Tensor
+
+    @property
+    def is_difference(self) -> bool:
+        """Whether the values are those by difference."""
+        return self.log_table.dim() == 2
 
 
 @dataclass(frozen=True)
@@ -153,13 +163,17 @@ class Product:
         return total.to(x)
 
 
-def multiplied(tables: list[Tables]) -> tuple[list[Tables], list[Merged]]:
+def multiplied(tables: list[Tables], one_alpha: bool) -> tuple[list[Tables], list[Merged]]:
     """The tables with one factor for each scope: the first, times the others, in double precision.
 
     Scopes are in order of nodes, so that equal ones have the same slots. Blocks are numbered as the
     tables that are returned.
+
+    Args:
+        tables: those by difference last.
+        one_alpha: whether factors on one scope have the same alpha, which is their product's.
     """
-    eligible = [part.alpha == 1 for part in tables]
+    eligible = [(part.alpha == 1) | one_alpha for part in tables]
     owners = _owners(tables, eligible, [torch.zeros_like(own) for own in eligible])
     if owners is None:
         return tables, []
@@ -169,8 +183,12 @@ def multiplied(tables: list[Tables]) -> tuple[list[Tables], list[Merged]]:
     for k, (owner, place) in enumerate(owners):
         for o in owner[owner >= 0].unique().tolist():
             which = (owner == o).nonzero().squeeze(1)
-            other = tables[k].log_table[which].double()
-            products[o] = products[o].index_add(0, place[which], other)
+            value = tables[k].log_table[which].double()
+            firsts, at = place[which].unique(return_inverse=True)
+            others = value.new_zeros(len(firsts), *value.shape[1:]).index_add(0, at, value)
+            if tables[k].is_difference and not tables[o].is_difference:
+                others = table_of_differences(others)
+            products[o] = products[o].index_add(0, firsts, others)
             row = torch.searchsorted(kept[o], place[which])
             merged.append(Merged(tables[k].group, tables[k].index[which], int(number[o]), row))
     out = [
@@ -182,14 +200,19 @@ def multiplied(tables: list[Tables]) -> tuple[list[Tables], list[Merged]]:
 
 
 def multiplied_gaussians(
-    parts: list[Locals], is_gaussian: Callable[[Locals], bool]
+    parts: list[Locals], is_gaussian: Callable[[Locals], bool], one_alpha: bool
 ) -> tuple[list[Locals], list[Product]]:
-    """The factors whose scopes are theirs alone, and products of the others."""
+    """The factors whose scopes are theirs alone, and products of the others.
+
+    Args:
+        one_alpha: as for :func:`multiplied`.
+    """
     eligible = [
-        (part.alpha == 1) & (len(part.local.continuous) > 1 and is_gaussian(part)) for part in parts
+        ((part.alpha == 1) | one_alpha) & (len(part.local.continuous) > 1 and is_gaussian(part))
+        for part in parts
     ]
     narrow = [
-        own & (max(part.local.nodes_widths) <= WIDE)
+        own & (part.alpha == 1) & (max(part.local.nodes_widths) <= WIDE)
         for part, own in zip(parts, eligible, strict=True)
     ]
     owners = _owners(parts, eligible, narrow)

@@ -1,6 +1,8 @@
 """Tree-reweighted belief propagation: alpha = 1 / mu on pairs, an upper bound of the evidence.
 
-mu_e is the probability of edge e in a distribution over spanning trees. With g_e = f_e / (m m),
+mu_e is the probability of edge e in a distribution over spanning trees; factors on the same two
+nodes are one edge, and f_e their product, where edges side by side would share mu_e and give a
+looser bound. With g_e = f_e / (m m),
 Hoelder's inequality over the trees, and a bound on every tree from its leaves upwards, give for
 any messages
 
@@ -30,6 +32,7 @@ from torch import Tensor
 from pyrograph.checks import count
 from pyrograph.errors import OptionError, UnsupportedFactor
 from pyrograph.graph import FactorGroup
+from pyrograph.graph.grouping import row_numbers
 from pyrograph.infer.message_passing.bp import BP, refuse_alpha
 from pyrograph.infer.message_passing.coefficients import is_discrete_or_quadratic
 from pyrograph.infer.message_passing.engine import MessagePassing
@@ -61,10 +64,15 @@ class TRW(BP):
             Gaussian.
         edge_appearance: ``"uniform"`` (exact probabilities of a uniform spanning tree), a tensor
             ``[number of pair factors]`` in the graph's order of factors, from a distribution over
-            spanning trees, or ``"optimize"`` for the tightest bound. A tensor for more than 2000
-            nodes is taken unchecked, and the evidence is then called an estimate.
+            spanning trees, or ``"optimize"`` for the tightest bound. Factors on the same two nodes
+            are one edge, whose appearance is the sum of theirs. A tensor for more than 2000 nodes
+            is taken unchecked, and the evidence is then called an estimate.
         num_trees: with ``"optimize"``, how many trees are mixed in.
         options: see :class:`MessagePassing`.
+
+    Attributes:
+        mu: ``[number of pair factors]`` the appearances as they stand, which ``edge_appearance``
+            takes; those of an edge are shared evenly by its factors, unless given.
 
     Gradients are those of the bound at the appearances as they stand: of ``"optimize"``, at the
     mixture of trees that was found, held fixed. At the best mixture the bound is stationary in it,
@@ -75,6 +83,8 @@ class TRW(BP):
         UnsupportedFactor: a factor has three or more nodes.
         OptionError: appearances that no distribution over spanning trees has.
     """
+
+    one_alpha = True
 
     def __init__(
         self,
@@ -106,7 +116,10 @@ class TRW(BP):
         )
         order = index.argsort()
         scopes = [g.scope for g in pairs] or [index.new_zeros(0, 2)]
-        self._edges = torch.cat(scopes)[order]
+        scope = torch.cat(scopes)[order]
+        self._edge = row_numbers(scope)  # of every pair factor
+        self._num_factors = self._edge.bincount()  # of every edge
+        self._edges = scope.new_zeros(len(self._num_factors), 2).index_put((self._edge,), scope)
         self._position = torch.zeros(self.graph.num_factors, dtype=torch.int64, device="cpu")
         self._position[index[order].cpu()] = torch.arange(len(index), device="cpu")
         self.mu = self._appearance()
@@ -126,18 +139,31 @@ class TRW(BP):
         if isinstance(self.edge_appearance, str):
             if not len(self._edges):
                 return self.graph.constant.new_zeros(0)
-            return uniform_appearance(self._edges, self.graph.num_nodes).to(self.graph.constant)
+            found = uniform_appearance(self._edges, self.graph.num_nodes)
+            return self._shared(found.to(self.graph.constant))
         mu = self.edge_appearance.to(self.graph.constant)
-        if mu.shape != (len(self._edges),):
+        if mu.shape != (len(self._edge),):
             raise OptionError(
-                f"edge_appearance has shape {list(mu.shape)}; the graph has {len(self._edges)} "
+                f"edge_appearance has shape {list(mu.shape)}; the graph has {len(self._edge)} "
                 "factors on pairs of nodes"
             )
         if not bool(((mu > 0) & (mu <= 1 + SLACK)).all()):
             raise OptionError("edge_appearance must lie in (0, 1]: every edge in some tree")
         if self._is_checked:
-            self._refuse_crowded(mu)
+            self._refuse_crowded(self._of_edges(mu))
         return mu
+
+    def _shared(self, of_edges: Tensor) -> Tensor:
+        """Of every pair factor an even share of what its edge has."""
+        return (of_edges / self._num_factors)[self._edge]
+
+    def _of_edges(self, mu: Tensor) -> Tensor:
+        """Of every edge the appearance that its factors have together."""
+        return mu.new_zeros(len(self._edges)).index_add(0, self._edge, mu)
+
+    def _edge_of(self, group: FactorGroup) -> Tensor:
+        """``[E]`` the edges of a group of pairs."""
+        return self._edge[self._position[group.index.cpu()].to(self._edge.device)]
 
     @property
     def _is_checked(self) -> bool:
@@ -162,7 +188,7 @@ class TRW(BP):
     def alpha_of(self, group: FactorGroup) -> Tensor:
         if group.arity != 2:
             return super().alpha_of(group)
-        return self.mu[self._position[group.index.cpu()].to(self.mu.device)].reciprocal()
+        return self._of_edges(self.mu)[self._edge_of(group)].reciprocal()
 
     # ------------------------------------------------------------------ the best trees
     def _advance(self) -> dict[str, Tensor]:
@@ -185,15 +211,15 @@ class TRW(BP):
     def _mix_in_a_tree(self) -> None:
         """A step of conditional gradient in mu; messages stay."""
         with torch.no_grad():
-            information = self.mu.new_zeros(len(self.mu))
+            information = self.mu.new_zeros(len(self._edges))
             for (group, index), block, message in zip(
                 self.network.members, self.network.blocks, self.messages, strict=True
             ):
-                at = self._position[group.index[index].cpu()].to(self.mu.device)
-                information[at] = _mutual_information(block.marginals(message, self.beliefs), block)
+                pair = block.marginals(message, self.beliefs)
+                information[self._edge_of(group)[index]] = _mutual_information(pair, block)
             tree = heaviest_tree(self._edges, information, self.graph.num_nodes).to(self.mu)
             share = 1 / (self._trees_mixed + 3)
-            self.mu = (1 - share) * self.mu + share * tree
+            self.mu = (1 - share) * self.mu + share * self._shared(tree)
             self._trees_mixed += 1
         before = self.network
         self._rebuild()
@@ -235,7 +261,7 @@ class TRW(BP):
         _ = self.graph  # raises where there is none
         residual = self._history.get("residual", [math.inf])[-1]
         settled = self.converged and residual <= self._default_tol
-        if self._forest and settled and bool((self.mu > 1 - SLACK).all()):
+        if self._forest and settled and bool((self._of_edges(self.mu) > 1 - SLACK).all()):
             return "exact"
         is_bound = self._is_checked and (settled or not self._is_gaussian)
         return "upper bound" if is_bound else "estimate"
