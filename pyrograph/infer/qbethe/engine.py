@@ -168,9 +168,14 @@ class QBethe(Engine):
             self.covariance == "full",
             self.generator,
         )
+        exact = None
         if self.num_components == 1 and self.temperature == 1 and is_gaussian(self.network):
-            for name, value in (exact_parameters(self.graph, self.network) or {}).items():
-                self.parameters[name].copy_(value)  # of all restarts
+            exact = exact_parameters(self.graph, self.network)
+        for name, value in (exact or {}).items():
+            self.parameters[name].copy_(value)  # of all restarts
+        eps = torch.finfo(self.graph.dtype).eps
+        # at an optimum of ill conditioned numbers gradients are more than the objective's rounding
+        self._rounding = eps if exact is None else math.sqrt(eps)
         for value in self.parameters.values():
             value.requires_grad_()
         like = self.graph.constant.detach()
@@ -276,7 +281,7 @@ class QBethe(Engine):
             return False
         size = max(1.0, *map(abs, self._measured))
         gain = natural_gain(Components(self.network.kinds, self.parameters))
-        return bool((gain <= torch.finfo(gain.dtype).eps * size).all())
+        return bool((gain <= self._rounding * size).all())
 
     def _search(self, evaluate: Callable[[], Tensor], temperature: float, last: float) -> float:
         """A step of L-BFGS; returns the change of the last ones, or the promised one if that is

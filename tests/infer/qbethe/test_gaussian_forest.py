@@ -149,6 +149,24 @@ def test_branches_wide_scopes_and_several_trees_meet_in_any_order():
     assert_allclose(inner[0][order][:, order], covariance[4:, 4:], atol=1e-9)
 
 
+def test_numbers_of_very_different_widths_are_not_walked_away_from():
+    """Where correlations are all but one, gradients at the posterior itself are not quite 0."""
+
+    def model():
+        x = pyro.sample("x", dist.MultivariateNormal(torch.zeros(3), 1e6 * torch.eye(3)))
+        z = pyro.sample("z", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        misfit = (x[:2] - 1e4 * z).square().sum() + 1e4 * (x[2] - x[0]).square()
+        pyro.factor("tie", -0.5 * misfit)
+
+    rows = [[1, 0, 0, -1e4, 0], [0, 1, 0, 0, -1e4], [-100, 0, 100, 0, 0]]
+    J = np.diag([1e-6, 1e-6, 1e-6, 1.0, 1.0]) + np.transpose(rows) @ rows
+    log_z = -1.5 * np.log(1e6) - 0.5 * np.linalg.slogdet(J)[1]
+    q = fit(model, num_steps=60)
+    assert_allclose(float(q.log_evidence), log_z, atol=1e-5)
+    widths = np.concatenate([q.marginal(name).variance for name in ("x", "z")])
+    assert_allclose(widths, np.diag(np.linalg.inv(J)), rtol=1e-5)
+
+
 def test_differences_alone_have_no_density_and_start_elsewhere():
     def model():
         with pyro.plate("nodes", 3):
