@@ -104,7 +104,7 @@ def group_at(group: FactorGroup, values: Mapping[int, Tensor]) -> FactorGroup:
             held[k] = torch.stack(rows).to(group.scope.device)
             slots[k] = replace(site, enumeration=held[k][:1])  # one state, whichever
     parts = group.name, group.statements, group.scope, group.index, tuple(slots)
-    return _GroupAt(*parts, lambda: group.program, held=held)
+    return _GroupAt(*parts, lambda *_: group.program, held=held)
 
 
 def _not_listed(site: Site) -> str:

@@ -33,7 +33,10 @@ def log_mass_of(
         return None
     # variables of one state say nothing, and an array has room for so many axes only
     scopes = [[v for v in scope if cards[v] > 1] for scope in scopes]
-    contexts = _contexts(neighborhoods(scopes, len(cards)), cards)
+    neighbors = neighborhoods(scopes, len(cards))
+    # tables of m variables at most leave no variable more than m - 1 edges when its turn comes
+    most_edges = len(cards) * math.log2(MOST_ENTRIES)
+    contexts = _contexts(neighbors, cards) if sum(map(len, neighbors)) <= 2 * most_edges else None
     if contexts is None:
         return None
     position = {v: k for k, v in enumerate(contexts)}

@@ -173,9 +173,7 @@ class QBethe(Engine):
             exact = exact_parameters(self.graph, self.network)
         for name, value in (exact or {}).items():
             self.parameters[name].copy_(value)  # of all restarts
-        eps = torch.finfo(self.graph.dtype).eps
-        # at an optimum of ill conditioned numbers gradients are more than the objective's rounding
-        self._rounding = eps if exact is None else math.sqrt(eps)
+        self._starts_exact = exact is not None
         for value in self.parameters.values():
             value.requires_grad_()
         like = self.graph.constant.detach()
@@ -276,12 +274,13 @@ class QBethe(Engine):
         return {"objective": max(self._measured), "change": change}
 
     def _is_at_rest(self) -> bool:
-        """Whether what the gradients promise is rounding."""
-        if self.num_components > 1:  # starts nowhere near an optimum
+        """Whether it is where it started, at the posterior itself, and gradients are rounding: far
+        more than the objective's where correlations are nearly one."""
+        if not self._starts_exact:
             return False
         size = max(1.0, *map(abs, self._measured))
         gain = natural_gain(Components(self.network.kinds, self.parameters))
-        return bool((gain <= self._rounding * size).all())
+        return bool((gain <= math.sqrt(torch.finfo(gain.dtype).eps) * size).all())
 
     def _search(self, evaluate: Callable[[], Tensor], temperature: float, last: float) -> float:
         """A step of L-BFGS; returns the change of the last ones, or the promised one if that is

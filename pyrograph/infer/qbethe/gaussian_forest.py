@@ -34,6 +34,9 @@ from pyrograph.infer.qbethe.potentials import QuadraticPotential
 
 #: Solutions, of which the later ones mend the rounding of the first.
 SOLUTIONS = 2
+#: By how much a variance may exceed that given all other nodes: what is more is rounding of a
+#: precision that has a direction without any.
+MOST_INFLATED = 1e-2 / torch.finfo(torch.float64).eps
 
 
 def is_gaussian(network: Network) -> bool:
@@ -201,7 +204,19 @@ class _Forest:
             for kind, rows, part in self._below(layer):
                 covariance[kind][rows] = spread[:, part, part]
                 means[kind][rows] = mean[:, part]
+        for value, precision in zip(covariance, self._precisions(), strict=True):
+            if bool((value.diagonal(dim1=1, dim2=2) * precision > MOST_INFLATED).any()):
+                raise torch.linalg.LinAlgError("the precision is singular but for rounding")
         self.means, self.roots = means, [torch.linalg.cholesky(value) for value in covariance]
+
+    def _precisions(self) -> list[Tensor]:
+        """Of all numbers given all others, ``[V, d]`` by kind."""
+        out = [own.diagonal(dim1=1, dim2=2).clone() for own in self.own]
+        for scope, shared in zip(self.network.correlated, self.shared, strict=True):
+            parts = shared.diagonal(dim1=1, dim2=2).split(scope.sizes, 1)
+            for kind, rows, part in zip(scope.wiring.kinds, scope.wiring.rows, parts, strict=True):
+                out[kind].index_add_(0, rows, part)
+        return out
 
     def _sum_out(
         self, layer: _Layer, own: list[Tensor], slopes: list[Tensor]

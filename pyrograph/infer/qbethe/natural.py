@@ -21,7 +21,8 @@ from pyrograph.infer.qbethe.components import Components
 @torch.no_grad()
 def natural_gain(mixture: Components) -> Tensor:
     """``[B]``, from the gradients that parameters hold; 0 of those without."""
-    weights = mixture.weights
+    tiny = torch.finfo(mixture.weights.dtype).tiny  # what underflows has no gradient either
+    weights = mixture.weights.clamp_min(tiny)
     found = torch.zeros_like(weights[:, 0])
     for name, value in mixture.parameters.items():
         if value.grad is None:
@@ -43,6 +44,6 @@ def _information(mixture: Components, name: str, value: Tensor) -> Tensor | floa
     if part == "log_scale":
         return 2.0
     if part == "logits":
-        return mixture.log_probs[int(k)].exp()
+        return mixture.log_probs[int(k)].exp().clamp_min(torch.finfo(value.dtype).tiny)
     square = value.square()  # of t = r / sqrt(1 - r^2), r a correlation
     return (1 + 2 * square) / (1 + square).square()

@@ -167,11 +167,16 @@ def test_numbers_of_very_different_widths_are_not_walked_away_from():
     assert_allclose(widths, np.diag(np.linalg.inv(J)), rtol=1e-5)
 
 
-def test_differences_alone_have_no_density_and_start_elsewhere():
-    def model():
-        with pyro.plate("nodes", 3):
-            x = pyro.sample("x", dist.Normal(0.0, 1.0).mask(False))
-        with pyro.plate("edges", 2):
-            pyro.factor("tie", -(x[1:] - x[:-1]).square())
+@pytest.mark.parametrize("seed", range(8))
+def test_differences_alone_have_no_density_and_start_elsewhere(seed):
+    torch.manual_seed(seed)  # some leave a precision above 0, by rounding
+    weights = torch.rand(5)
 
-    assert torch.isfinite(fit(model, num_steps=5).history["objective"]).all()
+    def model():
+        with pyro.plate("nodes", 6):
+            x = pyro.sample("x", dist.Normal(0.0, 1.0).mask(False))
+        with pyro.plate("edges", 5):
+            pyro.factor("tie", -(weights * (x[1:] - x[:-1])).square())
+
+    objective = fit(model, num_steps=5).history["objective"]
+    assert (objective.abs() < 100).all()

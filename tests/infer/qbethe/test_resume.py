@@ -59,3 +59,27 @@ def test_a_state_whose_correlations_have_other_names_is_said_to_be_older():
     state["parameters"]["tie_7"] = state["parameters"].pop("tie_0")
     with pytest.raises(ShapeMismatch, match=r"other options or .* earlier version.*start anew"):
         run.load_state_dict(state)
+
+
+def walk():
+    x = pyro.sample("x", dist.Normal(0.0, 1.0))
+    y = pyro.sample("y", dist.Normal(x, 0.1))
+    pyro.sample("o", dist.Normal(y, 0.5), obs=torch.tensor(2.0))
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "lbfgs"])
+def test_a_run_that_starts_at_the_posterior_stays_there_when_it_goes_on(optimizer):
+    def engine():
+        options = {"covariance": "full", "optimizer": optimizer, "num_steps": 12}
+        return pg.QBethe(walk, num_components=1, progress=False, **options)
+
+    first, second = engine(), engine()
+    for _ in range(5):
+        first.step()
+    second.load_state_dict(first.state_dict())
+    truth = dist.Normal(0.0, (1 + 0.01 + 0.25) ** 0.5).log_prob(torch.tensor(2.0))
+    for run in (first, second):
+        posterior = run.run()
+        assert run.num_done == 12
+        assert float(posterior.log_evidence) == pytest.approx(float(truth), abs=1e-9)
+    assert all(torch.equal(second.parameters[name], v) for name, v in first.parameters.items())
