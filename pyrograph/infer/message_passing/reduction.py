@@ -308,7 +308,7 @@ class LocalDensity:
     def _rank_tolerance(self) -> float:
         return RANK * torch.finfo(self.like.dtype).eps
 
-    @property
+    @cached_property
     def num_read(self) -> Tensor:
         """``[E]`` how many combinations of v a factor reads in any state, as far as is known."""
         if self._rows is None:
