@@ -168,8 +168,8 @@ def mutual_information(counts: np.ndarray, first: np.ndarray, smoothing: float) 
     row_part = into(_x_log_x(rows), first[:-1], 0)
     nats = joint_part - row_part - row_part.T + _x_log_x(total)
     nats = np.divide(nats, total, out=np.zeros_like(nats), where=total > 0)
-    np.fill_diagonal(nats, 0.0)
-    return np.maximum(nats, 0.0)
+    upper = np.triu(np.maximum(nats, 0.0), 1)  # sums in the other order round differently
+    return upper + upper.T
 
 
 def _x_log_x(x: np.ndarray) -> np.ndarray:
