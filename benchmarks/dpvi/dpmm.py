@@ -16,8 +16,14 @@ weighted mean over particles. Seconds are processor time of one pass over D3, K 
 a pass vectorised by hand they stand in speed.py.
 
 Criteria (kappa = .04): DPVI(20) at least PF(20) on D1 to D4, p < .01 by a sign test (ties count
-against it); DPVI(20) at least DPVI(1) in the mean on all sets; DPVI(20) on D1 at least .93; a pass
-takes .3 to 1.5 times the filter's time at K = 10 and 50.
+against it); DPVI(20) at least DPVI(1) in the mean on all sets, and so the passes, on those whose
+clusters they find (D1 to D4); DPVI(20) on D1 at least .93; a pass takes .3 to 1.5 times the
+filter's time at K = 10 and 50.
+
+DPVI(1) is a little better than DPVI(20) on D1 and D2: the search finds the same best labelling with
+one particle (on 15 of 16 sets looked at), and the 19 others, most of them one or two points away,
+agree less with the truth where that one is nearly it. Passes, what the paper ran, gain .30 to .53
+from 20 particles.
 """
 
 from __future__ import annotations
@@ -142,21 +148,28 @@ def main(argv: Sequence[str] | None = None) -> bool:
     return all(passed)
 
 
+def at_least(name: str, table: dict[str, np.ndarray], one: str, other: str) -> bool:
+    """Report whether a method is at least as good as another in the mean."""
+    ours, theirs = table[one].mean(), table[other].mean()
+    return report(
+        f"{name}: {one} at least {other}", ours >= theirs, f"{ours:.3f} against {theirs:.3f}"
+    )
+
+
 def judge(found: dict, times: dict) -> list[bool]:
     """Report all criteria."""
     passed = []
     for (kappa, name), table in found.items():
         if kappa > 1:
             continue
-        best, one, pf = (table[m] for m in ("DPVI(20)", "DPVI(1)", "PF(20)"))
+        best, pf = table["DPVI(20)"], table["PF(20)"]
         if name in ("D1", "D2", "D3", "D4"):
             p = sign_test(pf, best)
             text = f"{best.mean():.3f} against {pf.mean():.3f}, p = {p:.1e}"
             holds = best.mean() >= pf.mean() and p < 0.01
             passed.append(report(f"{name}: DPVI(20) at least PF(20)", holds, text))
-        text = f"{best.mean():.3f} against {one.mean():.3f}"
-        holds = best.mean() >= one.mean()
-        passed.append(report(f"{name}: DPVI(20) at least DPVI(1)", holds, text))
+            passed.append(at_least(name, table, "pass(20)", "pass(1)"))
+        passed.append(at_least(name, table, "DPVI(20)", "DPVI(1)"))
         if name == "D1":
             text = f"{best.mean():.3f}"
             passed.append(report("D1: DPVI(20) at least .93", best.mean() >= 0.93, text))
