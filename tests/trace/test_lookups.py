@@ -5,6 +5,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import pyrograph as pg
 from pyrograph.errors import InvalidProgram
@@ -111,3 +112,46 @@ def test_a_graph_with_look_ups_maps_over_points():
     graph = pg.trace_graph(states_of(TABLE[:, 0]), (0,))
     found = torch.vmap(lambda z: graph.log_prob({"z": z}))(torch.arange(3))
     torch.testing.assert_close(found, graph.log_prob({"z": torch.arange(3)}))
+
+
+class Reads(TorchDispatchMode):
+    """Counts how often the ends of a tensor are found."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.ops.aten.aminmax.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("is_inference", [False, True])
+def test_an_index_is_read_once_for_all_its_tables(is_inference):
+    def energy(x):
+        k = x.detach().floor().long()  # -2 to 1
+        return x * (TABLE[:, 0][k] + TABLE[:2, 1][k] + TABLE[1:, 0][k])
+
+    def model():
+        x = pyro.sample("x", dist.Uniform(torch.tensor(-2.0).double(), 2.0))
+        pyro.factor("f", energy(x))
+
+    graph = pg.trace_graph(model)
+    x = torch.tensor([0.25, 1.5, -1.5, -0.75]).double()
+    with torch.inference_mode(is_inference), Reads() as reads:
+        found = graph.log_prob({"x": x})
+    torch.testing.assert_close(found, energy(x) - torch.tensor(4.0).double().log())
+    # what is made in inference mode has no version by which a change could be told
+    assert reads.count == 1 or is_inference
+
+
+def test_an_index_that_has_changed_in_place_is_read_again():
+    graph = pg.trace_graph(states_of(TABLE[:, 0]), (0,))
+    group = next(group for group in graph.factors if group.name == "y")
+    z = torch.zeros(1, 1, dtype=torch.int64)
+    before = group.log_prob([z])
+    z.fill_(2)
+    expected = dist.Normal(0.0, 1.0).log_prob(TABLE[2, 0])
+    torch.testing.assert_close(group.log_prob([z]).view(()), expected)
+    assert not torch.equal(group.log_prob([z]), before)
+    z.fill_(3)
+    with pytest.raises(InvalidProgram, match="takes the value 3"):
+        group.log_prob([z])

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from pyrograph.errors import InvalidProgram, ScopeBudgetError, UnsupportedOperation
 from pyrograph.trace.rules.pointwise import pointwise
@@ -27,6 +28,9 @@ aten = torch.ops.aten
 
 #: Latent entries that one look-up may choose among, those of all its elements together.
 MAX_CANDIDATES = 50_000_000
+
+#: Version, least and largest position of the indices at hand; an entry goes with its tensor.
+_ends_seen = WeakTensorKeyDictionary()
 
 
 def _offset(static: tuple, indices: list[Tensor]) -> Tensor:
@@ -47,7 +51,7 @@ def _from_the_start(index: Tensor, size: int) -> Tensor:
         return torch.remainder(index, size)
     if not index.numel():
         return index
-    low, high = (int(end) for end in index.aminmax())
+    low, high = _ends(index)
     if low >= 0 and high < size:
         return index
     if low < -size or high >= size:
@@ -57,6 +61,17 @@ def _from_the_start(index: Tensor, size: int) -> Tensor:
             "the table an entry for every state of the index, or the index fewer states."
         )
     return torch.where(index < 0, index + size, index)
+
+
+def _ends(index: Tensor) -> tuple[int, int]:
+    """Least and largest position, read from the device once for all look-ups by one index."""
+    if index.is_inference():  # has no version to tell whether it has changed
+        return tuple(torch.stack(index.aminmax()).tolist())
+    version, *ends = _ends_seen.get(index, (None,))
+    if version != index._version:
+        ends = torch.stack(index.aminmax()).tolist()
+        _ends_seen[index] = (index._version, *ends)
+    return tuple(ends)
 
 
 def replay_pool(func: Any, static: tuple, operands: list[Tensor]) -> Tensor:
