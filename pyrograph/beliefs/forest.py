@@ -247,7 +247,8 @@ class NumberTree(_Tree):
         """``[count, n, d]``, differentiable in means, levers and roots."""
         lever, noise = self._lever(), self.mean.new_zeros(count, *self.mean.shape)
         for branch in self.branches:
-            white = torch.randn(count, *branch.root.shape[:2], device="cpu").to(self.mean)
+            shape = count, *branch.root.shape[:2]
+            white = torch.randn(shape, dtype=torch.float64, device="cpu").to(self.mean)
             noise = self._with_children(noise, branch, _applied(branch.root, white))
         for above, is_last in self._rounds():
             noise = noise + _applied(lever, noise[:, above])

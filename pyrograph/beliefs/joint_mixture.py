@@ -69,7 +69,8 @@ class Normals:
 
     def sample(self, component: Tensor) -> Tensor:
         """``[S, n, d]`` for components ``[S]``; differentiable in both tensors."""
-        noise = torch.randn(len(component), *self.mean.shape[1:], device="cpu").to(self.mean)
+        shape = len(component), *self.mean.shape[1:]
+        noise = torch.randn(shape, dtype=torch.float64, device="cpu").to(self.mean)
         if self.is_diagonal:
             return self.mean[component] + self.scale[component] * noise
         # component by component: a root for every draw would be d times the result

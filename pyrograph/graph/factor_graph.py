@@ -212,11 +212,12 @@ class FactorGraph:
     # ------------------------------------------------------------------ values
     @property
     def dtype(self) -> torch.dtype:
-        """Of the continuous columns: what holds the numbers of every site."""
+        """Of the continuous columns: what holds the numbers of every site. Where there are none,
+        of the program's densities: states have no precision of their own."""
         if self._cast is not None:
             return self._cast
         floats = [s.dtype for s in self.free_sites if not s.is_discrete]
-        return functools.reduce(torch.promote_types, floats or [torch.get_default_dtype()])
+        return functools.reduce(torch.promote_types, floats or [self._value_dtype()])
 
     def dtype_of(self, site: str) -> torch.dtype:
         """Of a site's values: what the program draws, unless the graph was moved to a dtype."""

@@ -82,7 +82,8 @@ def _bends_alike(local: LocalDensity, inner: list[int]) -> bool:
     generator = torch.Generator().manual_seed(0)
     shape = (CHECKS, local.num_states, local.num_factors, local.dim)
     u, step = (
-        torch.randn(shape, generator=generator, device="cpu").to(local.like) for _ in range(2)
+        torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu").to(local.like)
+        for _ in range(2)
     )
     step[..., [n for n in range(local.dim) if n not in inner]] = 0.0
     value = torch.stack([local(u + k * step) for k in range(4)])

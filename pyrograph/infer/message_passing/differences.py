@@ -263,7 +263,8 @@ def _repeats(group: FactorGroup, a: Tensor, b: Tensor, expected: Tensor, slack: 
         return True
     # one random combination of all rows of the Jacobian: rows that differ do not cancel
     generator = torch.Generator().manual_seed(0)
-    weight = torch.randn(found.shape, generator=generator, device="cpu").to(found)
+    weight = torch.randn(found.shape, generator=generator, dtype=torch.float64, device="cpu")
+    weight = weight.to(found)
     inputs = group.attached_constants
     ours, theirs = (
         torch.autograd.grad(

@@ -68,10 +68,11 @@ def steepness(numbers: Tensor, free: list[Tensor], generator: torch.Generator) -
     # not by grad_outputs, with which torch loads sympy, a second
     total = (numbers * weight).sum()
     slopes = torch.autograd.grad(total, free, create_graph=True, allow_unused=True)
-    along = sum(
-        (slope * torch.randn(slope.shape, generator=generator, device="cpu").to(slope)).sum()
-        for slope in slopes
-        if slope is not None
-    )
+
+    def direction(like: Tensor) -> Tensor:
+        drawn = torch.randn(like.shape, generator=generator, dtype=torch.float64, device="cpu")
+        return drawn.to(like)
+
+    along = sum((slope * direction(slope)).sum() for slope in slopes if slope is not None)
     (change,) = torch.autograd.grad(along, weight)
     return or_one(change.detach().abs())

@@ -153,7 +153,8 @@ def _nudges(
     precision, log values of discrete ones."""
 
     def noise(like: Tensor) -> Tensor:
-        return torch.randn(like.shape, generator=generator, device="cpu").to(like)
+        drawn = torch.randn(like.shape, generator=generator, dtype=torch.float64, device="cpu")
+        return drawn.to(like)
 
     out: list[Message] = []
     for k, (message, family, rows) in enumerate(

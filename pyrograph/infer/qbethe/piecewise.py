@@ -79,7 +79,8 @@ def _agrees(pieces: Pieces, potential: IntegratedPotential) -> bool:
     generator = torch.Generator().manual_seed(0)
     shape = (CHECKS, *pieces.origin.shape)
     spread = torch.tensor(SCALES, device="cpu").repeat(CHECKS // len(SCALES)).view(-1, 1, 1)
-    noise = (spread * torch.randn(shape, generator=generator, device="cpu")).to(pieces.origin)
+    noise = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
+    noise = (spread * noise).to(pieces.origin)
     u = (pieces.origin + pieces.unit * noise).flatten(0, 1)
     theirs = potential.local.at_scalars([a * u for a in potential.lever])
     if not bool(theirs.isfinite().all()):

@@ -46,7 +46,7 @@ def starting_parameters(
     for k, kind in enumerate(network.kinds):
         count, size = len(kind.nodes), kind.size
         if kind.is_discrete:
-            noise = torch.randn(batch, components, count, size, generator=generator, device="cpu")
+            noise = _noise((batch, components, count, size), generator)
             parameters[f"logits_{k}"] = (JITTER * noise).to(like)
             continue
         alike = [s for s in graph.sites.values() if not s.is_discrete and s.width == size]
@@ -56,10 +56,7 @@ def starting_parameters(
         network.kinds[k] = replace(kind, centre=centre, unit=unit)
         chosen = draws[torch.arange(wanted, device=like.device) % len(draws)]
         if wanted > len(draws):
-            noise = torch.randn(
-                chosen.shape, generator=generator, dtype=torch.float64, device="cpu"
-            )
-            chosen = chosen + unit * noise.to(like)
+            chosen = chosen + unit * _noise(chosen.shape, generator).to(like)
         start = ((chosen - centre) / unit).clamp(-FARTHEST, FARTHEST)
         parameters[f"mean_{k}"] = start.reshape(batch, components, count, size)
         width = torch.full_like(parameters[f"mean_{k}"], init_scale).log()
@@ -71,6 +68,10 @@ def starting_parameters(
     for name, (scopes, numbers) in network.num_ties.items():
         parameters[name] = like.new_zeros(batch, components, scopes, numbers)
     return parameters
+
+
+def _noise(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    return torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
 
 
 def _draws(
