@@ -101,3 +101,34 @@ def test_starts_of_states_do_not_read_the_default():
         engine.run()
         found.append(engine.history["objective"])
     torch.testing.assert_close(*found, rtol=1e-12, atol=0)
+
+
+ALPHA, KAPPA, SHAPE, SCALE, OFFSET = 0.5, 0.25, 2.0, 1.0, 1234.5678
+PAIR = [0.3, -0.7]
+
+
+def log_marginal(x: list[float]) -> float:
+    """Of normal numbers under a normal-inverse-gamma prior about 0."""
+    n, mean = len(x), sum(x) / len(x)
+    kappa, a = KAPPA + n, SHAPE + n / 2
+    b = SCALE + sum((v - mean) ** 2 for v in x) / 2 + KAPPA * n * mean**2 / (2 * kappa)
+    gammas = math.lgamma(a) - math.lgamma(SHAPE) + SHAPE * math.log(SCALE) - a * math.log(b)
+    return gammas + math.log(KAPPA / kappa) / 2 - n / 2 * math.log(2 * math.pi)
+
+
+@pytest.mark.parametrize("infer", [pg.DPVI, pg.SequentialDPVI])
+def test_labels_whose_prior_is_in_single_have_bounds_in_the_data_s_double(infer):
+    torch.set_default_dtype(torch.float32)
+    x = torch.tensor(PAIR, dtype=torch.float64)
+
+    def model():
+        z = pyro.sample("z", pg.distributions.ChineseRestaurant(ALPHA, 2))
+        component = pg.distributions.NormalInverseGamma(KAPPA, SHAPE, SCALE)
+        pyro.sample("x", pg.distributions.CollapsedMixture(z, component), obs=x)
+        pyro.factor("offset", torch.tensor(OFFSET, dtype=torch.float64))
+
+    p = pg.fit(model, infer=infer, num_particles=2, progress=False)
+    apart = ALPHA * math.exp(sum(log_marginal([v]) for v in PAIR))
+    exact = OFFSET + math.log((math.exp(log_marginal(PAIR)) + apart) / (1 + ALPHA))
+    assert p.log_evidence.dtype is p.weights.dtype is torch.float64
+    assert float(p.log_evidence) == pytest.approx(exact, rel=0, abs=1e-6)  # single has 1e-4 there

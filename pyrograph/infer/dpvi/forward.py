@@ -202,8 +202,9 @@ class ForwardPass:
         size = held[-1].long()
         terms = sums.log_marginals(held, size)
         inside = int(size[:1].sum())
-        score = constant + log_partition(size, sums.alpha, inside)
-        self._score = (score + torch.where(size > 0, terms, 0).sum(1)).double() + self._offset
+        # in double first: beside many scores torch takes one constant's precision for theirs
+        score = constant + log_partition(size, sums.alpha, inside).double()
+        self._score = score + torch.where(size > 0, terms, 0).sum(1) + self._offset
 
     @torch.inference_mode()
     def labels(self) -> Tensor:

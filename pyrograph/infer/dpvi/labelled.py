@@ -127,7 +127,7 @@ class Labellings:
         if all(bool((v >= 0).all()) for v in labels.values()):
             for clusters in self.clusters.values():
                 clusters.refresh()
-            self.score = self.program.score(self.clusters).to(torch.float64)
+            self.score = self.program.score(self.clusters)
         else:
             some = next(iter(labels.values()))
             self.score = self.program.constant.double().expand(len(some)).to(some.device)
@@ -321,7 +321,7 @@ class Labellings:
                 )
         nobody = torch.zeros(len(self), 0, dtype=torch.int64, device=program.device)
         found = Labellings(program, {name: labels.get(name, nobody) for name in program.sites})
-        score, order = program.score(found.clusters).double().sort(descending=True, stable=True)
+        score, order = program.score(found.clusters).sort(descending=True, stable=True)
         keep(found.clusters.values(), order)
         found.score = score
         return found

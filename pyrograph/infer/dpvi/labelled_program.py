@@ -13,6 +13,7 @@ the density that it should by this reading. Engines ask the same of the best lab
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -103,8 +104,8 @@ class LabelledProgram:
         return found
 
     def score(self, clusters: Mapping[str, Clusters]) -> Tensor:
-        """The same ``[P]`` from the statistics of complete labellings."""
-        total = self.constant + sum(own.log_prob() for own in clusters.values())
+        """The same ``[P]``, in double precision, from the statistics of complete labellings."""
+        total = self.constant + sum(own.log_prob().double() for own in clusters.values())
         for own in clusters.values():
             # rows (axis 0) and columns (axis 1) both hold a relation's likelihood
             total = total - sum(
@@ -170,14 +171,18 @@ def read_labelled(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Label
         _refuse_scaled(name, first.nodes[name])
     for name in (*mixtures, *relations):
         _refuse_batched(name, first.nodes[name])
-    others = {
-        name: torch.as_tensor(first.nodes[name]["log_prob_sum"], device="cpu")
-        for name in _statements(first) - {*priors, *mixtures, *relations}
+    statements = _statements(first)
+    densities = {  # in the program's order, in which they are added up
+        name: torch.as_tensor(node["log_prob_sum"], device="cpu")
+        for name, node in first.nodes.items()
+        if name in statements
     }
-    like = next(iter(priors.values())).alpha
+    others = {n: v for n, v in densities.items() if n not in {*priors, *mixtures, *relations}}
+    dtype = functools.reduce(torch.promote_types, (v.dtype for v in densities.values()))
+    device = next(iter(priors.values())).alpha.device
     sites = {name: _site(name, latent[name]) for name in priors}
-    constant = torch.as_tensor(sum(others.values()), dtype=like.dtype, device=like.device)
-    found = LabelledProgram(sites, priors, mixtures, relations, others, constant, like.device)
+    constant = torch.as_tensor(sum(others.values()), dtype=dtype, device=device)
+    found = LabelledProgram(sites, priors, mixtures, relations, others, constant, device)
     for labels in _chosen_labels(sites):
         refuse_other_readers(found, model, args, kwargs, labels)
     _refuse_infinite(others)

@@ -419,7 +419,7 @@ class SequentialDPVI(DPVI):
             labels, score = {name: z[best] for name, z in labels.items()}, score[best]
         self.labellings = Labellings(self._labelled, labels)
         if self._position:
-            now = self._labelled.score(self.labellings.clusters)
+            now = self._labelled.score(self.labellings.clusters).to(self._labelled.dtype)
             self.labellings.score = score_of_labels(score, now)
         else:
             self.labellings.score = score.to(self._labelled.device, copy=True)
