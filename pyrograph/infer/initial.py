@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from pyro import poutine
+from pyro.infer.autoguide import initialization
 from torch import Tensor
 from torch.nn import Module
 
@@ -126,7 +127,18 @@ def _equally_weighted(posterior: Posterior) -> bool:
 
 
 def called(init: Callable, num_particles: int, graph, args: tuple, kwargs: dict) -> Any:
-    """Particles from a function or a guide."""
+    """Particles from a function or a guide.
+
+    Raises:
+        OptionError: it takes something else, or fails at what a guide takes.
+        ShapeMismatch: it is a guide that does not draw all sites.
+    """
+    if getattr(getattr(init, "func", init), "__module__", "") == initialization.__name__:
+        raise OptionError(
+            f"init={init!r} gives the value of one site at a time, as Pyro's guides ask for it. "
+            "Give a guide that starts by it: init=AutoNormal(model, init_loc_fn=...), of "
+            "pyro.infer.autoguide"
+        )
     given = {"num_particles": num_particles, "graph": graph}
     parameters = {} if isinstance(init, Module) else inspect.signature(init).parameters
     names = tuple(parameters)

@@ -6,7 +6,13 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from pyro.infer.autoguide import AutoNormal
+from pyro.infer.autoguide import (
+    AutoNormal,
+    init_to_median,
+    init_to_sample,
+    init_to_uniform,
+    init_to_value,
+)
 from torch.testing import assert_close
 
 from pyrograph.errors import OptionError, ShapeMismatch, UnsupportedSite
@@ -185,6 +191,30 @@ def test_a_function_may_have_other_arguments_with_defaults():
 def test_a_function_that_needs_more_is_told_what_it_may_take():
     with pytest.raises(OptionError, match=r"num_particles and/or graph \(by these names\)"):
         start(lambda graph, scale: torch.full((N, graph.dim), scale))
+
+
+STRATEGIES = {
+    "function": init_to_median,
+    "called": init_to_uniform(radius=1.0),
+    "sample": init_to_sample,
+    "values": init_to_value(values={"x": torch.tensor(2.0)}),
+}
+
+
+@pytest.mark.parametrize("init", STRATEGIES.values(), ids=STRATEGIES)
+@pytest.mark.parametrize("args", [(), (torch.tensor(0.5),)], ids=["no arguments", "one"])
+def test_a_strategy_of_pyros_guides_is_refused_and_a_guide_with_it_is_taken(init, args):
+    def model(y=None):
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        pyro.sample("y", dist.Normal(x, 1.0), obs=torch.tensor(0.3) if y is None else y)
+
+    with pytest.raises(OptionError, match=r"one site at a time.*AutoNormal\(model, init_loc_fn="):
+        start(init, model, args)
+    guide = AutoNormal(model, init_loc_fn=init, init_scale=1e-6)
+    x = start(guide, model, args).x
+    assert x.shape == (N, 1) and bool(x.isfinite().all())
+    if init is STRATEGIES["values"]:
+        assert_close(x, torch.full((N, 1), 2.0), rtol=0, atol=1e-4)
 
 
 def test_particles_on_an_edge_and_those_of_a_float32_posterior_are_taken():
