@@ -25,9 +25,9 @@ from pyrograph.circuits.leaves import Domain
 from pyrograph.circuits.units import Units
 from pyrograph.diagnostics.score import outside_inference_mode
 from pyrograph.errors import OptionError
-from pyrograph.posterior.finite import States
+from pyrograph.posterior.finite import States, state_quantile
 from pyrograph.posterior.posterior import Posterior
-from pyrograph.posterior.site_guide import SiteGuide, with_states
+from pyrograph.posterior.site_guide import SiteGuide, levels, with_states
 
 
 class CollapsedPosterior(Posterior):
@@ -196,3 +196,40 @@ class CollapsedGuide(SiteGuide):
             delta = Delta(value, event_dim=len(site["event_shape"]))
             result[name] = self._sample(plates, name, delta)
         return result
+
+    def median(self, *args, **kwargs) -> dict[str, Tensor]:
+        """The most probable state of every node."""
+        out = {}
+        for name, site, shares in self._shares():
+            values = site["values"].to(shares.device)
+            shape = (*site["batch_shape"], *site["event_shape"])
+            out[name] = values[shares.argmax(-1)].reshape(shape)
+        return out
+
+    def quantiles(self, quantiles: Sequence[float], *args, **kwargs) -> dict[str, Tensor]:
+        """``{site: [len(quantiles), *shape]}``: of every node the least value that is reached with
+        the probability asked for. States that are vectors have no order: their sites are left out.
+
+        Raises:
+            OptionError: they are no sequence of numbers from 0 to 1, or there are none.
+        """
+        wanted, out = levels(quantiles), {}
+        for name, site, shares in self._shares():
+            values = site["values"].to(shares.device)
+            if values.dim() == 1:
+                found = [values[state_quantile(values, shares, q)] for q in wanted]
+                out[name] = torch.stack(found).reshape(len(wanted), *site["batch_shape"])
+        return out
+
+    @torch.no_grad()
+    def _shares(self) -> list[tuple[str, Mapping[str, Any], Tensor]]:
+        """By site, its description and the probabilities of its nodes' states, ``[nodes, c]``."""
+        samples = self.__dict__["samples"]
+        conditionals = iter(samples.circuit.marginals(samples.points))  # of every node [n, c]
+        weights = samples.log_weights.exp()
+        out = []
+        for name, site in self.sites.items():
+            size = torch.Size(site["batch_shape"]).numel()
+            own = torch.stack([next(conditionals) for _ in range(size)])
+            out.append((name, site, torch.einsum("n,vnc->vc", weights.to(own), own)))
+        return out

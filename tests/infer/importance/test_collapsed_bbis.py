@@ -179,6 +179,38 @@ def test_a_guide_is_rebuilt_from_its_state():
     assert_close(before, after, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("is_rebuilt", [False, True])
+def test_a_guides_median_and_quantiles_are_those_of_the_nodes(is_rebuilt):
+    """With all nodes summed out they are the program's own: by enumeration."""
+    model, x, p = chain()
+    options = {"collapse": 1.0, "num_particles": 5, "progress": False}
+    guide = pg.fit(model, infer=pg.CollapsedBBIS, **options).guide()
+    if is_rebuilt:
+        guide = CollapsedGuide.from_state_dict(guide.state_dict())
+    median, quantiles = guide.median(), guide.quantiles([0.2, 0.7])
+    for i in range(5):
+        truth = truth_of(x, p, i)
+        assert int(median[f"z{i}"]) == int(truth.argmax())
+        reached = [int((truth.cumsum(0) < q).sum()) for q in (0.2, 0.7)]
+        assert quantiles[f"z{i}"].tolist() == reached
+
+
+def test_quantiles_leave_out_states_that_are_vectors_and_plates_keep_their_shape():
+    def model():
+        with pyro.plate("rows", 3, dim=-2):
+            pyro.sample("w", dist.OneHotCategorical(torch.tensor([0.2, 0.5, 0.3])))
+        with pyro.plate("columns", 2):
+            pyro.sample("b", dist.Bernoulli(torch.tensor([0.3, 0.9])))
+
+    options = {"collapse": 1.0, "num_particles": 4, "progress": False}
+    guide = pg.fit(model, infer=pg.CollapsedBBIS, **options).guide()
+    median, quantiles = guide.median(), guide.quantiles([0.05, 0.5, 0.95])
+    assert_close(median["w"], torch.tensor([0.0, 1.0, 0.0]).expand(3, 1, 3))
+    assert_close(median["b"], torch.tensor([0.0, 1.0]))
+    assert set(quantiles) == {"b"}
+    assert_close(quantiles["b"], torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 1.0]]))
+
+
 def test_a_guide_that_is_rebuilt_has_the_same_weights_whatever_they_are():
     """Normalised a second time, a fifth of them would be others in the last digit."""
     model, _, _ = chain()
