@@ -68,9 +68,9 @@ class DifferenceFactors(SlotFactors):
             self.kernel = (self.scaled - self.peak).exp()
         with torch.no_grad():
             self._norm = self.kernel.double().norm(dim=1)
-            self._shared = self._transform = None
+            self._transform = None
             if self._is_alike and c * c <= CHUNK:
-                self._shared = self.kernel[0].unfold(0, c, 1).flip(1)  # [x_0, x_1]
+                self.shared = self.kernel[0].unfold(0, c, 1).flip(1)  # [x_0, x_1]
             elif c >= TRANSFORM_STATES and self._is_mild():
                 self._length = next_fast_len(2 * c - 1, real=True)
                 self._transform = torch.fft.rfft(self.kernel.double(), self._length)
@@ -86,6 +86,9 @@ class DifferenceFactors(SlotFactors):
 
     def sums(self, cavities: list[Tensor]) -> list[Tensor]:
         return [self._log_sums(n, i)[0] for i, n in enumerate(reversed(cavities))]
+
+    def plain_sums(self, cavities: list[Tensor], i: int) -> Tensor:
+        return self._plain_sums(cavities[1 - i], i)
 
     def exact_sums(self, cavities: list[Tensor]) -> list[Tensor]:
         parts = [self._log_sums(n, i) for i, n in enumerate(reversed(cavities))]
@@ -113,12 +116,12 @@ class DifferenceFactors(SlotFactors):
 
     def _by_table(self, weight: Tensor, slot: int) -> Tensor:
         """The sums of a kernel that all share."""
-        table = self._shared if slot == 0 else self._shared.t()
+        table = self.shared if slot == 0 else self.shared.t()
         return (table @ weight.t()).t()
 
     def _plain_sums(self, weight: Tensor, slot: int) -> Tensor:
         """``[E, c]``: sums of f^alpha n to full relative precision, but for underflow."""
-        if self._shared is not None:
+        if self.shared is not None:
             return self._by_table(weight, slot)
         if self._transform is None:
             return _towards(slot, _terms, self.kernel, weight)
@@ -137,9 +140,9 @@ class DifferenceFactors(SlotFactors):
 
     def _expected(self, probs: list[Tensor], slot: int) -> Tensor:
         prob = probs[1 - slot]
-        if self._needs_graph(prob) or (self._shared is None and self._transform is None):
+        if self._needs_graph(prob) or (self.shared is None and self._transform is None):
             return _towards(slot, _terms, self.log_value, prob)
-        if self._shared is not None:
+        if self.shared is not None:
             return self._by_table(prob, slot)
         return states_apart(_towards(slot, self._transformed, prob).to(prob.dtype))
 

@@ -41,13 +41,16 @@ from pyrograph.infer.message_passing.evidence import kind_of, log_evidence
 from pyrograph.infer.message_passing.implicit import attached, refuse_second_derivatives
 from pyrograph.infer.message_passing.messages import Message
 from pyrograph.infer.message_passing.network import Network
+from pyrograph.infer.message_passing.plain import PlainSweep, PlainSwept
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 from pyrograph.infer.message_passing.results import beliefs_of_graph
 from pyrograph.infer.message_passing.settling import Settling
 from pyrograph.infer.message_passing.stability import instability, may_be_unstable
 from pyrograph.infer.message_passing.sweep import (
     SCHEDULES,
+    Held,
     Sweep,
+    Swept,
     Turns,
     gap,
     is_lost,
@@ -186,12 +189,13 @@ class MessagePassing(Engine):
             self.network.is_mean_field and self.schedule == "sequential",
         )
         self._turns = self._turns_of_schedule()
+        self._plain: tuple[Network, PlainSweep | None] | None = None
         with torch.no_grad():
-            self.messages = [block.start(self.network.families) for block in self.network.blocks]
+            messages = [block.start(self.network.families) for block in self.network.blocks]
         if self.init is not None:
-            self.messages = loaded_messages(self.network, self.messages, self.init)
+            messages = loaded_messages(self.network, messages, self.init)
         with torch.no_grad():
-            self.beliefs = self.network.beliefs_of(self.messages)
+            self._at = Held(messages, self.network.beliefs_of(messages))
         self._log_evidence: Tensor | None = None
         self._double_loop: DoubleLoop | None = None
         self._looked: tuple[list[list[Message]], str | None] | None = None
@@ -203,6 +207,24 @@ class MessagePassing(Engine):
     def _turns_of_schedule(self) -> Turns | None:
         in_turn = self.schedule == "sequential"
         return turns_by_colour(self.graph, self.network) if in_turn else None
+
+    @property
+    def messages(self) -> list[list[Message]]:
+        """As they stand, by block and port."""
+        return self._at.messages
+
+    @messages.setter
+    def messages(self, value: list[list[Message]]) -> None:
+        self._at = Held(value, self._at.beliefs)
+
+    @property
+    def beliefs(self) -> list:
+        """Under the messages, by family."""
+        return self._at.beliefs
+
+    @beliefs.setter
+    def beliefs(self, value: list) -> None:
+        self._at = Held(self._at.messages, value)
 
     # ------------------------------------------------------------------ a sweep
     def advance(self) -> dict[str, Tensor]:
@@ -234,7 +256,7 @@ class MessagePassing(Engine):
         with torch.no_grad():
             if self._must_fall_back():
                 self._fall_back()
-            skipped = self.graph.constant.new_zeros(())
+            skipped = None
             if self._is_tree and self.num_done == 0:
                 messages = exact_messages(self.network)
                 beliefs = self.network.beliefs_of(messages)
@@ -250,11 +272,8 @@ class MessagePassing(Engine):
                 self._settle(messages, self.network.beliefs_of(messages))
                 residual = gap(self.network, self.messages, self.beliefs)
             else:
-                before, eta = self.messages, 1 - self._settling.damping
-                is_residual = self.schedule == "residual"
-                sweep = Sweep(self.graph, self.network, eta, self._turns, is_residual)
-                found = sweep(before, self.beliefs)
-                self.messages, self.beliefs = found.messages, found.beliefs
+                before, found = self._at, self._swept()
+                self._at = found
                 residual, skipped = found.residual, found.num_skipped
                 if not self._settling.lowers_alphas(found):
                     self._help(before, residual, found.moved)
@@ -264,7 +283,26 @@ class MessagePassing(Engine):
                     block.tilted.is_due = True
             if met or self.num_done % RECORD == 0 or self._log_evidence is None:
                 self._log_evidence = self.log_evidence
+        skipped = torch.zeros_like(residual) if skipped is None else skipped
         return {"objective": self._log_evidence, "residual": residual, "skipped": skipped}
+
+    def _swept(self) -> Swept | PlainSwept:
+        """One sweep, in plain numbers where they fit."""
+        eta = 1 - self._settling.damping
+        plain = self._in_plain_numbers() if eta == 1 and self.schedule == "parallel" else None
+        if plain is not None:
+            return plain.sweep(plain)
+        sweep = Sweep(self.graph, self.network, eta, self._turns, self.schedule == "residual")
+        return sweep(self.messages, self.beliefs)
+
+    def _in_plain_numbers(self) -> PlainSwept | None:
+        """The messages as they stand; None where they do not fit."""
+        if self._plain is None or self._plain[0] is not self.network:
+            self._plain = self.network, PlainSweep.of(self.network)
+        sweep = self._plain[1]
+        if sweep is None or (isinstance(self._at, PlainSwept) and self._at.sweep is sweep):
+            return None if sweep is None else self._at
+        return sweep.start(self.messages)
 
     def _must_fall_back(self) -> bool:
         """Whether no damping settles the plain iteration, and the convergent one applies."""
@@ -275,13 +313,13 @@ class MessagePassing(Engine):
         self._double_loop = DoubleLoop(self.network, node_colours(self.graph))
         self._double_loop.start_from(self.messages, self.beliefs)
 
-    def _help(self, before: list[list[Message]], residual: Tensor, moved: Tensor) -> None:
+    def _help(self, before: Held | Swept | PlainSwept, residual: Tensor, moved: Tensor) -> None:
         """Go on from elsewhere, where the last sweep was slow or ran away: by what moved, since
         cavities may be improper for a while as others come to rest."""
         if self._settling.automatic is None and self._settling.leaps is None:
             return
         height = float(residual)
-        leap = self._settling.leap(before, self.messages, self.beliefs, height)
+        leap = self._settling.leap(before, self._at, height)
         if leap is not None:
             beliefs = self.network.beliefs_of(leap)
             if is_lost(self.network, self.beliefs, beliefs) or self._falls(leap, beliefs):
@@ -306,7 +344,7 @@ class MessagePassing(Engine):
         """
         if self.network.has_zeros:
             refuse_contradictions(self.graph, self.network, messages, beliefs)
-        self.messages, self.beliefs = messages, beliefs
+        self._at = Held(messages, beliefs)
 
     @property
     def _unchecked(self) -> list[QuadratureFactors]:
@@ -327,6 +365,9 @@ class MessagePassing(Engine):
             InferenceError: the engine is not set up.
         """
         _ = self.graph  # raises where there is none
+        attached = torch.is_grad_enabled() and self.network.is_differentiable
+        if isinstance(self._at, PlainSwept) and not attached:
+            return self._at.sweep.log_evidence(self._at)
         return log_evidence(self.network, self.messages, self.beliefs)
 
     def _differentiable_evidence(self) -> Tensor:
@@ -418,7 +459,7 @@ class MessagePassing(Engine):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         with undone_on_error(self._parts):
-            self.messages = loaded_messages(self.network, self.messages, state["messages"])
+            messages = loaded_messages(self.network, self.messages, state["messages"])
             self._settling.restore(state["automatic"])
             evidence = state["evidence"].to(self.graph.constant)
             self._log_evidence = None if bool(evidence.isnan()) else evidence
@@ -427,4 +468,4 @@ class MessagePassing(Engine):
                 self._double_loop = DoubleLoop(self.network, node_colours(self.graph))
                 self._double_loop.restore(state["double_loop"])
             with torch.no_grad():
-                self.beliefs = self.network.beliefs_of(self.messages)
+                self._at = Held(messages, self.network.beliefs_of(messages))

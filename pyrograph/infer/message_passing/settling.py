@@ -21,7 +21,7 @@ from pyrograph.infer.message_passing.milder import MilderAlphas
 from pyrograph.infer.message_passing.mode_start import messages_at_mode
 from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
-from pyrograph.infer.message_passing.sweep import Swept
+from pyrograph.infer.message_passing.sweep import Held, Swept
 
 
 class Settling:
@@ -64,16 +64,15 @@ class Settling:
         """Whether no damping helps."""
         return self.automatic is not None and self.automatic.is_exhausted
 
-    def leap(
-        self, before: Messages, after: Messages, beliefs: list, residual: float
-    ) -> Messages | None:
+    def leap(self, before: Held | Swept, after: Held | Swept, residual: float) -> Messages | None:
         """Where the last sweeps lead, if they are slow."""
         if self.leaps is None:
             return None
         self.leaps.observe(residual)
         if not self.leaps.is_on:
             return None
-        return self.leaps.extrapolated(self.network.blocks, before, after, beliefs)
+        parts = before.messages, after.messages, after.beliefs
+        return self.leaps.extrapolated(self.network.blocks, *parts)
 
     def forget_leaps(self) -> None:
         """What follows is another iteration."""

@@ -41,16 +41,22 @@ class SlotFactors(ABC):
         alpha: ``[E]``.
         rows: of each slot, ``[E]`` rows of its family.
         families: index of each slot's family.
+
+    Attributes:
+        shared: ``[c_0, c_1]`` exp(-peak) f^alpha where it is the same for all of many pairs, and
+            without derivatives; else None.
     """
+
+    shared: Tensor | None = None
 
     def __init__(self, log_value: Tensor, alpha: Tensor, rows: list[Tensor], families: list[int]):
         self.rows, self.families = rows, families
         self.alpha = alpha
         self.has_zeros = bool(is_zero(log_value).any())
         self.is_mean_field = bool((alpha == 0).all())
-        self._is_one = bool((alpha == 1).all())  # of small tables powers would take a tenth
+        self.is_one = bool((alpha == 1).all())  # of small tables powers would take a tenth
         width = alpha.view(-1, *(1,) * (log_value.dim() - 1))
-        self.scaled = log_value if self.is_mean_field or self._is_one else width * log_value
+        self.scaled = log_value if self.is_mean_field or self.is_one else width * log_value
         with torch.no_grad():
             flat = self.scaled.flatten(1)
             limit = RANGE * math.log(torch.finfo(flat.dtype).max)
@@ -74,6 +80,10 @@ class SlotFactors(ABC):
         if not self.has_zeros:
             return found
         return [bounded(value, n) for value, n in zip(found, cavities, strict=True)]
+
+    @abstractmethod
+    def plain_sums(self, cavities: list[Tensor], i: int) -> Tensor:
+        """exp(-peak) times the sums towards slot i, of plain numbers; where :attr:`is_plain`."""
 
     @abstractmethod
     def exact_sums(self, cavities: list[Tensor]) -> list[Tensor]:
@@ -112,7 +122,7 @@ class SlotFactors(ABC):
         """n_j, ``[E, c_j]`` log values; a state that the factor itself excludes stays out."""
         out = []
         for own, message in zip(self._own(beliefs), messages, strict=True):
-            sent = message if self._is_one else self.alpha.unsqueeze(1) * message
+            sent = message if self.is_one else self.alpha.unsqueeze(1) * message
             out.append(without(own, sent) if self.has_zeros else own - sent)
         return out
 
@@ -129,7 +139,7 @@ class SlotFactors(ABC):
             if self.has_zeros:
                 empty = empty | is_zero(value.amax(1))
             value = value - finite_peak(value)
-            is_final = self.is_mean_field or self._is_one
+            is_final = self.is_mean_field or self.is_one
             out.append(value if is_final else value / self.alpha.unsqueeze(1))
         return out, empty if self.has_zeros else None
 

@@ -37,6 +37,14 @@ SHORTEST = 0.75
 
 
 @dataclass(frozen=True)
+class Held:
+    """Messages by block and port, and beliefs under them by family."""
+
+    messages: Messages
+    beliefs: list
+
+
+@dataclass(frozen=True)
 class Swept:
     """Where a sweep leads.
 
@@ -64,6 +72,8 @@ class Swept:
     def residual(self) -> Tensor:
         """``[]``: what moved; a factor that was passed over has not come to rest, nor have
         messages that may not go where they want to."""
+        if not self.is_cut and all(flags is None for flags in self.skipped):
+            return self.moved
         return torch.maximum(self.moved, self.num_skipped + float(self.is_cut))
 
 
@@ -148,8 +158,10 @@ class Sweep:
             InferenceError: no step keeps all beliefs proper.
             ZeroMass: messages leave a node no state.
         """
+        if self.turns is None:
+            return self._send(messages, beliefs, None)
         parts = []
-        for turn in range(self.turns.count) if self.turns else [None]:
+        for turn in range(self.turns.count):
             part = self._send(messages, beliefs, turn)
             messages, beliefs = part.messages, part.beliefs
             parts.append(part)

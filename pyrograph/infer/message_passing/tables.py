@@ -48,18 +48,20 @@ class TableFactors(SlotFactors):
             table = self.scaled if self.scaled.requires_grad else self._few(self.scaled)
             self.peak = table.flatten(1).amax(1)
             self.kernel = (table - self.peak.view(-1, *(1,) * (table.dim() - 1))).exp()
+            if self._is_alike and self.arity == 2:
+                self.shared = self.kernel[0].detach()
 
     def sums(self, cavities: list[Tensor]) -> list[Tensor]:
         if self.is_plain:
             plain = [exp(n - n.amax(1, keepdim=True)) for n in cavities]
-            return [log(self._plain_sum(plain, i)) for i in range(self.arity)]
+            return [log(self.plain_sums(plain, i)) for i in range(self.arity)]
         graph = torch.is_grad_enabled() and any(v.requires_grad for v in (self.scaled, *cavities))
         if graph or self.scaled.numel() < LOOKED_AT:
             return self.exact_sums(cavities)
         plain, found = [exp(n - finite_peak(n)) for n in cavities], []
         kind = torch.finfo(self.kernel.dtype)
         for i in range(self.arity):
-            total = self._plain_sum(plain, i)
+            total = self.plain_sums(plain, i)
             found.append(log(total))
             lost = self._lost(total < kind.tiny / kind.eps, cavities, i)
             if len(lost):
@@ -80,9 +82,8 @@ class TableFactors(SlotFactors):
         """f^alpha of some factors, log values."""
         return self.scaled.movedim(0, -1).index_select(-1, rows).movedim(-1, 0)
 
-    def _plain_sum(self, plain: list[Tensor], i: int) -> Tensor:
-        """Sum over all slots but i of the plain kernel and cavities, ``[E, c_i]``."""
-        return self._contract(self._few(self.kernel), plain, i)
+    def plain_sums(self, cavities: list[Tensor], i: int) -> Tensor:
+        return self._contract(self._few(self.kernel), cavities, i)
 
     def _contract(self, value: Tensor, weights: list[Tensor], i: int) -> Tensor:
         """Sum over all slots but i, the last first so that what remains shrinks fast."""
@@ -121,7 +122,7 @@ class TableFactors(SlotFactors):
             return self._tilted(cavities).flatten(1).logsumexp(1)
         peaks = [n.amax(1, keepdim=True) for n in cavities]
         plain = [exp(n - p) for n, p in zip(cavities, peaks, strict=True)]
-        total = (self._plain_sum(plain, 0) * plain[0]).sum(1).log()
+        total = (self.plain_sums(plain, 0) * plain[0]).sum(1).log()
         return total + self.peak + torch.cat(peaks, 1).sum(1)
 
     def _expected(self, probs: list[Tensor], i: int) -> Tensor:
