@@ -353,6 +353,6 @@ def test_beyond_the_budget_of_tables_all_but_beliefs_of_pairs_is_there(monkeypat
 def test_factors_that_are_all_alike_share_one_kernel(through_tables):
     model = image(6, 32, torch.tensor(0.5))
     (block,) = pg.BP(model, progress=False).setup().network.blocks
-    assert block._shared.shape == (32, 32)
+    assert block.shared.shape == (32, 32)
     ours, theirs = run(model), through_tables(lambda: run(model))
     assert_close(ours.marginal("x").probs, theirs.marginal("x").probs, rtol=0, atol=1e-7)
