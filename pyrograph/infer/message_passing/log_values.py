@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 LOG_2 = math.log(2)
-#: Numbers of a product that is summed at once: they stay in the processor's cache.
-ONE_SUM = 2**20
+#: Numbers in a term of a sum from which on terms are added one by one, not laid out side by side.
+ONE_TERM = 2**11
 #: Fewest states for which products of tables are matrix products, and numbers that are worked on at
 #: once where they are not.
 MATRIX_STATES, CHUNK = 10, 2**22
@@ -86,16 +86,15 @@ def summed_out(value: Tensor, weight: Tensor, axis: int) -> Tensor:
     value, weight = value.movedim(0, -1), weight.t()
     if value.shape[-1] == 1:
         return (value.squeeze(-1).movedim(axis, -1) @ weight).movedim(-1, 0)
-    last = value.dim() - 1
-    weight = weight.view(len(weight), *(1,) * (last - 1 - axis), -1)
-    if value.numel() <= ONE_SUM:
-        return (value * weight).sum(axis).movedim(-1, 0)
-    _, longest = max((value.shape[k], k) for k in range(value.dim()) if k != axis)
-    step = max(1, value.shape[longest] * ONE_SUM // value.numel())
-    parts = value.split(step, longest)
-    weights = weight.split(step, -1) if longest == last else [weight] * len(parts)
-    found = [(v * w).sum(axis) for v, w in zip(parts, weights, strict=True)]
-    return torch.cat(found, longest - (longest > axis)).movedim(-1, 0)
+    value = value.movedim(axis, 0)
+    if value[0].numel() < ONE_TERM:
+        shape = len(weight), *(1,) * (value.dim() - 2), -1
+        return (value * weight.view(shape)).sum(0).movedim(-1, 0)
+    first, *rest = zip(value.unbind(), weight.unbind(), strict=True)
+    total = first[0] * first[1]
+    for term in rest:
+        total = total.addcmul_(*term)
+    return total.movedim(-1, 0)
 
 
 def without(log_value: Tensor, divisor: Tensor) -> Tensor:
