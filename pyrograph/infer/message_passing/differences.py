@@ -26,7 +26,7 @@ from torch.utils.checkpoint import checkpoint
 from pyrograph.errors import OptionError
 from pyrograph.graph import FactorGroup
 from pyrograph.infer.message_passing.log_values import exp, finite_peak, log, states_apart
-from pyrograph.infer.message_passing.slots import SlotFactors
+from pyrograph.infer.message_passing.slots import SlotFactors, potts_of
 from pyrograph.infer.message_passing.tables import MAX_ENTRIES
 
 #: Fewest states of factors for which differences are looked at; of larger tables than
@@ -67,6 +67,9 @@ class DifferenceFactors(SlotFactors):
             self.peak = self.scaled.amax(1, keepdim=True)
             self.kernel = (self.scaled - self.peak).exp()
         with torch.no_grad():
+            if not self.is_mean_field:
+                apart = torch.cat([self.kernel[:, : c - 1], self.kernel[:, c:]], 1)
+                self.potts = potts_of(self.kernel[:, c - 1 : c], apart)
             self._norm = self.kernel.double().norm(dim=1)
             self._transform = None
             if self._is_alike and c * c <= CHUNK:
@@ -121,6 +124,9 @@ class DifferenceFactors(SlotFactors):
 
     def _plain_sums(self, weight: Tensor, slot: int) -> Tensor:
         """``[E, c]``: sums of f^alpha n to full relative precision, but for underflow."""
+        found = self._of_potts(weight)
+        if found is not None:
+            return found
         if self.shared is not None:
             return self._by_table(weight, slot)
         if self._transform is None:

@@ -146,6 +146,9 @@ class PlainSweep:
     @staticmethod
     def _sums(block: Block, cavities: list[Tensor], slot: int, out: Tensor) -> Tensor:
         """Towards a slot, written to ``[c, E]``: fresh memory takes longer than the product."""
+        if block.potts is not None:
+            (a, b), other = block.potts, cavities[1 - slot].t()
+            return torch.addcmul(a * other.sum(0), b, other, out=out)
         if block.shared is None:
             return out.copy_(block.plain_sums(cavities, slot).t())
         table = block.shared if slot == 0 else block.shared.t()

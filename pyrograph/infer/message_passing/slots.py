@@ -45,9 +45,12 @@ class SlotFactors(ABC):
     Attributes:
         shared: ``[c_0, c_1]`` exp(-peak) f^alpha where it is the same for all of many pairs, and
             without derivatives; else None.
+        potts: ``[E]`` or ``[1]`` a >= 0 and b >= 0 of pairs with exp(-peak) f^alpha = a + b where
+            both states are the same, and a elsewhere; without derivatives; else None.
     """
 
     shared: Tensor | None = None
+    potts: tuple[Tensor, Tensor] | None = None
 
     def __init__(self, log_value: Tensor, alpha: Tensor, rows: list[Tensor], families: list[int]):
         self.rows, self.families = rows, families
@@ -69,6 +72,14 @@ class SlotFactors(ABC):
         """The first factor's values where they serve all; derivatives are of each one's own."""
         needs_all = torch.is_grad_enabled() and value.requires_grad
         return value[:1] if self._is_alike and not needs_all else value
+
+    def _of_potts(self, weight: Tensor) -> Tensor | None:
+        """``[E, c]``: a sum_y n(y) + b n(x), of ``[E, c]`` n, in O(c); of positive terms alone, so
+        that no digits are lost. None of other factors, or where derivatives are needed."""
+        if self.potts is None or (torch.is_grad_enabled() and self.scaled.requires_grad):
+            return None
+        a, b = self.potts
+        return torch.addcmul((a * weight.sum(1)).unsqueeze(1), b.unsqueeze(1), weight)
 
     @abstractmethod
     def sums(self, cavities: list[Tensor]) -> list[Tensor]:
@@ -189,3 +200,14 @@ class SlotFactors(ABC):
         for j, part in enumerate(parts):
             value = value + part.view(len(part), *(1,) * j, -1, *(1,) * (arity - 1 - j))
         return value
+
+
+def potts_of(same: Tensor, apart: Tensor) -> tuple[Tensor, Tensor] | None:
+    """See :attr:`SlotFactors.potts`; of values where states are the same and where they differ,
+    ``[E, ...]``."""
+    if not (same.numel() and apart.numel()):
+        return None
+    same, apart = same.flatten(1), apart.flatten(1)
+    high, low = same[:, :1], apart[:, :1]
+    found = (same == high).all() & (apart == low).all() & (high >= low).all()
+    return (low.squeeze(1).clone(), (high - low).squeeze(1)) if bool(found) else None

@@ -22,7 +22,7 @@ from pyrograph.infer.message_passing.log_values import (
     states_apart,
     summed_out,
 )
-from pyrograph.infer.message_passing.slots import SlotFactors
+from pyrograph.infer.message_passing.slots import SlotFactors, potts_of
 
 #: Largest number of entries that the tables of a group may have.
 MAX_ENTRIES = 2**27
@@ -48,8 +48,16 @@ class TableFactors(SlotFactors):
             table = self.scaled if self.scaled.requires_grad else self._few(self.scaled)
             self.peak = table.flatten(1).amax(1)
             self.kernel = (table - self.peak.view(-1, *(1,) * (table.dim() - 1))).exp()
-            if self._is_alike and self.arity == 2:
-                self.shared = self.kernel[0].detach()
+            if self.arity == 2:
+                self._read_pairs(self.kernel.detach())
+
+    def _read_pairs(self, kernel: Tensor) -> None:
+        (_, c, other) = kernel.shape
+        self.shared = kernel[0] if self._is_alike else None
+        if c == other:
+            # from the second on, every (c + 1)th entry is on the diagonal
+            apart = kernel.flatten(1)[:, 1:].unflatten(1, (c - 1, c + 1))[..., :-1]
+            self.potts = potts_of(kernel.diagonal(dim1=1, dim2=2), apart)
 
     def sums(self, cavities: list[Tensor]) -> list[Tensor]:
         if self.is_plain:
@@ -83,7 +91,8 @@ class TableFactors(SlotFactors):
         return self.scaled.movedim(0, -1).index_select(-1, rows).movedim(-1, 0)
 
     def plain_sums(self, cavities: list[Tensor], i: int) -> Tensor:
-        return self._contract(self._few(self.kernel), cavities, i)
+        found = self._of_potts(cavities[1 - i]) if self.arity == 2 else None
+        return self._contract(self._few(self.kernel), cavities, i) if found is None else found
 
     def _contract(self, value: Tensor, weights: list[Tensor], i: int) -> Tensor:
         """Sum over all slots but i, the last first so that what remains shrinks fast."""
