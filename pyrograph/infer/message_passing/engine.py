@@ -297,12 +297,15 @@ class MessagePassing(Engine):
 
     def _in_plain_numbers(self) -> PlainSwept | None:
         """The messages as they stand; None where they do not fit."""
-        if self._plain is None or self._plain[0] is not self.network:
-            self._plain = self.network, PlainSweep.of(self.network)
-        sweep = self._plain[1]
+        sweep = self._plain_sweep()
         if sweep is None or (isinstance(self._at, PlainSwept) and self._at.sweep is sweep):
             return None if sweep is None else self._at
         return sweep.start(self.messages)
+
+    def _plain_sweep(self) -> PlainSweep | None:
+        if self._plain is None or self._plain[0] is not self.network:
+            self._plain = self.network, PlainSweep.of(self.network)
+        return self._plain[1]
 
     def _must_fall_back(self) -> bool:
         """Whether no damping settles the plain iteration, and the convergent one applies."""
@@ -452,6 +455,7 @@ class MessagePassing(Engine):
             "messages": saved_messages(self.network, self.messages),
             "automatic": self._settling.carried(),
         }
+        kept["plain"] = self._at.carried() if isinstance(self._at, PlainSwept) else {}
         kept["double_loop"] = {} if self._double_loop is None else self._double_loop.carried()
         unknown = self.graph.constant.detach().new_full((), torch.nan)
         kept["evidence"] = unknown if self._log_evidence is None else self._log_evidence.clone()
@@ -469,3 +473,6 @@ class MessagePassing(Engine):
                 self._double_loop.restore(state["double_loop"])
             with torch.no_grad():
                 self._at = Held(messages, self.network.beliefs_of(messages))
+                sweep = self._plain_sweep() if state["plain"] else None
+                if sweep is not None:
+                    self._at = sweep.resumed(state["plain"], messages) or self._at

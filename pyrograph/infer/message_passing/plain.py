@@ -21,9 +21,10 @@ factors first: O(largest degree) operations on contiguous numbers.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -129,6 +130,17 @@ class PlainSweep:
                 found[f][:, columns] = exp(said).t()
         return self._swept(found, [torch.empty_like(work) for work in self._work])
 
+    def resumed(self, saved: Mapping[str, Tensor], messages: Messages) -> PlainSwept | None:
+        """Where :meth:`PlainSwept.carried` was, to the last bit; None if these are not its logs."""
+        if {name: v.shape for name, v in saved.items()} != {
+            str(f): work.shape for f, work in enumerate(self._work)
+        }:
+            return None
+        numbers = [saved[str(f)].to(work, copy=True) for f, work in enumerate(self._work)]
+        found = self._swept(numbers, [torch.empty_like(work) for work in self._work])
+        pairs = zip(chain(*found.messages), chain(*messages), strict=True)
+        return found if all(torch.equal(own, theirs) for own, theirs in pairs) else None
+
     def __call__(self, at: PlainSwept) -> PlainSwept:
         """The next messages, in the memory of those before ``at``."""
         for block, ports, n in self._cavities(at.sums, at.numbers):
@@ -215,6 +227,10 @@ class PlainSwept:
         self.sweep = sweep
         self.numbers, self.sums, self.spare = numbers, sums, spare
         self.moved = self.residual = moved
+
+    def carried(self) -> dict[str, Tensor]:
+        """The messages, for a checkpoint: their logs lead back to them but for rounding."""
+        return {str(f): numbers.clone() for f, numbers in enumerate(self.numbers)}
 
     @property
     def num_skipped(self) -> Tensor:
