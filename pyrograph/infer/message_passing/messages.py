@@ -68,8 +68,9 @@ def change(old: Message, new: Message, own: Tensor | None = None, by_factor: boo
     Args:
         by_factor: with False ``[1]``, the largest of all factors, in a fraction of the time.
         own: beliefs of the nodes, ``[E, c]`` log values, where hard constraints are about. States
-            whose belief is, and stays, smaller than the square of the dtype's precision beside the
-            largest count as settled: on their way to a zero their logs never come to rest.
+            whose belief is smaller than the square of the dtype's precision beside the largest
+            count as settled while they fall: on their way to a zero their logs never come to rest.
+            One that rises may be on its way back, a little by each of several messages.
     """
     if isinstance(old, Natural):
         like = next(iter(old.parameters().values()))
@@ -83,7 +84,7 @@ def change(old: Message, new: Message, own: Tensor | None = None, by_factor: boo
         return gap.amax(1)
     tiny = 2 * math.log(torch.finfo(new.dtype).eps)
     before = own - finite_peak(own)
-    gone = (before < tiny) & (before + new - old < tiny) & ~is_zero(new)
+    gone = (before < tiny) & (new < old) & ~is_zero(new)
     gone = torch.where(is_zero(old), new < tiny, gone)
     return torch.where((new == old) | gone, 0.0, gap).amax(1)
 

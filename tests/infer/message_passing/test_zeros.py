@@ -1,5 +1,7 @@
 """Hard constraints. Truth: sums over all states; the closed form of Minka's equality example."""
 
+import itertools
+
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -346,3 +348,23 @@ def test_a_contradiction_far_around_a_ring_is_told_when_it_arrives():
     with pytest.raises(ZeroMass, match=r'"x"\[10\]'):
         engine.run()
     assert engine.num_done == 9
+
+
+@pytest.mark.parametrize("engine", [pg.BP, pg.TRW])
+def test_states_that_come_back_from_afar_are_waited_for(engine):
+    # 2 nodes away something speaks against state 1, 7 away something takes most of it back: of
+    # three such arms no single one makes the state possible again, all together make it certain
+    pairs, fields = {}, {0: 300.0}
+    for first in (1, 8, 15):
+        nodes = [0, *range(first, first + 7)]
+        pairs |= dict.fromkeys(itertools.pairwise(nodes), EQUAL)
+        fields |= {nodes[2]: -200.0, nodes[7]: 160.0}
+    scopes = [(i,) for i in fields] + list(pairs)
+    odds = [torch.tensor([0.0, h], dtype=torch.float64) for h in fields.values()]
+    model = Tables((2,) * 22, tuple(scopes), (*odds, *pairs.values()))
+    posterior = run(model, engine, schedule="residual")
+    assert posterior.converged and posterior.evidence_kind == "exact"
+    # all nodes are equal: one state of mass 1, one of mass exp(300 - 3 * 200 + 3 * 160)
+    assert_close(float(posterior.log_evidence), 180.0, rtol=0, atol=1e-9)
+    for belief in model.beliefs(posterior):
+        assert_close(belief, torch.tensor([0.0, 1.0], dtype=torch.float64), rtol=0, atol=1e-9)
