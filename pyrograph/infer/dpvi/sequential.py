@@ -187,14 +187,16 @@ class SequentialDPVI(DPVI):
             if self._labelled is None and self.sweeps is None:
                 neighbors = self.graph.neighbors
                 self.sweeps = Sweeps(self.network, neighbors, self.moves, self._most)
-                x = self.particles.x
-                self.particles = Particles(x, self.network.score(x), self.hashes(x))
             return super().advance()
         if self._labelled is not None:
             return self._take_in_label()
-        before = self._paths.bound
+        paths, before = self._paths, self._paths.bound
         self._take_in()
-        return {"objective": self._paths.bound, "gain": self._paths.bound - before}
+        if self.smoothing and self._position == self._num_elements:
+            # now and not before the first sweep: a run resumed later goes on from what is saved
+            x = paths.states()
+            self.particles = Particles(x, self.network.score(x), self.hashes(x))
+        return {"objective": paths.bound, "gain": paths.bound - before}
 
     def _take_in_label(self) -> dict[str, float]:
         found, past = self.labellings, self._history.get("objective")

@@ -282,6 +282,25 @@ def test_runs_stop_and_go_on_where_they_stopped():
     torch.testing.assert_close(q.history["objective"], whole.history["objective"])
 
 
+@pytest.mark.parametrize("done", [59, 60, 61, 62, 63])
+def test_runs_that_go_on_while_they_are_smoothed_have_the_same_bits(done):
+    observed = torch.as_tensor(LONG)
+
+    def engine():
+        return pg.SequentialDPVI(hmm, num_particles=5, smoothing=True, progress=False)
+
+    whole, first, second = engine(), engine(), engine()
+    expected = whole.run(observed)
+    first.setup(observed)
+    for _ in range(done):
+        first.step()
+    second.load_state_dict(first.state_dict())
+    q = second.run(observed)
+    assert torch.equal(q.log_evidence, expected.log_evidence)
+    assert torch.equal(second.state_dict()["score"], whole.state_dict()["score"])
+    assert torch.equal(second.history["objective"], whole.history["objective"])
+
+
 @pytest.mark.parametrize(
     "options, words",
     [
