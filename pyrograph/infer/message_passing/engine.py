@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -41,7 +42,7 @@ from pyrograph.infer.message_passing.evidence import kind_of, log_evidence
 from pyrograph.infer.message_passing.implicit import attached, refuse_second_derivatives
 from pyrograph.infer.message_passing.messages import Message
 from pyrograph.infer.message_passing.network import Network
-from pyrograph.infer.message_passing.plain import PlainSweep, PlainSwept
+from pyrograph.infer.message_passing.plain import PlainSwept
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 from pyrograph.infer.message_passing.results import beliefs_of_graph
 from pyrograph.infer.message_passing.settling import Settling
@@ -49,14 +50,11 @@ from pyrograph.infer.message_passing.stability import instability, may_be_unstab
 from pyrograph.infer.message_passing.sweep import (
     SCHEDULES,
     Held,
-    Sweep,
-    Swept,
-    Turns,
     gap,
     is_lost,
     node_colours,
-    turns_by_colour,
 )
+from pyrograph.infer.message_passing.sweeper import Place, Sweeper
 from pyrograph.infer.message_passing.tree import applies, exact_messages
 from pyrograph.infer.message_passing.undone import undone_on_error
 from pyrograph.infer.message_passing.unheld import refuse_improper, refuse_masked_out
@@ -188,8 +186,7 @@ class MessagePassing(Engine):
             self.init is None,
             self.network.is_mean_field and self.schedule == "sequential",
         )
-        self._turns = self._turns_of_schedule()
-        self._plain: tuple[Network, PlainSweep | None] | None = None
+        self._sweeper = Sweeper(self.graph, self.network, self.schedule)
         with torch.no_grad():
             messages = [block.start(self.network.families) for block in self.network.blocks]
         if self.init is not None:
@@ -199,14 +196,12 @@ class MessagePassing(Engine):
         self._log_evidence: Tensor | None = None
         self._double_loop: DoubleLoop | None = None
         self._looked: tuple[list[list[Message]], str | None] | None = None
+        #: Whether messages are of a saved run that had come to rest, and move on in this one.
+        self._moves_on = False
 
     def build(self) -> Network:
         one = self.one_alpha
         return build(self.graph, self.alpha_of, self.num_points, self.family, one)
-
-    def _turns_of_schedule(self) -> Turns | None:
-        in_turn = self.schedule == "sequential"
-        return turns_by_colour(self.graph, self.network) if in_turn else None
 
     @property
     def messages(self) -> list[list[Message]]:
@@ -253,6 +248,7 @@ class MessagePassing(Engine):
         return [part for part in parts if part is not None]
 
     def _advance(self) -> dict[str, Tensor]:
+        self._moves_on = False
         with torch.no_grad():
             if self._must_fall_back():
                 self._fall_back()
@@ -272,7 +268,7 @@ class MessagePassing(Engine):
                 self._settle(messages, self.network.beliefs_of(messages))
                 residual = gap(self.network, self.messages, self.beliefs)
             else:
-                before, found = self._at, self._swept()
+                before, found = self._at, self._sweeper(self._at, self._settling.damping)
                 self._at = found
                 residual, skipped = found.residual, found.num_skipped
                 if not self._settling.lowers_alphas(found):
@@ -286,27 +282,6 @@ class MessagePassing(Engine):
         skipped = torch.zeros_like(residual) if skipped is None else skipped
         return {"objective": self._log_evidence, "residual": residual, "skipped": skipped}
 
-    def _swept(self) -> Swept | PlainSwept:
-        """One sweep, in plain numbers where they fit."""
-        eta = 1 - self._settling.damping
-        plain = self._in_plain_numbers() if eta == 1 and self.schedule == "parallel" else None
-        if plain is not None:
-            return plain.sweep(plain)
-        sweep = Sweep(self.graph, self.network, eta, self._turns, self.schedule == "residual")
-        return sweep(self.messages, self.beliefs)
-
-    def _in_plain_numbers(self) -> PlainSwept | None:
-        """The messages as they stand; None where they do not fit."""
-        sweep = self._plain_sweep()
-        if sweep is None or (isinstance(self._at, PlainSwept) and self._at.sweep is sweep):
-            return None if sweep is None else self._at
-        return sweep.start(self.messages)
-
-    def _plain_sweep(self) -> PlainSweep | None:
-        if self._plain is None or self._plain[0] is not self.network:
-            self._plain = self.network, PlainSweep.of(self.network)
-        return self._plain[1]
-
     def _must_fall_back(self) -> bool:
         """Whether no damping settles the plain iteration, and the convergent one applies."""
         falls = self._settling.is_exhausted and self._double_loop is None
@@ -316,7 +291,7 @@ class MessagePassing(Engine):
         self._double_loop = DoubleLoop(self.network, node_colours(self.graph))
         self._double_loop.start_from(self.messages, self.beliefs)
 
-    def _help(self, before: Held | Swept | PlainSwept, residual: Tensor, moved: Tensor) -> None:
+    def _help(self, before: Place, residual: Tensor, moved: Tensor) -> None:
         """Go on from elsewhere, where the last sweep was slow or ran away: by what moved, since
         cavities may be improper for a while as others come to rest."""
         if self._settling.automatic is None and self._settling.leaps is None:
@@ -358,7 +333,15 @@ class MessagePassing(Engine):
     @property
     def converged(self) -> bool:
         """Whether ``tol`` was given and met, on points of quadrature that were checked."""
-        return super().converged and not self._unchecked
+        return super().converged and not self._unchecked and not self._moves_on
+
+    def _outcome(self) -> str:
+        if self._graph is None or not self._moves_on:
+            return super()._outcome()
+        return (
+            "not converged: the messages of the saved state do not rest here, it is of other data, "
+            "parameters or options. Call run() or step()."
+        )
 
     @property
     def log_evidence(self) -> Tensor:
@@ -434,8 +417,7 @@ class MessagePassing(Engine):
         if not (self.converged and may_be_unstable(self.network)):
             return None
         if self._looked is None or self._looked[0] is not self.messages:
-            eta = 1 - self._settling.damping
-            sweep = Sweep(self.graph, self.network, eta, self._turns, False)
+            sweep = replace(self._sweeper.damped(self._settling.damping), is_residual=False)
             found = instability(sweep, self.messages, self.beliefs, self.num_done)
             self._looked = self.messages, found
         return self._looked[1]
@@ -472,7 +454,11 @@ class MessagePassing(Engine):
                 self._double_loop = DoubleLoop(self.network, node_colours(self.graph))
                 self._double_loop.restore(state["double_loop"])
             with torch.no_grad():
-                self._at = Held(messages, self.network.beliefs_of(messages))
-                sweep = self._plain_sweep() if state["plain"] else None
-                if sweep is not None:
-                    self._at = sweep.resumed(state["plain"], messages) or self._at
+                held = Held(messages, self.network.beliefs_of(messages))
+                self._at = self._sweeper.resumed(state["plain"], held)
+                residuals = state["history"].get("residual", ())
+                met = self.tol is not None and len(residuals) > 0 and residuals[-1] <= self.tol
+                sweep = self._sweeper.damped(self._settling.damping)
+                self._moves_on = bool(met) and not sweep.is_at_rest(
+                    held.messages, held.beliefs, self.tol
+                )

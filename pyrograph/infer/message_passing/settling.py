@@ -21,7 +21,8 @@ from pyrograph.infer.message_passing.milder import MilderAlphas
 from pyrograph.infer.message_passing.mode_start import messages_at_mode
 from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
-from pyrograph.infer.message_passing.sweep import Held, Swept
+from pyrograph.infer.message_passing.sweep import Swept
+from pyrograph.infer.message_passing.sweeper import Place
 
 
 class Settling:
@@ -64,7 +65,7 @@ class Settling:
         """Whether no damping helps."""
         return self.automatic is not None and self.automatic.is_exhausted
 
-    def leap(self, before: Held | Swept, after: Held | Swept, residual: float) -> Messages | None:
+    def leap(self, before: Place, after: Place, residual: float) -> Messages | None:
         """Where the last sweeps lead, if they are slow."""
         if self.leaps is None:
             return None

@@ -29,7 +29,6 @@ Cost: a fifth of the sweeps of the run, but for MOST and FEWEST, and MORE where 
 from __future__ import annotations
 
 import math
-from copy import copy
 from dataclasses import replace
 
 import torch
@@ -43,7 +42,7 @@ from pyrograph.infer.message_passing.messages import Message, Messages, flattene
 from pyrograph.infer.message_passing.network import Block, Network
 from pyrograph.infer.message_passing.quadratic import QuadraticFactors, seen
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
-from pyrograph.infer.message_passing.sweep import Sweep, Swept
+from pyrograph.infer.message_passing.sweep import Sweep
 
 #: Sweeps, as a share of those of the run, and at least and at most; what grows by then has to grow
 #: for MORE sweeps: a difference may also grow for a while and then die away.
@@ -109,7 +108,7 @@ def _growth(
     if not all(bool(b.is_proper.all()) for f, b in families if isinstance(f, Continuous)):
         return None
     generator = torch.Generator().manual_seed(0)  # the run's own stream stays where it is
-    origin, there = flattened(messages), _swept(sweep, messages, beliefs)
+    origin, there = flattened(messages), sweep.tried(messages, beliefs)
     target = flattened(there.messages)
     step = flattened(
         [
@@ -126,7 +125,7 @@ def _growth(
         step = step / reach
         start = unflattened(origin + size * step, messages)
         held = network.beliefs_of(start)
-        found = _swept(sweep, start, held)
+        found = sweep.tried(start, held)
         if bool(found.num_skipped):  # a factor that was passed over tells nothing
             return None
         before, after = _apart(beliefs, held), _apart(there.beliefs, found.beliefs)
@@ -137,13 +136,6 @@ def _growth(
         gap = flattened(found.messages) - target  # of zeros, which stay, NaN
         step, reach = torch.where(gap.isnan(), 0.0, gap), _largest(after)
     return growth, after
-
-
-def _swept(sweep: Sweep, messages: Messages, beliefs: list) -> Swept:
-    """A sweep of copies: updates move grids, and this is no step of the run."""
-    network = copy(sweep.network)
-    network.blocks = [copy(block) for block in network.blocks]
-    return replace(sweep, network=network)(messages, beliefs)
 
 
 def _nudges(

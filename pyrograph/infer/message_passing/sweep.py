@@ -7,13 +7,14 @@ the Markov graph after the other, ``"residual"`` those that change most (Elidan,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from pyrograph.beliefs import Natural
-from pyrograph.errors import InferenceError
+from pyrograph.errors import InferenceError, PyrographError
 from pyrograph.graph import FactorGraph
 from pyrograph.graph.colouring import colour
 from pyrograph.infer.message_passing.contradictions import raise_empty, refuse_contradictions
@@ -34,6 +35,9 @@ URGENT = 0.3
 #: Shortest step, as a power of the dtype's precision, where longer ones make a belief improper:
 #: what shorter ones move is lost to rounding.
 SHORTEST = 0.75
+#: Times the tolerance by which messages at rest may move when a run goes on: they came to rest but
+#: for rounding, on grids that are laid anew now and then.
+REST = 100.0
 
 
 @dataclass(frozen=True)
@@ -168,6 +172,20 @@ class Sweep:
         moved = torch.stack([part.moved for part in parts]).amax()
         skipped = [_any(flags) for flags in zip(*(part.skipped for part in parts), strict=True)]
         return Swept(messages, beliefs, moved, any(part.is_cut for part in parts), skipped)
+
+    def tried(self, messages: Messages, beliefs: list) -> Swept:
+        """Where it would lead; nothing is changed: of blocks, whose grids updates move, copies
+        are."""
+        network = copy(self.network)
+        network.blocks = [copy(block) for block in network.blocks]
+        return replace(self, network=network)(messages, beliefs)
+
+    def is_at_rest(self, messages: Messages, beliefs: list, tol: float) -> bool:
+        """Whether messages of another run, which had come to rest within ``tol``, rest here."""
+        try:
+            return bool(self.tried(messages, beliefs).residual <= REST * tol)
+        except (PyrographError, torch.linalg.LinAlgError):  # the run will say so
+            return False
 
     def _send(self, messages: Messages, beliefs: list, turn: int | None) -> Swept:
         """New messages, those of a turn or all."""

@@ -43,6 +43,7 @@ from pyrograph.infer.message_passing.spanning_trees import (
     heaviest_tree,
     uniform_appearance,
 )
+from pyrograph.infer.message_passing.sweeper import Sweeper
 from pyrograph.infer.message_passing.undone import undone_on_error
 from pyrograph.posterior.posterior import EvidenceKind
 
@@ -236,7 +237,7 @@ class TRW(BP):
     def _rebuild(self) -> None:
         """The network of these appearances, attached to the program's tensors."""
         self.network = MessagePassing.build(self)
-        self._turns = self._turns_of_schedule()
+        self._sweeper = Sweeper(self.graph, self.network, self.schedule)
         self._settling.goes_on_with(self.network)
 
     # ------------------------------------------------------------------ evidence

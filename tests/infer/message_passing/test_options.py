@@ -17,7 +17,7 @@ from pyrograph.errors import (
     ShapeMismatch,
 )
 
-from .builders import INF, Tables, boltzmann, mixed_cycle, potts, random_model, run
+from .builders import INF, Tables, boltzmann, chain, mixed_cycle, potts, random_model, run
 from .references import MeanField
 
 PAIR = random_model((2, 3), [(0, 1)], 0)
@@ -277,6 +277,35 @@ def test_a_state_before_the_first_step_can_be_gone_back_to():
     engine.load_state_dict(start)
     assert engine.num_done == 0
     assert_close(engine.run().log_evidence, PAIR.log_z, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "engine, options",
+    [(pg.BP, {}), (pg.BP, {"schedule": "sequential"}), (pg.BP, {"damping": 0.3}), (pg.TRW, {})],
+)
+def test_a_run_that_had_converged_on_other_data_goes_on(engine, options):
+    first, model = engine(chain(0), progress=False, **options), chain(1)
+    first.run()
+    second = engine(model, progress=False, **options).setup()
+    second.load_state_dict(first.state_dict())
+    assert not second.converged and "other data" in second.status
+    assert second.evidence_kind() != "exact"
+    posterior = second.run()
+    assert posterior.converged and posterior.evidence_kind == "exact"
+    assert_close(posterior.log_evidence, model.log_z, rtol=0, atol=1e-8)
+    for i, belief in enumerate(model.beliefs(posterior)):
+        assert_close(belief, model.marginal(i), rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("engine", [pg.BP, pg.TRW, pg.VMP])
+def test_a_run_that_had_converged_on_the_same_data_has_still(engine):
+    first, second = (engine(chain(0), progress=False).setup() for _ in range(2))
+    first.run()
+    second.load_state_dict(first.state_dict())
+    assert second.converged
+    second.run()
+    assert second.num_done == first.num_done
+    same(first.state_dict(), second.state_dict())
 
 
 def test_saved_state_is_a_copy():

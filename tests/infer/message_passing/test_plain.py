@@ -12,7 +12,6 @@ import torch
 from torch.testing import assert_close
 
 import pyrograph as pg
-from pyrograph.infer.message_passing import engine as engines
 from pyrograph.infer.message_passing.differences import DifferenceFactors
 from pyrograph.infer.message_passing.evidence import log_evidence
 from pyrograph.infer.message_passing.plain import DEGREE, PlainSweep, PlainSwept
@@ -373,8 +372,8 @@ def test_logs_that_inference_mode_asks_for_are_ordinary_tensors():
 def test_the_engine_looks_for_plain_numbers_once(monkeypatch):
     calls = []
     engine = started(MODELS["tables"])
-    find = engines.PlainSweep.of
-    monkeypatch.setattr(engines.PlainSweep, "of", lambda n: (calls.append(n), find(n))[1])
+    find = PlainSweep.of
+    monkeypatch.setattr(PlainSweep, "of", lambda n: (calls.append(n), find(n))[1])
     for _ in range(3):
         engine.step()
     assert len(calls) == 1
