@@ -304,6 +304,30 @@ def test_runs_repeat_under_a_seed_and_go_on_where_they_stopped():
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "lbfgs"])
+def test_a_run_that_had_converged_has_only_on_the_same_data(optimizer):
+    def program(seen):
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        pyro.sample("y", dist.Normal(x, 1.0), obs=torch.tensor(seen))
+
+    def engine(seen):
+        options = {"num_components": 1, "num_steps": 400, "optimizer": optimizer, "tol": 1e-6}
+        return pg.QBethe(program, progress=False, **options).setup(seen)
+
+    first, same, other = engine(0.0), engine(0.0), engine(3.0)
+    first.run()
+    assert first.converged
+    same.load_state_dict(first.state_dict())
+    other.load_state_dict(first.state_dict())
+    assert same.converged and not other.converged and "other data" in other.status
+    same.run()
+    assert same.num_done == first.num_done
+    found = other.run()
+    assert other.num_done > first.num_done
+    exact = dist.Normal(0.0, 2.0**0.5).log_prob(torch.tensor(3.0))
+    assert_close(float(found.log_evidence), float(exact), rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "lbfgs"])
 def test_a_state_is_taken_by_an_engine_of_any_age(optimizer):
     """Memories of optimisers hold numbers at one time and tensors at another."""
     options = {"num_components": 1, "num_steps": 6, "optimizer": optimizer, "progress": False}
