@@ -74,6 +74,8 @@ class Engine(ABC):
         self._graph: FactorGraph | None = None
         self._arguments: tuple[tuple, dict] = ((), {})
         self._history: dict[str, list[float]] = {}
+        #: Whether the state is of a saved run that had converged, and does not rest here.
+        self._moves_on = False
         self._pending: Mapping[str, Any] | None = None
 
     # What a subclass gives.
@@ -144,7 +146,7 @@ class Engine(ABC):
         self._graph = self.read(args, kwargs)
         self._arguments, self._versions = (args, kwargs), versions((args, kwargs))
         self._given = copied(bound(self.model, args, kwargs))
-        self._history = {}
+        self._history, self._moves_on = {}, False
         self.generator = torch.Generator().manual_seed(seed)
         try:
             self.allocate()
@@ -214,7 +216,8 @@ class Engine(ABC):
     def converged(self) -> bool:
         """Whether ``tol`` was given and met."""
         measured = self._history.get(self.monitor)
-        return self.tol is not None and bool(measured) and measured[-1] <= self.tol
+        is_met = self.tol is not None and bool(measured) and measured[-1] <= self.tol
+        return is_met and not self._moves_on
 
     @property
     def is_stable(self) -> bool:
@@ -232,6 +235,11 @@ class Engine(ABC):
         """How the run went."""
         if self.converged:
             return "converged"
+        if self._moves_on:
+            return (
+                "not converged: the saved state does not rest here, it is of other data, "
+                "parameters or options. Call run() or step()."
+            )
         measured = self._history.get(self.monitor)
         value = f", now {measured[-1]:.4g}" if measured else ""
         if self.tol is None:
@@ -244,6 +252,11 @@ class Engine(ABC):
             f"not converged: after {self.num_done} steps the {self.monitor} is above "
             f"tol={self.tol:.4g}{value}. {self.remedy()}"
         )
+
+    def is_at_rest(self) -> bool:
+        """Whether the state of a saved run that had converged rests here too: on other data it
+        does not. True where engines do not look."""
+        return True
 
     def remedy(self) -> str:
         """What to do when ``tol`` was not met."""
@@ -312,7 +325,8 @@ class Engine(ABC):
                     "damaged, or of another engine"
                 ) from error
             raise
-        self._history = history
+        self._history, self._moves_on = history, False
+        self._moves_on = self.converged and not self.is_at_rest()
 
     def _check_sites(self, saved: Mapping[str, Tensor]) -> None:
         ours = {s.name: list(s.batch_shape + s.event_shape) for s in self.graph.sites.values()}
@@ -341,6 +355,7 @@ class Engine(ABC):
 
     def _iterate(self) -> float:
         measured = self.advance()
+        self._moves_on = False
         if isinstance(measured["objective"], Tensor):  # all of them to numbers at once
             values = torch.stack([value.double() for value in measured.values()]).tolist()
             measured = dict(zip(measured, values, strict=True))

@@ -196,8 +196,6 @@ class MessagePassing(Engine):
         self._log_evidence: Tensor | None = None
         self._double_loop: DoubleLoop | None = None
         self._looked: tuple[list[list[Message]], str | None] | None = None
-        #: Whether messages are of a saved run that had come to rest, and move on in this one.
-        self._moves_on = False
 
     def build(self) -> Network:
         one = self.one_alpha
@@ -248,7 +246,6 @@ class MessagePassing(Engine):
         return [part for part in parts if part is not None]
 
     def _advance(self) -> dict[str, Tensor]:
-        self._moves_on = False
         with torch.no_grad():
             if self._must_fall_back():
                 self._fall_back()
@@ -333,15 +330,12 @@ class MessagePassing(Engine):
     @property
     def converged(self) -> bool:
         """Whether ``tol`` was given and met, on points of quadrature that were checked."""
-        return super().converged and not self._unchecked and not self._moves_on
+        return super().converged and not self._unchecked
 
-    def _outcome(self) -> str:
-        if self._graph is None or not self._moves_on:
-            return super()._outcome()
-        return (
-            "not converged: the messages of the saved state do not rest here, it is of other data, "
-            "parameters or options. Call run() or step()."
-        )
+    @torch.no_grad()
+    def is_at_rest(self) -> bool:
+        sweep = self._sweeper.damped(self._settling.damping)
+        return sweep.is_at_rest(self.messages, self.beliefs, self.tol)
 
     @property
     def log_evidence(self) -> Tensor:
@@ -456,9 +450,3 @@ class MessagePassing(Engine):
             with torch.no_grad():
                 held = Held(messages, self.network.beliefs_of(messages))
                 self._at = self._sweeper.resumed(state["plain"], held)
-                residuals = state["history"].get("residual", ())
-                met = self.tol is not None and len(residuals) > 0 and residuals[-1] <= self.tol
-                sweep = self._sweeper.damped(self._settling.damping)
-                self._moves_on = bool(met) and not sweep.is_at_rest(
-                    held.messages, held.beliefs, self.tol
-                )

@@ -178,8 +178,6 @@ class QBethe(Engine):
         self._starts_exact = exact is not None
         for value in self.parameters.values():
             value.requires_grad_()
-        #: Whether parameters are of a saved run that had converged, to another value than here.
-        self._moves_on = False
         like = self.graph.constant.detach()
         points = entropy_points(self.graph.num_nodes, self.num_components)
         if self.num_entropy is None:
@@ -243,19 +241,9 @@ class QBethe(Engine):
     def converged(self) -> bool:
         """Whether ``tol`` was met, by weights that were free unless they never are."""
         is_fixed = self.num_components == 1 or self.hold_weights >= self.num_steps
-        is_free = is_fixed or self.num_done > self.hold_weights + 1
-        return super().converged and is_free and not self._moves_on
-
-    def _outcome(self) -> str:
-        if self._graph is None or not self._moves_on:
-            return super()._outcome()
-        return (
-            "not converged: the objective of the saved state is another one here, it is of other "
-            "data, parameters or options. Call run() or step()."
-        )
+        return super().converged and (is_fixed or self.num_done > self.hold_weights + 1)
 
     def advance(self) -> dict[str, Tensor]:
-        self._moves_on = False
         temperature = self._temperature(self.num_done)
         holds = self.num_done < self.hold_weights or self.num_components == 1
         if self.num_done == self.hold_weights and self.optimizer == "lbfgs":
@@ -420,22 +408,18 @@ class QBethe(Engine):
         kinds = measured_by(self.network, state["measures"])
         self._rule.load_state_dict(rule)
         take(self.network, kinds, self.parameters, state["parameters"])
-        self._moves_on = self._differs_from(state["history"])
 
     @torch.no_grad()
-    def _differs_from(self, history: Mapping[str, Tensor]) -> bool:
-        """Whether a run had converged, by its history, to another objective than is here."""
-        changes = history.get("change", ())
-        if self.tol is None or not len(changes) or not changes[-1] <= self.tol:
-            return False
-        last = float(history["objective"][-1])
-        temperature = self._temperature(len(changes) - 1)
+    def is_at_rest(self) -> bool:
+        """Whether the objective is what it was, but for what steps at rest change."""
+        last = self._history["objective"][-1]
+        temperature = self._temperature(self.num_done - 1)
         try:
             here = float(self.objective(self.parameters, self._rules, temperature).max())
         except (ValueError, torch.linalg.LinAlgError):  # the run will say so
-            return True
+            return False
         slack = REST * max(self.tol, least_change(last, self.graph.dtype))
-        return not abs(here - last) <= slack
+        return abs(here - last) <= slack
 
 
 def _checked(value: Any, where: str) -> float:
