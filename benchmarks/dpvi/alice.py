@@ -20,15 +20,14 @@ below K / 2; its numbers are means over the seeds. Beam: Van Gael et al. (2008) 
 franchise, paths after every 40th of 2,000 sweeps (paper: every 200th of 10,000). Unigram, bigram:
 add-1 frequencies of the 1,000.
 
-The same with Dir(.001) on all stretches of 5,000 symbols that the book has, the first among them:
-K = 10, a filter's numbers are means over the seeds.
+The same with Dir(.001) on all stretches of 5,000 symbols that the book has, but for the four on which
+that prior was chosen: K = 10, a filter's numbers are means over the seeds.
 
 Criteria, over the stretches: DPVI(10) predicts better than PF-M(10) and PF-S(10), and finds more
-states than they do, p < .05 by sign tests. The paper, K = 100: 147 states against 21. With Dir(1)
-the second fails (1.4 states against 4 to 6 on the first stretch), with Dir(.1) too; Dir(.001) was
-then found on four stretches, and 24 are fresh. Reported: log joint densities of the training
-symbols with one state throughout and with a state for every symbol, which say what a bound on the
-evidence can be expected to like.
+states than they do, p < .05 by sign tests. The paper, K = 100: 147 states against 21. These were
+first asked of the first stretch with Dir(1), where the second one does not hold, nor with Dir(.1).
+Reported: log joint densities of the training symbols with one state throughout and with a state for
+every symbol, which say what a bound on the evidence can be expected to like.
 """
 
 from __future__ import annotations
@@ -54,6 +53,8 @@ TRAIN, TEST, CHAINS, ALPHA, GAMMA = 1000, 4000, 50, 1.0, 1.0
 THIN = 40
 #: Of the symbols of a state, from one that wants states to differ to one that does not.
 PRIORS = (0.001, 0.1, 1.0)
+#: Stretches by which the first of these was chosen.
+CHOSEN_BY = (0, 2, 4, 6)
 
 
 @torch.inference_mode()
@@ -184,7 +185,8 @@ def main(argv: Sequence[str] | None = None) -> bool:
             f"{joint[1]:.1f}; they predict {values[0]:.1f} and {values[1]:.1f}"
         )
     stretched = text.codes[: stretches * length].view(stretches, length)
-    passed = compare(stretched, size, num_symbols, runs, rng)
+    fresh = [k for k in range(stretches) if k not in CHOSEN_BY]
+    passed = compare(stretched[fresh], size, num_symbols, runs, rng)
     plot(found, counts, len(test), criteria.figure_path("alice", args.quick))
     return all(passed)
 

@@ -236,9 +236,11 @@ class Engine(ABC):
         if self.converged:
             return "converged"
         if self._moves_on:
+            steps = self.num_steps <= self.num_done
+            how = f"with num_steps above the {self.num_done} that are done" if steps else "by run()"
             return (
                 "not converged: the saved state does not rest here, it is of other data, "
-                "parameters or options. Call run() or step()."
+                f"parameters or options. Go on {how}."
             )
         measured = self._history.get(self.monitor)
         value = f", now {measured[-1]:.4g}" if measured else ""
@@ -313,6 +315,8 @@ class Engine(ABC):
         before, stream = dict(vars(self)), self.generator.get_state()
         try:
             self.restore(state)
+            self._history, self._moves_on = history, False
+            self._moves_on = self.converged and not self.is_at_rest()
         except Exception as error:  # a state is taken over whole or not at all
             vars(self).clear()
             vars(self).update(before)
@@ -325,8 +329,6 @@ class Engine(ABC):
                     "damaged, or of another engine"
                 ) from error
             raise
-        self._history, self._moves_on = history, False
-        self._moves_on = self.converged and not self.is_at_rest()
 
     def _check_sites(self, saved: Mapping[str, Tensor]) -> None:
         ours = {s.name: list(s.batch_shape + s.event_shape) for s in self.graph.sites.values()}

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -188,11 +187,10 @@ class MessagePassing(Engine):
         )
         self._sweeper = Sweeper(self.graph, self.network, self.schedule)
         with torch.no_grad():
-            messages = [block.start(self.network.families) for block in self.network.blocks]
+            messages = self.network.start()
         if self.init is not None:
             messages = loaded_messages(self.network, messages, self.init)
-        with torch.no_grad():
-            self._at = Held(messages, self.network.beliefs_of(messages))
+        self.messages = messages
         self._log_evidence: Tensor | None = None
         self._double_loop: DoubleLoop | None = None
         self._looked: tuple[list[list[Message]], str | None] | None = None
@@ -207,17 +205,14 @@ class MessagePassing(Engine):
         return self._at.messages
 
     @messages.setter
+    @torch.no_grad()
     def messages(self, value: list[list[Message]]) -> None:
-        self._at = Held(value, self._at.beliefs)
+        self._at = Held(value, self.network.beliefs_of(value))
 
     @property
     def beliefs(self) -> list:
         """Under the messages, by family."""
         return self._at.beliefs
-
-    @beliefs.setter
-    def beliefs(self, value: list) -> None:
-        self._at = Held(self._at.messages, value)
 
     # ------------------------------------------------------------------ a sweep
     def advance(self) -> dict[str, Tensor]:
@@ -247,6 +242,9 @@ class MessagePassing(Engine):
 
     def _advance(self) -> dict[str, Tensor]:
         with torch.no_grad():
+            if self._moves_on:  # what was measured is of other data
+                self._log_evidence = None
+                self._settling.goes_on_with(self.network)
             if self._must_fall_back():
                 self._fall_back()
             skipped = None
@@ -411,7 +409,7 @@ class MessagePassing(Engine):
         if not (self.converged and may_be_unstable(self.network)):
             return None
         if self._looked is None or self._looked[0] is not self.messages:
-            sweep = replace(self._sweeper.damped(self._settling.damping), is_residual=False)
+            sweep = self._sweeper.damped(self._settling.damping)
             found = instability(sweep, self.messages, self.beliefs, self.num_done)
             self._looked = self.messages, found
         return self._looked[1]

@@ -90,6 +90,10 @@ class Network:
         groups = [group for group, _ in self.members] + [part.group for part in self.merged]
         return attached or any(group.is_differentiable for group in groups)
 
+    def start(self) -> list[list]:
+        """Messages to start from, by block and port."""
+        return [block.start(self.families) for block in self.blocks]
+
     def beliefs_of(self, messages: list[list]) -> list:
         """Beliefs of every family under messages, by block and port."""
         return beliefs_of(self.families, self.blocks, messages)

@@ -53,6 +53,7 @@ class _Nodes:
     Shapes:
         base: ``[c, V]``; place: ``[V]`` where each row of the family stands.
         target: ``[N]`` the node of every message.
+        alone: ``[c, V - turns[0]]`` log values of the nodes without messages, the last ones.
         by_turn: ``[N]`` the messages: one of every node that has one, then a second one, ...
         turns: how many each.
     """
@@ -60,6 +61,7 @@ class _Nodes:
     base: Tensor
     place: Tensor
     target: Tensor
+    alone: Tensor
     by_turn: Tensor
     turns: list[int]
 
@@ -75,8 +77,9 @@ class _Nodes:
         first = degree[order].cumsum(0) - degree[order]
         turn = torch.arange(len(rows), device=rows.device) - first[target[by_node]]
         by_turn = by_node[turn.argsort(stable=True)]
-        base = exp(family.base.detach().t().index_select(1, order))
-        return cls(base, place, target, by_turn, turn.bincount().tolist())
+        base = family.base.detach().t().index_select(1, order)
+        alone = base[:, int((degree > 0).sum()) :]
+        return cls(exp(base), place, target, alone, by_turn, turn.bincount().tolist())
 
     def beliefs(self, message: Tensor, work: Tensor) -> Tensor:
         """base prod m, ``[c, V]``, of messages ``[c, N]``."""
@@ -85,6 +88,11 @@ class _Nodes:
         for count, part in zip(self.turns, work.split(self.turns, 1), strict=True):
             found[:, :count].mul_(part)
         return found
+
+    def logs(self, beliefs: Tensor) -> Tensor:
+        """Log values of beliefs ``[c, V]``; those of nodes without messages may not fit."""
+        touched = beliefs.shape[1] - self.alone.shape[1]
+        return torch.cat([log(beliefs[:, :touched]), self.alone], 1)
 
 
 class PlainSweep:
@@ -120,26 +128,33 @@ class PlainSweep:
 
     def start(self, messages: Messages) -> PlainSwept | None:
         """Log messages as plain numbers; None if some are such as the factors never send."""
+        if not self._are_sent(messages):
+            return None
         found = [torch.empty_like(work) for work in self._work]
-        for block, ports, sent in zip(self.network.blocks, self.ports, messages, strict=True):
-            most = _spread(block)
+        for ports, sent in zip(self.ports, messages, strict=True):
             for (f, columns), message in zip(ports, sent, strict=True):
-                said = message - finite_peak(message)
-                if not bool((said >= -most - SLACK).all()):
-                    return None
-                found[f][:, columns] = exp(said).t()
+                found[f][:, columns] = exp(message - finite_peak(message)).t()
         return self._swept(found, [torch.empty_like(work) for work in self._work])
 
     def resumed(self, saved: Mapping[str, Tensor], messages: Messages) -> PlainSwept | None:
-        """Where :meth:`PlainSwept.carried` was, to the last bit; None if these are not its logs."""
+        """Where :meth:`PlainSwept.carried` was, to the last bit; None if these are not its logs, or
+        such as the factors never send."""
         if {name: v.shape for name, v in saved.items()} != {
             str(f): work.shape for f, work in enumerate(self._work)
-        }:
+        } or not self._are_sent(messages):
             return None
         numbers = [saved[str(f)].to(work, copy=True) for f, work in enumerate(self._work)]
         found = self._swept(numbers, [torch.empty_like(work) for work in self._work])
         pairs = zip(chain(*found.messages), chain(*messages), strict=True)
         return found if all(torch.equal(own, theirs) for own, theirs in pairs) else None
+
+    def _are_sent(self, messages: Messages) -> bool:
+        """Whether log messages are in the range of the factors that send them."""
+        for block, sent in zip(self.network.blocks, messages, strict=True):
+            least = -_spread(block) - SLACK
+            if not all(bool((m - finite_peak(m) >= least).all()) for m in sent):
+                return False
+        return True
 
     def __call__(self, at: PlainSwept) -> PlainSwept:
         """The next messages, in the memory of those before ``at``."""
@@ -209,7 +224,8 @@ class PlainSwept:
 
     Attributes:
         numbers, sums: of each family, messages ``[c, N]`` and unnormalised beliefs ``[c, V]``.
-        spare: the messages before, whose memory the next ones take.
+        spare: the messages before, whose memory the next ones take: a place is one until the
+            second sweep after it. What is handed out is copied.
         moved: ``[]`` largest change of a log message; None where no sweep led here.
     """
 
@@ -251,7 +267,7 @@ class PlainSwept:
         """By family, log values."""
         pairs = zip(self.sums, self.sweep.nodes, strict=True)
         with outside_inference_mode():
-            return [log(total).index_select(1, nodes.place).t() for total, nodes in pairs]
+            return [nodes.logs(total).index_select(1, nodes.place).t() for total, nodes in pairs]
 
 
 def _spread(block: TableFactors | DifferenceFactors) -> float:
@@ -276,7 +292,8 @@ def _fits(network: Network) -> bool:
         for f, rows in zip(block.families, block.rows, strict=True):
             width[f] = width[f].index_add(0, rows, width[f].new_full((len(rows),), _spread(block)))
             degree[f] = degree[f].index_add(0, rows, torch.ones_like(rows))
-    most = [float(w.amax()) for w in width]
+    most = [float((w * (d > 0)).amax()) for w, d in zip(width, degree, strict=True)]
+    # a sum runs over all nodes of a factor but one: over the widest at worst
     others = [sorted(most[f] for f in block.families)[1:] for block in blocks]
     fits = max(map(sum, others)) < RANGE * math.log(torch.finfo(width[0].dtype).max)
     return fits and max(int(d.amax()) for d in degree) <= DEGREE

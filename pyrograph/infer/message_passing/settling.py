@@ -141,7 +141,7 @@ class Settling:
         for block in self.network.blocks:
             if isinstance(block, QuadratureFactors):
                 block.forget_grid()
-        return [block.start(self.network.families) for block in self.network.blocks]
+        return self.network.start()
 
     # ------------------------------------------------------------------ checkpoints
     def carried(self) -> dict[str, Any]:

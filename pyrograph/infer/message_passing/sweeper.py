@@ -57,6 +57,8 @@ class Sweeper:
 
     def _in_plain_numbers(self, at: Place) -> PlainSwept | None:
         """The same messages; None where they do not fit."""
-        if self._plain is None or (isinstance(at, PlainSwept) and at.sweep is self._plain):
-            return None if self._plain is None else at
+        if self._plain is None:
+            return None
+        if isinstance(at, PlainSwept) and at.sweep is self._plain:
+            return at
         return self._plain.start(at.messages)

@@ -226,10 +226,8 @@ class TRW(BP):
         self._rebuild()
         with torch.no_grad():
             kinds = [[type(b) for b in n.blocks] for n in (before, self.network)]
-            if kinds[0] != kinds[1]:  # large alphas: odds would overflow, states do not
-                start = self.network.families
-                self.messages = [block.start(start) for block in self.network.blocks]
-            self.beliefs = self.network.beliefs_of(self.messages)
+            # large alphas: odds would overflow, states do not
+            self.messages = self.messages if kinds[0] == kinds[1] else self.network.start()
             self._log_evidence = None
             if self._double_loop is not None:
                 self._fall_back()
@@ -274,6 +272,7 @@ class TRW(BP):
         with undone_on_error(self._parts):
             self.mu, self._trees_mixed = state["mu"].to(self.mu), int(state["trees"])
             self._rebuild()
+            self.messages = self.network.start()
             super().restore(state)
 
 

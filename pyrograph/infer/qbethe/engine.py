@@ -20,13 +20,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pyrograph.checks import count, flag, positive, real_number
-from pyrograph.errors import OptionError
+from pyrograph.errors import OptionError, PyrographError
 from pyrograph.graph.blame import naming_underivable
 from pyrograph.infer.base import Engine, with_notes
 from pyrograph.infer.message_passing.unheld import refuse_masked_out
@@ -245,24 +246,9 @@ class QBethe(Engine):
 
     def advance(self) -> dict[str, Tensor]:
         temperature = self._temperature(self.num_done)
-        holds = self.num_done < self.hold_weights or self.num_components == 1
         if self.num_done == self.hold_weights and self.optimizer == "lbfgs":
             self._start_optimiser()  # curvature without the weights says nothing about them
-        self.parameters["weights"].requires_grad_(not holds)
-
-        @torch.enable_grad()
-        def evaluate() -> Tensor:
-            for leaf in self.parameters.values():
-                leaf.grad = None
-            with naming_underivable(self.graph):
-                value = self.objective(self.parameters, self._rules, temperature)
-                self._measured = value.tolist()
-                refuse_non_finite(self._measured, self.num_done)  # before it moves anything
-                loss = -value.sum()
-                loss.backward()
-            refuse_bad_gradient(self.parameters, self._measured, self.num_done, self.init_scale)
-            return loss
-
+        evaluate = partial(self._graded, temperature)
         last = self._history.get("objective", [-math.inf])[-1]
         if self.optimizer == "adam":
             if self.num_done == self.hold_weights and self.num_components > 1:
@@ -274,6 +260,26 @@ class QBethe(Engine):
         else:
             change = self._search(evaluate, temperature, last)
         return {"objective": max(self._measured), "change": change}
+
+    @torch.enable_grad()
+    def _graded(self, temperature: float) -> Tensor:
+        """What all restarts minimise, and its gradient in the parameters.
+
+        Raises:
+            NonFiniteDensity: one of them is no number.
+        """
+        holds = self.num_done < self.hold_weights or self.num_components == 1
+        self.parameters["weights"].requires_grad_(not holds)
+        for leaf in self.parameters.values():
+            leaf.grad = None
+        with naming_underivable(self.graph):
+            value = self.objective(self.parameters, self._rules, temperature)
+            self._measured = value.tolist()
+            refuse_non_finite(self._measured, self.num_done)  # before it moves anything
+            loss = -value.sum()
+            loss.backward()
+        refuse_bad_gradient(self.parameters, self._measured, self.num_done, self.init_scale)
+        return loss
 
     def _is_at_rest(self) -> bool:
         """Whether it is where it started, at the posterior itself, and gradients are rounding: far
@@ -409,17 +415,16 @@ class QBethe(Engine):
         self._rule.load_state_dict(rule)
         take(self.network, kinds, self.parameters, state["parameters"])
 
-    @torch.no_grad()
     def is_at_rest(self) -> bool:
-        """Whether the objective is what it was, but for what steps at rest change."""
-        last = self._history["objective"][-1]
-        temperature = self._temperature(self.num_done - 1)
+        """Whether the objective is what it was, and gradients promise no more than at rest."""
+        last, temperature = self._history["objective"][-1], self._temperature(self.num_done - 1)
         try:
-            here = float(self.objective(self.parameters, self._rules, temperature).max())
-        except (ValueError, torch.linalg.LinAlgError):  # the run will say so
+            self._graded(temperature)
+        except (PyrographError, ValueError, torch.linalg.LinAlgError):  # the run will say so
             return False
         slack = REST * max(self.tol, least_change(last, self.graph.dtype))
-        return abs(here - last) <= slack
+        gain = natural_gain(Components(self.network.kinds, self.parameters))
+        return abs(max(self._measured) - last) <= slack and bool((gain <= slack).all())
 
 
 def _checked(value: Any, where: str) -> float:

@@ -194,4 +194,3 @@ def random_messages(engine, seed: int, scale: float = 1.0) -> None:
         [scale * torch.randn(m.shape, generator=g, dtype=torch.float64).to(m) for m in block]
         for block in engine.messages
     ]
-    engine.beliefs = engine.network.beliefs_of(engine.messages)

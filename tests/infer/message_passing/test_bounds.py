@@ -124,7 +124,6 @@ def test_the_scale_of_messages_changes_neither_evidence_nor_what_follows(cards, 
         [m + 3 * torch.randn((len(m), 1), generator=g) if m.dim() == 2 else m for m in block]
         for block in other.messages
     ]
-    other.beliefs = other.network.beliefs_of(other.messages)
     assert_close(engine.log_evidence, other.log_evidence, rtol=1e-12, atol=1e-10)
     for _ in range(2):
         engine.step(), other.step()

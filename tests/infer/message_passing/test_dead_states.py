@@ -209,7 +209,6 @@ def test_on_trees_with_zeros_the_double_loop_is_exact(seed):
     engine, loop = wired(model)
     for _ in range(21):
         engine.messages = [list(sent) for sent in loop.step(1e-8)]
-    engine.beliefs = engine.network.beliefs_of(engine.messages)
     assert_close(engine.log_evidence, model.log_z, rtol=0, atol=1e-8)
     for i, belief in enumerate(model.beliefs(engine.posterior())):
         assert_close(belief, model.marginal(i), rtol=0, atol=1e-8)

@@ -297,6 +297,28 @@ def test_a_run_that_had_converged_on_other_data_goes_on(engine, options):
         assert_close(belief, model.marginal(i), rtol=0, atol=1e-7)
 
 
+def test_a_run_on_other_data_measures_them_at_once_and_says_how_to_go_on():
+    first = pg.BP(chain(0), progress=False)
+    first.run()
+    other = pg.BP(chain(1), progress=False, num_steps=first.num_done).setup()
+    other.load_state_dict(first.state_dict())
+    with pytest.warns(ConvergenceWarning, match=f"num_steps above the {first.num_done} that are"):
+        other.run()
+    assert other.num_done == first.num_done
+    assert_close(other.step(), float(other.log_evidence), rtol=0, atol=1e-12)
+
+
+def test_a_state_whose_rest_cannot_be_looked_at_is_not_taken(monkeypatch):
+    first, other = pg.BP(chain(0), progress=False), pg.BP(chain(1), progress=False).setup()
+    first.run(), other.step()
+    before = other.state_dict()
+    with monkeypatch.context() as patch:
+        patch.setattr(pg.BP, "is_at_rest", lambda engine: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            other.load_state_dict(first.state_dict())
+    same(other.state_dict(), before)
+
+
 @pytest.mark.parametrize("engine", [pg.BP, pg.TRW, pg.VMP])
 def test_a_run_that_had_converged_on_the_same_data_has_still(engine):
     first, second = (engine(chain(0), progress=False).setup() for _ in range(2))

@@ -245,7 +245,7 @@ def test_messages_that_no_factor_sends_are_left_to_logs_for_a_sweep():
         messages[0][1][3, 2] = value
         assert plain.start(messages) is None
     messages[0][1][3, 2] = -800.0
-    engine.messages, engine.beliefs = messages, engine.network.beliefs_of(messages)
+    engine.messages = messages
     engine.step()
     assert not isinstance(engine._at, PlainSwept)
     engine.step()
@@ -311,6 +311,49 @@ def test_saved_messages_that_were_changed_are_taken_as_they_are():
     other = started(MODELS["Potts of 8"])
     other.load_state_dict(state)
     assert torch.equal(other.messages[0][0], state["messages"]["0.0"])
+
+
+def test_plain_numbers_that_do_not_fit_other_data_are_not_taken_over():
+    """A hub of five states, four leaves of three, one of four: messages of the first data lie far
+    below the range of the second, whose sums would overflow."""
+    scopes = [(k,) for k in range(6)] + [(0, k) for k in range(1, 6)]
+
+    def model(is_first):
+        hub, leaf, last = torch.zeros(5), torch.zeros(3), torch.zeros(4)
+        pairs, wide = [torch.zeros(5, 3) for _ in range(4)], torch.zeros(5, 4)
+        for k, pair in enumerate(pairs):
+            if is_first:
+                pair[:, 0] = -125.0
+            pair[k + 1, 0] = 0.0 if is_first else 1.0
+        if is_first:
+            leaf[0], wide[0, 0] = 400.0, 1.0
+        else:
+            hub[1:], wide[:, 1], wide[1, 1], last[1] = -120.0, -400.0, -399.0, 100.0
+        tables = [hub, *[leaf] * 4, last, *pairs, wide]
+        return Tables((5, 3, 3, 3, 3, 4), tuple(scopes), tuple(t.double() for t in tables))
+
+    start = pg.BP(model(True), progress=False).setup().state_dict()["messages"]
+    first = pg.BP(model(True), progress=False, damping=0.0, init=start)
+    first.run()
+    assert isinstance(first._at, PlainSwept)
+    engine = pg.BP(model(False), progress=False).setup()
+    engine.load_state_dict(first.state_dict())
+    posterior, fresh = engine.run(), pg.fit(model(False), infer=pg.BP, progress=False)
+    assert posterior.converged
+    assert_close(posterior.log_evidence, fresh.log_evidence, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.float32])
+def test_nodes_without_pairs_keep_states_of_any_improbability(kind):
+    least = -800.0 if kind == torch.float64 else -110.0
+    cycle = [(0, 1), (1, 2), (2, 3), (0, 3)]
+    alone = torch.tensor([0.0, least, 0.5, 1.0]).double()
+    pair = 0.3 * torch.eye(3).double()
+    model = Tables((3,) * 4 + (4,), ((4,), *cycle), (alone, *[pair] * 4))
+    engine = started(model, kind)
+    posterior = engine.run()
+    assert isinstance(engine._at, PlainSwept)
+    assert_close(posterior.marginal("x4").logits, alone.log_softmax(0).to(kind))
 
 
 def test_automatic_damping_takes_over_from_plain_sweeps():

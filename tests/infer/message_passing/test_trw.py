@@ -24,7 +24,7 @@ from pyrograph.infer.message_passing.spanning_trees import (
     uniform_appearance,
 )
 
-from .builders import random_model
+from .builders import Tables, random_model
 
 
 def edges_of(graph: nx.Graph) -> torch.Tensor:
@@ -224,7 +224,6 @@ def test_any_messages_give_an_upper_bound(seed, spread, cards):
         [spread * torch.randn(m.shape, generator=generator, dtype=m.dtype) for m in block]
         for block in engine.messages
     ]
-    engine.beliefs = engine.network.beliefs_of(engine.messages)
     assert engine.evidence_kind() == "upper bound"
     assert float(engine.log_evidence) >= float(tables.log_z) - 1e-9
 
@@ -458,3 +457,22 @@ def test_the_double_loop_goes_on_with_the_trees_that_come_in(sd, seed):
     with pytest.warns(ConvergenceWarning):  # damping alone does not do
         damped = pg.TRW(program, damping=0.5, **options).run()
     assert log_z <= float(engine.log_evidence) <= float(damped.log_evidence) + 1e-4
+
+
+def test_a_state_loads_whose_trees_have_turned_odds_into_states():
+    """Edges that few trees have get large alphas, for which odds of two states would overflow."""
+    torch.manual_seed(1)
+    edges = tuple(itertools.combinations(range(5), 2))
+    tables = [2 * torch.randn(2, 2).double() for _ in edges]
+    tables += [torch.randn(2).double() for _ in range(5)]
+    model = Tables((2,) * 5, edges + tuple((k,) for k in range(5)), tuple(tables))
+    first, second = (
+        pg.TRW(model, edge_appearance="optimize", num_trees=4, progress=False).setup()
+        for _ in range(2)
+    )
+    found = first.run()
+    kinds = [{type(block) for block in engine.network.blocks} for engine in (first, second)]
+    assert kinds[0] != kinds[1]
+    second.load_state_dict(first.state_dict())
+    assert second.converged
+    assert_close(second.posterior().log_evidence, found.log_evidence, rtol=0, atol=0)
