@@ -20,8 +20,8 @@ below K / 2; its numbers are means over the seeds. Beam: Van Gael et al. (2008) 
 franchise, paths after every 40th of 2,000 sweeps (paper: every 200th of 10,000). Unigram, bigram:
 add-1 frequencies of the 1,000.
 
-The same with Dir(.001) on all stretches of 5,000 symbols that the book has, but for the four on which
-that prior was chosen: K = 10, a filter's numbers are means over the seeds.
+The same with Dir(.001) on all stretches of 5,000 symbols that the book has, but for the four on
+which that prior was chosen: K = 10, a filter's numbers are means over the seeds.
 
 Criteria, over the stretches: DPVI(10) predicts better than PF-M(10) and PF-S(10), and finds more
 states than they do, p < .05 by sign tests. The paper, K = 100: 147 states against 21. These were
