@@ -236,11 +236,11 @@ class Engine(ABC):
         if self.converged:
             return "converged"
         if self._moves_on:
-            steps = self.num_steps <= self.num_done
-            how = f"with num_steps above the {self.num_done} that are done" if steps else "by run()"
+            is_over = self.num_steps <= self.num_done
+            how = f"num_steps above the {self.num_done} that are done" if is_over else "run()"
             return (
                 "not converged: the saved state does not rest here, it is of other data, "
-                f"parameters or options. Go on {how}."
+                f"parameters or options. Go on with {how}."
             )
         measured = self._history.get(self.monitor)
         value = f", now {measured[-1]:.4g}" if measured else ""
