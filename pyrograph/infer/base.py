@@ -25,6 +25,10 @@ from pyrograph.infer.options import floating, refuse_unknown
 from pyrograph.infer.requires import Requirement, check_program, refuse_no_mass
 from pyrograph.posterior import Posterior
 
+#: Times the tolerance by which what has come to rest may move when a run goes on: it came to rest
+#: but for rounding, and grids are laid anew now and then.
+REST = 100.0
+
 
 class Engine(ABC):
     """Inference by iteration on a factor graph.

@@ -29,7 +29,7 @@ from pyrograph.checks import count, fraction
 from pyrograph.errors import InferenceError, OptionError
 from pyrograph.graph import FactorGroup
 from pyrograph.graph.forest import is_forest
-from pyrograph.infer.base import Engine, with_notes
+from pyrograph.infer.base import REST, Engine, with_notes
 from pyrograph.infer.message_passing.acceleration import Acceleration, applies_to
 from pyrograph.infer.message_passing.advice import NO_COVARIANCE, NO_EVIDENCE, notes_on, remedy_for
 from pyrograph.infer.message_passing.alphas import Alpha, alpha_of_factors, check_alpha
@@ -333,7 +333,7 @@ class MessagePassing(Engine):
     @torch.no_grad()
     def is_at_rest(self) -> bool:
         sweep = self._sweeper.damped(self._settling.damping)
-        return sweep.is_at_rest(self.messages, self.beliefs, self.tol)
+        return sweep.is_at_rest(self.messages, self.beliefs, REST * self.tol)
 
     @property
     def log_evidence(self) -> Tensor:

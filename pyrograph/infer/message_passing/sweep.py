@@ -35,9 +35,6 @@ URGENT = 0.3
 #: Shortest step, as a power of the dtype's precision, where longer ones make a belief improper:
 #: what shorter ones move is lost to rounding.
 SHORTEST = 0.75
-#: Times the tolerance by which messages at rest may move when a run goes on: they came to rest but
-#: for rounding, on grids that are laid anew now and then.
-REST = 100.0
 
 
 @dataclass(frozen=True)
@@ -180,10 +177,10 @@ class Sweep:
         network.blocks = [copy(block) for block in network.blocks]
         return replace(self, network=network)(messages, beliefs)
 
-    def is_at_rest(self, messages: Messages, beliefs: list, tol: float) -> bool:
-        """Whether messages of another run, which had come to rest within ``tol``, rest here."""
+    def is_at_rest(self, messages: Messages, beliefs: list, slack: float) -> bool:
+        """Whether no log message of another run, which had come to rest, moves by more here."""
         try:
-            return bool(self.tried(messages, beliefs).residual <= REST * tol)
+            return bool(self.tried(messages, beliefs).residual <= slack)
         except (PyrographError, torch.linalg.LinAlgError):  # the run will say so
             return False
 

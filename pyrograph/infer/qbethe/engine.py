@@ -29,7 +29,7 @@ from torch import Tensor
 from pyrograph.checks import count, flag, positive, real_number
 from pyrograph.errors import OptionError, PyrographError
 from pyrograph.graph.blame import naming_underivable
-from pyrograph.infer.base import Engine, with_notes
+from pyrograph.infer.base import REST, Engine, with_notes
 from pyrograph.infer.message_passing.unheld import refuse_masked_out
 from pyrograph.infer.qbethe.adam import WINDOW, CosineAdam
 from pyrograph.infer.qbethe.build import build
@@ -73,8 +73,6 @@ OPTIMISERS = ("adam", "lbfgs")
 #: Share of the steps for which weights are held: trained from the start they let one component
 #: take over.
 HELD = 0.4
-#: Times the tolerance by which the objective of a run at rest may differ when it goes on.
-REST = 100.0
 
 
 class QBethe(Engine):
