@@ -77,7 +77,7 @@ class Gaussian(Natural):
     @cached_property
     def covariance(self) -> Tensor:
         """``[*batch, d, d]``; of proper ones only."""
-        return self.precision.reciprocal() if self.d == 1 else _cholesky_inverse(self._cholesky[0])
+        return self.precision.reciprocal() if self.d == 1 else _cholesky_inverse(*self._cholesky)
 
     @cached_property
     def mean(self) -> Tensor:
@@ -86,7 +86,11 @@ class Gaussian(Natural):
 
     def about(self, point: Tensor) -> Gaussian:
         """g(point + y) / g(point) as a function of y: numbers far from 0 lose no digits in it."""
-        return Gaussian(self.precision, self.shift - apply(self.precision, point))
+        found = Gaussian(self.precision, self.shift - apply(self.precision, point))
+        if not torch.is_grad_enabled():  # what is of the precision alone is known of both
+            known = {"_cholesky", "covariance", "is_proper"} & vars(self).keys()
+            vars(found).update({name: vars(self)[name] for name in known})
+        return found
 
     @property
     def log_mass(self) -> Tensor:
@@ -141,11 +145,11 @@ def inverse(matrix: Tensor) -> Tensor:
     if matrix.shape[-1] == 1:
         return torch.where(matrix > 0, matrix, torch.nan).reciprocal()
     factor, info = torch.linalg.cholesky_ex(matrix)
-    value = _cholesky_inverse(factor)
+    value = _cholesky_inverse(factor, info != 0)
     return torch.where((info == 0)[..., None, None], value, torch.nan)
 
 
-def _cholesky_inverse(factor: Tensor) -> Tensor:
+def _cholesky_inverse(factor: Tensor, failed: Tensor) -> Tensor:
+    """Where the factorisation failed, any finite numbers: LAPACK refuses zeros on a diagonal."""
     eye = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
-    root = torch.linalg.solve_triangular(factor, eye.expand_as(factor), upper=False)
-    return root.mT @ root
+    return torch.cholesky_inverse(torch.where(failed[..., None, None], eye, factor))

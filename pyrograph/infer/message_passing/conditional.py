@@ -180,7 +180,7 @@ class ConditionalMoments(TiltedMoments):
         mass = inner.log_mass_over_peak + unit.log().sum(-1)
         log_weight = self.alpha * value + g.log_value(u - origin) + mass + grid.log_volume
         place = self._place * unit[..., None, :]
-        return Weighed(u, log_weight, value <= NOTHING, inner.covariance, place)
+        return Weighed(u, log_weight, value, inner.covariance, place)
 
     def _coefficients(self, t: Tensor, base: Tensor, unit: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """alpha A ``[N, D, E, |s|, |s|]`` and alpha b of y at t, and ``[N, D, E]`` where f is 0."""

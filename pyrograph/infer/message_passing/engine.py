@@ -192,6 +192,8 @@ class MessagePassing(Engine):
             messages = loaded_messages(self.network, messages, self.init)
         self.messages = messages
         self._log_evidence: Tensor | None = None
+        #: Where a run came to rest and its evidence was evaluated.
+        self._measured_at: Place | None = None
         self._double_loop: DoubleLoop | None = None
         self._looked: tuple[list[list[Message]], str | None] | None = None
 
@@ -243,7 +245,7 @@ class MessagePassing(Engine):
     def _advance(self) -> dict[str, Tensor]:
         with torch.no_grad():
             if self._moves_on:  # what was measured is of other data
-                self._log_evidence = None
+                self._log_evidence = self._measured_at = None
                 self._settling.goes_on_with(self.network)
             if self._must_fall_back():
                 self._fall_back()
@@ -274,6 +276,7 @@ class MessagePassing(Engine):
                     block.tilted.is_due = True
             if met or self.num_done % RECORD == 0 or self._log_evidence is None:
                 self._log_evidence = self.log_evidence
+                self._measured_at = self._at if met else None  # others are on their way out
         skipped = torch.zeros_like(residual) if skipped is None else skipped
         return {"objective": self._log_evidence, "residual": residual, "skipped": skipped}
 
@@ -343,6 +346,8 @@ class MessagePassing(Engine):
             InferenceError: the engine is not set up.
         """
         _ = self.graph  # raises where there is none
+        if self._measured_at is self._at and not self.network.is_differentiable:
+            return self._log_evidence
         attached = torch.is_grad_enabled() and self.network.is_differentiable
         if isinstance(self._at, PlainSwept) and not attached:
             return self._at.sweep.log_evidence(self._at)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from pyrograph.beliefs import Gaussian, Natural
 from pyrograph.errors import OptionError
+from pyrograph.infer.message_passing.basis import Basis
 from pyrograph.infer.message_passing.log_values import add_rows
 
 
@@ -121,7 +122,7 @@ class Continuous:
         rows: Tensor,
         site: Natural,
         log_density: Callable[[Tensor], Tensor],
-        basis: Tensor | None = None,
+        basis: Basis = None,
     ) -> Continuous:
         """With factors ``[E]`` of the nodes in ``rows`` multiplied into the base."""
         return replace(
@@ -130,7 +131,7 @@ class Continuous:
             absorbed=(*self.absorbed, (rows, log_density)),
         )
 
-    def beliefs(self, incoming: list[tuple[Tensor, Natural, Tensor | None]]) -> Natural:
+    def beliefs(self, incoming: list[tuple[Tensor, Natural, Basis]]) -> Natural:
         """From (rows, sites, bases): see :func:`add_sites`."""
         total = replace(self.base)  # apart from the base, whose moments may be kept without a graph
         for rows, site, basis in incoming:
@@ -154,31 +155,14 @@ class Continuous:
         return mass
 
 
-#: Numbers of the blocks that are spread over nodes at once.
-CHUNK = 2**22
-
-
-def add_sites(total: Natural, rows: Tensor, site: Natural, basis: Tensor | None) -> Natural:
+def add_sites(total: Natural, rows: Tensor, site: Natural, basis: Basis) -> Natural:
     """Multiply functions of v = B x into those of their nodes.
 
     Shapes:
         total: batch ``[V]``, dimension d.
-        rows: ``[E]``; site: batch ``[E]``, dimension r; basis: ``[E, r, d]``, None for B = I.
+        rows: ``[E]``; site: batch ``[E]``, dimension r; basis: of ``[E]``, None for B = I.
     """
-    if basis is None:
-        both = zip(total.parameters().values(), site.parameters().values(), strict=True)
-        return type(total)(*(a.index_add(0, rows, b) for a, b in both))
-    count, r, d = basis.shape
-    weighted = site.precision @ basis  # [E, r, d]
-    pull = site.shift.unsqueeze(-1) * basis
-    if len(total.shift) == 1:  # all about one node: two matrix products
-        return Gaussian(
-            total.precision + weighted.reshape(count * r, d).mT @ basis.reshape(count * r, d),
-            total.shift + pull.sum((0, 1)),
-        )
-    precision, shift = total.precision, total.shift.index_add(0, rows, pull.sum(1))
-    chunk = max(1, CHUNK // (d * d))
-    parts = zip(rows.split(chunk), basis.split(chunk), weighted.split(chunk), strict=True)
-    for row, b, w in parts:
-        precision = precision.index_add(0, row, b.mT @ w)
-    return Gaussian(precision, shift)
+    if basis is not None:
+        return basis.added(total, rows, site)
+    both = zip(total.parameters().values(), site.parameters().values(), strict=True)
+    return type(total)(*(a.index_add(0, rows, b) for a, b in both))

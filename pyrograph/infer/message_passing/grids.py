@@ -19,6 +19,8 @@ REACH = 8.0
 #: where something counts: a grid stays where it is as long as that holds, since the integrand's
 #: edges would jump over moving points for ever.
 COUNTS, LEAST = 1e-12, 0.5
+#: Error of second differences, in units of the dtype's precision.
+ROUNDING = 16.0
 #: Deviations, and relative variances, by which grids that are near each other may differ.
 NEAR = 0.5
 
@@ -66,6 +68,17 @@ def every_second(share: Tensor, z: Tensor) -> Tensor:
     on all: ``[2, D, E]``, of weights ``[N, D, E]``. Near 1 where there are enough points."""
     square = share * z.squeeze(-1).square()
     return torch.stack([2 * share[::2].sum(0), 2 * square[::2].sum(0) / square.sum(0)])
+
+
+@torch.no_grad()
+def is_concave(log_f: Tensor) -> Tensor:
+    """``[]``: whether log f is concave at evenly spaced points ``[N, D, E]``, but for rounding, and
+    these are enough to tell: each is at an end of some three."""
+    if len(log_f) < 5:
+        return torch.zeros((), dtype=torch.bool, device=log_f.device)
+    bend = log_f[2:] - 2 * log_f[1:-1] + log_f[:-2]
+    rounding = ROUNDING * torch.finfo(log_f.dtype).eps
+    return (bend <= rounding * (1 + log_f[1:-1].abs())).all()
 
 
 def reached_together(share: list[Tensor], reach: list[Tensor]) -> Tensor:

@@ -50,7 +50,7 @@ def messages_at_mode(graph: FactorGraph, network: Network) -> list[list[Gaussian
     messages, beliefs = [], [f.base for f in families]
     for block in blocks:
         parts = [
-            points[f][rows] if basis is None else apply(basis, points[f][rows])
+            points[f][rows] if basis is None else basis.of(points[f][rows])
             for f, rows, basis in zip(block.families, block.rows, block.bases, strict=True)
         ]
         precision, slope = _expanded(block, torch.cat(parts, 1))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pyrograph.beliefs.gaussian import LOG_2PI, apply
 from pyrograph.infer.message_passing.boxes import Boxes
-from pyrograph.infer.message_passing.checked import NOTHING, CheckedDensity
+from pyrograph.infer.message_passing.checked import CheckedDensity
 from pyrograph.infer.message_passing.grids import Grid, laid_over
 from pyrograph.infer.message_passing.reduction import LocalDensity
 from pyrograph.infer.message_passing.sums import (
@@ -28,7 +28,7 @@ FEW_POINTS, MAX_MOVES = 4.0, 12
 #: A grid shrinks to no less than this share of its variance at once.
 SHRINK = 0.05
 #: Numbers of the points that are weighed at once: arrays that fit a processor's cache.
-PIECE = 2**18
+PIECE = 2**16
 
 #: Points ``[N, D, E, r]`` of a grid, and the logs of the volumes they stand for ``[N, D, E]``; or
 #: the same for all factors.
@@ -99,7 +99,7 @@ class MomentsOnPoints:
             if sums.reach is not None:
                 there = laid_over(sums.reach, grid, peak, few, len(points[0]))
         moments = sums.log_mass, sums.mean, sums.covariance, sums.expected
-        return Tilted(*moments, there, peak, bool(few.any()), sums.half)
+        return Tilted(*moments, there, peak, bool(few.any()), sums.half, bool(sums.is_concave))
 
     def _weighed(self, g: Surroundings, origin: Tensor, grid: Grid, points: Points | Boxes) -> Sums:
         """Sums over all points, some at a time."""
@@ -126,7 +126,7 @@ class MomentsOnPoints:
         if self._has_negative:
             self.density.refuse_zeros(value, u, self.alpha)
         log_weight = self.alpha * value + g.log_value(u - origin) + grid.log_volume
-        return Weighed(u, log_weight, value <= NOTHING)
+        return Weighed(u, log_weight, value)
 
 
 def _pieces(points: Points | Boxes, size: int) -> Iterator[Points]:

@@ -23,28 +23,20 @@ from torch import Tensor
 from pyrograph.beliefs import Gaussian
 from pyrograph.beliefs.gaussian import apply, block_diagonal
 from pyrograph.beliefs.natural import where
+from pyrograph.infer.message_passing.basis import Basis
 from pyrograph.infer.message_passing.families import Continuous
 
 
-def seen(belief: Gaussian, rows: Tensor, basis: Tensor | None) -> Gaussian:
+def seen(belief: Gaussian, rows: Tensor, basis: Basis) -> Gaussian:
     """Beliefs of v = B x for every factor, proportional: batch ``[E]``, dimension r.
 
     Args:
         belief: of all nodes of a family.
-        rows: ``[E]``; basis: ``[E, r, d]`` or None for v = x.
+        rows: ``[E]``; basis: of ``[E]``, None for v = x.
     """
     if basis is None:
         return belief[rows]
-    if len(belief.shift) == 1:  # all about one node
-        count, r, d = basis.shape
-        spread = (basis.reshape(-1, d) @ belief.covariance[0]).view(count, r, d)
-        one = (spread * basis).sum(2).unsqueeze(2) if r == 1 else None
-        covariance = spread @ basis.mT if one is None else one
-        mean = basis @ belief.mean[0]
-    else:
-        covariance = basis @ belief.covariance[rows] @ basis.mT
-        mean = apply(basis, belief.mean[rows])
-    return Gaussian.from_moments(mean, covariance)
+    return Gaussian.from_moments(*basis.moments(belief, rows))
 
 
 class QuadraticFactors:
@@ -56,7 +48,7 @@ class QuadraticFactors:
         alpha: ``[E]``.
         rows: of each slot, ``[E]`` rows of its family.
         families: index of each slot's family.
-        bases: of each slot, ``[E, r, d]`` or None.
+        bases: of each slot, what is read of its nodes.
         widths: r of each slot, adding up to R.
     """
 
@@ -67,7 +59,7 @@ class QuadraticFactors:
         alpha: Tensor,
         rows: list[Tensor],
         families: list[int],
-        bases: list[Tensor | None],
+        bases: list[Basis],
         widths: list[int],
     ):
         self.function, self.log_density = function, log_density
@@ -250,11 +242,11 @@ def stacked(parts: list[Gaussian]) -> Gaussian:
     return Gaussian(precision, torch.cat([p.shift for p in parts], 1))
 
 
-def lifted(function: Gaussian, bases: list[Tensor | None], widths: list[int]) -> Gaussian:
+def lifted(function: Gaussian, bases: list[Basis], widths: list[int]) -> Gaussian:
     """A function of parts v_i = B_i x_i as one of whole nodes x: batch ``[E]``, dimension sum d.
 
     Args:
-        bases: of each slot, ``[E, r, d]``, or None for v = x.
+        bases: of each slot, what parts are of whole nodes.
         widths: d of each slot.
     """
     basis = of_whole_nodes(bases, widths, function.shift)
@@ -263,7 +255,7 @@ def lifted(function: Gaussian, bases: list[Tensor | None], widths: list[int]) ->
     return Gaussian(basis.mT @ function.precision @ basis, apply(basis.mT, function.shift))
 
 
-def of_whole_nodes(bases: list[Tensor | None], widths: list[int], like: Tensor) -> Tensor | None:
+def of_whole_nodes(bases: list[Basis], widths: list[int], like: Tensor) -> Tensor | None:
     """B with v = B x for all slots together, ``[E, R, sum d]``; None for v = x.
 
     Args:
@@ -274,7 +266,7 @@ def of_whole_nodes(bases: list[Tensor | None], widths: list[int], like: Tensor) 
     down = [
         torch.eye(d, dtype=like.dtype, device=like.device).expand(len(like), d, d)
         if basis is None
-        else basis
+        else basis.rows(like)
         for basis, d in zip(bases, widths, strict=True)
     ]
     return block_diagonal(down)

@@ -32,6 +32,7 @@ from pyrograph.beliefs import Conjugate, Gaussian, Natural
 from pyrograph.beliefs.gaussian import apply
 from pyrograph.beliefs.natural import where
 from pyrograph.errors import OptionError
+from pyrograph.infer.message_passing.basis import Basis
 from pyrograph.infer.message_passing.checked import NOTHING
 from pyrograph.infer.message_passing.conditional import ConditionalMoments
 from pyrograph.infer.message_passing.effective import standard_normal
@@ -69,7 +70,7 @@ class QuadratureFactors:
     ):
         self.alpha, self.rows, self.families = alpha, rows, families
         self.like, self.local = local.like, local.in_double()
-        self.bases: list[Tensor | None] = [None] * len(rows)
+        self.bases: list[Basis] = [None] * len(rows)
         for k, basis in zip(local.continuous, local.bases, strict=True):
             self.bases[k] = basis
         local = self.local

@@ -23,6 +23,7 @@ from torch import Tensor
 from pyrograph.beliefs import Gaussian
 from pyrograph.beliefs.gaussian import apply
 from pyrograph.graph import FactorGroup
+from pyrograph.infer.message_passing.basis import Basis, Combinations, Entries
 from pyrograph.infer.message_passing.chosen import Chosen, chosen_among
 from pyrograph.infer.message_passing.coefficients import quadratic_coefficients
 from pyrograph.infer.message_passing.spans import directions, or_one, ranks, span, steepness
@@ -56,7 +57,7 @@ class LocalDensity:
         group: these factors alone.
         discrete, continuous: positions of the slots.
         states: ``[D, number of discrete slots]``, all assignments, the last fastest.
-        bases: of each continuous slot, ``[E, r, d]`` with orthonormal rows, or None for B = I.
+        bases: of each continuous slot, B with orthonormal rows, or None for B = I.
         widths: r of each continuous slot; they add up to R.
         columns: of each continuous slot, ``[E, m]`` the entries that its factors read, or None for
             all d; read_widths: m of each.
@@ -76,7 +77,7 @@ class LocalDensity:
         self.generator = torch.Generator().manual_seed(0)
         self.nodes_widths = [group.slots[k].width for k in self.continuous]
         self._leave_out_unread()
-        #: Of the entries read, as :attr:`bases` is of all.
+        #: ``[E, r, m]`` of the entries read, as :attr:`bases` is of all.
         self._inner: list[Tensor | None] = [None] * len(self.continuous)
         self.joint: Tensor | None = None
         self.chosen: list[Chosen] = []
@@ -203,13 +204,13 @@ class LocalDensity:
             for width, columns in zip(self.nodes_widths, self.columns, strict=True)
         ]
 
-    def _basis(self, k: int) -> Tensor | None:
+    def _basis(self, k: int) -> Basis:
         """Of a slot, in all entries of its nodes."""
         columns, inner = self.columns[k], self._inner[k]
         if columns is None:
-            return inner
-        chosen = torch.nn.functional.one_hot(columns, self.nodes_widths[k]).to(self.like)
-        return chosen if inner is None else inner @ chosen
+            return None if inner is None else Combinations(inner)
+        entries = Entries(columns, self.nodes_widths[k])
+        return entries if inner is None else Combinations(inner @ entries.rows(self.like))
 
     @cached_property
     def _rows(self) -> Tensor | None:

@@ -23,6 +23,7 @@ from torch import Tensor
 from pyrograph.beliefs import Gaussian
 from pyrograph.graph import FactorGroup
 from pyrograph.graph.grouping import row_numbers
+from pyrograph.infer.message_passing.basis import Basis, Combinations, Entries
 from pyrograph.infer.message_passing.contained import contained
 from pyrograph.infer.message_passing.differences import table_of_differences
 from pyrograph.infer.message_passing.families import add_sites
@@ -110,18 +111,16 @@ class Part:
     row: Tensor
     columns: Tensor | None
 
-    def basis(self, function: Gaussian, width: int) -> Tensor | None:
-        """``[E, R, width]``: what they read of the products' numbers; None for all of them."""
+    def basis(self, function: Gaussian, width: int) -> Basis:
+        """What they read of the products' ``width`` numbers; None for all of them."""
         local = self.factors.local
         basis = of_whole_nodes(local.bases, local.nodes_widths, function.shift)
         if self.columns is None:
-            return basis
-        count, size = self.columns.shape
+            return None if basis is None else Combinations(basis)
         if basis is None:
-            eye = torch.eye(size, dtype=function.shift.dtype, device=function.shift.device)
-            basis = eye.expand(count, size, size)
+            return Entries(self.columns, width)
         columns = self.columns.unsqueeze(1).expand_as(basis)
-        return basis.new_zeros(count, basis.shape[1], width).scatter(2, columns, basis)
+        return Combinations(basis.new_zeros(*basis.shape[:2], width).scatter(2, columns, basis))
 
 
 @dataclass(frozen=True)

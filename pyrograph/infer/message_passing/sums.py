@@ -17,6 +17,7 @@ from pyrograph.infer.message_passing.checked import NOTHING
 from pyrograph.infer.message_passing.grids import (
     Grid,
     every_second,
+    is_concave,
     reached,
     reached_together,
 )
@@ -54,7 +55,7 @@ class Tilted:
     ``[D, E, r, r]``, expectations of g's statistics ``[D, E, k]``, the grid for the next time, the
     one laid over the moments, whether too few points carried the weight, and, of evenly spaced ones
     and of boxes, what part of the mass and of the second moment fewer points find,
-    ``[2, D, E]``."""
+    ``[2, D, E]``; and whether log f of all factors is known to be concave at all points."""
 
     log_mass: Tensor
     mean: Tensor
@@ -64,6 +65,7 @@ class Tilted:
     peak: Grid
     has_few: bool
     half: Tensor | None
+    is_concave: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,24 +73,29 @@ class Weighed:
     """Points of a grid, and what they weigh but for the volumes they stand for.
 
     Shapes:
-        u: ``[N, D, E, r]``; log_weight: ``[N, D, E]``; is_zero: ``[N, D, E]``, whether f is 0.
+        u: ``[N, D, E, r]``; log_weight: ``[N, D, E]``; log_f: ``[N, D, E]``, zeros as NOTHING.
         around: ``[N, D, E, s, s]``, the covariance of numbers that are integrated in closed form,
             of u less its point in units of ``place [D, E, r, s]``. None if there are none.
     """
 
     u: Tensor
     log_weight: Tensor
-    is_zero: Tensor
+    log_f: Tensor
     around: Tensor | None = None
     place: Tensor | None = None
+
+    @property
+    def is_zero(self) -> Tensor:
+        """``[N, D, E]``."""
+        return self.log_f <= NOTHING
 
 
 @dataclass(frozen=True)
 class Sums:
     """Of :class:`Tilted`, over some points; and sums of squared weights ``[D, E]``, ``[E]``
     whether a factor is zero at all of these points, and of evenly spaced ones the first and the
-    last z that count, ``[2, D, E]``, and mass and second moment on every second one, as shares of
-    those on all, ``[2, D, E]``."""
+    last z that count, ``[2, D, E]``, mass and second moment on every second one, as shares of
+    those on all, ``[2, D, E]``, and whether log f is concave there, ``[]``."""
 
     log_mass: Tensor
     mean: Tensor
@@ -98,6 +105,7 @@ class Sums:
     is_nothing: Tensor
     reach: Tensor | None
     half: Tensor | None
+    is_concave: Tensor
 
 
 def summed(points: Weighed, g: Surroundings, z: Tensor, volume: Tensor, even: bool) -> Sums:
@@ -106,10 +114,12 @@ def summed(points: Weighed, g: Surroundings, z: Tensor, volume: Tensor, even: bo
     Args:
         z: where they lie on the grid, ``[N, D, E, r]``; even: whether evenly spaced.
     """
-    u = points.u
-    log_w = torch.where(points.is_zero, NOTHING, points.log_weight + volume)
-    log_mass = log_w.logsumexp(0)
-    share = (log_w - log_mass).exp()
+    u, is_zero = points.u, points.is_zero
+    log_w = (points.log_weight + volume).masked_fill(is_zero, NOTHING)
+    peak = log_w.detach().amax(0).clamp_min(NOTHING)
+    weight = (log_w - peak).exp()
+    mass = weight.sum(0)
+    share, log_mass = weight / mass, peak + mass.log()
     mean = (share[..., None] * u).sum(0)
     off = u - mean
     if off.shape[-1] == 1:  # a third of the time of the contraction
@@ -125,9 +135,10 @@ def summed(points: Weighed, g: Surroundings, z: Tensor, volume: Tensor, even: bo
         covariance,
         (share[..., None] * g.statistics(u)).sum(0) if isinstance(g, Product) else mean,
         share.square().sum(0),
-        points.is_zero.flatten(0, 1).all(0),
+        is_zero.flatten(0, 1).all(0),
         reached(share, z) if even else None,
         every_second(share, z) if even else None,
+        is_concave(points.log_f) if even and points.around is None else is_zero.new_zeros(()),
     )
 
 
@@ -156,4 +167,5 @@ def together(pieces: list[Sums]) -> Sums:
         torch.stack([p.is_nothing for p in pieces]).all(0),
         reach,
         half,
+        torch.stack([p.is_concave for p in pieces]).all(),
     )

@@ -6,11 +6,12 @@ g is Gaussian, but for numbers with gamma or beta beliefs. Gauss-Hermite points 
 tilted distribution was found before, so that near a fixed point the integrand is almost constant
 and few points are enough. They are checked the first time and when they come to rest: in one
 dimension by a fine scan, since a peak much narrower than g may fall between the points, in two and
-three by boxes that are halved where the integrand varies. Where these disagree (several modes,
-edges, shells) the few points are given up: for evenly spaced ones over all that counts for mass or
-variance, since a small mode far away may be most of a variance, and for the boxes. Boxes cost time:
-at the first cavities, which are wide, they are used where few points are far off; how good these
-are is seen once they come to rest.
+three by boxes that are halved where the integrand varies. (A factor whose logarithm is concave at
+all points of the first scan has no such peak where these lay: later scans take fewer.) Where these
+disagree (several modes, edges, shells) the few points are given up: for evenly spaced ones over all
+that counts for mass or variance, since a small mode far away may be most of a variance, and for the
+boxes. Boxes cost time: at the first cavities, which are wide, they are used where few points are
+far off; how good these are is seen once they come to rest.
 
 Source: Liu & Pierce (1994) for adaptive Gauss-Hermite quadrature.
 """
@@ -101,6 +102,8 @@ class TiltedMoments(MomentsOnPoints):
         #: Whether the next time is one to check few points for good.
         self.is_due = False
         self._most = MOST
+        #: First and last points ``[2, D, E]`` of a fine scan that found log f concave everywhere.
+        self.concave: Tensor | None = None
         #: Times that few points were used without being checked.
         self.age = 0
         #: ``[D, E]`` where points in the place of the few ones were too few the last time.
@@ -286,7 +289,13 @@ class TiltedMoments(MomentsOnPoints):
         """On evenly spaced points over the first grid, in one dimension."""
         if isinstance(g, Gaussian) and self.local.dim == 1:
             first = self._widened(g, origin, first)
-        scan = self._on(g, origin, first, self._even(numbers))
+        points = self._even(numbers)
+        ends = first.mean[..., 0] + first.root[..., 0, 0] * points[0][[0, -1], :, :, 0]
+        if self.concave is not None and _lies_in(ends, self.concave):
+            points = evenly_spaced(COMPARED, self.local.like)
+        scan = self._on(g, origin, first, points)
+        if scan.is_concave and len(points[0]) == self._most:
+            self.concave = ends
         if scan.has_few:
             scan = self._moved_over(g, origin, scan.grid, self._even(NUMBERS))
         return scan
@@ -351,6 +360,11 @@ class TiltedMoments(MomentsOnPoints):
             return False
         before, self._most = len(self._points[0]), FINEST
         return len(self._points[0]) > before
+
+
+def _lies_in(ends: Tensor, others: Tensor) -> bool:
+    """Whether intervals ``[2, D, E]`` are parts of others."""
+    return bool(((ends[0] >= others[0]) & (ends[1] <= others[1])).all())
 
 
 def _misses(found: Tilted) -> Tensor:

@@ -259,7 +259,7 @@ def _precision(network: Network, potential: QuadraticPotential) -> Tensor:
     for kind, rows, basis in potential.maps:
         size = network.kinds[kind].size
         eye = torch.eye(size, dtype=torch.float64, device=rows.device)
-        levers.append(eye.expand(len(rows), size, size) if basis is None else basis.double())
+        levers.append(eye.expand(len(rows), size, size) if basis is None else basis.rows(eye))
     lever = block_diagonal(levers)
     return lever.mT @ potential.precision.double() @ lever
 

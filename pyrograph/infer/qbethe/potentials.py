@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pyrograph.beliefs.gaussian import apply, block_diagonal
 from pyrograph.errors import NonFiniteDensity
+from pyrograph.infer.message_passing.basis import Basis
 from pyrograph.infer.message_passing.reduction import LocalDensity
 from pyrograph.infer.qbethe.components import Components, correlation_root, taken
 from pyrograph.infer.qbethe.numbers import Numbers
@@ -273,14 +274,14 @@ def _numbers(local: LocalDensity, wiring: Wiring) -> Numbers:
     return Numbers(local, [wiring.kinds[k] for k in slots], [wiring.rows[k] for k in slots])
 
 
-def _node_maps(local: LocalDensity, wiring: Wiring) -> list[tuple[int, Tensor, Tensor | None]]:
+def _node_maps(local: LocalDensity, wiring: Wiring) -> list[tuple[int, Tensor, Basis]]:
     """Kind, rows and basis of every continuous slot."""
     slots = zip(local.continuous, local.bases, strict=True)
     return [(wiring.kinds[k], wiring.rows[k], basis) for k, basis in slots]
 
 
 def scope_moments(
-    mixture: Components, wiring: Wiring, maps: list[tuple[int, Tensor, Tensor | None]]
+    mixture: Components, wiring: Wiring, maps: list[tuple[int, Tensor, Basis]]
 ) -> tuple[Tensor, Tensor]:
     """Mean ``[B, L, E, R]`` of the parts of a scope, and standard deviations of the same shape
     where they are independent in a component, else a root ``[B, L, E, R, R']`` of the covariance.
@@ -291,12 +292,12 @@ def scope_moments(
         is_diagonal = is_diagonal and basis is None and mixture.roots[kind] is None
     for kind, rows, basis in maps:
         mean = taken(mixture.means[kind], rows)
-        means.append(mean if basis is None else apply(basis, mean))
+        means.append(mean if basis is None else basis.of(mean))
         if is_diagonal:
             scales.append(taken(mixture.scales[kind], rows))
         else:
             root = taken(mixture.root(kind), rows)
-            roots.append(root if basis is None else basis @ root)
+            roots.append(root if basis is None else basis.times(root))
     mean = torch.cat(means, -1) if len(means) > 1 else means[0]
     if is_diagonal:
         return mean, torch.cat(scales, -1) if len(scales) > 1 else scales[0]

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.errors import ConvergenceWarning
-from pyrograph.infer.message_passing import checked, on_points
+from pyrograph.infer.message_passing import checked, grids, on_points, tilted
 
 from .reference import plain_ep
 
@@ -192,3 +192,67 @@ def test_a_spike_that_no_points_resolve_is_said():
     posterior = pg.fit(model, infer=pg.EP, progress=False)
     assert 'too coarse for factor "f"' in posterior.status
     assert posterior.evidence_kind == "estimate"
+
+
+def evaluated(monkeypatch, model, num_factors=2):
+    """Points a factor of every call of the density of so many factors, in a run that converges."""
+    evaluate, calls = checked.CheckedDensity.__call__, []
+
+    def recorded(self, u):
+        if u.shape[2] == num_factors:
+            calls.append(len(u))
+        return evaluate(self, u)
+
+    monkeypatch.setattr(checked.CheckedDensity, "__call__", recorded)
+    monkeypatch.setattr(on_points, "PIECE", 2**20)  # all points of a scan at once
+    assert pg.fit(model, infer=pg.EP, progress=False).converged
+    return calls
+
+
+def hits(log_f):
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.tensor(0.5, dtype=torch.float64), 1.0))
+        with pyro.plate("n", 2):
+            pyro.factor("f", log_f(x * torch.tensor([1.0, 0.5])))
+
+    return model
+
+
+def test_concave_logarithms_are_scanned_finely_once(monkeypatch):
+    calls = evaluated(monkeypatch, hits(torch.special.log_ndtr))
+    assert calls.count(tilted.MOST) == 1
+    assert calls.count(tilted.COMPARED) == 1
+
+
+def test_others_are_scanned_finely_again_at_rest(monkeypatch):
+    calls = evaluated(monkeypatch, hits(lambda x: -(1 + x**2).log()))
+    assert calls.count(tilted.MOST) == 2
+    assert tilted.COMPARED not in calls
+
+
+@pytest.mark.parametrize("y, scans", [(2.0, 1), (12.0, 2)])
+def test_beyond_the_first_scan_nothing_is_known_to_be_concave(monkeypatch, y, scans):
+    """It reached eight deviations of the prior; others then pull the node to y."""
+
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.tensor(0.0, dtype=torch.float64), 1.0))
+        with pyro.plate("n", 2):
+            pyro.factor("f", torch.special.log_ndtr(x - torch.tensor([0.0, 1.0])))
+        with pyro.plate("m", 30):
+            pyro.sample("y", dist.StudentT(30.0, x, 0.2), obs=torch.full((30,), y))
+
+    assert evaluated(monkeypatch, model).count(tilted.MOST) == scans
+
+
+def test_a_narrow_bump_on_flat_ground_is_not_concave():
+    z = torch.linspace(-8, 8, 4097, dtype=torch.float64)[:, None, None]
+    bump = torch.logaddexp(torch.zeros_like(z), 3 - 0.5 * ((z - 1.2345) / 0.004) ** 2)
+    assert not bool(grids.is_concave(bump))
+    spike = torch.zeros_like(z)
+    for at in (0, 1, 2000, 4095, 4096):
+        one = spike.clone()
+        one[at] = 1.0
+        assert not bool(grids.is_concave(one)), at
+    assert bool(grids.is_concave(-(z**2)))
+    assert bool(grids.is_concave(torch.special.log_ndtr(z)))
+    assert not bool(grids.is_concave(-(z[:4] ** 2)))  # too few to tell

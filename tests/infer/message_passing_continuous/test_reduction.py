@@ -185,7 +185,7 @@ def test_wide_hinge_regression_is_reduced_and_never_loses_a_row():
     (block,) = engine.network.blocks
     (basis,) = block.bases
     unit = x / x.norm(dim=1, keepdim=True)
-    assert_close((basis[:, 0] * unit).sum(1).abs(), torch.ones(15))
+    assert_close((basis.matrix[:, 0] * unit).sum(1).abs(), torch.ones(15))
 
 
 # ---------------------------------------------------------------------- where it goes wrong
