@@ -145,11 +145,12 @@ def inverse(matrix: Tensor) -> Tensor:
     if matrix.shape[-1] == 1:
         return torch.where(matrix > 0, matrix, torch.nan).reciprocal()
     factor, info = torch.linalg.cholesky_ex(matrix)
-    value = _cholesky_inverse(factor, info != 0)
-    return torch.where((info == 0)[..., None, None], value, torch.nan)
+    return _cholesky_inverse(factor, info != 0)
 
 
 def _cholesky_inverse(factor: Tensor, failed: Tensor) -> Tensor:
-    """Where the factorisation failed, any finite numbers: LAPACK refuses zeros on a diagonal."""
+    """NaN where the factorisation failed; LAPACK refuses zeros on a diagonal."""
+    failed = failed[..., None, None]
     eye = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
-    return torch.cholesky_inverse(torch.where(failed[..., None, None], eye, factor))
+    value = torch.cholesky_inverse(torch.where(failed, eye, factor))
+    return value.masked_fill(failed, torch.nan)

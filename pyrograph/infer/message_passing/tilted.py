@@ -7,11 +7,11 @@ tilted distribution was found before, so that near a fixed point the integrand i
 and few points are enough. They are checked the first time and when they come to rest: in one
 dimension by a fine scan, since a peak much narrower than g may fall between the points, in two and
 three by boxes that are halved where the integrand varies. (A factor whose logarithm is concave at
-all points of the first scan has no such peak where these lay: later scans take fewer.) Where these
-disagree (several modes, edges, shells) the few points are given up: for evenly spaced ones over all
-that counts for mass or variance, since a small mode far away may be most of a variance, and for the
-boxes. Boxes cost time: at the first cavities, which are wide, they are used where few points are
-far off; how good these are is seen once they come to rest.
+all points of the first scan has no such peak where these lay: later scans take fewer, if they do.)
+Where these disagree (several modes, edges, shells) the few points are given up: for evenly spaced
+ones over all that counts for mass or variance, since a small mode far away may be most of a
+variance, and for the boxes. Boxes cost time: at the first cavities, which are wide, they are used
+where few points are far off; how good these are is seen once they come to rest.
 
 Source: Liu & Pierce (1994) for adaptive Gauss-Hermite quadrature.
 """
@@ -292,7 +292,9 @@ class TiltedMoments(MomentsOnPoints):
         points = self._even(numbers)
         ends = first.mean[..., 0] + first.root[..., 0, 0] * points[0][[0, -1], :, :, 0]
         if self.concave is not None and _lies_in(ends, self.concave):
-            points = evenly_spaced(COMPARED, self.local.like)
+            scan = self._on(g, origin, first, evenly_spaced(COMPARED, self.local.like))
+            if bool(((scan.half - 1).abs() < SCAN.mass).all()):  # no edge is steep for them
+                return scan
         scan = self._on(g, origin, first, points)
         if scan.is_concave and len(points[0]) == self._most:
             self.concave = ends

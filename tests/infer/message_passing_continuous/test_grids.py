@@ -256,3 +256,22 @@ def test_a_narrow_bump_on_flat_ground_is_not_concave():
     assert bool(grids.is_concave(-(z**2)))
     assert bool(grids.is_concave(torch.special.log_ndtr(z)))
     assert not bool(grids.is_concave(-(z[:4] ** 2)))  # too few to tell
+
+
+def test_a_steep_edge_that_comes_into_reach_is_scanned_finely_though_concave():
+    """Few points find .06 more, and do not settle."""
+
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.tensor(0.0, dtype=torch.float64), 1.0))
+        pyro.factor("f", torch.special.log_ndtr(1000 * (4 - x)))
+        with pyro.plate("m", 4):
+            pyro.sample("y", dist.StudentT(30.0, x, 0.8), obs=torch.full((4,), 4.3))
+
+    def log_f(a, z):
+        edge = stats.norm.logcdf(1000 * (4 - z))
+        return edge if a == 0 else stats.t.logpdf(4.3, 30, z, 0.8)
+
+    posterior = pg.fit(model, infer=pg.EP, progress=False)
+    _, _, evidence, _ = plain_ep(0.0, 1.0, np.ones((5, 1)), log_f, points=40001)
+    assert posterior.converged
+    assert abs(float(posterior.log_evidence) - evidence) < 1e-4

@@ -8,6 +8,7 @@ import pytest
 import torch
 from pyro.infer import SVI, Importance, Predictive, Trace_ELBO
 from pyro.optim import Adam
+from torch.distributions import constraints
 from torch.testing import assert_close
 
 import pyrograph as pg
@@ -305,3 +306,22 @@ def test_levels_and_effects_that_still_move_are_sent_to_engines_that_correlate_n
         status = pg.fit(model, infer=pg.EP, progress=False, num_steps=1).status
     assert 'take pg.QBethe(covariance="full", num_components=1)' in status
     assert ("pg.GraphicalSVGD" in status) != is_mixed
+
+
+def flat_numbers(name, d):
+    real = constraints.independent(constraints.real, 1)
+    return pyro.sample(name, dist.ImproperUniform(real, torch.Size(()), torch.Size((d,))))
+
+
+@pytest.mark.filterwarnings("ignore::pyrograph.errors.ConvergenceWarning")
+def test_a_number_that_is_known_by_a_difference_of_two_alone_is_refused():
+    """Inverses of what is not positive definite are no numbers, and nothing is made of them."""
+
+    def model():
+        a, v = flat_numbers("a", 2), flat_numbers("v", 1)
+        w = pyro.sample("w", dist.Normal(5.0, 1.0))
+        pyro.factor("first", -((a[0] - w) ** 2))
+        pyro.factor("second", -((a[1] - v[0]) ** 2))
+
+    with pytest.raises(InferenceError, match="has no proper belief"):
+        pg.fit(model, infer=pg.PowerEP, alpha=0.5, progress=False)
