@@ -365,8 +365,11 @@ class TiltedMoments(MomentsOnPoints):
 
 
 def _lies_in(ends: Tensor, others: Tensor) -> bool:
-    """Whether intervals ``[2, D, E]`` are parts of others."""
-    return bool(((ends[0] >= others[0]) & (ends[1] <= others[1])).all())
+    """Whether intervals ``[2, D, E]`` are parts of others, and as many of the finely spaced points
+    of these lie in them as are compared."""
+    share = (COMPARED - 1) / (MOST - 1)
+    is_wide = ends[1] - ends[0] >= share * (others[1] - others[0])
+    return bool(((ends[0] >= others[0]) & (ends[1] <= others[1]) & is_wide).all())
 
 
 def _misses(found: Tilted) -> Tensor:

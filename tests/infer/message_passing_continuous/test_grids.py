@@ -238,8 +238,8 @@ def test_beyond_the_first_scan_nothing_is_known_to_be_concave(monkeypatch, y, sc
         x = pyro.sample("x", dist.Normal(torch.tensor(0.0, dtype=torch.float64), 1.0))
         with pyro.plate("n", 2):
             pyro.factor("f", torch.special.log_ndtr(x - torch.tensor([0.0, 1.0])))
-        with pyro.plate("m", 30):
-            pyro.sample("y", dist.StudentT(30.0, x, 0.2), obs=torch.full((30,), y))
+        with pyro.plate("m", 3):
+            pyro.sample("y", dist.StudentT(30.0, x, 0.2), obs=torch.full((3,), y))
 
     assert evaluated(monkeypatch, model).count(tilted.MOST) == scans
 
@@ -275,3 +275,23 @@ def test_a_steep_edge_that_comes_into_reach_is_scanned_finely_though_concave():
     _, _, evidence, _ = plain_ep(0.0, 1.0, np.ones((5, 1)), log_f, points=40001)
     assert posterior.converged
     assert abs(float(posterior.log_evidence) - evidence) < 1e-4
+
+
+def test_a_spike_between_the_points_of_a_vague_prior_is_found_once_others_hold_the_node():
+    """Flat ground is concave, and the first points were .4 apart."""
+
+    def log_f(x):
+        return torch.logaddexp(torch.zeros_like(x), 6 - 0.5 * ((x - 1.0093) / 0.0015) ** 2)
+
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.tensor(0.0, dtype=torch.float64), 100.0))
+        pyro.factor("spike", log_f(x))
+        with pyro.plate("m", 4):
+            pyro.sample("y", dist.StudentT(30.0, x, 0.6), obs=torch.ones(4))
+
+    z = torch.linspace(-2, 4, 2_000_001, dtype=torch.float64)
+    y = dist.StudentT(30.0, z, 0.6).log_prob(torch.tensor(1.0, dtype=torch.float64))
+    value = dist.Normal(0.0, 100.0).log_prob(z) + log_f(z) + 4 * y
+    evidence = float(value.logsumexp(0) + (z[1] - z[0]).log())
+    posterior = pg.fit(model, infer=pg.EP, progress=False)
+    assert abs(float(posterior.log_evidence) - evidence) < 0.02
