@@ -91,9 +91,11 @@ class Combinations:
             covariance = self.matrix @ belief.covariance[rows] @ self.matrix.mT
             return self.of(belief.mean[rows]), covariance
         count, r, d = self.matrix.shape  # all about one node
+        mean = self.matrix @ belief.mean[0]
         spread = (self.matrix.reshape(-1, d) @ belief.covariance[0]).view(count, r, d)
-        one = (spread * self.matrix).sum(2).unsqueeze(2) if r == 1 else None
-        return self.matrix @ belief.mean[0], spread @ self.matrix.mT if one is None else one
+        if r == 1:
+            return mean, (spread * self.matrix).sum(2, keepdim=True)
+        return mean, spread @ self.matrix.mT
 
     def added(self, total: Gaussian, rows: Tensor, site: Gaussian) -> Gaussian:
         """A batch ``[V]`` times functions of v of its ``rows``, batch ``[E]``."""

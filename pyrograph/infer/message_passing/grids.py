@@ -64,18 +64,15 @@ def reached(share: Tensor, z: Tensor) -> Tensor:
 
 @torch.no_grad()
 def every_second(share: Tensor, z: Tensor) -> Tensor:
-    """Mass and second moment on every second of the points ``z [N, 1, 1, 1]``, as shares of those
-    on all: ``[2, D, E]``, of weights ``[N, D, E]``. Near 1 where there are enough points."""
+    """Mass and second moment on every second of the points ``z [N, 1, 1, 1]``, and the second
+    moment on all: ``[3, D, E]``, of weights ``[N, D, E]`` that sum to 1."""
     square = share * z.squeeze(-1).square()
-    return torch.stack([2 * share[::2].sum(0), 2 * square[::2].sum(0) / square.sum(0)])
+    return torch.stack([2 * share[::2].sum(0), 2 * square[::2].sum(0), square.sum(0)])
 
 
 @torch.no_grad()
 def is_concave(log_f: Tensor) -> Tensor:
-    """``[]``: whether log f is concave at evenly spaced points ``[N, D, E]``, but for rounding, and
-    these are enough to tell: each is at an end of some three."""
-    if len(log_f) < 5:
-        return torch.zeros((), dtype=torch.bool, device=log_f.device)
+    """``[]``: whether log f is concave at evenly spaced points ``[N, D, E]``, but for rounding."""
     bend = log_f[2:] - 2 * log_f[1:-1] + log_f[:-2]
     rounding = ROUNDING * torch.finfo(log_f.dtype).eps
     return (bend <= rounding * (1 + log_f[1:-1].abs())).all()

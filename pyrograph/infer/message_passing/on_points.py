@@ -11,7 +11,7 @@ from torch import Tensor
 from pyrograph.beliefs.gaussian import LOG_2PI, apply
 from pyrograph.infer.message_passing.boxes import Boxes
 from pyrograph.infer.message_passing.checked import CheckedDensity
-from pyrograph.infer.message_passing.grids import Grid, laid_over
+from pyrograph.infer.message_passing.grids import Grid, is_concave, laid_over
 from pyrograph.infer.message_passing.reduction import LocalDensity
 from pyrograph.infer.message_passing.sums import (
     Sums,
@@ -29,6 +29,8 @@ FEW_POINTS, MAX_MOVES = 4.0, 12
 SHRINK = 0.05
 #: Numbers of the points that are weighed at once: arrays that fit a processor's cache.
 PIECE = 2**16
+#: Points of a piece that are worth the calls, and the numbers that they may then be.
+SHORTEST, LARGEST = 64, 2**18
 
 #: Points ``[N, D, E, r]`` of a grid, and the logs of the volumes they stand for ``[N, D, E]``; or
 #: the same for all factors.
@@ -80,7 +82,7 @@ class MomentsOnPoints:
         return found
 
     def _on(self, g: Surroundings, origin: Tensor, grid: Grid, points: Points | Boxes) -> Tilted:
-        sums = self._weighed(g, origin, grid, points)
+        sums, concave = self._weighed(g, origin, grid, points)
         self.density.refuse_nothing(sums.is_nothing)
         with torch.no_grad():
             few = 1 / sums.squares < FEW_POINTS
@@ -99,18 +101,27 @@ class MomentsOnPoints:
             if sums.reach is not None:
                 there = laid_over(sums.reach, grid, peak, few, len(points[0]))
         moments = sums.log_mass, sums.mean, sums.covariance, sums.expected
-        return Tilted(*moments, there, peak, bool(few.any()), sums.half, bool(sums.is_concave))
+        return Tilted(*moments, there, peak, bool(few.any()), sums.half, concave)
 
-    def _weighed(self, g: Surroundings, origin: Tensor, grid: Grid, points: Points | Boxes) -> Sums:
-        """Sums over all points, some at a time."""
+    def _weighed(
+        self, g: Surroundings, origin: Tensor, grid: Grid, points: Points | Boxes
+    ) -> tuple[Sums, bool]:
+        """Sums over all points, some at a time, and whether log f is known to be concave there."""
         numbers = grid.mean[..., 0].numel() * self.local.dim * self._evaluations
-        size = max(2, PIECE // max(1, numbers) // 2 * 2)  # pieces begin with the same half
+        most, least = PIECE // max(1, numbers), min(SHORTEST, LARGEST // max(1, numbers))
+        size = max(2, most, least) // 2 * 2  # pieces begin with the same half
         even = self.dim == 1 and points is not self._few
-        found = []
+        found, bends, before = [], [], None
         for z, volume in _pieces(points, size):
             weighed = self._weights(g, origin, grid, z)
             found.append(summed(weighed, g, z, volume, even))
-        return together(found)
+            if even and weighed.around is None:
+                log_f = weighed.log_f.detach()
+                bends.append(is_concave(log_f))
+                if before is not None:  # from one piece to the next
+                    bends.append(is_concave(torch.cat([before, log_f[:2]])))
+                before = log_f[-2:]
+        return together(found), bool(bends) and bool(torch.stack(bends).all())
 
     #: How often f is evaluated for a point.
     _evaluations = 1

@@ -17,7 +17,6 @@ from pyrograph.infer.message_passing.checked import NOTHING
 from pyrograph.infer.message_passing.grids import (
     Grid,
     every_second,
-    is_concave,
     reached,
     reached_together,
 )
@@ -94,8 +93,7 @@ class Weighed:
 class Sums:
     """Of :class:`Tilted`, over some points; and sums of squared weights ``[D, E]``, ``[E]``
     whether a factor is zero at all of these points, and of evenly spaced ones the first and the
-    last z that count, ``[2, D, E]``, mass and second moment on every second one, as shares of
-    those on all, ``[2, D, E]``, and whether log f is concave there, ``[]``."""
+    last z that count, ``[2, D, E]``, and what :func:`.every_second` finds, ``[3, D, E]``."""
 
     log_mass: Tensor
     mean: Tensor
@@ -104,8 +102,16 @@ class Sums:
     squares: Tensor
     is_nothing: Tensor
     reach: Tensor | None
-    half: Tensor | None
-    is_concave: Tensor
+    seconds: Tensor | None
+
+    @property
+    def half(self) -> Tensor | None:
+        """Mass and second moment on every second point, as shares of those on all,
+        ``[2, D, E]``: near 1 where there are enough points."""
+        if self.seconds is None:
+            return None
+        mass, square, whole = self.seconds
+        return torch.stack([mass, square / whole])
 
 
 def summed(points: Weighed, g: Surroundings, z: Tensor, volume: Tensor, even: bool) -> Sums:
@@ -138,7 +144,6 @@ def summed(points: Weighed, g: Surroundings, z: Tensor, volume: Tensor, even: bo
         is_zero.flatten(0, 1).all(0),
         reached(share, z) if even else None,
         every_second(share, z) if even else None,
-        is_concave(points.log_f) if even and points.around is None else is_zero.new_zeros(()),
     )
 
 
@@ -151,10 +156,10 @@ def together(pieces: list[Sums]) -> Sums:
     both = list(zip(share, pieces, strict=True))
     mean = sum(s * p.mean for s, p in both)
     off = [p.mean - mean for p in pieces]
-    reach = half = None
+    reach = seconds = None
     if pieces[0].reach is not None:
         reach = reached_together([s[..., 0] for s in share], [p.reach for p in pieces])
-        half = sum(s[..., 0] * p.half for s, p in both)
+        seconds = sum(s[..., 0] * p.seconds for s, p in both)
     return Sums(
         log_mass,
         mean,
@@ -166,6 +171,5 @@ def together(pieces: list[Sums]) -> Sums:
         sum(s[..., 0].square() * p.squares for s, p in both),
         torch.stack([p.is_nothing for p in pieces]).all(0),
         reach,
-        half,
-        torch.stack([p.is_concave for p in pieces]).all(),
+        seconds,
     )

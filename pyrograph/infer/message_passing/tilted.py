@@ -178,7 +178,7 @@ class TiltedMoments(MomentsOnPoints):
                 points = self._points
                 if self.is_rough and len(points[0]) > COMPARED:
                     points = evenly_spaced(COMPARED, self.local.like)
-                here, there = (self._weighed(g, origin, grid, points) for grid in (start, first))
+                here, there = (self._weighed(g, origin, grid, points)[0] for grid in (start, first))
         except NonFiniteDensity:  # g may reach where f is no number
             return start
         has_more = there.log_mass > here.log_mass + (STEPS if self.is_rough else SCAN.mass)
