@@ -15,7 +15,8 @@ animals. Seconds are processor time. The picture is of all entries.
 Criteria: DPVI(20) predicts as well as Gibbs less one SE (of Gibbs over the seeds), and better than
 DPVI(1) in the mean; the bound never falls; fewer than 30 steps of DPVI(20) in each run; DPVI(20)
 converges in under 30 s. It does not predict as well as the mean of 950 draws: its 20 particles are
-one mode. Reported: against the score of one draw.
+one mode, and so are those of the highest bound of five runs ("best of 5"), which predict no better:
+a higher bound is not what is missing. Reported: against the score of one draw.
 """
 
 from __future__ import annotations
@@ -35,8 +36,11 @@ from torch import Tensor
 
 import pyrograph as pg
 from pyrograph import distributions as D
+from pyrograph.posterior.label_particles import LabelParticles
 
 HELD_OUT, SWEEPS, BURN_IN, COUNTS = 0.2, 1000, 50, (1, 10, 20)
+#: Runs of which the one of the highest bound is looked at; between their seeds.
+RUNS, RESTART = 5, 1000
 
 
 def relation(r: Tensor) -> None:
@@ -80,6 +84,12 @@ def gibbs(
     return score(total / kept), scores / kept, clusters / kept, seconds
 
 
+def fitted(count: int, entries: Tensor, seed: int) -> LabelParticles:
+    """DPVI to convergence."""
+    pyro.set_rng_seed(seed)
+    return pg.DPVI(relation, num_particles=count, progress=False).run(entries)
+
+
 def evaluate(seed: int, r: Tensor, sweeps: int, burn_in: int, counts: Sequence[int]) -> dict:
     """Per method the held-out score, row clusters, seconds, steps and least gain of the bound."""
     rng = np.random.default_rng(seed)
@@ -90,19 +100,23 @@ def evaluate(seed: int, r: Tensor, sweeps: int, burn_in: int, counts: Sequence[i
     def score(probs: Tensor) -> float:
         return log_loss(probs[hidden], r[hidden])
 
-    out = {"frequency": (score(usual.expand_as(r)), 0, 0, 0, 0)}
-    for count in counts:
-        pyro.set_rng_seed(seed)
-        begin = time.process_time()
-        q = pg.DPVI(relation, num_particles=count, progress=False).run(seen)
-        seconds = time.process_time() - begin
-        labels = q.particles
-        probs = probabilities(labels["rows"], labels["columns"], seen)
-        probs = (q.weights[:, None, None] * probs).sum(0)
-        clusters = float((q.weights * (labels["rows"].amax(1) + 1)).sum())
+    def judged(q: LabelParticles, seconds: float) -> tuple[float, float, float, int, float]:
+        probs = probabilities(q.particles["rows"], q.particles["columns"], seen)
+        clusters = float((q.weights * (q.particles["rows"].amax(1) + 1)).sum())
         bounds = q.history["objective"]
         fall = float(bounds.diff().min()) if len(bounds) > 1 else 0.0
-        out[f"DPVI({count})"] = score(probs), clusters, seconds, len(bounds), fall
+        mean = (q.weights[:, None, None] * probs).sum(0)
+        return score(mean), clusters, seconds, len(bounds), fall
+
+    out = {"frequency": (score(usual.expand_as(r)), 0, 0, 0, 0)}
+    for count in counts:
+        begin = time.process_time()
+        q = fitted(count, seen, seed)
+        out[f"DPVI({count})"] = judged(q, time.process_time() - begin)
+    begin = time.process_time()
+    others = [fitted(counts[-1], seen, RESTART * k + seed) for k in range(1, RUNS)]
+    best = max([q, *others], key=lambda q: float(q.log_evidence))
+    out[f"best of {RUNS}"] = judged(best, time.process_time() - begin)
     of_mean, mean, clusters, seconds = gibbs(seen, sweeps, burn_in, seed, score)
     out["Gibbs"] = of_mean, clusters, seconds, sweeps, 0
     out["a sweep"] = mean, clusters, seconds, 1, 0
@@ -133,8 +147,7 @@ def main(argv: Sequence[str] | None = None) -> bool:
             f"{name:10s} {score:9.4f} {se(values):7.4f} {clusters:9.1f} {seconds:8.2f} {steps:6.1f}"
         )
     passed = judge(found)
-    pyro.set_rng_seed(0)
-    whole = pg.DPVI(relation, num_particles=20, progress=False).run(r)
+    whole = fitted(20, r, 0)
     plot(r, whole, animals, found, criteria.figure_path("animals", args.quick))
     return all(passed)
 
@@ -176,7 +189,7 @@ def sorted_by(labels: Tensor, relation: Tensor) -> Tensor:
     return (rank[labels] - 0.5 * relation.mean(1)).argsort()
 
 
-def plot(r: Tensor, whole, animals, found: dict, path) -> None:
+def plot(r: Tensor, whole: LabelParticles, animals, found: dict, path) -> None:
     """The relation sorted by the best labelling, and who is with whom."""
     best = int(whole.log_weights.argmax())
     rows, columns = (whole.particles[name][best] for name in ("rows", "columns"))

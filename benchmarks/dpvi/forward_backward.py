@@ -49,6 +49,30 @@ def draws(
     return paths
 
 
+def best_paths(
+    start: ndarray, move: ndarray, likelihood: ndarray, count: int
+) -> tuple[ndarray, ndarray]:
+    """The most probable paths ``[count, T]``, best first, and their log joint densities
+    (list Viterbi: every state keeps its best ``count`` ways there)."""
+    log_move, log_g = np.log(move), np.log(likelihood)
+    states = len(start)
+    score = np.full((states, count), -np.inf)
+    score[:, 0] = np.log(start) + log_g[0]
+    back = np.empty((len(likelihood), states, count), dtype=np.int64)
+    for t in range(1, len(likelihood)):
+        # way k through state r, then s
+        ways = (score[:, :, None] + log_move[:, None, :]).reshape(states * count, states)
+        back[t] = np.argsort(-ways, axis=0, kind="stable")[:count].T
+        score = np.take_along_axis(ways.T, back[t], 1) + log_g[t][:, None]
+    last = np.argsort(-score, axis=None, kind="stable")[:count]
+    at, paths = last, np.empty((count, len(likelihood)), dtype=np.int64)
+    for t in reversed(range(len(likelihood))):
+        paths[:, t] = at // count
+        if t:
+            at = back[t].reshape(-1)[at]
+    return paths, score.reshape(-1)[last]
+
+
 def simulate(
     start: ndarray, move: ndarray, emit: ndarray, length: int, rng: np.random.Generator
 ) -> ndarray:
