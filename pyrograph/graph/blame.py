@@ -25,8 +25,8 @@ def first_non_finite(graph: FactorGraph, x: Tensor) -> str | None:
         x: particles ``[n, dim]``.
     """
     for group in graph.factors:
-        log_prob, grads = _differentiated(graph, group, x)
-        sums = [g.reshape(*log_prob.shape, -1).sum(-1) for g in grads]
+        log_prob, grads = differentiated(graph, group, x)
+        sums = [g.reshape(*log_prob.shape, -1).sum(-1) for g in grads if g is not None]
         for what, q in [("log density", log_prob), *(("gradient", g) for g in sums)]:
             bad = (~q.isfinite()).nonzero()
             if len(bad):
@@ -36,19 +36,19 @@ def first_non_finite(graph: FactorGraph, x: Tensor) -> str | None:
     return None
 
 
-def _differentiated(
+def differentiated(
     graph: FactorGraph, group: FactorGroup, x: Tensor
-) -> tuple[Tensor, list[Tensor]]:
-    """Log densities ``[n, E]`` of a group's factors at particles, and gradients
-    ``[n, E, *event]`` in the slots that these depend on."""
+) -> tuple[Tensor, list[Tensor | None]]:
+    """Log densities ``[n, E]`` of a group's factors at particles, and their gradients
+    ``[n, E, *event]`` slot by slot; None in those that they do not depend on."""
     values = [v.detach() for v in graph.local_values(group, x)]
     wanted = [v.requires_grad_() for v in values if v.is_floating_point()]
     with torch.enable_grad():
         log_prob = group.log_prob(values)
         if not log_prob.requires_grad:
-            return log_prob, []
-        grads = torch.autograd.grad(log_prob.sum(), wanted, allow_unused=True)
-    return log_prob, [g for g in grads if g is not None]
+            return log_prob, [None] * len(values)
+        grads = iter(torch.autograd.grad(log_prob.sum(), wanted, allow_unused=True))
+    return log_prob, [next(grads) if v.is_floating_point() else None for v in values]
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def naming_underivable(graph: FactorGraph) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        name = _underivable(graph) if _tells_of_no_derivative(error) else None
+        name = _underivable(graph) if tells_of_no_derivative(error) else None
         if name is None:
             raise
         said = str(error).rstrip(".")
@@ -77,14 +77,15 @@ def _underivable(graph: FactorGraph) -> str | None:
     point = graph.constant.detach().new_zeros(1, graph.dim)
     for group in graph.factors:
         try:
-            _differentiated(graph, group, point)
+            differentiated(graph, group, point)
         except RuntimeError as error:
-            if _tells_of_no_derivative(error):
+            if tells_of_no_derivative(error):
                 return graph.factor_name(group, 0)
     return None
 
 
-def _tells_of_no_derivative(error: RuntimeError) -> bool:
+def tells_of_no_derivative(error: RuntimeError) -> bool:
+    """Whether torch refuses to differentiate an operation."""
     return "derivative for" in str(error) and "not implemented" in str(error)
 
 

@@ -51,6 +51,14 @@ def parent_slots(scopes: Sequence[Tensor], num_nodes: int) -> list[Tensor]:
     return found
 
 
+def components(scopes: Sequence[Tensor], num_nodes: int) -> Tensor:
+    """Number ``[num_nodes]`` of the connected component of every node, from 0."""
+    factor, node = _links(scopes, num_nodes)
+    size = int(factor[-1]) + 1 if len(factor) else num_nodes
+    labels = connected_components(_matrix(factor, node, size), False)[1][:num_nodes]
+    return torch.from_numpy(np.unique(labels, return_inverse=True)[1].astype(np.int64))
+
+
 def _links(scopes: Sequence[Tensor], num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
     """Ends of the edges between factors, numbered after the nodes, and nodes."""
     first, edges = num_nodes, [np.zeros((2, 0), np.int64)]

@@ -28,6 +28,7 @@ from torch import Tensor
 from pyrograph.checks import count, fraction
 from pyrograph.errors import InferenceError, OptionError
 from pyrograph.graph import FactorGroup
+from pyrograph.graph.adrift import refuse_adrift
 from pyrograph.graph.forest import is_forest
 from pyrograph.infer.base import REST, Engine, with_notes
 from pyrograph.infer.message_passing.acceleration import Acceleration, applies_to
@@ -106,7 +107,8 @@ class MessagePassing(Engine):
         OptionError: an option is unknown or out of range, or alpha <= 0 meets a zero.
         ZeroMass: hard constraints leave nothing.
         NonFiniteDensity: a log density is NaN or plus infinity somewhere.
-        InferenceError: no factor reads a continuous node: it is masked out.
+        InferenceError: no factor reads a continuous node: it is masked out; or some can move along
+            a line without any factor's noticing: the posterior is improper.
     """
 
     requires = FiniteOrContinuous()
@@ -164,6 +166,7 @@ class MessagePassing(Engine):
     def allocate(self) -> None:
         check_alpha(self.alpha, self.graph)
         refuse_masked_out(self.graph)
+        refuse_adrift(self.graph)
         self.network = self.build()
         self._default_tol = 1e-8 if self.graph.constant.dtype == torch.float64 else 1e-4
         if self._auto_tol:

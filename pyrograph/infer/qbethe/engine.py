@@ -28,6 +28,7 @@ from torch import Tensor
 
 from pyrograph.checks import count, flag, positive, real_number
 from pyrograph.errors import OptionError, PyrographError
+from pyrograph.graph.adrift import refuse_adrift
 from pyrograph.graph.blame import naming_underivable
 from pyrograph.infer.base import REST, Engine, with_notes
 from pyrograph.infer.message_passing.unheld import refuse_masked_out
@@ -114,7 +115,8 @@ class QBethe(Engine):
         UnsupportedSite: a discrete site has infinitely many states.
         UnsupportedFactor: a discrete factor has zeros.
         OptionError: an option is unknown or out of range.
-        InferenceError: no factor reads a continuous node: it is masked out.
+        InferenceError: no factor reads a continuous node: it is masked out; or some can move along
+            a line without any factor's noticing: the posterior is improper.
     """
 
     requires = FiniteOrContinuous()
@@ -159,6 +161,7 @@ class QBethe(Engine):
     # ------------------------------------------------------------------ state
     def allocate(self) -> None:
         refuse_masked_out(self.graph)
+        refuse_adrift(self.graph)
         self.network = build(self.graph, self.covariance == "full", self.closed_forms)
         self.parameters = starting_parameters(
             self.network,

@@ -51,6 +51,7 @@ def mixed_kinds():
             "d", dist.Normal(2 * x[ENDS[:, 0] % 3] - y[:, 1], SIGMA.to(x)), obs=torch.tensor(0.5)
         )
         pyro.factor("hinge", -(x - 0.5 * y[:, 2] - 1).abs())
+        pyro.factor("hold", -(y**4).sum(-1))
 
 
 def set_up(model: Callable, components: int = 2, **options) -> QBethe:
