@@ -35,13 +35,14 @@ STEPS, DAMPING = 100, 0.5
 
 
 def warning_of_diffuse(
-    graph: FactorGraph, network: Network, score: Tensor, bound: Tensor
+    graph: FactorGraph, network: Network, score: Tensor, bound: Tensor, are_best: bool
 ) -> list[str]:
     """What to say, if anything.
 
     Args:
         graph: of the program; network: of the nodes that are not summed out.
         score: ``[K]``, falling.
+        are_best: whether no K states have more mass.
     """
     mass, engine = log_mass_of_forest(graph), "pg.BP"
     if mass is None:
@@ -49,9 +50,10 @@ def warning_of_diffuse(
     if mass is not None and mass > float(bound) + MISSED:
         share = math.exp(float(bound) - mass)
         more = ", or raise num_particles" if share >= WITHIN_REACH else ""
+        elsewhere = ", the best there are" if are_best else ", or they are elsewhere"
         return [
             f"The particles have {share:.2g} of the mass of all states, whose log is {mass:.6g}: "
-            "the posterior is too diffuse for so few, or they are elsewhere. Take "
+            f"the posterior is too diffuse for so few{elsewhere}. Take "
             f"{engine}, which is exact on this program{more}."
         ]
     field = mean_field_bound(network)

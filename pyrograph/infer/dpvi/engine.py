@@ -8,6 +8,7 @@ conditional modes, with all joint states exact. Algorithm 1 changes one node aft
 reaches better bounds in far less time, then small regions, and then single changes of all nodes are
 searched until there is none that helps. Blocks end at K particles next to one optimum, too close
 together for a sweep node by node to take detours as from a start of many optima; regions take them.
+Where the best K states can be had by elimination the run starts, and ends, there.
 
 Source: Saeedi, Kulkarni, Mansinghka & Gershman (2017), "Variational particle approximations",
 Algorithm 1 (which never assigns Q <- Q' and compares bounds within a sweep; here between sweeps).
@@ -28,6 +29,7 @@ from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.graph import FactorGraph
 from pyrograph.infer.base import Engine
 from pyrograph.infer.dpvi.beam import beamed
+from pyrograph.infer.dpvi.best_states import best_states
 from pyrograph.infer.dpvi.labelled import Labellings
 from pyrograph.infer.dpvi.labelled_program import (
     LabelledProgram,
@@ -77,11 +79,12 @@ class DPVI(Engine):
             need not reach every state.
             Labellings take ``"single"`` label by label and ``"split"`` splits and merges of
             clusters; by default both.
-        init: ``"icm"`` local maxima from scattered and opposite states and, where factors have
-            zeros, the ends of a beam through all nodes; for labels of one site
-            passes of filtering in several orders, and of several sites Gibbs chains that cool;
-            ``"random"`` states without climbing, and one pass; a posterior whose draws start it;
-            or ``{site: [M, *site shape]}``.
+        init: ``"icm"`` the best K states themselves where elimination finds them in no time
+            (chains, trees, narrow grids; not if ``moves`` are given), elsewhere local maxima from
+            scattered and opposite states and, where factors have zeros, the ends of a beam through
+            all nodes; for labels of one site passes of filtering in several orders, and of several
+            sites Gibbs chains that cool; ``"random"`` states without climbing, and one pass; a
+            posterior whose draws start it; or ``{site: [M, *site shape]}``.
         sum_out: ``"auto"``, or names of sites: nodes of which no two share a factor are summed out
             exactly, and the bound is the greater for it.
         proposals: a function of ``{site: [K, *site shape]}`` that proposes more, ``{site: [M,
@@ -130,6 +133,8 @@ class DPVI(Engine):
             raise OptionError(f'sum_out={sum_out!r} is not "auto" or names of sites')
         self.init, self.proposals, self.sum_out = init, proposals, sum_out
         self._labelled: LabelledProgram | None = None
+        #: The highest bound of K states, where it is known.
+        self._top: Tensor | None = None
 
     # ------------------------------------------------------------------ state
     def check(self, args: tuple, kwargs: dict) -> None:
@@ -165,7 +170,13 @@ class DPVI(Engine):
             neighbors = collapsed.pointer, collapsed.index
         self.hashes = Hash(self.network.cards)
         self.sweeps = Sweeps(self.network, neighbors, self.moves, self._most)
-        self.particles = Particles.best(self.network, self.hashes, self._starts(), self._most)
+        is_free = self.moves is None and isinstance(self.init, str) and self.init == "icm"
+        best = best_states(self.network, self._most) if is_free else None
+        x = self._starts() if best is None else best
+        self.particles = Particles.best(self.network, self.hashes, x, self._most)
+        self._top = None if best is None else self.particles.bound
+        if best is not None:  # one sweep says that nothing helps
+            self._stage = len(self.sweeps.kinds) - 1
 
     @property
     def _most(self) -> int:
@@ -335,8 +346,10 @@ class DPVI(Engine):
         if self._labelled is not None:
             self._check_best_labels()
             return posterior_of_labels(self.labellings, is_all, **run)
+        bound, top = self.particles.bound, self._top
+        are_best = top is not None and float(top - bound) <= ROUNDING * (1 + float(top.abs()))
         return posterior_of_states(
-            graph, self.network, self.particles, self._conditionals, is_all, **run
+            graph, self.network, self.particles, self._conditionals, is_all, are_best, **run
         )
 
     def _check_best_labels(self) -> None:

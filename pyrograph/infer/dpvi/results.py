@@ -26,13 +26,14 @@ def posterior_of_states(
     found: Particles,
     conditionals: Sequence[Conditionals],
     is_all: bool,
+    are_best: bool,
     **run: Any,
 ) -> DiscreteParticles:
     """Of joint states of a graph's nodes; those without mass are left out.
 
     Args:
         network: of the nodes that are not summed out; conditionals: of those that are.
-        is_all: whether these are all joint states.
+        is_all: whether these are all joint states; are_best: whether no others have more mass.
         run: how it went, see :class:`Posterior`.
 
     Raises:
@@ -51,7 +52,7 @@ def posterior_of_states(
         )
     x, score = found.x[:, kept], found.score[kept]
     evidence = score.logsumexp(0)
-    notes = [] if is_all else warning_of_diffuse(graph, network, score, evidence)
+    notes = [] if is_all else warning_of_diffuse(graph, network, score, evidence, are_best)
     return DiscreteParticles(
         graph,
         x,

@@ -22,6 +22,7 @@ from torch import Tensor
 from pyrograph.checks import flag
 from pyrograph.errors import ConvergenceWarning, InferenceError, OptionError, ShapeMismatch
 from pyrograph.graph.factor_graph import Label
+from pyrograph.infer.dpvi.best_states import best_states
 from pyrograph.infer.dpvi.engine import DPVI
 from pyrograph.infer.dpvi.filter_errors import (
     is_label,
@@ -54,7 +55,8 @@ class SequentialDPVI(DPVI):
     Args:
         model: a Pyro program of finite discrete sites.
         num_particles: K.
-        smoothing: local sweeps over all nodes after the forward pass.
+        smoothing: local sweeps over all nodes after the forward pass, which may go to the best K
+            states at once where :class:`DPVI` would start from them.
         order: labels ``(site, index)`` of all nodes, if another order is meant.
         num_steps: nodes and sweeps together; by default all nodes and 100 sweeps.
         options: see :class:`DPVI`; ``moves`` and ``proposals`` are for smoothing. A filter starts
@@ -138,7 +140,7 @@ class SequentialDPVI(DPVI):
         self._filtered = torch.zeros(
             len(cards), int(cards.max()), dtype=torch.float64, device="cpu"
         )
-        self.sweeps = None
+        self.sweeps, self._top = None, None
 
     def _come_in(self, sequence: Tensor) -> None:
         """Nodes ``[V]`` come in like this; none is in yet."""
@@ -187,6 +189,10 @@ class SequentialDPVI(DPVI):
             if self._labelled is None and self.sweeps is None:
                 neighbors = self.graph.neighbors
                 self.sweeps = Sweeps(self.network, neighbors, self.moves, self._most)
+                best = best_states(self.network, self._most) if self.moves is None else None
+                if best is not None:
+                    self.particles = self._joined(self.particles, [best])
+                    self._top = self.particles.bound
             return super().advance()
         if self._labelled is not None:
             return self._take_in_label()

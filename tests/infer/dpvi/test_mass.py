@@ -15,7 +15,7 @@ import torch
 from scipy.special import logsumexp
 
 import pyrograph as pg
-from pyrograph.infer.dpvi import mass
+from pyrograph.infer.dpvi import contexts
 from pyrograph.infer.dpvi.mass import log_mass_of
 from pyrograph.infer.dpvi.network import Network
 
@@ -176,6 +176,6 @@ def test_sums_of_large_sparse_graphs_are_given_up_at_once(edges_per_node, monkey
         prices.append(entry)
         push(heap, entry)
 
-    monkeypatch.setattr(mass.heapq, "heappush", priced)
+    monkeypatch.setattr(contexts.heapq, "heappush", priced)
     assert log_mass_of([2] * count, [tuple(map(int, p)) for p in pairs], tables) is None
     assert len(prices) < 4 * count
