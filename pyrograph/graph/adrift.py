@@ -3,15 +3,16 @@
     log f_a(x + s u) = log f_a(x)    for every factor a and all s
 
 Such a posterior is improper and its evidence infinite, whatever an engine makes of it: ranges
-without an anchor, differences without an intercept, effects of which only sums are seen. Gradients
-of all factors at a few random points, each of length 1, are the rows of a sparse matrix G; u is
-what is left of a random vector without its part in their span,
+without an anchor, differences without an intercept, effects of which only sums are seen. Two
+directions are tried: all numbers by the same amount, and what is left of a random vector without
+its part in the span of the factors' gradients g_k at a few random points, each of length 1,
 
-    u = u_0 - G^+ G u_0,
+    u = u_0 - G^+ G u_0,    rows of G: g_k,
 
-by LSMR (Fong & Saunders, 2011). It is believed of a connected component only if every factor there
-has the same value, to rounding, far along it. Lines that are not straight (rotations) are not
-looked for, nor densities that fall too slowly.
+by LSMR (Fong & Saunders, 2011). A direction is believed of a connected component only if gradients
+at other points have nothing of it either, and every factor there has the same finite value, to
+rounding, near and far along it. What is doubtful is let through: lines that are not straight (a
+rotation), densities that fall too slowly, directions that LSMR does not find in its time.
 """
 
 from __future__ import annotations
@@ -30,20 +31,24 @@ from pyrograph.graph.factor_graph import FactorGraph
 from pyrograph.graph.factor_group import FactorGroup
 from pyrograph.graph.forest import components
 
-#: Random points at which gradients are taken.
-NUM_POINTS = 3
-#: How far along a direction, whose largest entry is 1, factors are looked at again.
-REACHES = (1.0, 1e3, 1e6)
+#: Fewest and most points at which gradients are taken; as many as a factor has numbers in a slot
+#: and one more, where that is between.
+FEWEST_POINTS, MOST_POINTS = 3, 16
+#: How far along a direction, whose largest entry is 1, factors are looked at again; and those that
+#: have no gradient anywhere, which may be walls far off.
+REACHES, FAR = (1.0, 1e3, 1e6, 1e9, 1e12), (1e18, 1e30, 1e100)
 #: Differences of so many roundings are of rounding.
 ROUNDINGS = 256
-#: Steps of LSMR; a direction found by then is judged as any other.
+#: Most of a gradient's terms that may be left along a direction.
+LEFT = 1e-8
+#: Numbers of gradients, all in all, at most; entries that LSMR goes through: two seconds.
+BUDGET, WORK = 10_000_000, 400_000_000
+#: Steps of LSMR.
 MOST_STEPS = 2000
-#: Entries of a direction below this, of a largest one of 1, are of rounding.
-ZERO = 1e-6
-#: Gradients of more numbers than this are not taken: nothing is refused.
-BUDGET = 30_000_000
-#: Nodes that a message names.
-NAMED = 6
+#: Entries of a direction below this are dust that LSMR left.
+DUST = 1e-10
+#: Nodes and numbers of each that a message names; entries below this are written as 0.
+NAMED, NUMBERS, ZERO = 6, 4, 1e-6
 
 
 @torch.no_grad()
@@ -60,27 +65,23 @@ def refuse_adrift(graph: FactorGraph) -> None:
     if not len(suspects):
         return
     component = components([group.scope for group in graph.factors], graph.num_nodes)
-    asked = torch.zeros(graph.num_nodes, dtype=torch.bool, device="cpu")
-    asked[component[suspects]] = True
-    asked = asked[component]
+    is_asked = torch.zeros(graph.num_nodes, dtype=torch.bool, device="cpu")
+    is_asked[component[suspects]] = True
     graph = graph.to(dtype=torch.float64)
-    groups = [part for group in graph.factors if (part := _of_nodes(group, asked)) is not None]
-    x = _points(graph)
-    if x is None or NUM_POINTS * sum(map(_size, groups)) > BUDGET:
+    parts = [_of_nodes(group, is_asked[component]) for group in graph.factors]
+    groups = [group for group in parts if group is not None]
+    size = sum(group.num_factors * sum(site.width for site in group.slots) for group in groups)
+    widest = max(site.width for group in groups for site in group.slots)
+    count = min(max(FEWEST_POINTS, widest + 1), MOST_POINTS, BUDGET // (2 * size))
+    if count < FEWEST_POINTS or (x := _points(graph, 2 * count)) is None:
         return
-    found = [_gradients(graph, group, x) for group in groups]
-    owner = component.repeat_interleave(graph.columns.cpu().diff())
-    u = _unseen(graph, groups, found, _free(graph, asked))
-    largest = u.new_zeros(graph.num_nodes).scatter_reduce(0, owner, u.abs(), "amax")
-    u = torch.where(largest[owner] > 0, u / largest.clamp_min(1e-300)[owner], 0)
-    u = torch.where(u.abs() < ZERO, 0, u)
-    drifts = largest > 0
-    for group, (log_prob, grads) in zip(groups, found, strict=True):
-        noticed = _notices(graph, group, x, u.to(x.device), log_prob, grads).cpu()
-        drifts[component[group.scope[noticed, 0].cpu()]] = False
-    if bool(drifts.any()):
-        first = int(drifts.nonzero()[0])
-        raise InferenceError(_message(graph, torch.where(owner == first, u, 0)))
+    look = _Look(graph, groups, component, x)
+    free = _free(graph, is_asked[component])
+    for u in (lambda: free.double(), lambda: look.unseen(free)):
+        moved, drifts = look.unnoticed(u())
+        if bool(drifts.any()):
+            first = int(drifts.nonzero()[0])
+            raise InferenceError(_message(graph, torch.where(look.owner == first, moved, 0)))
 
 
 def _undrawn(graph: FactorGraph) -> Tensor:
@@ -119,18 +120,11 @@ def _of_nodes(group: FactorGroup, asked: Tensor) -> FactorGroup | None:
     return group if len(rows) == group.num_factors else group.part(rows)
 
 
-def _size(group: FactorGroup) -> int:
-    """Numbers that the factors of a group read."""
-    return group.num_factors * sum(site.width for site in group.slots)
-
-
-def _points(graph: FactorGraph) -> Tensor | None:
-    """Standard normal points ``[NUM_POINTS, dim]`` at the first state of discrete nodes; None
-    where one has none."""
+def _points(graph: FactorGraph, count: int) -> Tensor | None:
+    """Standard normal points ``[count, dim]`` at the first state of discrete nodes; None where one
+    has none."""
     generator = torch.Generator(graph.device).manual_seed(0)
-    x = torch.randn(
-        NUM_POINTS, graph.dim, dtype=torch.float64, device=graph.device, generator=generator
-    )
+    x = torch.randn(count, graph.dim, dtype=torch.float64, device=graph.device, generator=generator)
     for site in graph.free_sites:
         if site.is_discrete:
             if site.enumeration is None:
@@ -139,6 +133,90 @@ def _points(graph: FactorGraph) -> Tensor | None:
             columns = slice(int(graph.columns[own.start]), int(graph.columns[own.stop]))
             x[:, columns] = site.enumeration[0].reshape(-1).to(x).repeat(site.num_nodes)
     return x
+
+
+class _Look:
+    """Factors at some points: the first half to find directions by, the others to doubt them.
+
+    Args:
+        component: ``[V]`` of the nodes.
+        x: ``[n, dim]``.
+    """
+
+    def __init__(self, graph: FactorGraph, groups: list[FactorGroup], component: Tensor, x: Tensor):
+        self.graph, self.groups, self.component, self.x = graph, groups, component, x
+        self.owner = component.repeat_interleave(graph.columns.cpu().diff())
+        self.columns = [list(_columns(graph, group)) for group in groups]
+        self.found = [_gradients(graph, group, x) for group in groups]
+
+    def unseen(self, free: Tensor) -> Tensor:
+        """What is left ``[dim]`` of a random vector of the columns ``free`` without its part in the
+        span of the gradients."""
+        entries, rows, columns, first = [], [], [], 0
+        count = len(self.x) // 2
+        for group, (_, grads), own in zip(self.groups, self.found, self.columns, strict=True):
+            row = torch.arange(count * group.num_factors, device="cpu").view(count, -1, 1)
+            halves = [g[:count] for g in grads]
+            length = torch.stack([g.square().sum(2) for g in halves]).sum(0).sqrt().unsqueeze(2)
+            for g, column in zip(halves, own, strict=True):
+                share = torch.where((length > 0) & length.isfinite(), g / length, 0).cpu()
+                at = share.nonzero(as_tuple=True)
+                entries.append(share[at])
+                rows.append((first + row).expand(g.shape)[at])
+                columns.append(column.cpu().expand(g.shape)[at])
+            first += row.numel()
+        place = torch.stack([torch.cat(rows), torch.cat(columns)]).numpy()
+        matrix = csr_array((torch.cat(entries).numpy(), place), shape=(first, self.graph.dim))
+        u = np.random.default_rng(0).standard_normal(self.graph.dim) * free.numpy()
+        most = min(MOST_STEPS, WORK // max(1, matrix.nnz))
+        options = {"atol": 1e-14, "btol": 1e-14, "conlim": 0, "maxiter": most}
+        for _ in range(2):  # once more for what the first one left
+            step, _, steps, *_ = lsmr(matrix, matrix @ u, **options)
+            u = u - step
+            if steps == most:
+                break
+        return torch.from_numpy(u)
+
+    def unnoticed(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        """The direction with a largest entry of 1 in every component, and which components ``[V]``
+        have no factor that notices it."""
+        largest = u.new_zeros(self.graph.num_nodes).scatter_reduce(0, self.owner, u.abs(), "amax")
+        u = u / largest.clamp_min(1e-300)[self.owner]
+        u = torch.where(u.abs() < DUST, 0.0, u)
+        drifts = largest > 0
+        for group, found, columns in zip(self.groups, self.found, self.columns, strict=True):
+            noticed = self._notices(group, *found, columns, u.to(self.x.device)).cpu()
+            drifts[self.component[group.scope.cpu()[noticed, 0]]] = False
+        return u, drifts
+
+    def _notices(
+        self,
+        group: FactorGroup,
+        log_prob: Tensor,
+        grads: list[Tensor],
+        columns: list[Tensor],
+        u: Tensor,
+    ) -> Tensor:
+        """Which factors ``[E]`` of a group have gradients or other values along u, or no values."""
+        along = torch.stack([(g * u[c]).sum(2) for g, c in zip(grads, columns, strict=True)])
+        terms = [(g * u[c]).abs().sum(2) for g, c in zip(grads, columns, strict=True)]
+        noticed = (along.sum(0).abs() > LEFT * torch.stack(terms).sum(0)).any(0)
+        slope = torch.stack([g.abs().amax(2) for g in grads]).amax(0)
+        here = torch.stack([self.x[:, c].abs().amax(2) for c in columns]).amax(0)
+        # points are some units apart, and so slopes differ by curvatures
+        bend = 2 * slope.amax(0)
+        is_flat = (slope == 0).all(0)
+        rounding = ROUNDINGS * torch.finfo(u.dtype).eps
+        for reach in (*REACHES, *FAR) if bool(is_flat.any()) else REACHES:
+            there = group.log_prob(self.graph.local_values(group, self.x + reach * u))
+            off = rounding * (here + reach)
+            allowed = rounding * (log_prob.abs() + there.abs()) + slope * off + bend * off**2
+            # what is no finite number is not the same
+            same = ((there - log_prob).abs() <= allowed) & there.isfinite() & log_prob.isfinite()
+            if reach in FAR:
+                same |= ~is_flat
+            noticed |= ~same.all(0)
+        return noticed
 
 
 def _gradients(graph: FactorGraph, group: FactorGroup, x: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -167,66 +245,22 @@ def _columns(graph: FactorGraph, group: FactorGroup) -> Iterator[Tensor]:
         yield start + torch.arange(site.width, device=start.device)
 
 
-def _unseen(
-    graph: FactorGraph,
-    groups: list[FactorGroup],
-    found: list[tuple[Tensor, list[Tensor]]],
-    free: Tensor,
-) -> Tensor:
-    """What is left ``[dim]`` of a random vector without its part in the span of the gradients."""
-    entries, rows, columns, first = [], [], [], 0
-    for group, (_, grads) in zip(groups, found, strict=True):
-        row = torch.arange(NUM_POINTS * group.num_factors, device="cpu").view(NUM_POINTS, -1, 1)
-        square = torch.stack([g.square().sum(2) for g in grads]).sum(0)
-        length = square.sqrt().nan_to_num(0.0, 0.0, 0.0).unsqueeze(2)
-        for g, column in zip(grads, _columns(graph, group), strict=True):
-            entries.append(torch.where(length > 0, g / length, 0).cpu().flatten())
-            rows.append((first + row).expand(g.shape).flatten())
-            columns.append(column.cpu().expand(g.shape).flatten())
-        first += row.numel()
-    place = torch.stack([torch.cat(rows), torch.cat(columns)]).numpy()
-    matrix = csr_array((torch.cat(entries).numpy(), place), shape=(first, graph.dim))
-    u = np.random.default_rng(0).standard_normal(graph.dim) * free.numpy()
-    for _ in range(2):  # once more for what the first one left
-        u = u - lsmr(matrix, matrix @ u, atol=1e-14, btol=1e-14, conlim=0, maxiter=MOST_STEPS)[0]
-    return torch.from_numpy(u)
-
-
-def _notices(
-    graph: FactorGraph,
-    group: FactorGroup,
-    x: Tensor,
-    u: Tensor,
-    log_prob: Tensor,
-    grads: list[Tensor],
-) -> Tensor:
-    """Which factors ``[E]`` have another value somewhere along u, or none."""
-    eps = torch.finfo(x.dtype).eps
-    noticed = x.new_zeros(group.num_factors, dtype=torch.bool)
-    columns = list(_columns(graph, group))
-    for reach in REACHES:
-        there = group.log_prob(graph.local_values(group, x + reach * u))
-        scale = log_prob.abs() + there.abs()
-        for g, column in zip(grads, columns, strict=True):
-            scale = scale + (g.abs() * (x[:, column].abs() + reach * u[column].abs())).sum(2)
-        same = (there - log_prob).abs() <= ROUNDINGS * eps * scale
-        noticed = noticed | ~same.all(0)  # what is no number is not the same
-    return noticed
-
-
 def _message(graph: FactorGraph, u: Tensor) -> str:
-    u = u * u[u != 0][0].sign()
+    u = torch.where(u.abs() < ZERO, 0.0, u)
+    u = u * u[u != 0][0].sign() + 0.0  # no number is written -0
     moving, columns = [], graph.columns.tolist()
     for node, (site, index) in enumerate(graph.nodes):
         own = u[columns[node] : columns[node + 1]]
         if bool((own != 0).any()):
-            by = ", ".join(f"{float(value):+.3g}" for value in own)
-            label = f'"{site}"{list(index) if index else ""}'
-            moving.append(f"{label} by {by if len(own) == 1 else f'({by})'}")
+            by = ", ".join(f"{float(value):+.3g}" for value in own[:NUMBERS])
+            by = by if len(own) == 1 else f"({by}{', ...' if len(own) > NUMBERS else ''})"
+            moving.append(f'"{site}"{list(index) if index else ""} by {by}')
     more = f", and {len(moving) - NAMED} more nodes" if len(moving) > NAMED else ""
+    is_mixed = any(site.is_discrete for site in graph.free_sites)
+    state = ", with discrete nodes in their first states" if is_mixed else ""
     return (
-        "the posterior is improper: no factor notices if all of these move along one line, in "
-        f"these proportions: {'; '.join(moving[:NAMED])}{more}. Give one of them a proper prior, "
-        "hold one at a value (an anchor), or write the program in what the data do tell, such as "
-        "differences."
+        f"the posterior is improper: no factor notices{state} if all of these move along one line, "
+        f"in these proportions: {'; '.join(moving[:NAMED])}{more}. Give one of them a proper "
+        "prior, hold one at a value (an anchor), or write the program in what the data do tell, "
+        "such as differences."
     )

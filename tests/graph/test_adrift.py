@@ -150,10 +150,64 @@ def anchored():
     sensors(True)
 
 
-PROPER = (weakly_held, walled, seen_in_a_corner, positive, drawn, uneven, anchored)
+def boxed():
+    x, y = flat("x"), flat("y")
+    pyro.factor("f", -0.5 * (x - y) ** 2)
+    pyro.sample("o", dist.Uniform(x - 100.0, x + 100.0), obs=torch.tensor(0.3))
 
 
-@pytest.mark.parametrize("model", PROPER, ids=lambda m: m.__name__)
+def ruled_out():
+    x = flat("x")
+    pyro.factor("f", torch.where(x.abs() < 100, 0.0, -torch.inf))
+
+
+def censored():
+    """Its log underflows to minus infinity far out."""
+    x, y = flat("x"), flat("y")
+    pyro.factor("tie", -0.5 * (x - y) ** 2)
+    pyro.factor("high", torch.sigmoid(200 - x).log())
+    pyro.factor("low", torch.sigmoid(200 + y).log())
+
+
+def far_walls():
+    x, y = flat("x"), flat("y")
+    pyro.factor("f", -0.5 * (x - y) ** 2 - torch.relu(x.abs() - 1e8))
+    z = flat("z")
+    pyro.factor("g", -torch.relu(z.abs() - 1e20))
+
+
+def wide(variances):
+    def model():
+        real = constraints.real_vector
+        x = pyro.sample("x", dist.ImproperUniform(real, (), (len(variances),)))
+        covariance = torch.diag(torch.tensor(variances, dtype=torch.float64))
+        y = torch.full((len(variances),), 0.3, dtype=torch.float64)
+        pyro.sample("y", dist.MultivariateNormal(x, covariance), obs=y)
+
+    return model
+
+
+PROPER = {
+    model.__name__: model
+    for model in (
+        weakly_held,
+        walled,
+        seen_in_a_corner,
+        positive,
+        drawn,
+        uneven,
+        anchored,
+        boxed,
+        ruled_out,
+        censored,
+        far_walls,
+    )
+}
+PROPER |= {"very wide": wide([1e24] * 5), "uneven scales": wide([1e-12, *[1e14] * 4])}
+PROPER |= {"many numbers": wide([1.0] * 30)}
+
+
+@pytest.mark.parametrize("model", PROPER.values(), ids=PROPER)
 def test_what_some_factor_notices_is_let_through(model):
     refuse_adrift(pg.trace_graph(model, unconstrained=True))
 
@@ -180,6 +234,18 @@ def test_linear_models_are_refused_where_the_design_lacks_rank(dtype, seed, size
     else:
         with pytest.raises(InferenceError, match="posterior is improper"):
             refuse_adrift(graph)
+
+
+@pytest.mark.parametrize("length", [100, 5000])
+def test_steps_of_a_walk_without_a_place_are_refused(length):
+    def model():
+        with pyro.plate("places", length):
+            x = flat("x")
+        with pyro.plate("steps", length - 1):
+            pyro.sample("d", dist.Normal(x[1:] - x[:-1], 1.0), obs=torch.zeros(length - 1))
+
+    with pytest.raises(InferenceError, match=rf"and {length - 6} more nodes"):
+        refuse_adrift(pg.trace_graph(model))
 
 
 def test_looking_draws_no_random_numbers():

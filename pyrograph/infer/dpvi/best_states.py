@@ -26,12 +26,13 @@ import torch
 from numpy import ndarray
 from torch import Tensor
 
-from pyrograph.infer.dpvi.contexts import contexts_of
+from pyrograph.infer.dpvi.contexts import contexts_of, filed, over
 from pyrograph.infer.dpvi.network import Network
 
-#: Nodes, and entries of all factors or of all lists of an elimination, at most: two seconds, mostly
-#: far less.
-MOST_NODES, MOST_ENTRIES = 2**14, 2**26
+#: Nodes and entries of all factors, at most.
+MOST_NODES, MOST_ENTRIES = 2**14, 2**22
+#: Entries of all lists and pairs that are looked at, at most: two seconds, mostly far less.
+PRICE = 2**25
 
 
 @dataclass(frozen=True)
@@ -64,35 +65,32 @@ class _Chosen:
 def best_states(network: Network, count: int) -> Tensor | None:
     """Joint states ``[V, K]`` of the highest scores, falling; K is ``count``, or the number of all
     joint states if that is less. None where it would take much work."""
-    entries = sum(group.values.numel() for group in network.tables)
-    if network.num_nodes > MOST_NODES or entries > MOST_ENTRIES:
+    if network.num_nodes > MOST_NODES:
         return None
-    cards = network.cards.tolist()
-    scopes = [scope for group in network.tables for scope in group.scope.tolist()]
-    # nodes of one state say nothing, and an array has room for so many axes only
-    scopes = [[v for v in scope if cards[v] > 1] for scope in scopes]
-    contexts = contexts_of(scopes, cards, MOST_ENTRIES // count)
-    if contexts is None or _price(contexts, cards, count) > MOST_ENTRIES:
+    cards, groups = network.cards.tolist(), network.summed()
+    num_pairs = sum(len(group.scope) for group in groups if group.scope.shape[1] == 2)
+    # so many edges are in no graph of small tables
+    if num_pairs > 2 * len(cards) * math.log2(PRICE):
         return None
-    tables = [table for group in network.tables for table in group.values.cpu().numpy()]
-    position = {v: k for k, v in enumerate(contexts)}
-    plain: list[list[tuple[list[int], ndarray]]] = [[] for _ in cards]
-    for scope, table in zip(scopes, tables, strict=True):
-        if scope:
-            axes = sorted(range(len(scope)), key=lambda k: position[scope[k]])
-            own = [scope[k] for k in axes]
-            plain[own[0]].append((own, table.reshape([cards[v] for v in scope]).transpose(axes)))
+    if sum(group.values.numel() for group in groups) > MOST_ENTRIES:
+        return None
+    scopes = [scope for group in groups for scope in group.scope.tolist()]
+    contexts = contexts_of(scopes, cards, PRICE // count)
+    if contexts is None or _price(contexts, cards, count) > PRICE:
+        return None
+    tables = [table for group in groups for table in group.values.cpu().numpy()]
+    waiting, _ = filed(contexts, scopes, tables, cards)
     lists: list[list[tuple[int, ndarray]]] = [[] for _ in cards]
     chosen: dict[int, _Chosen] = {}
     roots: list[tuple[int, ndarray]] = []
     for v, context in contexts.items():
         bag = [v, *context]
         score = np.zeros([cards[u] for u in bag])
-        for scope, table in plain[v]:
-            score += _over(bag, scope, table, cards)
+        for scope, table in waiting[v]:
+            score += over(bag, scope, table, cards)
         score, joined = score[..., None], []
         for source, message in lists[v]:
-            wide = _over(bag, chosen[source].context, message, cards)
+            wide = over(bag, chosen[source].context, message, cards)
             score, step = _join(score, wide, source, count)
             joined.append(step)
         flat = np.moveaxis(score, 0, -2)
@@ -101,7 +99,7 @@ def best_states(network: Network, count: int) -> Tensor | None:
         chosen[v] = _Chosen(context, place, score.shape[-1], joined)
         message = np.take_along_axis(flat, place, -1)
         (lists[context[0]] if context else roots).append((v, message))
-        lists[v], plain[v] = [], []
+        lists[v], waiting[v] = [], []
     score, joined = np.zeros(1), []
     for source, message in roots:
         score, step = _join(score, message, source, count)
@@ -114,17 +112,11 @@ def _price(contexts: dict[int, list[int]], cards: list[int], count: int) -> int:
     """Entries of all lists, and pairs of entries that are looked at where lists are joined."""
     pairs = sum(count // k for k in range(1, count + 1))
     num_lists = Counter(context[0] for context in contexts.values() if context)
-    return sum(
+    num_roots = sum(not context for context in contexts.values())
+    return pairs * num_roots + sum(
         math.prod(cards[u] for u in (v, *context)) * (count + pairs * max(0, num_lists[v] - 1))
         for v, context in contexts.items()
     )
-
-
-def _over(bag: list[int], scope: list[int], table: ndarray, cards: list[int]) -> ndarray:
-    """A table over some nodes of a bag, in its order, with axes for all; a last axis of a list
-    stays."""
-    shape = [cards[u] if u in scope else 1 for u in bag]
-    return table.reshape(shape + list(table.shape[len(scope) :]))
 
 
 def _highest(score: ndarray, count: int) -> ndarray:
@@ -149,12 +141,13 @@ def _join(left: ndarray, right: ndarray, source: int, count: int) -> tuple[ndarr
     return np.take_along_axis(total, best, -1), _Joined(source, i[best], j[best])
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def _worth_a_look(left: int, right: int, count: int) -> tuple[ndarray, ndarray]:
     """Pairs of places in two falling lists that may be among the best ``count`` sums."""
-    i, j = np.indices((left, right), dtype=np.int32).reshape(2, -1)
-    worth = (i + 1) * (j + 1) <= count
-    return i[worth], j[worth]
+    partners = np.minimum(count // np.arange(1, left + 1), right)
+    i = np.arange(left, dtype=np.int32).repeat(partners)
+    first = (partners.cumsum() - partners).repeat(partners)
+    return i, (np.arange(len(i)) - first).astype(np.int32)
 
 
 def _own(values: ndarray) -> ndarray:

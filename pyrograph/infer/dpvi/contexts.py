@@ -1,4 +1,5 @@
-"""In which order variables are eliminated, and what is in a table with each when its turn comes.
+"""In which order variables are eliminated, what is in a table with each when its turn comes, and
+which factors are read then.
 
 That of the smallest table next: all tables are priced before any is made, and given up as soon as
 they are too large together.
@@ -10,6 +11,8 @@ import heapq
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from pyrograph.circuits.elimination import neighborhoods
 
 
@@ -20,10 +23,10 @@ def contexts_of(
     in that order; None where the tables have more entries together.
 
     Args:
-        scopes: variables of each factor, of more than one state.
-        cards: numbers of states.
+        scopes: variables of each factor.
+        cards: numbers of states; variables of one state say nothing and are in no context.
     """
-    neighbors = neighborhoods(scopes, len(cards))
+    neighbors = neighborhoods([_told(scope, cards) for scope in scopes], len(cards))
     # tables of m variables at most leave no variable more than m - 1 edges when its turn comes
     if sum(map(len, neighbors)) > 2 * len(cards) * math.log2(max(2, most_entries)):
         return None
@@ -32,6 +35,47 @@ def contexts_of(
         return None
     position = {v: k for k, v in enumerate(found)}
     return {v: sorted(around, key=position.__getitem__) for v, around in found.items()}
+
+
+def filed(
+    contexts: dict[int, list[int]],
+    scopes: Sequence[Sequence[int]],
+    tables: Sequence[np.ndarray],
+    cards: Sequence[int],
+) -> tuple[list[list[tuple[list[int], np.ndarray]]], float]:
+    """By the variable that reads them: tables and their variables, in the order of elimination; and
+    the sum of those that read none.
+
+    Args:
+        tables: log values, ``[c_1, ..., c_k]`` each.
+    """
+    position = {v: k for k, v in enumerate(contexts)}
+    waiting: list[list[tuple[list[int], np.ndarray]]] = [[] for _ in cards]
+    constant = 0.0
+    for scope, table in zip(scopes, tables, strict=True):
+        told = _told(scope, cards)
+        table = table.reshape([cards[v] for v in told])
+        if not told:
+            constant += float(table)
+            continue
+        axes = sorted(range(len(told)), key=lambda k: position[told[k]])
+        own = [told[k] for k in axes]
+        waiting[own[0]].append((own, table.transpose(axes)))
+    return waiting, constant
+
+
+def over(
+    bag: Sequence[int], scope: Sequence[int], table: np.ndarray, cards: Sequence[int]
+) -> np.ndarray:
+    """A table with an axis for every variable of a bag, whose order it has; axes behind those of
+    its own variables stay."""
+    shape = [cards[u] if u in scope else 1 for u in bag]
+    return table.reshape(shape + list(table.shape[len(scope) :]))
+
+
+def _told(scope: Sequence[int], cards: Sequence[int]) -> list[int]:
+    """Those of more than one state: an array has room for so many axes only."""
+    return [v for v in scope if cards[v] > 1]
 
 
 def _eliminated(

@@ -170,13 +170,23 @@ class DPVI(Engine):
             neighbors = collapsed.pointer, collapsed.index
         self.hashes = Hash(self.network.cards)
         self.sweeps = Sweeps(self.network, neighbors, self.moves, self._most)
-        is_free = self.moves is None and isinstance(self.init, str) and self.init == "icm"
-        best = best_states(self.network, self._most) if is_free else None
-        x = self._starts() if best is None else best
-        self.particles = Particles.best(self.network, self.hashes, x, self._most)
-        self._top = None if best is None else self.particles.bound
-        if best is not None:  # one sweep says that nothing helps
-            self._stage = len(self.sweeps.kinds) - 1
+        self._top = None
+        best = self._known_best() if isinstance(self.init, str) and self.init == "icm" else None
+        if best is None:
+            x = self._starts()
+            self.particles = Particles.best(self.network, self.hashes, x, self._most)
+        else:
+            self._rest_at(best)
+
+    def _known_best(self) -> Particles | None:
+        """The best K states, where elimination finds them cheaply and no ``moves`` are given."""
+        x = None if self.moves is not None else best_states(self.network, self._most)
+        return None if x is None else Particles.best(self.network, self.hashes, x, self._most)
+
+    def _rest_at(self, best: Particles) -> None:
+        """Nothing is better; one sweep says so."""
+        self.particles, self._top = best, best.bound
+        self._stage = len(self.sweeps.kinds) - 1
 
     @property
     def _most(self) -> int:
@@ -405,8 +415,10 @@ class DPVI(Engine):
         now = self._score_of(x)
         mass = self.network.has_mass(score) | self.network.has_mass(now)
         refuse_other_scores(score[mass], now[mass])
-        self.particles = Particles(x, score, self.hashes(x))
+        best, self.particles = self.particles, Particles(x, score, self.hashes(x))
         self._restore_stages(state)
+        if self._top is not None and not self._is_same_search(state):
+            self._rest_at(best)
 
     def _score_of(self, x: Tensor) -> Tensor:
         """``[K]`` of the particles of a saved state ``[V, K]``, as this program has it."""
@@ -426,8 +438,12 @@ class DPVI(Engine):
     def _restore_stages(self, state: Mapping[str, Any]) -> None:
         self._begin_stages()
         # with other moves, or more particles, nothing has converged
-        saved = state["num_particles"], list(state["moves"])
-        if saved == (self.num_particles, list(self.moves or ())):
+        if self._is_same_search(state):
             self._stage, self._is_last = int(state["stage"]), bool(state["is_last"])
             self._can_split = bool(state["can_split"])
         self.generator.set_state(state["generator"].cpu())
+
+    def _is_same_search(self, state: Mapping[str, Any]) -> bool:
+        """Whether a saved run looked for as many particles by the same moves."""
+        saved = state["num_particles"], list(state["moves"])
+        return saved == (self.num_particles, list(self.moves or ()))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pyrograph.infer.dpvi.contexts import contexts_of
+from pyrograph.infer.dpvi.contexts import contexts_of, filed, over
 
 #: Nodes, and entries of all tables of an elimination, at most: a second, mostly far less.
 MOST_NODES, MOST_ENTRIES = 2**11, 2**18
@@ -28,27 +28,15 @@ def log_mass_of(
     """
     if len(cards) > MOST_NODES:
         return None
-    # variables of one state say nothing, and an array has room for so many axes only
-    scopes = [[v for v in scope if cards[v] > 1] for scope in scopes]
     contexts = contexts_of(scopes, cards, MOST_ENTRIES)
     if contexts is None:
         return None
-    position = {v: k for k, v in enumerate(contexts)}
-    waiting: list[list[tuple[list[int], np.ndarray]]] = [[] for _ in cards]
-    total = 0.0
-    for scope, table in zip(scopes, tables, strict=True):
-        table = table.reshape([cards[v] for v in scope])
-        if not scope:
-            total += float(table)
-            continue
-        axes = sorted(range(len(scope)), key=lambda k: position[scope[k]])
-        own = [scope[k] for k in axes]
-        waiting[own[0]].append((own, table.transpose(axes)))
+    waiting, total = filed(contexts, scopes, tables, cards)
     for v, context in contexts.items():
         bag = [v, *context]
         joint = np.zeros([cards[u] for u in bag])
         for scope, table in waiting[v]:
-            joint += table.reshape([cards[u] if u in scope else 1 for u in bag])
+            joint += over(bag, scope, table, cards)
         waiting[v] = []
         top = joint.max(0, keepdims=True)
         top[top == -np.inf] = 0.0

@@ -123,15 +123,28 @@ class Network:
     @cached_property
     def log_mass(self) -> float | None:
         """Of all joint states; None where the sum would take much work."""
-        if sum(group.values.numel() for group in self.tables) > MOST_ENTRIES:
+        groups = self.summed()
+        if sum(group.values.numel() for group in groups) > MOST_ENTRIES:
             return None
         scopes, tables = [], []
-        for group in self.tables:
+        for group in groups:
             is_zero = group.values <= self.excluded / 2
             scopes += group.scope.tolist()
             tables += list(group.values.masked_fill(is_zero, -torch.inf).cpu().numpy())
         mass = log_mass_of(self.cards.tolist(), scopes, tables)
         return None if mass is None else mass + float(self.constant)
+
+    def summed(self) -> list[Tables]:
+        """The same factors, of every group those on the same nodes added up."""
+        found = []
+        for group in self.tables:
+            number = row_numbers(group.scope)
+            count = int(number.max()) + 1 if len(number) else 0
+            scope = group.scope.new_zeros(count, group.scope.shape[1])
+            scope[number] = group.scope
+            values = group.values.new_zeros(count, *group.values.shape[1:])
+            found.append(Tables(scope, values.index_add(0, number, group.values)))
+        return found
 
     @classmethod
     def of_graph(cls, graph: FactorGraph) -> Network:

@@ -37,19 +37,20 @@ def posterior_of_states(
         run: how it went, see :class:`Posterior`.
 
     Raises:
-        ZeroMass: there is none with mass: all were looked at, or a node has none by its own
-            factors.
+        ZeroMass: there is none with mass: all were looked at, or the best ones are known, or a node
+            has none by its own factors.
         InferenceError: no state with mass was found.
     """
     kept = network.has_mass(found.score)
     if not bool(kept.any()):
-        if is_all or network.excludes_a_node:
+        if is_all or are_best or network.excludes_a_node:
             raise ZeroMass("every joint state breaks a hard constraint: the evidence is zero.")
         raise InferenceError(
             f"none of the {len(found)} particles has mass: every state that was met "
             "breaks a hard constraint. Start pg.DPVI from states that hold it: "
             "init={site: values}, or init=posterior of pg.BP."
         )
+    is_all |= are_best and not bool(kept.all())  # all others are zeros
     x, score = found.x[:, kept], found.score[kept]
     evidence = score.logsumexp(0)
     notes = [] if is_all else warning_of_diffuse(graph, network, score, evidence, are_best)

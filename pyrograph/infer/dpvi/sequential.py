@@ -22,7 +22,6 @@ from torch import Tensor
 from pyrograph.checks import flag
 from pyrograph.errors import ConvergenceWarning, InferenceError, OptionError, ShapeMismatch
 from pyrograph.graph.factor_graph import Label
-from pyrograph.infer.dpvi.best_states import best_states
 from pyrograph.infer.dpvi.engine import DPVI
 from pyrograph.infer.dpvi.filter_errors import (
     is_label,
@@ -187,12 +186,7 @@ class SequentialDPVI(DPVI):
     def advance(self) -> dict[str, Tensor | float]:
         if self._position == self._num_elements:
             if self._labelled is None and self.sweeps is None:
-                neighbors = self.graph.neighbors
-                self.sweeps = Sweeps(self.network, neighbors, self.moves, self._most)
-                best = best_states(self.network, self._most) if self.moves is None else None
-                if best is not None:
-                    self.particles = self._joined(self.particles, [best])
-                    self._top = self.particles.bound
+                return self._first_sweep()
             return super().advance()
         if self._labelled is not None:
             return self._take_in_label()
@@ -203,6 +197,17 @@ class SequentialDPVI(DPVI):
             x = paths.states()
             self.particles = Particles(x, self.network.score(x), self.hashes(x))
         return {"objective": paths.bound, "gain": paths.bound - before}
+
+    def _first_sweep(self) -> dict[str, Tensor]:
+        """To the best states, where they can be had, else of the first kind of moves."""
+        before = self.particles.bound
+        sweeps = Sweeps(self.network, self.graph.neighbors, self.moves, self._most)
+        best = self._known_best() if self._top is None else None
+        self.sweeps = sweeps  # an interrupt before leaves all to be done
+        if best is None:
+            return super().advance()
+        self._rest_at(best)
+        return {"objective": best.bound, "gain": self._gain(before)}
 
     def _take_in_label(self) -> dict[str, float]:
         found, past = self.labellings, self._history.get("objective")
@@ -377,6 +382,7 @@ class SequentialDPVI(DPVI):
         if self._labelled is not None:
             return {"elements": list(self._elements), "layout": self.labellings.layout}
         own = {"sequence": self._sequence, "is_cut": self._is_cut, "is_opened": self._is_opened}
+        own["top"] = self._top
         if not self._is_all:
             return own
         return {**own, "zeros": self._zeros_of_past(self._position).sum(1)}
@@ -404,6 +410,7 @@ class SequentialDPVI(DPVI):
             self._restore_stages(state)
             return
         super().restore(state)
+        self._top = state.get("top") if self._is_same_search(state) else None
         self._is_cut |= len(self.particles) < len(state["score"])
         if is_all:
             self._is_opened = not self._has_zeros_of(state)

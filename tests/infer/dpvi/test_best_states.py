@@ -13,6 +13,7 @@ from scipy.special import logsumexp
 from torch.testing import assert_close
 
 import pyrograph as pg
+from pyrograph.errors import ZeroMass
 from pyrograph.infer.dpvi import best_states as module
 from pyrograph.infer.dpvi.best_states import best_states
 from pyrograph.infer.dpvi.network import Network, Tables
@@ -146,13 +147,142 @@ def test_large_graphs_are_left_to_moves(monkeypatch):
     field = torch.zeros(36, dtype=torch.float64)
     network = Network.of_graph(pg.trace_graph(grid(6, 0.3, field)))
     assert best_states(network, 4) is not None
-    monkeypatch.setattr(module, "MOST_ENTRIES", 2**10)
+    monkeypatch.setattr(module, "PRICE", 2**10)
     assert best_states(network, 4) is None
     monkeypatch.setattr(module, "MOST_NODES", 35)
     assert best_states(network, 1) is None
     wide = pg.trace_graph(grid(40, 0.3, torch.zeros(1600, dtype=torch.float64)))
     monkeypatch.undo()
     assert best_states(Network.of_graph(wide), 4) is None
+
+
+def test_dense_graphs_are_given_up_before_anything_is_done(monkeypatch):
+    monkeypatch.setattr(module, "contexts_of", None)
+    edges = torch.combinations(torch.arange(200))
+    table = Tables(edges, torch.zeros(len(edges), 2, 2, dtype=torch.float64))
+    zero = torch.tensor(0.0, dtype=torch.float64)
+    assert best_states(Network(torch.full((200,), 2), [table], zero), 3) is None
+
+
+def test_factors_on_the_same_nodes_are_added_up():
+    rng = np.random.default_rng(0)
+    scope = torch.tensor([[0, 1], [1, 2], [0, 1], [0, 1], [1, 2]])
+    tables = [
+        Tables(scope, torch.tensor(rng.normal(size=(5, 2, 2)))),
+        Tables(torch.tensor([[2], [2], [0]]), torch.tensor(rng.normal(size=(3, 2)))),
+    ]
+    network = Network(torch.tensor([2, 2, 2]), tables, torch.tensor(0.0, dtype=torch.float64))
+    assert [len(group.scope) for group in network.summed()] == [2, 2]
+    x = every_state(network.cards)
+    scores = network.score(x)
+    summed = Network(network.cards, network.summed(), network.constant)
+    assert_close(summed.score(x), scores, rtol=1e-13, atol=1e-13)
+    best = network.score(best_states(network, 5))
+    assert_close(best, scores.sort(descending=True).values[:5], rtol=1e-13, atol=1e-13)
+
+
+def test_long_lists_of_two_chains_are_joined_by_few_pairs():
+    def model():
+        table = torch.tensor([[0.6, 0.4], [0.3, 0.7]], dtype=torch.float64)
+        with pyro.plate("chains", 2):
+            z = None
+            for t in pyro.markov(range(16)):
+                z = pyro.sample(f"z{t}", dist.Categorical(table[0] if z is None else table[z]))
+
+    count = 20_000
+    q = pg.DPVI(model, num_particles=count, progress=False).run()
+    states = torch.tensor(list(itertools.product(range(2), repeat=16)))
+    table = np.array([[0.6, 0.4], [0.3, 0.7]])
+    one = np.log(table[0][states[:, 0]]) + np.log(table[states[:, :-1], states[:, 1:]]).sum(1)
+    one = np.sort(one)[::-1][:count]
+    both = np.sort((one[:2000, None] + one[None, :2000]).ravel())[::-1][:count]
+    assert one[0] + one[2000] < both[-1]  # so that nothing better was left out
+    assert float(q.log_evidence) == pytest.approx(logsumexp(both), abs=1e-9)
+    i, j = module._worth_a_look(count, count, count)
+    assert len(i) < count * (2 + np.log(count)) and ((i + 1) * (j.astype(int) + 1) <= count).all()
+
+
+def unequal_ring(num_nodes):
+    """Neighbours differ, all around."""
+
+    def model():
+        z = [pyro.sample(f"z{i}", dist.Bernoulli(0.5)) for i in range(num_nodes)]
+        for i in range(num_nodes):
+            same = z[i] == z[(i + 1) % num_nodes]
+            pyro.factor(f"f{i}", torch.where(same, -torch.inf, 0.0))
+
+    return model
+
+
+@pytest.mark.parametrize("count", [1, 5, 64])
+def test_what_cannot_be_is_told_for_any_number_of_particles(count):
+    with pytest.raises(ZeroMass):
+        pg.DPVI(unequal_ring(7), num_particles=count, progress=False).run()
+
+
+def test_evidence_is_exact_where_all_states_with_mass_are_held():
+    q = pg.DPVI(unequal_ring(8), num_particles=10, progress=False).run()
+    assert q.evidence_kind == "exact" and len(q.weights) == 2
+    assert float(q.log_evidence) == pytest.approx(-7 * np.log(2))
+
+
+def smoothed(seed, **options):
+    rng = np.random.default_rng(seed)
+    model, *_ = chain(rng.integers(0, 5, 40).tolist(), rng)
+    return pg.SequentialDPVI(model, num_particles=3, smoothing=True, progress=False, **options)
+
+
+def test_smoothing_goes_to_the_best_in_one_step_and_tells_the_gain():
+    gained = False
+    for seed in range(5):
+        engine = smoothed(seed)
+        engine.run()
+        bounds, gains = engine.history["objective"], engine.history["gain"]
+        assert len(bounds) == 42  # of nodes, the step to the best and one sweep
+        assert_close(gains[1:], bounds.diff(), rtol=0, atol=1e-9)
+        gained |= float(gains[40]) > 0.01
+    assert gained
+
+
+def test_an_interrupt_on_the_way_to_the_best_leaves_it_to_be_done(monkeypatch):
+    for seed in range(5):
+        engine, whole = smoothed(seed), smoothed(seed).run()
+
+        def interrupted(*arguments):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr("pyrograph.infer.dpvi.engine.best_states", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                engine.run()
+        assert torch.equal(engine.run().log_evidence, whole.log_evidence)
+
+
+@pytest.mark.parametrize("num_steps", [39, 40, 41, 42])
+def test_smoothing_is_resumed_to_the_same_result_and_status(num_steps):
+    engine = smoothed(1)
+    whole = engine.run()
+    first = smoothed(1, num_steps=num_steps)
+    first.setup()
+    for _ in range(num_steps):
+        first.step()
+    second = smoothed(1)
+    second.load_state_dict(first.state_dict())
+    q = second.run()
+    assert torch.equal(q.log_evidence, whole.log_evidence) and q.status == whole.status
+    assert "the best there are" in q.status
+    assert torch.equal(second.history["objective"], engine.history["objective"])
+
+
+def test_more_particles_than_a_saved_run_had_start_at_the_best():
+    rng = np.random.default_rng(3)
+    model, *_ = chain(rng.integers(0, 5, 20).tolist(), rng)
+    saved = pg.DPVI(model, num_particles=3, progress=False)
+    saved.run()
+    engine = pg.DPVI(model, num_particles=20, progress=False)
+    engine.load_state_dict(saved.state_dict())
+    fresh = pg.DPVI(model, num_particles=20, progress=False).run()
+    assert torch.equal(engine.run().log_evidence, fresh.log_evidence)
 
 
 def test_a_run_of_the_best_is_resumed_to_the_same_bits():
