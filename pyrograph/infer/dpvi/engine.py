@@ -79,7 +79,7 @@ class DPVI(Engine):
             need not reach every state.
             Labellings take ``"single"`` label by label and ``"split"`` splits and merges of
             clusters; by default both.
-        init: ``"icm"`` the best K states themselves where elimination finds them in no time
+        init: ``"icm"`` the best K states themselves where elimination finds them in a second or two
             (chains, trees, narrow grids; not if ``moves`` are given), elsewhere local maxima from
             scattered and opposite states and, where factors have zeros, the ends of a beam through
             all nodes; for labels of one site passes of filtering in several orders, and of several
