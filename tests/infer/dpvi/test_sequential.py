@@ -282,12 +282,14 @@ def test_runs_stop_and_go_on_where_they_stopped():
     torch.testing.assert_close(q.history["objective"], whole.history["objective"])
 
 
-@pytest.mark.parametrize("done", [59, 60, 61, 62, 63])
-def test_runs_that_go_on_while_they_are_smoothed_have_the_same_bits(done):
+@pytest.mark.parametrize("moves", [None, ("block", "region", "flip")])
+@pytest.mark.parametrize("done", [59, 60, 61, 62])
+def test_runs_that_go_on_while_they_are_smoothed_have_the_same_bits(done, moves):
     observed = torch.as_tensor(LONG)
 
     def engine():
-        return pg.SequentialDPVI(hmm, num_particles=5, smoothing=True, progress=False)
+        options = {"num_particles": 5, "smoothing": True, "moves": moves, "progress": False}
+        return pg.SequentialDPVI(hmm, **options)
 
     whole, first, second = engine(), engine(), engine()
     expected = whole.run(observed)
@@ -321,7 +323,7 @@ def test_options_that_a_filter_has_no_use_for_are_refused(options, words):
 
 def test_a_warning_about_an_extension_that_is_in_takes_nothing_back():
     data = torch.as_tensor(LONG[:12])
-    options = {"num_particles": 4, "smoothing": True, "num_steps": 18, "progress": False}
+    options = {"num_particles": 4, "smoothing": True, "num_steps": 14, "progress": False}
     engine = pg.SequentialDPVI(vectorised, **options)
     engine.run(data[:7])
     with pytest.raises(ConvergenceWarning):  # an error in these tests
