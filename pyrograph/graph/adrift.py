@@ -31,8 +31,8 @@ from pyrograph.graph.factor_graph import FactorGraph
 from pyrograph.graph.factor_group import FactorGroup
 from pyrograph.graph.forest import components
 
-#: Fewest and most points at which gradients are taken; as many as a factor has numbers in a slot
-#: and one more, where that is between.
+#: Fewest and most points at which gradients are taken; as many as a factor reads numbers and one
+#: more, where that is between.
 FEWEST_POINTS, MOST_POINTS = 3, 16
 #: How far along a direction, whose largest entry is 1, factors are looked at again; and those that
 #: have no gradient anywhere, which may be walls far off.
@@ -70,9 +70,9 @@ def refuse_adrift(graph: FactorGraph) -> None:
     graph = graph.to(dtype=torch.float64)
     parts = [_of_nodes(group, is_asked[component]) for group in graph.factors]
     groups = [group for group in parts if group is not None]
-    size = sum(group.num_factors * sum(site.width for site in group.slots) for group in groups)
-    widest = max(site.width for group in groups for site in group.slots)
-    count = min(max(FEWEST_POINTS, widest + 1), MOST_POINTS, BUDGET // (2 * size))
+    widths = [sum(site.width for site in group.slots) for group in groups]
+    size = sum(g.num_factors * width for g, width in zip(groups, widths, strict=True))
+    count = min(max(FEWEST_POINTS, max(widths) + 1), MOST_POINTS, BUDGET // (2 * size))
     if count < FEWEST_POINTS or (x := _points(graph, 2 * count)) is None:
         return
     look = _Look(graph, groups, component, x)
