@@ -11,8 +11,10 @@ its part in the span of the factors' gradients g_k at a few random points, each 
 
 by LSMR (Fong & Saunders, 2011). A direction is believed of a connected component only if gradients
 at other points have nothing of it either, and every factor there has the same finite value, to
-rounding, near and far along it. What is doubtful is let through: lines that are not straight (a
-rotation), densities that fall too slowly, directions that LSMR does not find in its time.
+rounding, near and far along it, where it is not so steep that rounding might hide another. What is
+doubtful is let through: lines that are not straight (a rotation), densities that fall too slowly,
+directions that LSMR does not find in its time. Not seen are walls beyond 2^40 in a factor that has
+gradients elsewhere.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.linalg import lsmr
 from torch import Tensor
 
-from pyrograph.errors import InferenceError
+from pyrograph.errors import InferenceError, PyrographError
 from pyrograph.graph.blame import differentiated, tells_of_no_derivative
 from pyrograph.graph.factor_graph import FactorGraph
 from pyrograph.graph.factor_group import FactorGroup
@@ -34,18 +36,22 @@ from pyrograph.graph.forest import components
 #: Fewest and most points at which gradients are taken; as many as a factor reads numbers and one
 #: more, where that is between.
 FEWEST_POINTS, MOST_POINTS = 3, 16
-#: How far along a direction, whose largest entry is 1, factors are looked at again; and those that
-#: have no gradient anywhere, which may be walls far off.
-REACHES, FAR = (1.0, 1e3, 1e6, 1e9, 1e12), (1e18, 1e30, 1e100)
-#: Differences of so many roundings are of rounding.
-ROUNDINGS = 256
+#: How far along a direction, whose largest entry is 1, factors are looked at again: powers of two,
+#: from points with few bits, so that common shifts are exact. And those that have no gradient
+#: anywhere, which may be walls far off.
+REACHES, FAR = (1.0, 2.0**10, 2.0**20, 2.0**30, 2.0**40), (1e18, 1e30, 1e100)
+BITS = 8
+#: What rounding may hide at the reach of all reaches' middle, in nats, or a factor is in doubt.
+DOUBT = 0.01
+#: Shares of a number below this are of rounding.
+ROUNDING = 256 * torch.finfo(torch.float64).eps
 #: Most of a gradient's terms that may be left along a direction.
 LEFT = 1e-8
-#: Numbers of gradients, all in all, at most; entries that LSMR goes through: two seconds.
-BUDGET, WORK = 10_000_000, 400_000_000
+#: Numbers of gradients for more points than the fewest; for these; entries that LSMR goes through.
+BUDGET, LIMIT, WORK = 2_000_000, 30_000_000, 400_000_000
 #: Steps of LSMR.
 MOST_STEPS = 2000
-#: Entries of a direction below this are dust that LSMR left.
+#: Entries of a direction as near to whole numbers are those but for LSMR's dust.
 DUST = 1e-10
 #: Nodes and numbers of each that a message names; entries below this are written as 0.
 NAMED, NUMBERS, ZERO = 6, 4, 1e-6
@@ -72,8 +78,8 @@ def refuse_adrift(graph: FactorGraph) -> None:
     groups = [group for group in parts if group is not None]
     widths = [sum(site.width for site in group.slots) for group in groups]
     size = sum(g.num_factors * width for g, width in zip(groups, widths, strict=True))
-    count = min(max(FEWEST_POINTS, max(widths) + 1), MOST_POINTS, BUDGET // (2 * size))
-    if count < FEWEST_POINTS or (x := _points(graph, 2 * count)) is None:
+    count = max(FEWEST_POINTS, min(max(widths) + 1, MOST_POINTS, BUDGET // (2 * size)))
+    if 2 * count * size > LIMIT or (x := _points(graph, 2 * count)) is None:
         return
     look = _Look(graph, groups, component, x)
     free = _free(graph, is_asked[component])
@@ -121,18 +127,21 @@ def _of_nodes(group: FactorGroup, asked: Tensor) -> FactorGroup | None:
 
 
 def _points(graph: FactorGraph, count: int) -> Tensor | None:
-    """Standard normal points ``[count, dim]`` at the first state of discrete nodes; None where one
-    has none."""
-    generator = torch.Generator(graph.device).manual_seed(0)
-    x = torch.randn(count, graph.dim, dtype=torch.float64, device=graph.device, generator=generator)
+    """Normal points ``[count, dim]`` of few bits, discrete nodes in random states; None where one
+    has not finitely many."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(count, graph.dim, dtype=torch.float64, device="cpu", generator=generator)
+    x = (x * 2.0**BITS).round() / 2.0**BITS
     for site in graph.free_sites:
         if site.is_discrete:
             if site.enumeration is None:
                 return None
             own = graph.nodes_of(site.name)
             columns = slice(int(graph.columns[own.start]), int(graph.columns[own.stop]))
-            x[:, columns] = site.enumeration[0].reshape(-1).to(x).repeat(site.num_nodes)
-    return x
+            shape = count, site.num_nodes
+            code = torch.randint(site.cardinality, shape, device="cpu", generator=generator)
+            x[:, columns] = site.enumeration.cpu()[code].reshape(count, -1).to(x)
+    return x.to(graph.device)
 
 
 class _Look:
@@ -154,12 +163,16 @@ class _Look:
         span of the gradients."""
         entries, rows, columns, first = [], [], [], 0
         count = len(self.x) // 2
-        for group, (_, grads), own in zip(self.groups, self.found, self.columns, strict=True):
+        for group, (log_prob, grads), own in zip(
+            self.groups, self.found, self.columns, strict=True
+        ):
             row = torch.arange(count * group.num_factors, device="cpu").view(count, -1, 1)
             halves = [g[:count] for g in grads]
             length = torch.stack([g.square().sum(2) for g in halves]).sum(0).sqrt().unsqueeze(2)
+            dust = (ROUNDING * log_prob[:count].abs()).unsqueeze(2)
             for g, column in zip(halves, own, strict=True):
-                share = torch.where((length > 0) & length.isfinite(), g / length, 0).cpu()
+                told = (length > dust) & length.isfinite()
+                share = torch.where(told, g / length, 0).cpu()
                 at = share.nonzero(as_tuple=True)
                 entries.append(share[at])
                 rows.append((first + row).expand(g.shape)[at])
@@ -182,11 +195,14 @@ class _Look:
         have no factor that notices it."""
         largest = u.new_zeros(self.graph.num_nodes).scatter_reduce(0, self.owner, u.abs(), "amax")
         u = u / largest.clamp_min(1e-300)[self.owner]
-        u = torch.where(u.abs() < DUST, 0.0, u)
+        u = torch.where((u - u.round()).abs() < DUST, u.round(), u)
+        is_exact = bool(((u == 0) | (u.abs() == 1)).all())
         drifts = largest > 0
         for group, found, columns in zip(self.groups, self.found, self.columns, strict=True):
-            noticed = self._notices(group, *found, columns, u.to(self.x.device)).cpu()
-            drifts[self.component[group.scope.cpu()[noticed, 0]]] = False
+            owner = self.component[group.scope[:, 0].cpu()]
+            if bool(drifts[owner].any()):
+                noticed = self._notices(group, *found, columns, u.to(self.x.device), is_exact)
+                drifts[owner[noticed.cpu()]] = False
         return u, drifts
 
     def _notices(
@@ -196,27 +212,46 @@ class _Look:
         grads: list[Tensor],
         columns: list[Tensor],
         u: Tensor,
+        is_exact: bool,
     ) -> Tensor:
-        """Which factors ``[E]`` of a group have gradients or other values along u, or no values."""
+        """Which factors ``[E]`` of a group have gradients or other values along u, or no values, or
+        may have them beneath rounding."""
         along = torch.stack([(g * u[c]).sum(2) for g, c in zip(grads, columns, strict=True)])
-        terms = [(g * u[c]).abs().sum(2) for g, c in zip(grads, columns, strict=True)]
-        noticed = (along.sum(0).abs() > LEFT * torch.stack(terms).sum(0)).any(0)
+        terms = torch.stack([(g * u[c]).abs().sum(2) for g, c in zip(grads, columns, strict=True)])
+        least = torch.maximum(LEFT * terms.sum(0), ROUNDING * log_prob.abs())
+        noticed = (along.sum(0).abs() > least).any(0)
         slope = torch.stack([g.abs().amax(2) for g in grads]).amax(0)
         here = torch.stack([self.x[:, c].abs().amax(2) for c in columns]).amax(0)
         # points are some units apart, and so slopes differ by curvatures
         bend = 2 * slope.amax(0)
         is_flat = (slope == 0).all(0)
-        rounding = ROUNDINGS * torch.finfo(u.dtype).eps
+        same = ~noticed
+        exactly = same if is_exact else torch.zeros_like(same)
         for reach in (*REACHES, *FAR) if bool(is_flat.any()) else REACHES:
-            there = group.log_prob(self.graph.local_values(group, self.x + reach * u))
-            off = rounding * (here + reach)
-            allowed = rounding * (log_prob.abs() + there.abs()) + slope * off + bend * off**2
+            if not bool((same | exactly).any()):
+                break
+            there = self._values(group, self.x + reach * u)
+            change, size = (there - log_prob).abs(), log_prob.abs() + there.abs()
+            off = ROUNDING * (here + reach)
+            hidden = slope * off + bend * off**2
             # what is no finite number is not the same
-            same = ((there - log_prob).abs() <= allowed) & there.isfinite() & log_prob.isfinite()
+            is_finite = there.isfinite() & log_prob.isfinite()
+            is_same = is_finite & (change <= ROUNDING * size + hidden)
             if reach in FAR:
-                same |= ~is_flat
-            noticed |= ~same.all(0)
-        return noticed
+                is_same |= ~is_flat
+            if reach == REACHES[2]:
+                is_same &= hidden <= DOUBT
+            same = same & is_same.all(0)
+            is_same = is_finite & (change <= ROUNDING * size)
+            exactly = exactly & (is_same | (~is_flat if reach in FAR else False)).all(0)
+        return ~(same | exactly)
+
+    def _values(self, group: FactorGroup, x: Tensor) -> Tensor:
+        """Log values ``[n, E]``; NaN where they cannot be had."""
+        try:
+            return group.log_prob(self.graph.local_values(group, x))
+        except (RuntimeError, ValueError, PyrographError):
+            return x.new_full((len(x), group.num_factors), torch.nan)
 
 
 def _gradients(graph: FactorGraph, group: FactorGroup, x: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -256,10 +291,8 @@ def _message(graph: FactorGraph, u: Tensor) -> str:
             by = by if len(own) == 1 else f"({by}{', ...' if len(own) > NUMBERS else ''})"
             moving.append(f'"{site}"{list(index) if index else ""} by {by}')
     more = f", and {len(moving) - NAMED} more nodes" if len(moving) > NAMED else ""
-    is_mixed = any(site.is_discrete for site in graph.free_sites)
-    state = ", with discrete nodes in their first states" if is_mixed else ""
     return (
-        f"the posterior is improper: no factor notices{state} if all of these move along one line, "
+        "the posterior is improper: no factor notices if all of these move along one line, "
         f"in these proportions: {'; '.join(moving[:NAMED])}{more}. Give one of them a proper "
         "prior, hold one at a value (an anchor), or write the program in what the data do tell, "
         "such as differences."

@@ -140,6 +140,9 @@ class Network:
         for group in self.tables:
             number = row_numbers(group.scope)
             count = int(number.max()) + 1 if len(number) else 0
+            if count == len(number):
+                found.append(group)
+                continue
             scope = group.scope.new_zeros(count, group.scope.shape[1])
             scope[number] = group.scope
             values = group.values.new_zeros(count, *group.values.shape[1:])

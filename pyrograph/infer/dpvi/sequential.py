@@ -382,7 +382,7 @@ class SequentialDPVI(DPVI):
         if self._labelled is not None:
             return {"elements": list(self._elements), "layout": self.labellings.layout}
         own = {"sequence": self._sequence, "is_cut": self._is_cut, "is_opened": self._is_opened}
-        own["top"] = self._top
+        own["is_best"] = self._top is not None
         if not self._is_all:
             return own
         return {**own, "zeros": self._zeros_of_past(self._position).sum(1)}
@@ -410,7 +410,10 @@ class SequentialDPVI(DPVI):
             self._restore_stages(state)
             return
         super().restore(state)
-        self._top = state.get("top") if self._is_same_search(state) else None
+        self._top = None
+        best = self._known_best() if state.get("is_best") and self.sweeps is None else None
+        if best is not None and torch.equal(best.score, self.particles.score):
+            self._top = best.bound  # of this program, which may be another
         self._is_cut |= len(self.particles) < len(state["score"])
         if is_all:
             self._is_opened = not self._has_zeros_of(state)

@@ -274,6 +274,32 @@ def test_smoothing_is_resumed_to_the_same_result_and_status(num_steps):
     assert torch.equal(second.history["objective"], engine.history["objective"])
 
 
+def test_the_best_of_another_program_are_not_this_ones():
+    def model(first):
+        x = pyro.sample("x", dist.Categorical(torch.ones(4, dtype=torch.float64)))
+        y = pyro.sample("y", dist.Categorical(torch.ones(2, dtype=torch.float64)))
+        pyro.factor("f", torch.tensor(first, dtype=torch.float64)[x.long()])
+        pyro.factor("g", torch.tensor([0.0, -torch.inf], dtype=torch.float64)[y.long()])
+
+    def engine():
+        return pg.SequentialDPVI(model, num_particles=3, smoothing=True, progress=False)
+
+    saved, other = engine(), engine()
+    no = -torch.inf
+    saved.run([0.0, no, no, no])
+    other.setup([0.0, no, no, 5.0])
+    other.load_state_dict(saved.state_dict())
+    q = other.posterior()
+    assert q.evidence_kind == "lower bound" and "the best there are" not in q.status
+
+
+def test_tables_that_need_no_sums_are_not_copied():
+    edges = torch.tensor([[0, 1], [1, 2]])
+    table = Tables(edges, torch.zeros(2, 3, 3, dtype=torch.float64))
+    zero = torch.tensor(0.0, dtype=torch.float64)
+    assert Network(torch.full((3,), 3), [table], zero).summed()[0] is table
+
+
 def test_more_particles_than_a_saved_run_had_start_at_the_best():
     rng = np.random.default_rng(3)
     model, *_ = chain(rng.integers(0, 5, 20).tolist(), rng)
