@@ -196,12 +196,11 @@ class _Look:
         largest = u.new_zeros(self.graph.num_nodes).scatter_reduce(0, self.owner, u.abs(), "amax")
         u = u / largest.clamp_min(1e-300)[self.owner]
         u = torch.where((u - u.round()).abs() < DUST, u.round(), u)
-        is_exact = bool(((u == 0) | (u.abs() == 1)).all())
         drifts = largest > 0
         for group, found, columns in zip(self.groups, self.found, self.columns, strict=True):
             owner = self.component[group.scope[:, 0].cpu()]
             if bool(drifts[owner].any()):
-                noticed = self._notices(group, *found, columns, u.to(self.x.device), is_exact)
+                noticed = self._notices(group, *found, columns, u.to(self.x.device))
                 drifts[owner[noticed.cpu()]] = False
         return u, drifts
 
@@ -212,7 +211,6 @@ class _Look:
         grads: list[Tensor],
         columns: list[Tensor],
         u: Tensor,
-        is_exact: bool,
     ) -> Tensor:
         """Which factors ``[E]`` of a group have gradients or other values along u, or no values, or
         may have them beneath rounding."""
@@ -226,7 +224,8 @@ class _Look:
         bend = 2 * slope.amax(0)
         is_flat = (slope == 0).all(0)
         same = ~noticed
-        exactly = same if is_exact else torch.zeros_like(same)
+        is_whole = (u == 0) | (u.abs() == 1)
+        exactly = same & torch.stack([is_whole[c].all(1) for c in columns]).all(0)
         for reach in (*REACHES, *FAR) if bool(is_flat.any()) else REACHES:
             if not bool((same | exactly).any()):
                 break
