@@ -17,6 +17,7 @@ from pyrograph.errors import ZeroMass
 from pyrograph.infer.dpvi import best_states as module
 from pyrograph.infer.dpvi.best_states import best_states
 from pyrograph.infer.dpvi.network import Network, Tables
+from tests.infer.dpvi.viterbi import best_paths
 
 
 def network_of(rng, num_nodes, zeros):
@@ -70,20 +71,6 @@ def chain(observed, rng):
     return model, start, move, emit
 
 
-def list_viterbi(observed, start, move, emit, count):
-    """Scores of the best paths: every state keeps its best."""
-    lists = [[np.log(start[s] * emit[s, observed[0]])] for s in range(4)]
-    for y in observed[1:]:
-        lists = [
-            sorted(
-                (old + np.log(move[r, s] * emit[s, y]) for r in range(4) for old in lists[r]),
-                reverse=True,
-            )[:count]
-            for s in range(4)
-        ]
-    return np.array(sorted(itertools.chain(*lists), reverse=True)[:count])
-
-
 @pytest.mark.parametrize("count", [1, 7])
 @pytest.mark.parametrize("smoothing", [False, True])
 def test_runs_on_a_chain_end_at_list_viterbis_paths(count, smoothing):
@@ -96,7 +83,7 @@ def test_runs_on_a_chain_end_at_list_viterbis_paths(count, smoothing):
     else:
         engine = pg.DPVI(model, **options)
     q = engine.run()
-    best = list_viterbi(observed, *numbers, count)
+    best = best_paths(observed, count, *numbers)
     assert q.converged
     assert float(q.log_evidence) == pytest.approx(logsumexp(best), abs=1e-10)
     np.testing.assert_allclose(q.log_weights.exp(), np.exp(best - logsumexp(best)), atol=1e-10)

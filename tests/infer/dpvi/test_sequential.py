@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
@@ -14,6 +13,7 @@ from scipy.special import logsumexp
 
 import pyrograph as pg
 from pyrograph.errors import ConvergenceWarning, InferenceError, OptionError, ZeroMass
+from tests.infer.dpvi.viterbi import best_paths
 
 RNG = np.random.default_rng(0)
 START = np.array([0.5, 0.3, 0.2])
@@ -57,20 +57,6 @@ def forward(observed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.array(totals), np.array(marginals)
 
 
-def best_paths(observed: np.ndarray, count: int) -> np.ndarray:
-    """Scores of the best paths, by list Viterbi: lists of the best per state."""
-    lists = [[math.log(START[s] * EMIT[s, observed[0]])] for s in range(3)]
-    for x in observed[1:]:
-        lists = [
-            sorted(
-                (v + math.log(MOVE[r, s] * EMIT[s, x]) for r in range(3) for v in lists[r]),
-                reverse=True,
-            )[:count]
-            for s in range(3)
-        ]
-    return np.array(sorted(itertools.chain(*lists), reverse=True)[:count])
-
-
 def run(model, observed, seed: int = 0, **options):
     pyro.set_rng_seed(seed)
     engine = pg.SequentialDPVI(model, progress=False, **options)
@@ -97,7 +83,7 @@ def test_with_particles_for_all_paths_it_is_the_forward_algorithm(model):
 
 @pytest.mark.parametrize("count", [1, 5, 30])
 def test_its_bound_is_at_most_that_of_the_best_paths_and_smoothing_raises_it(count):
-    best = logsumexp(best_paths(LONG, count))
+    best = logsumexp(best_paths(LONG, count, START, MOVE, EMIT))
     _, rough = run(hmm, LONG, num_particles=count)
     _, smooth = run(hmm, LONG, num_particles=count, smoothing=True)
     assert float(rough.log_evidence) <= best + 1e-9
