@@ -46,7 +46,7 @@ class BinaryFactors:
         self.has_zeros = False
         self.rows, self.families = [torch.cat(rows)], [family]
         self.is_mean_field = bool((alpha == 0).all())
-        self._is_one = bool((alpha == 1).all())
+        self.is_one = bool((alpha == 1).all())
         self._alpha = torch.cat([alpha, alpha])
         if self.is_mean_field:
             t = log_table
@@ -54,7 +54,7 @@ class BinaryFactors:
             self._rise = torch.cat(rise)
             self._bend = (t[:, 1, 1] - t[:, 1, 0] - t[:, 0, 1] + t[:, 0, 0]).repeat(2)
         else:
-            scaled = log_table if self._is_one else alpha.view(-1, 1, 1) * log_table
+            scaled = log_table if self.is_one else alpha.view(-1, 1, 1) * log_table
             self._peak = scaled.amax((1, 2))
             k = (scaled - self._peak.view(-1, 1, 1)).exp()
             self._up0 = torch.cat([k[:, 1, 0], k[:, 0, 1]])
@@ -71,7 +71,7 @@ class BinaryFactors:
 
     def _cavity(self, messages: list[Tensor], beliefs: list) -> Tensor:
         own = beliefs[self.families[0]].index_select(0, self.rows[0])
-        return own.sub_(messages[0] if self._is_one else self._alpha * messages[0])
+        return own.sub_(messages[0] if self.is_one else self._alpha * messages[0])
 
     def update(self, messages: list[Tensor], beliefs: list) -> tuple[list[Tensor], None]:
         """New messages; no factor can be without mass."""
@@ -83,7 +83,7 @@ class BinaryFactors:
         up = torch.addcmul(self._up0, self._up1, y)
         down = torch.addcmul(self._down0, self._down1, y)
         new = up.div_(down).log2_().mul_(LOG_2)  # faster than log on a CPU
-        return [new if self._is_one else new / self._alpha], None
+        return [new if self.is_one else new / self._alpha], None
 
     def log_ratio(self, messages: list[Tensor], beliefs: list) -> Tensor:
         """``[E]``: (1 / alpha) log E_q (f / prod_j m_j)^alpha, and its limit at alpha = 0."""
@@ -107,7 +107,7 @@ class BinaryFactors:
         own = beliefs[self.families[0]].index_select(0, self.rows[0]).view(2, -1)
         y = self._cavity(messages, beliefs).view(2, -1)
         said = (self._alpha * messages[0]).view(2, -1)
-        table, zero = self._scaled(), torch.zeros_like(y[0])
+        table, zero = self.scaled, torch.zeros_like(y[0])
         found = []
         for j, i, axis in ((0, 1, 2), (1, 0, 1)):
             cavity = torch.stack([zero, y[i]], 1).unsqueeze(3 - axis)
@@ -115,7 +115,9 @@ class BinaryFactors:
             found.append((ratio.amax(1) - softplus(own[i])) / self.alpha)
         return torch.maximum(*found)
 
-    def _scaled(self) -> Tensor:
+    @property
+    def scaled(self) -> Tensor:
+        """``[E, 2, 2]``: alpha log f."""
         return self.alpha.view(-1, 1, 1) * self.log_table
 
     @staticmethod
@@ -129,7 +131,7 @@ class BinaryFactors:
         """Beliefs over the pairs, ``[E, 2, 2]`` log values, normalised."""
         if self.is_mean_field:
             return self._log_pairs(beliefs[self.families[0]].index_select(0, self.rows[0]))
-        value = self._log_pairs(self._cavity(messages, beliefs)) + self._scaled()
+        value = self._log_pairs(self._cavity(messages, beliefs)) + self.scaled
         return value - value.flatten(1).logsumexp(1).view(-1, 1, 1)
 
 

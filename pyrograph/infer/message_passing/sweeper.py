@@ -10,6 +10,8 @@ from torch import Tensor
 from pyrograph.graph import FactorGraph
 from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.plain import PlainSweep, PlainSwept
+from pyrograph.infer.message_passing.plain_odds import PlainOdds
+from pyrograph.infer.message_passing.plain_states import PlainStates
 from pyrograph.infer.message_passing.sweep import Held, Sweep, Swept, turns_by_colour
 
 #: Where a run stands: messages, and beliefs under them.
@@ -53,7 +55,9 @@ class Sweeper:
 
     @cached_property
     def _plain(self) -> PlainSweep | None:
-        return PlainSweep.of(self.network) if self.schedule == "parallel" else None
+        if self.schedule != "parallel":
+            return None
+        return PlainOdds.of(self.network) or PlainStates.of(self.network)
 
     def _in_plain_numbers(self, at: Place) -> PlainSwept | None:
         """The same messages; None where they do not fit."""

@@ -14,7 +14,9 @@ from torch.testing import assert_close
 import pyrograph as pg
 from pyrograph.infer.message_passing.differences import DifferenceFactors
 from pyrograph.infer.message_passing.evidence import log_evidence
-from pyrograph.infer.message_passing.plain import DEGREE, PlainSweep, PlainSwept
+from pyrograph.infer.message_passing.plain import DEGREE, PlainSwept
+from pyrograph.infer.message_passing.plain_odds import PlainOdds
+from pyrograph.infer.message_passing.plain_states import PlainStates
 from pyrograph.infer.message_passing.sweep import Sweep, gap
 from tests.infer.message_passing.builders import (
     INF,
@@ -74,6 +76,24 @@ def slopes(states, side=4):
     return model
 
 
+def rows_and_columns(side=4):
+    """Binary nodes whose pairs along rows and along columns are statements of their own."""
+    torch.manual_seed(3)
+    at = torch.arange(side * side).view(side, side)
+    across = at[:, :-1].flatten(), at[:, 1:].flatten()
+    down = at[:-1].flatten(), at[1:].flatten()
+    unary, tables = torch.randn(side * side, 2).double(), torch.randn(2, 12, 2, 2).double()
+
+    def model():
+        with pyro.plate("nodes", side * side):
+            x = pyro.sample("x", dist.Categorical(logits=unary))
+        for name, (i, j), table in zip(("across", "down"), (across, down), tables, strict=True):
+            with pyro.plate(f"{name} pairs", len(i)):
+                pyro.factor(name, table[torch.arange(len(i)), x[i], x[j]])
+
+    return model
+
+
 MODELS = {
     "Potts of 3": field(torch.eye(3).double()),
     "Potts of 8": field(2 * torch.eye(8).double()),
@@ -89,10 +109,25 @@ MODELS = {
     "a hub": star(0),
     "an isolated node": random_model((3,) * 4, [(0, 1), (1, 2), (0, 2)], 0, plated=True),
 }
+ODDS = {
+    "spins": boltzmann(0),
+    "spins of one table": field(uneven(2)),
+    "spins of a table each": random_model((2,) * 9, grid_edges(3), 0, plated=True),
+    "spins of two statements": rows_and_columns(),
+    "spins, a hub": random_model(
+        (2,) * 8, [(0, i) for i in range(1, 8)] + [(1, 2)], 0, plated=True
+    ),
+    "spins, an isolated one": random_model((2,) * 4, [(0, 1), (1, 2), (0, 2)], 0, plated=True),
+}
+MODELS |= ODDS
 
 
 def started(model, kind=torch.float64, **options):
     return pg.BP(model, **{**MODES, **options}, dtype=kind).setup()
+
+
+def plain_of(network):
+    return PlainOdds.of(network) or PlainStates.of(network)
 
 
 def log_sweep(engine):
@@ -106,7 +141,8 @@ def pairs(ours, theirs):
 @pytest.mark.parametrize("name", MODELS)
 def test_plain_sweeps_are_those_of_the_log_domain(name):
     engine = started(MODELS[name])
-    plain = PlainSweep.of(engine.network)
+    plain = plain_of(engine.network)
+    assert isinstance(plain, PlainOdds) == (name in ODDS)
     with torch.no_grad():
         messages, beliefs = engine.messages, engine.beliefs
         at = plain.start(messages)
@@ -129,7 +165,7 @@ def test_a_difference_that_all_pairs_share_is_one_matrix_here_too():
     assert isinstance(block, DifferenceFactors) and block.shared.shape == (20, 20)
 
 
-@pytest.mark.parametrize("name", ["Potts of 8", "tables", "mixed sizes", "differences"])
+@pytest.mark.parametrize("name", ["Potts of 8", "tables", "mixed sizes", "differences", *ODDS])
 def test_the_engine_takes_plain_sweeps_and_ends_at_the_same_fixed_point(name):
     engine = started(MODELS[name], tol=1e-11)
     engine.run()
@@ -217,17 +253,17 @@ def test_networks_whose_numbers_may_not_fit_stay_in_logs():
         field(zeros),
         field(700 * torch.eye(3).double()),
         field(torch.eye(3).double(), base=200.0),
-        boltzmann(0),  # odds of binary nodes
+        field(uneven(2), base=400.0),
         hub,
     ]:
-        assert PlainSweep.of(started(model).network) is None
+        assert plain_of(started(model).network) is None
     fitting = field(torch.eye(3).double())
     for other in [
         pg.FractionalBP(fitting, **MODES, alpha=0.5),
         pg.TRW(fitting, **MODES),
         pg.VMP(fitting, **MODES),
     ]:
-        assert PlainSweep.of(other.setup().network) is None
+        assert plain_of(other.setup().network) is None
 
 
 @pytest.mark.parametrize("options", [{"damping": 0.3}, {"schedule": "residual"}])
@@ -239,7 +275,7 @@ def test_damped_and_partial_sweeps_stay_in_logs(options):
 
 def test_messages_that_no_factor_sends_are_left_to_logs_for_a_sweep():
     engine = started(MODELS["Potts of 3"])
-    plain = PlainSweep.of(engine.network)
+    plain = PlainStates.of(engine.network)
     for value in (-800.0, -INF, torch.nan):
         messages = [[m.clone() for m in sent] for sent in engine.messages]
         messages[0][1][3, 2] = value
@@ -252,19 +288,21 @@ def test_messages_that_no_factor_sends_are_left_to_logs_for_a_sweep():
     assert isinstance(engine._at, PlainSwept)
 
 
+@pytest.mark.parametrize("name", ["tables", "spins of a table each"])
 @pytest.mark.parametrize("where", ["log_evidence", "__call__"])
-def test_a_step_that_fails_leaves_the_messages_as_they_were(where, monkeypatch):
-    engine, other = (started(MODELS["tables"]) for _ in range(2))
+def test_a_step_that_fails_leaves_the_messages_as_they_were(where, name, monkeypatch):
+    engine, other = (started(MODELS[name]) for _ in range(2))
     for _ in range(10):  # the next step looks at the evidence
         engine.step(), other.step()
     with monkeypatch.context() as patch:
-        done = getattr(PlainSweep, where)
+        kind = type(plain_of(engine.network))
+        done = getattr(kind, where)
 
         def failing(*args):
             done(*args)
             raise RuntimeError("stopped")
 
-        patch.setattr(PlainSweep, where, failing)
+        patch.setattr(kind, where, failing)
         with pytest.raises(RuntimeError, match="stopped"):
             engine.step()
     for ours, theirs in pairs(engine.messages, other.messages):
@@ -275,14 +313,15 @@ def test_a_step_that_fails_leaves_the_messages_as_they_were(where, monkeypatch):
         assert torch.equal(ours, theirs)
 
 
-def test_messages_that_were_handed_out_do_not_change_with_the_next_sweeps():
-    engine = started(MODELS["Potts of 8"])
+@pytest.mark.parametrize("name", ["Potts of 8", *ODDS])
+def test_messages_that_were_handed_out_do_not_change_with_the_next_sweeps(name):
+    engine = started(MODELS[name])
     engine.step()
     messages, beliefs = engine.messages, engine.beliefs
-    kept = [m.clone() for m in messages[0]] + [beliefs[0].clone()]
+    kept = [m.clone() for sent in messages for m in sent] + [beliefs[0].clone()]
     for _ in range(4):
         engine.step()
-    for ours, theirs in zip([*messages[0], beliefs[0]], kept, strict=True):
+    for ours, theirs in zip([m for s in messages for m in s] + beliefs, kept, strict=True):
         assert torch.equal(ours, theirs)
 
 
@@ -302,13 +341,14 @@ def test_a_saved_run_goes_on_from_the_same_bits(name):
         assert torch.equal(resumed.history[name], values)
 
 
-def test_saved_messages_that_were_changed_are_taken_as_they_are():
-    engine = started(MODELS["Potts of 8"])
+@pytest.mark.parametrize("name", ["Potts of 8", "spins"])
+def test_saved_messages_that_were_changed_are_taken_as_they_are(name):
+    engine = started(MODELS[name])
     for _ in range(3):
         engine.step()
     state = engine.state_dict()
-    state["messages"]["0.0"] = state["messages"]["0.0"].flip(1)
-    other = started(MODELS["Potts of 8"])
+    state["messages"]["0.0"] = state["messages"]["0.0"].flip(-1)
+    other = started(MODELS[name])
     other.load_state_dict(state)
     assert torch.equal(other.messages[0][0], state["messages"]["0.0"])
 
@@ -373,22 +413,24 @@ def test_automatic_damping_takes_over_from_plain_sweeps():
     assert float(gap(engine.network, engine.messages, engine.beliefs)) < 1e-7
 
 
-def test_derivatives_at_the_fixed_point_of_plain_sweeps_are_the_enumerated_ones():
-    unary = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+@pytest.mark.parametrize("states", [2, 3])
+def test_derivatives_at_the_fixed_point_of_plain_sweeps_are_the_enumerated_ones(states):
+    seeded = torch.Generator().manual_seed(0)
+    unary = torch.randn(4, states, generator=seeded, dtype=torch.float64)
     weight = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
     scopes = ((0,), (1,), (2,), (3,), (0, 1), (1, 2), (1, 3))
 
     def model(weight):
         x = [pyro.sample(f"x{i}", dist.Categorical(logits=unary[i])) for i in range(4)]
         for i, j in scopes[4:]:
-            pyro.factor(f"f{i}{j}", (weight * torch.eye(3).double())[x[i], x[j]])
+            pyro.factor(f"f{i}{j}", (weight * torch.eye(states).double())[x[i], x[j]])
 
     first = pg.BP(model, progress=False).setup(weight)
     engine = pg.BP(model, progress=False, tol=1e-12, init=first.state_dict()["messages"])
     posterior = engine.run(weight)
     assert isinstance(engine._at, PlainSwept)
-    tables = [row.log_softmax(0) for row in unary] + [weight * torch.eye(3).double()] * 3
-    truth = Tables((3,) * 4, scopes, tuple(tables))
+    tables = [row.log_softmax(0) for row in unary] + [weight * torch.eye(states).double()] * 3
+    truth = Tables((states,) * 4, scopes, tuple(tables))
     for found, expected in [
         (posterior.log_evidence, truth.log_z),
         (posterior.marginal("x1").probs[0], truth.marginal(1)[0]),
@@ -415,8 +457,8 @@ def test_logs_that_inference_mode_asks_for_are_ordinary_tensors():
 def test_the_engine_looks_for_plain_numbers_once(monkeypatch):
     calls = []
     engine = started(MODELS["tables"])
-    find = PlainSweep.of
-    monkeypatch.setattr(PlainSweep, "of", lambda n: (calls.append(n), find(n))[1])
+    find = PlainStates.of
+    monkeypatch.setattr(PlainStates, "of", lambda n: (calls.append(n), find(n))[1])
     for _ in range(3):
         engine.step()
     assert len(calls) == 1

@@ -1,0 +1,121 @@
+"""Sweeps in plain numbers over pairs of binary nodes: odds of state 1; see :mod:`.plain`.
+
+With odds Q_i of beliefs and r_{a -> i} of messages, and a factor's values f in units of f00,
+
+    y_j = Q_j / r_{a -> j},    r_{a -> i} = (f10 + f11 y_j) / (1 + f01 y_j)
+
+and the tilted distribution's mass is f00 (1 + f01 y_j) (1 + r_{a -> i}' y_i), where r' is the next
+message: the same for both nodes of the factor.
+
+Messages lie in the order in which nodes take them (:mod:`.node_products`), not in that of factors.
+What a node says to its factors is then a quotient of contiguous numbers; one permutation, which
+brings each to the factor's other node, is all the looking-up of a sweep.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from pyrograph.infer.message_passing.binary import BinaryFactors
+from pyrograph.infer.message_passing.families import Odds
+from pyrograph.infer.message_passing.log_values import exp, log
+from pyrograph.infer.message_passing.messages import Messages
+from pyrograph.infer.message_passing.network import Network
+from pyrograph.infer.message_passing.node_products import NodeProducts
+from pyrograph.infer.message_passing.plain import PlainSweep, PlainSwept, longest, reaches
+
+
+class PlainOdds(PlainSweep):
+    """Sweeps over positive pairs of binary nodes.
+
+    Messages are ``[1, N]``, turn after turn.
+
+    Attributes:
+        turn_of: ``[N]`` where a block's messages, block after block, stand among them.
+    """
+
+    def __init__(self, network: Network):
+        (family,), blocks = network.families, network.blocks
+        nodes = NodeProducts.of(family.base.unsqueeze(1), torch.cat([b.rows[0] for b in blocks]))
+        super().__init__(network, [nodes])
+        number = torch.arange(len(nodes.by_turn), device=nodes.by_turn.device)
+        self.turn_of = torch.empty_like(number)
+        self.turn_of[nodes.by_turn] = number
+        self._sizes = [len(block.rows[0]) for block in blocks]
+        halves = [own.view(2, -1).flip(0).flatten() for own in number.split(self._sizes)]
+        across = self.turn_of[torch.cat(halves)[nodes.by_turn]]
+        # half the memory to read
+        self._across = across.int() if len(across) <= torch.iinfo(torch.int32).max else across
+        table = torch.cat([block.log_table.detach() for block in blocks])
+        self._constant = network.constant.detach() + family.scale.detach().sum()
+        self._constant = self._constant + table[:, 0, 0].sum()
+        ratio = [block.log_table.detach() - block.log_table.detach()[:, :1, :1] for block in blocks]
+        first = [torch.cat([t[:, 1, 0], t[:, 0, 1]]) for t in ratio]
+        second = [torch.cat([t[:, 0, 1], t[:, 1, 0]]) for t in ratio]
+        both = [t[:, 1, 1].repeat(2) for t in ratio]
+        self._f10, self._f01, self._f11 = (
+            exp(torch.cat(part)[nodes.by_turn]).unsqueeze(0) for part in (first, second, both)
+        )
+        self._one = torch.ones_like(self.none)
+
+    @classmethod
+    def of(cls, network: Network) -> PlainOdds | None:
+        """None where it does not apply, or numbers may not fit."""
+        return cls(network) if _fits(network) else None
+
+    def _plain(self, messages: Messages) -> list[Tensor]:
+        (nodes,) = self.nodes
+        return [exp(torch.cat([m for (m,) in messages])[nodes.by_turn]).unsqueeze(0)]
+
+    def _is_in_range(self, message: Tensor, spread: float) -> bool:
+        return bool((message.abs() <= spread).all())
+
+    def _products(self, numbers: list[Tensor]) -> list[Tensor]:
+        return [nodes.times(own) for nodes, own in zip(self.nodes, numbers, strict=True)]
+
+    def _cavities(self, at: PlainSwept, out: Tensor) -> Tensor:
+        """y_i of every message's own node, ``[1, N]``."""
+        (nodes,), (odds,), (message,) = self.nodes, at.sums, at.numbers
+        both = zip(nodes.in_turn(message), nodes.in_turn(out), strict=True)
+        for (count, before), (_, cavity) in both:
+            torch.div(odds[:, :count], before, out=cavity)
+        return out
+
+    def _send(self, at: PlainSwept) -> None:
+        (work,), (new,) = self._work, at.spare
+        other = torch.index_select(self._cavities(at, new), 1, self._across, out=work)
+        torch.addcmul(self._f10, self._f11, other, out=new)
+        new.div_(torch.addcmul(self._one, self._f01, other, out=other))
+
+    def log_evidence(self, at: PlainSwept) -> Tensor:
+        """See :mod:`.evidence`, ``[]``; of every factor by both of its messages, half of each."""
+        (nodes,), (odds,), (message,), (work,) = self.nodes, at.sums, at.numbers, self._work
+        own = self._cavities(at, torch.empty_like(message))
+        other = torch.index_select(own, 1, self._across, out=work)
+        down = torch.addcmul(self._one, self._f01, other)
+        new = torch.addcmul(self._f10, self._f11, other, out=other).div_(down)
+        # in this order all numbers fit
+        tilted = new.mul_(own).add_(1).div_(own.mul_(message).add_(1)).mul_(down)
+        touched = len(odds[0]) - len(nodes.alone[0])
+        weight = 1 - nodes.degree[:touched].to(odds) / 2
+        mass = log(odds[0, :touched] + 1) * weight
+        return self._constant + mass.sum() + softplus(nodes.alone).sum() + log(tilted).sum() / 2
+
+    def messages(self, numbers: list[Tensor]) -> Messages:
+        found = log(numbers[0][0]).index_select(0, self.turn_of)
+        return [[own.clone()] for own in found.split(self._sizes)]
+
+    def beliefs(self, sums: list[Tensor]) -> list[Tensor]:
+        return [nodes.in_rows(odds)[:, 0] for nodes, odds in zip(self.nodes, sums, strict=True)]
+
+
+def _fits(network: Network) -> bool:
+    """Whether all odds are normal numbers."""
+    pairs = all(isinstance(block, BinaryFactors) and block.is_one for block in network.blocks)
+    if not (network.blocks and pairs and len(network.families) == 1):
+        return False
+    (family,) = network.families
+    most = reaches(network, [family.base.detach().abs()]) if isinstance(family, Odds) else None
+    return most is not None and most[0] < longest(family.base.dtype)
