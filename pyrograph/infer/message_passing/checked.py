@@ -38,8 +38,11 @@ class CheckedDensity:
             NonFiniteDensity: NaN or plus infinity, naming the factor.
         """
         size = max(1, CHUNK // max(1, u[0].numel() * sum(self.local.read_widths)))
-        value = torch.cat([self.local(part) for part in u.split(size)])
+        parts = [self.local(part) for part in u.split(size)]
+        value = torch.cat(parts) if len(parts) > 1 else parts[0]
         total = value.detach().sum()
+        if bool(total.isfinite()):
+            return value
         if bool(total.isnan() | (total == torch.inf)):  # a sum of large numbers may overflow too
             bad = (value.isnan() | (value == torch.inf)).flatten(0, 1).any(0)
             if bool(bad.any()):

@@ -73,9 +73,9 @@ def every_second(share: Tensor, z: Tensor) -> Tensor:
 @torch.no_grad()
 def is_concave(log_f: Tensor) -> Tensor:
     """``[]``: whether log f is concave at evenly spaced points ``[N, D, E]``, but for rounding."""
-    bend = log_f[2:] - 2 * log_f[1:-1] + log_f[:-2]
     rounding = ROUNDING * torch.finfo(log_f.dtype).eps
-    return (bend <= rounding * (1 + log_f[1:-1].abs())).all()
+    bend = (log_f[2:] + log_f[:-2]).sub_(log_f[1:-1], alpha=2)
+    return (bend.sub_(log_f[1:-1].abs(), alpha=rounding) <= rounding).all()
 
 
 def reached_together(share: list[Tensor], reach: list[Tensor]) -> Tensor:

@@ -82,7 +82,7 @@ class MomentsOnPoints:
         return found
 
     def _on(self, g: Surroundings, origin: Tensor, grid: Grid, points: Points | Boxes) -> Tilted:
-        sums, concave = self._weighed(g, origin, grid, points)
+        sums = self._weighed(g, origin, grid, points)
         self.density.refuse_nothing(sums.is_nothing)
         with torch.no_grad():
             few = 1 / sums.squares < FEW_POINTS
@@ -101,27 +101,35 @@ class MomentsOnPoints:
             if sums.reach is not None:
                 there = laid_over(sums.reach, grid, peak, few, len(points[0]))
         moments = sums.log_mass, sums.mean, sums.covariance, sums.expected
-        return Tilted(*moments, there, peak, bool(few.any()), sums.half, concave)
+        return Tilted(*moments, there, peak, bool(few.any()), sums.half)
 
-    def _weighed(
-        self, g: Surroundings, origin: Tensor, grid: Grid, points: Points | Boxes
-    ) -> tuple[Sums, bool]:
-        """Sums over all points, some at a time, and whether log f is known to be concave there."""
+    def _weighed(self, g: Surroundings, origin: Tensor, grid: Grid, points: Points | Boxes) -> Sums:
+        """Sums over all points, some at a time."""
+        even = self.dim == 1 and points is not self._few
+        pieces = _pieces(points, self._piece(grid))
+        found = [summed(self._weights(g, origin, grid, z), g, z, v, even) for z, v in pieces]
+        return together(found)
+
+    def _is_concave(self, grid: Grid, points: Points) -> bool:
+        """Whether log f is known to be concave at evenly spaced points of a grid: not of numbers
+        that are integrated in closed form."""
+        if self.dim < self.local.dim:
+            return False
+        before = None
+        for z, _ in _pieces(points, self._piece(grid)):
+            log_f = self.density(grid.mean + apply(grid.root, z)).detach()
+            log_f = log_f if before is None else torch.cat([before, log_f])
+            if not bool(is_concave(log_f)):
+                return False
+            before = log_f[-2:]
+        return True
+
+    def _piece(self, grid: Grid) -> int:
+        """Points that are weighed at once: an even number, so that pieces begin with the same
+        half."""
         numbers = grid.mean[..., 0].numel() * self.local.dim * self._evaluations
         most, least = PIECE // max(1, numbers), min(SHORTEST, LARGEST // max(1, numbers))
-        size = max(2, most, least) // 2 * 2  # pieces begin with the same half
-        even = self.dim == 1 and points is not self._few
-        found, bends, before = [], [], None
-        for z, volume in _pieces(points, size):
-            weighed = self._weights(g, origin, grid, z)
-            found.append(summed(weighed, g, z, volume, even))
-            if even and weighed.around is None:
-                log_f = weighed.log_f.detach()
-                bends.append(is_concave(log_f))
-                if before is not None:  # from one piece to the next
-                    bends.append(is_concave(torch.cat([before, log_f[:2]])))
-                before = log_f[-2:]
-        return together(found), bool(bends) and bool(torch.stack(bends).all())
+        return max(2, most, least) // 2 * 2
 
     #: How often f is evaluated for a point.
     _evaluations = 1

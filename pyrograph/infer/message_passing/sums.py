@@ -54,7 +54,7 @@ class Tilted:
     ``[D, E, r, r]``, expectations of g's statistics ``[D, E, k]``, the grid for the next time, the
     one laid over the moments, whether too few points carried the weight, and, of evenly spaced ones
     and of boxes, what part of the mass and of the second moment fewer points find,
-    ``[2, D, E]``; and whether log f of all factors is known to be concave at all points."""
+    ``[2, D, E]``."""
 
     log_mass: Tensor
     mean: Tensor
@@ -64,7 +64,6 @@ class Tilted:
     peak: Grid
     has_few: bool
     half: Tensor | None
-    is_concave: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ tilted distribution was found before, so that near a fixed point the integrand i
 and few points are enough. They are checked the first time and when they come to rest: in one
 dimension by a fine scan, since a peak much narrower than g may fall between the points, in two and
 three by boxes that are halved where the integrand varies. (A factor whose logarithm is concave at
-all points of the first scan has no such peak where these lay: later scans take fewer, if they do.)
+all points of a fine scan has no such peak where these lie: its moments there, and those of later
+scans, take fewer, if they do.)
 Where these disagree (several modes, edges, shells) the few points are given up: for evenly spaced
 ones over all that counts for mass or variance, since a small mode far away may be most of a
 variance, and for the boxes. Boxes cost time: at the first cavities, which are wide, they are used
@@ -102,7 +103,7 @@ class TiltedMoments(MomentsOnPoints):
         #: Whether the next time is one to check few points for good.
         self.is_due = False
         self._most = MOST
-        #: First and last points ``[2, D, E]`` of a fine scan that found log f concave everywhere.
+        #: First and last of the fine points ``[2, D, E]`` at all of which log f was concave.
         self.concave: Tensor | None = None
         #: Times that few points were used without being checked.
         self.age = 0
@@ -178,7 +179,7 @@ class TiltedMoments(MomentsOnPoints):
                 points = self._points
                 if self.is_rough and len(points[0]) > COMPARED:
                     points = evenly_spaced(COMPARED, self.local.like)
-                here, there = (self._weighed(g, origin, grid, points)[0] for grid in (start, first))
+                here, there = (self._weighed(g, origin, grid, points) for grid in (start, first))
         except NonFiniteDensity:  # g may reach where f is no number
             return start
         has_more = there.log_mass > here.log_mass + (STEPS if self.is_rough else SCAN.mass)
@@ -291,13 +292,14 @@ class TiltedMoments(MomentsOnPoints):
             first = self._widened(g, origin, first)
         points = self._even(numbers)
         ends = first.mean[..., 0] + first.root[..., 0, 0] * points[0][[0, -1], :, :, 0]
-        if self.concave is not None and _lies_in(ends, self.concave):
+        is_concave = self.concave is not None and _lies_in(ends, self.concave)
+        if not is_concave and len(points[0]) == self._most and self._is_concave(first, points):
+            self.concave, is_concave = ends, True
+        if is_concave:
             scan = self._on(g, origin, first, evenly_spaced(COMPARED, self.local.like))
             if bool(((scan.half - 1).abs() < SCAN.mass).all()):  # no edge is steep for them
                 return scan
         scan = self._on(g, origin, first, points)
-        if scan.is_concave and len(points[0]) == self._most:
-            self.concave = ends
         if scan.has_few:
             scan = self._moved_over(g, origin, scan.grid, self._even(NUMBERS))
         return scan
