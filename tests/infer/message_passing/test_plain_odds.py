@@ -110,14 +110,15 @@ def test_nodes_without_pairs_keep_odds_of_any_size(kind):
     assert_close(float(posterior.log_evidence), bethe, rtol=2 * torch.finfo(kind).eps, atol=0)
 
 
-def test_the_default_dtype_of_torch_does_not_matter():
+@pytest.mark.parametrize("default", [torch.float32, torch.float64])
+def test_the_default_dtype_of_torch_does_not_matter(default):
+    torch.set_default_dtype(default)  # put back after every test
     model = random_model((2,) * 9, [(i, (i + 1) % 9) for i in range(9)], 0, plated=True)
-    single = Tables(model.cards, model.scopes, tuple(t.float() for t in model.tables), plated=True)
-    torch.set_default_dtype(torch.float64)
-    try:
-        engine = pg.BP(single, **MODES, dtype=torch.float32).setup()
+    for kind in (torch.float32, torch.float64):
+        tables = tuple(t.to(kind) for t in model.tables)
+        same = Tables(model.cards, model.scopes, tables, plated=True)
+        engine = pg.BP(same, **MODES, dtype=kind).setup()
         engine.step()
         assert isinstance(engine._at, PlainSwept)
-        assert engine.log_evidence.dtype == torch.float32
-    finally:
-        torch.set_default_dtype(torch.float32)
+        found = [engine.log_evidence, *engine.messages[0], *engine.beliefs]
+        assert all(value.dtype == kind for value in found)

@@ -85,7 +85,7 @@ def means_of(posterior):
     return torch.cat([posterior.marginal(name).mean for name in ("x", "b")])
 
 
-def test_trees_start_again_with_more_damping_where_a_step_leads_nowhere():
+def test_trees_start_again_with_more_damping_where_a_step_leads_nowhere(data_root):
     model, mean, sd = answers(0.5)
     posterior = pg.fit(model, infer=pg.TRW, progress=False)
     assert posterior.converged and posterior.evidence_kind == "upper bound"
@@ -93,7 +93,7 @@ def test_trees_start_again_with_more_damping_where_a_step_leads_nowhere():
 
 
 @pytest.mark.parametrize("noise", [0.5, 0.3])
-def test_mean_field_of_crossed_effects_settles_in_a_few_sweeps(noise):
+def test_mean_field_of_crossed_effects_settles_in_a_few_sweeps(noise, data_root):
     """Workers shift all items together; plain sweeps took thousands."""
     model, mean, sd = answers(noise)
     engine = pg.VMP(model, progress=False)
@@ -102,7 +102,7 @@ def test_mean_field_of_crossed_effects_settles_in_a_few_sweeps(noise):
     assert_close((means_of(posterior) - mean) / sd, torch.zeros_like(mean), rtol=0, atol=1e-5)
 
 
-def test_the_remedy_names_what_the_run_does_not_do_yet():
+def test_the_remedy_names_what_the_run_does_not_do_yet(data_root):
     model, _, _ = answers(0.5)
     for infer, options, told, untold in [
         (pg.VMP, {}, ["raise num_steps"], ["sequential", "smaller alpha", "damping"]),
