@@ -65,13 +65,11 @@ class NodeProducts:
 
     def in_turn(self, by_turn: Tensor) -> Iterable[tuple[int, Tensor]]:
         """How many nodes, the first ones, have a message of that turn, and these messages."""
-        return zip(self.turns, by_turn.split(self.turns, 1), strict=True)
+        return zip(self.turns, by_turn.split_with_sizes(self.turns, 1), strict=True)
 
     def logs(self, beliefs: Tensor) -> Tensor:
-        """Log values of beliefs ``[c, V]``; those of nodes without messages may not fit."""
+        """Log values of beliefs ``[c, V]``, of every row of the family, ``[V, c]``; those of nodes
+        without messages may not fit."""
         touched = beliefs.shape[1] - self.alone.shape[1]
-        return torch.cat([log(beliefs[:, :touched]), self.alone], 1)
-
-    def in_rows(self, beliefs: Tensor) -> Tensor:
-        """:meth:`logs` of every row of the family, ``[V, c]``."""
-        return self.logs(beliefs).index_select(1, self.place).t()
+        found = torch.cat([log(beliefs[:, :touched]), self.alone], 1)
+        return found.index_select(1, self.place).t()

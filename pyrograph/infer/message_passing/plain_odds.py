@@ -108,7 +108,7 @@ class PlainOdds(PlainSweep):
         return [[own.clone()] for own in found.split(self._sizes)]
 
     def beliefs(self, sums: list[Tensor]) -> list[Tensor]:
-        return [nodes.in_rows(odds)[:, 0] for nodes, odds in zip(self.nodes, sums, strict=True)]
+        return [nodes.logs(odds)[:, 0] for nodes, odds in zip(self.nodes, sums, strict=True)]
 
 
 def _fits(network: Network) -> bool:

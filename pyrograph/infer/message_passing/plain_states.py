@@ -114,7 +114,7 @@ class PlainStates(PlainSweep):
         return [[log(numbers[f][:, columns]).t() for f, columns in ports] for ports in self.ports]
 
     def beliefs(self, sums: list[Tensor]) -> list[Tensor]:
-        return [nodes.in_rows(total) for total, nodes in zip(sums, self.nodes, strict=True)]
+        return [nodes.logs(total) for total, nodes in zip(sums, self.nodes, strict=True)]
 
 
 def _fits(network: Network) -> bool:
