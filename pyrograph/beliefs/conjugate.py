@@ -174,7 +174,7 @@ class LogitBeta(Conjugate):
 
     @staticmethod
     def statistics(z: Tensor) -> Tensor:
-        return -torch.nn.functional.softplus(torch.stack([-z, z], -1))
+        return torch.nn.functional.logsigmoid(torch.stack([z, -z], -1))
 
     @staticmethod
     def guess(expected: Tensor) -> Tensor:

@@ -19,9 +19,9 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
 
 from pyrograph.infer.message_passing.families import Odds
+from pyrograph.infer.message_passing.log_values import log_1p_exp
 
 LOG_2 = math.log(2)
 #: Log values of a table lie within this of each other.
@@ -99,7 +99,7 @@ class BinaryFactors:
         up = self._up0[:count] * low_other + self._up1[:count] * high_other
         down = self._down0[:count] * low_other + self._down1[:count] * high_other
         tilted = (low * down + high * up).log() + self._peak
-        return (tilted + (softplus(y) - softplus(own)).view(2, -1).sum(0)) / self.alpha
+        return (tilted + (log_1p_exp(y) - log_1p_exp(own)).view(2, -1).sum(0)) / self.alpha
 
     def largest_ratio(self, messages: list[Tensor], beliefs: list) -> Tensor:
         """``[E]``: (1 / alpha) log max_{x_j} E_{q_i} (f / (m_i m_j))^alpha, the larger of both
@@ -112,7 +112,7 @@ class BinaryFactors:
         for j, i, axis in ((0, 1, 2), (1, 0, 1)):
             cavity = torch.stack([zero, y[i]], 1).unsqueeze(3 - axis)
             ratio = (table + cavity).logsumexp(axis) - torch.stack([zero, said[j]], 1)
-            found.append((ratio.amax(1) - softplus(own[i])) / self.alpha)
+            found.append((ratio.amax(1) - log_1p_exp(own[i])) / self.alpha)
         return torch.maximum(*found)
 
     @property
@@ -123,7 +123,7 @@ class BinaryFactors:
     @staticmethod
     def _log_pairs(odds: Tensor) -> Tensor:
         """Log of the product of two distributions given by their odds: ``[E, 2, 2]``."""
-        log_p = -softplus(torch.stack([odds, -odds], 1))
+        log_p = -log_1p_exp(torch.stack([odds, -odds], 1))
         a, b = log_p.view(2, -1, 2)
         return a.unsqueeze(2) + b.unsqueeze(1)
 

@@ -14,13 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from pyrograph.beliefs import Gaussian, Natural
 from pyrograph.errors import OptionError
 from pyrograph.infer.message_passing.basis import Basis
-from pyrograph.infer.message_passing.log_values import add_rows
+from pyrograph.infer.message_passing.log_values import add_rows, log_1p_exp
 
 
 def zeros_refused(factor: str, alpha: float) -> OptionError:
@@ -94,7 +93,7 @@ class Odds:
         return total
 
     def log_mass(self, belief: Tensor) -> Tensor:
-        return torch.nn.functional.softplus(belief) + self.scale
+        return log_1p_exp(belief) + self.scale
 
 
 @dataclass(frozen=True)

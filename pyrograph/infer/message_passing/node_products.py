@@ -23,7 +23,6 @@ class NodeProducts:
 
     Shapes:
         base: ``[c, V]``; place: ``[V]`` where each row of the family stands.
-        degree: ``[V]`` messages of every node.
         target: ``[N]`` the node of every message.
         alone: ``[c, V - turns[0]]`` log values of the nodes without messages, the last ones.
         by_turn: ``[N]`` the messages: one of every node that has one, then a second one, ...
@@ -32,7 +31,6 @@ class NodeProducts:
 
     base: Tensor
     place: Tensor
-    degree: Tensor
     target: Tensor
     alone: Tensor
     by_turn: Tensor
@@ -47,14 +45,13 @@ class NodeProducts:
         place[order] = torch.arange(len(order), device=order.device)
         target = place[rows]
         by_node = target.argsort(stable=True)
-        degree = degree[order]
-        first = degree.cumsum(0) - degree
+        first = degree[order].cumsum(0) - degree[order]
         turn = torch.arange(len(rows), device=rows.device) - first[target[by_node]]
         by_turn = by_node[turn.argsort(stable=True)]
         base = base.detach().t().index_select(1, order)
         alone = base[:, int((degree > 0).sum()) :]
         turns = turn.bincount().tolist()
-        return cls(exp(base), place, degree, target, alone, by_turn, turns)
+        return cls(exp(base), place, target, alone, by_turn, turns)
 
     def times(self, by_turn: Tensor) -> Tensor:
         """base prod m, ``[c, V]``, of messages ``[c, N]`` turn after turn."""

@@ -36,7 +36,7 @@ from pyrograph.infer.message_passing.slots import RANGE
 
 #: Most factors of a node.
 DEGREE = 64
-#: Log values by which messages may be lower than is known, for rounding.
+#: Log values by which messages may lie outside the range that is known, for rounding.
 SLACK = 0.01
 
 
@@ -44,7 +44,7 @@ class PlainSweep(ABC):
     """Sweeps over a network's factors, all messages at once, undamped.
 
     Args:
-        nodes: of each family, with its messages in the order of ``numbers``.
+        nodes: of each family, with as many messages as ``numbers`` has.
     """
 
     def __init__(self, network: Network, nodes: list[NodeProducts]):
@@ -188,7 +188,7 @@ def reaches(network: Network, widths: list[Tensor]) -> list[float] | None:
     Args:
         widths: s_i, ``[V]`` of each family.
     """
-    degree = [torch.zeros_like(width, dtype=torch.int64) for width in widths]
+    widths, degree = list(widths), [torch.zeros_like(w, dtype=torch.int64) for w in widths]
     for block in network.blocks:
         for f, rows in zip(block.families, block.rows, strict=True):
             own = widths[f].new_full((len(rows),), spread(block))

@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
 
 from pyrograph.infer.message_passing.binary import BinaryFactors
 from pyrograph.infer.message_passing.families import Odds
-from pyrograph.infer.message_passing.log_values import exp, log
+from pyrograph.infer.message_passing.log_values import exp, log, log_1p_exp
 from pyrograph.infer.message_passing.messages import Messages
 from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.node_products import NodeProducts
@@ -90,18 +89,22 @@ class PlainOdds(PlainSweep):
         new.div_(torch.addcmul(self._one, self._f01, other, out=other))
 
     def log_evidence(self, at: PlainSwept) -> Tensor:
-        """See :mod:`.evidence`, ``[]``; of every factor by both of its messages, half of each."""
+        """See :mod:`.evidence`, ``[]``; of every factor by both of its messages, half of each.
+
+        Ratios of masses are taken factor by factor: sums over the factors of a node would cancel.
+        """
         (nodes,), (odds,), (message,), (work,) = self.nodes, at.sums, at.numbers, self._work
         own = self._cavities(at, torch.empty_like(message))
         other = torch.index_select(own, 1, self._across, out=work)
         down = torch.addcmul(self._one, self._f01, other)
         new = torch.addcmul(self._f10, self._f11, other, out=other).div_(down)
+        mass = torch.addcmul(self._one, own, message)
         # in this order all numbers fit
-        tilted = new.mul_(own).add_(1).div_(own.mul_(message).add_(1)).mul_(down)
+        ratio = new.mul_(own).add_(1).div_(mass)
+        ratio.mul_(down.div_(mass.index_select(1, self._across)))
         touched = len(odds[0]) - len(nodes.alone[0])
-        weight = 1 - nodes.degree[:touched].to(odds) / 2
-        mass = log(odds[0, :touched] + 1) * weight
-        return self._constant + mass.sum() + softplus(nodes.alone).sum() + log(tilted).sum() / 2
+        masses = log(odds[0, :touched] + 1).sum() + log_1p_exp(nodes.alone).sum()
+        return self._constant + masses + log(ratio).sum() / 2
 
     def messages(self, numbers: list[Tensor]) -> Messages:
         found = log(numbers[0][0]).index_select(0, self.turn_of)

@@ -80,6 +80,32 @@ def test_single_precision_evidence_of_a_large_grid_is_that_of_double_precision()
     assert_close(*found, rtol=2e-7, atol=0)
 
 
+@pytest.mark.parametrize("scale", [0.05, 0.1])
+def test_single_precision_evidence_does_not_cancel_at_nodes_of_many_factors(scale):
+    """The same messages in double precision; 64 factors a node."""
+    every = [(i, j) for j in range(65) for i in range(j)]
+    model = random_model((2,) * 65, every, 0, scale, plated=True)
+    single = Tables(model.cards, model.scopes, tuple(t.float() for t in model.tables), plated=True)
+    engine = pg.BP(single, **MODES, dtype=torch.float32).setup()
+    for _ in range(20):
+        engine.step()
+    assert isinstance(engine._at, PlainSwept)
+    exact = pg.BP(in_double(single), **MODES).setup()
+    exact.messages = [[m.double() for m in sent] for sent in engine.messages]
+    expected = float(exact.log_evidence)
+    assert abs(float(engine.log_evidence) - expected) < 4e-7 * abs(expected)
+
+
+@pytest.mark.parametrize("odds", [20.5, 25.0, 36.0])
+def test_odds_beyond_20_keep_the_digits_of_double_precision(odds):
+    own = torch.tensor([0.0, odds]).double()
+    pair = torch.tensor([[0.0, 0.3], [-0.2, 0.1]]).double()
+    model = Tables((2, 2), ((0,), (1,), (0, 1)), (own, own.flip(0), pair))
+    posterior = pg.fit(model, infer=pg.BP, progress=False)
+    assert posterior.evidence_kind == "exact"
+    assert_close(posterior.log_evidence, model.log_z, rtol=0, atol=1e-13)
+
+
 def test_messages_that_no_factor_sends_are_left_to_logs_for_a_sweep():
     engine = pg.BP(boltzmann(0), **MODES).setup()
     plain = PlainOdds.of(engine.network)
