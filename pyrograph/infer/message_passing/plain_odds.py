@@ -47,16 +47,18 @@ class PlainOdds(PlainSweep):
         across = self.turn_of[torch.cat(halves)[nodes.by_turn]]
         # half the memory to read
         self._across = across.int() if len(across) <= torch.iinfo(torch.int32).max else across
-        table = torch.cat([block.log_table.detach() for block in blocks])
-        self._constant = network.constant.detach() + family.scale.detach().sum()
-        self._constant = self._constant + table[:, 0, 0].sum()
-        ratio = [block.log_table.detach() - block.log_table.detach()[:, :1, :1] for block in blocks]
-        first = [torch.cat([t[:, 1, 0], t[:, 0, 1]]) for t in ratio]
-        second = [torch.cat([t[:, 0, 1], t[:, 1, 0]]) for t in ratio]
-        both = [t[:, 1, 1].repeat(2) for t in ratio]
-        self._f10, self._f01, self._f11 = (
-            exp(torch.cat(part)[nodes.by_turn]).unsqueeze(0) for part in (first, second, both)
-        )
+        tables = [block.log_table.detach().flatten(1).unbind(1) for block in blocks]
+        scale = family.scale.detach().sum() + sum(f00.sum() for f00, *_ in tables)
+        self._constant = network.constant.detach() + scale
+
+        def ratio(halves: list[Tensor]) -> Tensor:
+            """``[1, N]``, of log ratios of messages to first and to second nodes, by block."""
+            return exp(torch.cat(halves)[nodes.by_turn]).unsqueeze(0)
+
+        up = [torch.cat([f10 - f00, f01 - f00]) for f00, f01, f10, _ in tables]
+        down = [torch.cat([f01 - f00, f10 - f00]) for f00, f01, f10, _ in tables]
+        both = [(f11 - f00).repeat(2) for f00, _, _, f11 in tables]
+        self._f10, self._f01, self._f11 = ratio(up), ratio(down), ratio(both)
         self._one = torch.ones_like(self.none)
 
     @classmethod
@@ -108,7 +110,7 @@ class PlainOdds(PlainSweep):
 
     def messages(self, numbers: list[Tensor]) -> Messages:
         found = log(numbers[0][0]).index_select(0, self.turn_of)
-        return [[own.clone()] for own in found.split(self._sizes)]
+        return [[own] for own in found.split(self._sizes)]
 
     def beliefs(self, sums: list[Tensor]) -> list[Tensor]:
         return [nodes.logs(odds)[:, 0] for nodes, odds in zip(self.nodes, sums, strict=True)]
