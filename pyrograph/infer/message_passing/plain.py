@@ -190,8 +190,9 @@ def reaches(network: Network, widths: list[Tensor]) -> list[float] | None:
     """
     widths, degree = list(widths), [torch.zeros_like(w, dtype=torch.int64) for w in widths]
     for block in network.blocks:
+        height = spread(block)
         for f, rows in zip(block.families, block.rows, strict=True):
-            own = widths[f].new_full((len(rows),), spread(block))
+            own = widths[f].new_full((len(rows),), height)
             widths[f] = widths[f].index_add(0, rows, own)
             degree[f] = degree[f].index_add(0, rows, torch.ones_like(rows))
     if max(int(d.amax()) for d in degree) > DEGREE:
