@@ -30,9 +30,10 @@ from pyrograph.infer.dpvi.contexts import contexts_of, filed, over
 from pyrograph.infer.dpvi.network import Network
 
 #: Nodes and entries of all factors, at most.
-MOST_NODES, MOST_ENTRIES = 2**14, 2**22
-#: Entries of all lists and pairs that are looked at, at most: two seconds, mostly far less.
-PRICE = 2**25
+MOST_NODES, MOST_ENTRIES = 2**17, 2**24
+#: Entries of all lists and pairs that are looked at, at most: two seconds, mostly far less; or for
+#: every node, on long chains, whose local moves take longer than the .1 ms of a node here.
+PRICE, PRICE_OF_NODE = 2**25, 2**10
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,9 @@ def best_states(network: Network, count: int) -> Tensor | None:
     if sum(group.values.numel() for group in groups) > MOST_ENTRIES:
         return None
     scopes = [scope for group in groups for scope in group.scope.tolist()]
-    contexts = contexts_of(scopes, cards, PRICE // count)
-    if contexts is None or _price(contexts, cards, count) > PRICE:
+    most = max(PRICE, PRICE_OF_NODE * len(cards))
+    contexts = contexts_of(scopes, cards, most // count)
+    if contexts is None or _price(contexts, cards, count) > most:
         return None
     tables = [table for group in groups for table in group.values.cpu().numpy()]
     waiting, _ = filed(contexts, scopes, tables, cards)
@@ -120,13 +122,14 @@ def _price(contexts: dict[int, list[int]], cards: list[int], count: int) -> int:
 
 
 def _highest(score: ndarray, count: int) -> ndarray:
-    """Places of the highest along the last axis, falling."""
+    """Places of the highest along the last axis, falling, in whole numbers as short as can be."""
+    kind = np.min_scalar_type(score.shape[-1])
     if score.shape[-1] <= 4 * count:
-        return np.argsort(-score, axis=-1, kind="stable")[..., :count].astype(np.int32)
+        return np.argsort(-score, axis=-1, kind="stable")[..., :count].astype(kind)
     # sorting all of many would cost more
     some = np.sort(np.argpartition(-score, count - 1, axis=-1)[..., :count], axis=-1)
     order = np.argsort(-np.take_along_axis(score, some, -1), axis=-1, kind="stable")
-    return np.take_along_axis(some, order, -1).astype(np.int32)
+    return np.take_along_axis(some, order, -1).astype(kind)
 
 
 def _join(left: ndarray, right: ndarray, source: int, count: int) -> tuple[ndarray, _Joined]:

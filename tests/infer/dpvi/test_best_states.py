@@ -89,6 +89,40 @@ def test_runs_on_a_chain_end_at_list_viterbis_paths(count, smoothing):
     np.testing.assert_allclose(q.log_weights.exp(), np.exp(best - logsumexp(best)), atol=1e-10)
 
 
+def test_a_long_chain_has_list_viterbis_paths():
+    rng = np.random.default_rng(0)
+    start, move = rng.dirichlet(np.ones(2)), rng.dirichlet(np.ones(2), 2)
+    emit = np.eye(2) / 2 + 0.25
+    observed = rng.integers(0, 2, 20_000)
+    step = np.arange(len(observed))
+    own = np.log(emit[:, observed].T)
+    own[0] += np.log(start)
+    pairs = np.broadcast_to(np.log(move), (len(step) - 1, 2, 2)).copy()
+    tables = [
+        Tables(torch.tensor(step)[:, None], torch.tensor(own)),
+        Tables(torch.tensor(np.stack([step[:-1], step[1:]], 1)), torch.tensor(pairs)),
+    ]
+    network = Network(torch.full((len(step),), 2), tables, torch.tensor(0.0, dtype=torch.float64))
+    best = best_paths(observed, 3, start, move, emit)
+    np.testing.assert_allclose(network.score(best_states(network, 3)), best, rtol=1e-12)
+
+
+@pytest.mark.parametrize("count", [127, 128, 255, 256, 257])
+def test_lists_whose_places_just_fit_a_byte(count):
+    """Also those of nodes of one state."""
+    rng = np.random.default_rng(count)
+    cards = torch.tensor([2, 2, 2, 2, 1, 2, 2, 2, 2])
+    pairs = [
+        Tables(torch.tensor([[k, k + 1]]), torch.tensor(rng.normal(size=(1, *cards[k : k + 2]))))
+        for k in range(8)
+    ]
+    network = Network(cards, pairs[:-1], torch.tensor(0.0, dtype=torch.float64))
+    scores = network.score(every_state(cards)).sort(descending=True).values
+    x = best_states(network, min(count, network.num_states))
+    assert_close(network.score(x), scores[:count], rtol=1e-12, atol=1e-12)
+    assert x.unique(dim=1).shape == x.shape
+
+
 def grid(side, coupling, field):
     def model():
         with pyro.plate("nodes", side * side):
@@ -135,6 +169,8 @@ def test_large_graphs_are_left_to_moves(monkeypatch):
     network = Network.of_graph(pg.trace_graph(grid(6, 0.3, field)))
     assert best_states(network, 4) is not None
     monkeypatch.setattr(module, "PRICE", 2**10)
+    assert best_states(network, 4) is not None
+    monkeypatch.setattr(module, "PRICE_OF_NODE", 2**10 / 36)
     assert best_states(network, 4) is None
     monkeypatch.setattr(module, "MOST_NODES", 35)
     assert best_states(network, 1) is None
