@@ -88,7 +88,7 @@ def compile_graph(
     states = {v: 0 if v in values else state for v, state in given.items()}
     every = read_tables(graph, values)
     tables = every.given(states)
-    tree = _tree(graph, tables, states, order)
+    tree = _tree(graph, tables, states, order, max_edges)
     _check_size(graph.nodes, tree, max_edges)
     circuit = _Build(tables, tree, graph.nodes, max_edges, states).circuit().to(graph.device)
     circuit.clamped_state = clamped_state(graph, every.tables, values, states)
@@ -102,17 +102,17 @@ def compile_tables(tables: LogTables, names: Sequence[Any], max_edges: int = MAX
         names: what variables are called in messages.
     """
     neighbors = neighborhoods(tables.scopes, len(tables.cards))
-    tree = balanced_tree(neighbors, tables.cards)
+    tree = balanced_tree(neighbors, tables.cards, max_edges)
     _check_size(names, tree, max_edges)
     return _Build(tables, tree, names, max_edges).circuit()
 
 
 def _tree(
-    graph: FactorGraph, tables: LogTables, states: Mapping[int, int], order
+    graph: FactorGraph, tables: LogTables, states: Mapping[int, int], order, max_edges: float
 ) -> EliminationTree:
     neighbors = neighborhoods(tables.scopes, len(tables.cards))
     if order == "minfill":
-        return balanced_tree(neighbors, tables.cards)
+        return balanced_tree(neighbors, tables.cards, max_edges)
     if isinstance(order, str) or not isinstance(order, Iterable):
         raise OptionError(f'order={order!r}: it is "minfill" or a sequence of node labels')
     number = {label: v for v, label in enumerate(graph.nodes)}
@@ -137,15 +137,11 @@ def _check_size(
     names: Sequence[tuple[str, tuple[int, ...]]], tree: EliminationTree, max_edges: int
 ) -> None:
     """Compare the tables' sizes with the budget."""
-    edges, largest, widest = 0, 0, 0
-    for v in tree.order:
-        table = tree.num_states((v, *tree.context[v]))
-        if table > largest:
-            largest, widest = table, v
-        below = tree.children[v]
-        read = set().union(*(tree.context[c] for c in below)) | {v}
-        edges += table + (1 + len(below)) * tree.num_states(read) * bool(below)
+    edges = tree.most_edges
     if edges > max_edges:
+        bags = {v: tree.num_states((v, *tree.context[v])) for v in tree.order}
+        widest = max(bags, key=bags.get)
+        largest = bags[widest]
         bag = [names[u] for u in (widest, *tree.context[widest])]
         shown = ", ".join(map(_node, bag[:5]))
         shown += ", ..." if len(bag) > 5 else ""
@@ -153,9 +149,9 @@ def _check_size(
             f"the circuit may take {edges:,} edges, over the budget of {max_edges:,.0f}: the "
             f"elimination order has width {tree.width} and a table of {largest:,} states, over "
             f"{len(bag)} nodes ({shown}). Give evidence on some of them "
-            "(evidence={label: value}), as pg.CollapsedBBIS does; or use pg.BP, which is "
-            "approximate; or raise max_edges (it may then take "
-            f"{(largest * ENTRY_BYTES + edges * EDGE_BYTES) / 1e9:.2g} GB)."
+            "(evidence={label: value}), as pg.CollapsedBBIS does; or an order of your own "
+            "(order=[label, ...]); or use pg.BP, which is approximate; or raise max_edges (it may "
+            f"then take {(largest * ENTRY_BYTES + edges * EDGE_BYTES) / 1e9:.2g} GB)."
         )
 
 

@@ -34,6 +34,8 @@ def numbers(values: Any, device: torch.device | None = None) -> Tensor:
         OptionError: they are no numbers.
     """
     if isinstance(values, Tensor):
+        if values.is_complex():
+            raise OptionError(f"a table of {values.dtype} is none of numbers; give its real part")
         return values.to(device=device, dtype=torch.float64)
     if isinstance(values, (list, tuple)) and any(isinstance(v, Tensor) for v in values):
         values = torch.stack(
@@ -85,10 +87,12 @@ class Domain:
         wrong = (code_wrong & ~x.isnan()) | x.isinf()
         if bool(wrong.any()):
             row, v = wrong.nonzero()[0].tolist()
-            states = f"states 0 .. {self.cards[v] - 1}" if self.cards[v] else "real values"
+            card = self.cards[v]
+            has = "real values; missing is NaN"
+            if card is not None:
+                has = f"states 0 .. {card - 1}; missing is NaN or -1"
             raise OptionError(
-                f"row {row} has the value {x[row, v]:g} of variable {v}, which has {states}; "
-                "missing is NaN or -1"
+                f"row {row} has the value {x[row, v]:g} of variable {v}, which has {has}"
             )
         return x
 

@@ -332,6 +332,34 @@ def test_a_circuit_beyond_the_budget_is_refused_before_it_is_built():
         compile_graph(small, max_edges=1)
 
 
+def chain(length, card):
+    torch.manual_seed(0)
+    tables = torch.randn(length - 1, card, card)
+    scopes = tuple((k, k + 1) for k in range(length - 1))
+    return pg.trace_graph(DiscreteModel((card,) * length, scopes, tuple(tables)))
+
+
+def test_a_chain_is_cut_apart_where_that_costs_few_pairs():
+    def depth(length, card):
+        neighbors = neighborhoods([(k, k + 1) for k in range(length - 1)], length)
+        return balanced_tree(neighbors, (card,) * length).depth
+
+    assert depth(500, 2) < 20
+    assert depth(500, 4) == 251
+    # the size of the chain, not of the chain cut apart
+    assert compile_graph(chain(200, 6)).num_edges < 200 * (6**2 + 2 * 6)
+
+
+def test_the_budget_chooses_among_trees():
+    graph = chain(300, 2)
+    shallow = compile_graph(graph)
+    deep = compile_graph(graph, max_edges=shallow.num_edges - 1)
+    assert deep.num_edges < shallow.num_edges
+    assert_close(deep.log_mass(), shallow.log_mass(), rtol=1e-12, atol=0)
+    with pytest.raises(UnsupportedFactor, match=r"width 1 .*order=\["):
+        compile_graph(graph, max_edges=1000)
+
+
 # ---------------------------------------------------------------------- elimination
 @settings(max_examples=40)
 @given(st.integers(0, 10_000))

@@ -436,6 +436,21 @@ def test_a_constant_real_column_is_refused_by_number():
     assert_close(fitted.marginals()[1].tolist(), [4 / 9, 5 / 9])
 
 
+def test_the_narrowest_gaussian_of_weighted_rows_is_that_of_repeated_ones():
+    def at(loc):
+        return {"type": "input", "var": 0, "loc": loc, "scale": 1.0}
+
+    two = {"type": "sum", "children": [0, 1], "weights": [0.5, 0.5]}
+    circuit = Circuit.from_nodes([at(0.0), at(100.0), two])
+    x = torch.tensor([[0.0], [0.5], [1.0], [100.0], [torch.nan]]).double()
+    times = torch.tensor([1, 1, 1, 50, 3])
+    fitted = fit_parameters(circuit, x, weights=times, num_steps=20)
+    same = fit_parameters(circuit, x.repeat_interleave(times, 0), num_steps=20)
+    spread = x[:4].repeat_interleave(times[:4], 0).std(correction=0)
+    assert_close(fitted.scale, same.scale, rtol=1e-12, atol=0)
+    assert float(fitted.scale[1].detach()) == pytest.approx(1e-3 * float(spread), rel=1e-9)
+
+
 def test_parameters_that_carry_derivatives_are_fitted_all_the_same():
     x = torch.tensor([[0, 1], [1, 1], [1, 0]])
     fitted = fit_parameters(independent(2, 1).requires_grad_(), x)

@@ -82,7 +82,8 @@ def fit_parameters(
         fitted.clamped_state = None  # which is of the program's
         shares = _even(fitted) if prior is None else _following(prior, circuit)
         pseudo = _Pseudo.of(fitted, smoothing, *shares)
-    narrowest = _narrowest(fitted, points[weight > 0])
+    counts = weight > 0
+    narrowest = _narrowest(fitted, points[counts], weight[counts])
     before = -torch.inf
     with tqdm(total=num_steps, disable=not progress) as bar:
         for _ in range(num_steps):
@@ -250,8 +251,11 @@ def _per_sum(circuit: Circuit, edges: Tensor) -> Tensor:
     return edges.new_zeros(len(units)).index_add(0, parent, edges)[parent]
 
 
-def _narrowest(circuit: Circuit, points: Tensor) -> Tensor:
+def _narrowest(circuit: Circuit, points: Tensor, weight: Tensor) -> Tensor:
     """``[inputs]``, lower bounds of standard deviations.
+
+    Args:
+        weight: ``[N]``, above 0.
 
     Raises:
         OptionError: a real column is constant, so that none follows from it.
@@ -265,9 +269,10 @@ def _narrowest(circuit: Circuit, points: Tensor) -> Tensor:
                 f"variable {v} is real and has no value but {float(most[v]):g}: a Gaussian would "
                 "become infinitely narrow there. Leave the column out, or add noise to it"
             )
-    number = present.sum(0).clamp_min(1)
-    mean = points.nan_to_num(0.0).sum(0) / number
-    spread = (torch.where(present, points - mean, 0.0).square().sum(0) / number).sqrt()
+    share = present * weight.unsqueeze(1)
+    share = share / share.sum(0).where(present.any(0), 1.0)
+    mean = (share * points.nan_to_num(0.0)).sum(0)
+    spread = (share * torch.where(present, points - mean, 0.0).square()).sum(0).sqrt()
     return (NARROWEST * spread).clamp_min(torch.finfo(torch.float64).tiny)[circuit.leaves.var]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -116,7 +117,14 @@ def codes_of(graph: FactorGraph, values: Mapping[str, Any]) -> Tensor:
         number = torch.full((len(distinct),), -1, device=which.device)
         number[which[: len(states)]] = torch.arange(len(states), device=which.device)
         found = number[which[len(states) :]].view(value.shape[:2])
-        if bool((found < 0).any()):
-            raise OptionError(f'a value given for site "{name}" is none of its states')
+        wrong = (found < 0).nonzero()
+        if len(wrong):
+            m, node = wrong[0].tolist()
+            value = value[m, node].tolist()
+            raise OptionError(
+                f'a value given for site "{name}" is none of its states: '
+                f"{value if site.event_shape else value[0]} in row {m}, at "
+                f"{[int(k) for k in np.unravel_index(node, site.batch_shape)]}"
+            )
         rows.append(found.t())
     return torch.cat(rows)

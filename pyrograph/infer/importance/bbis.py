@@ -113,6 +113,8 @@ class BBIS(Engine):
             raise OptionError(
                 f"num_particles={num_particles!r}, but samples= holds {held}: leave it out"
             )
+        if held == 0:
+            raise OptionError("num_particles=0: no sample is given, there is nothing to weigh")
         if num_particles is None:
             num_particles = DEFAULT_POINTS if held is None else held
         self.num_particles = count("num_particles", num_particles)

@@ -275,12 +275,15 @@ def symmetric_part(gram: Tensor) -> Tensor:
     k = (k + k.t()) / 2
     if not bool(k.isfinite().all()):
         raise OptionError("the Gram matrix has an entry that is NaN or infinite")
-    if bool((k.diagonal() < 0).any()):
-        i = int((k.diagonal() < 0).nonzero()[0])
+    diagonal = k.diagonal()
+    if bool((diagonal < -(ROW**2) * diagonal.max()).any()):
+        i = int(diagonal.argmin())
         raise OptionError(
-            f"the Gram matrix has {float(k[i, i]):.3g} on its diagonal at {i}: it is not positive "
-            "semi-definite"
+            f"the Gram matrix has {float(k[i, i]):.3g} on its diagonal at {i}, and "
+            f"{float(diagonal.max()):.3g} at most: it is not positive semi-definite, or but "
+            "rounding (of a kernel that tells no points apart)"
         )
+    diagonal.clamp_min_(0.0)  # rounding of a zero
     return k
 
 

@@ -112,6 +112,20 @@ def test_a_point_without_discrepancy_takes_all_weight():
     assert found.objective == 0
 
 
+@pytest.mark.parametrize("rounding", [-1e-17, 1e-17, 0.0])
+def test_a_diagonal_that_is_zero_but_for_rounding_takes_all_weight(rounding):
+    root = torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    root[2] = 0.0
+    gram = root @ root.T
+    gram[2, 2] = rounding
+    found = minimise_on_simplex(gram)
+    assert_close(found.weights, torch.tensor([0.0, 0.0, 1.0, 0.0], dtype=torch.float64))
+    assert found.objective <= 1e-17
+    gram[2, 2] = -1e-6 * gram.diagonal().max()
+    with pytest.raises(OptionError, match="on its diagonal at 2"):
+        minimise_on_simplex(gram)
+
+
 def test_the_gap_of_a_point_without_discrepancy_holds_on_the_given_matrix():
     """Rounding may leave more beside it than on its diagonal; w'Kw is least at the point itself, or
     by hand at w_2 = 1e-4 / 3.0002, where it is -1e-8 / 3.0002."""
