@@ -133,7 +133,7 @@ def _continuous_particles(graph, x) -> Tensor:
                 f"the density of {site.describe()} is periodic; the Stein discrepancy needs one "
                 f"that falls off. {DRAW_THE_PLANE}"
             )
-        if not graph.unconstrained and (site.support is None or not is_real(site.support)):
+        if not graph.unconstrained and (site.support is None or not is_real(site)):
             raise OptionError(
                 f"{site.describe()} does not live on all of the reals, and Stein's identity fails "
                 "at the edge of its support. Give the graph in unconstrained space: "

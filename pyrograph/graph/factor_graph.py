@@ -69,6 +69,8 @@ class FactorGraph:
         self._own_columns = [slice(end - n, end) for n, end in zip(self._sizes, ends, strict=True)]
         self.device = self.free_sites[0].device if self.free_sites else torch.device("cpu")
         self._cast: torch.dtype | None = None
+        #: In which functions run, where that is not the one of results.
+        self._wide: torch.dtype | None = None
         self._reading = reading
         self._programs: dict[str, LocalProgram] = {}
 
@@ -129,7 +131,7 @@ class FactorGraph:
             program = local_program(
                 self._reading.tape, ids, self._value_dtype(), scope.cpu(), self.columns.cpu()
             )
-            return program.to(self.device, self._cast)
+            return program.to(self.device, self._wide or self._cast)
 
     # ------------------------------------------------------------------ labels
     @functools.cached_property
@@ -214,10 +216,16 @@ class FactorGraph:
     def dtype(self) -> torch.dtype:
         """Of the continuous columns: what holds the numbers of every site. Where there are none,
         of the program's densities: states have no precision of their own."""
-        if self._cast is not None:
-            return self._cast
+        if self._wide or self._cast:
+            return self._wide or self._cast
         floats = [s.dtype for s in self.free_sites if not s.is_discrete]
         return functools.reduce(torch.promote_types, floats or [self._value_dtype()])
+
+    @property
+    def result_dtype(self) -> torch.dtype:
+        """Of results that are no values of a site: as the program computes its densities, unless
+        the graph was moved to a dtype."""
+        return self._factors.constant.dtype if self._cast is None else self._cast
 
     def dtype_of(self, site: str) -> torch.dtype:
         """Of a site's values: what the program draws, unless the graph was moved to a dtype."""
@@ -243,7 +251,7 @@ class FactorGraph:
         if key not in self._programs:
             with torch.enable_grad():  # as above
                 program = shared_program(self._reading.tape, ids, self._value_dtype(), self._sizes)
-                self._programs[key] = program.to(self.device, self._cast)
+                self._programs[key] = program.to(self.device, self._wide or self._cast)
         return self._programs[key]
 
     def _density_program(self) -> LocalProgram:
@@ -385,6 +393,7 @@ class FactorGraph:
         moved = copy.copy(self)
         moved.device = self.device if device is None else usable_device(device)
         moved._cast = self._cast if dtype is None else dtype
+        moved._wide = self._wide if dtype is None else None
         moved._programs = {}
         for name in ("neighbors", "data"):
             moved.__dict__.pop(name, None)
@@ -403,6 +412,13 @@ class FactorGraph:
             for g in self.factors
         )
         return moved
+
+    def in_double(self) -> FactorGraph:
+        """A graph whose functions run in double precision, while results and values of sites keep
+        the precisions that they have."""
+        found = self.to()
+        found._wide, found.constant = torch.float64, found.constant.double()
+        return found
 
     def __repr__(self) -> str:
         sites = [f"{s.name}{list(s.batch_shape)}" for s in self.sites.values()]

@@ -64,9 +64,15 @@ class BeliefGuide(SiteGuide):
         self._add_parameters(parameters, CONSTRAINTS)
 
     @classmethod
-    def from_beliefs(cls, sites: Sequence, beliefs: Sequence[Tensor | Natural]) -> BeliefGuide:
-        """From sites of the graph and the beliefs of their nodes, in row-major order."""
-        parameters = []
+    def from_beliefs(
+        cls, sites: Sequence, beliefs: Sequence[Tensor | Natural], dtype: torch.dtype | None = None
+    ) -> BeliefGuide:
+        """From sites of the graph and the beliefs of their nodes, in row-major order.
+
+        Args:
+            dtype: of the parameters, default that of the beliefs.
+        """
+        parameters: list[dict[str, Tensor]] = []
         for site, belief in zip(sites, beliefs, strict=True):
             batch = site.batch_shape
             if isinstance(belief, Tensor):
@@ -82,6 +88,9 @@ class BeliefGuide(SiteGuide):
                         "scale_tril": root.reshape(*batch, belief.d, belief.d),
                     }
                 )
+        parameters = [
+            {name: p.to(dtype or p.dtype) for name, p in own.items()} for own in parameters
+        ]
         return cls([describe(site) for site in sites], parameters)
 
     @classmethod

@@ -73,18 +73,23 @@ class BeliefPosterior(ScopedPosterior):
             OptionError: no such site.
             UnsupportedSite: its support depends on latents.
         """
-        described, belief = self._site(site), self._belief(site)
+        return self._marginal(site, self.graph.result_dtype)
+
+    def _marginal(self, name: str, dtype: torch.dtype) -> Distribution:
+        """With parameters in a precision."""
+        site, belief = self._site(name), self._belief(name)
         if isinstance(belief, Tensor):
-            values = described.enumeration.to(belief.device)
-            return States(values, belief.reshape(*described.batch_shape, -1))
+            values = site.enumeration.to(belief.device)
+            return States(values, belief.reshape(*site.batch_shape, -1).to(dtype))
         if isinstance(belief, Conjugate):
-            parameters = [p.reshape(described.batch_shape) for p in (belief.first, belief.second)]
-            support = support_on(described.support, belief.first.device)
+            both = (belief.first, belief.second)
+            parameters = [p.reshape(site.batch_shape).to(dtype) for p in both]
+            support = support_on(site.support, belief.first.device)
             return conjugate_distribution(type(belief), *parameters, support)
-        base = normal_of(belief, described.batch_shape, described.event_shape)
-        if is_real(described.support):
+        base = normal_of(belief, site.batch_shape, site.event_shape, dtype)
+        if is_real(site):
             return base
-        return Pushforward(base, biject_to(support_on(described.support, belief.shift.device)))
+        return Pushforward(base, biject_to(support_on(site.support, belief.shift.device)))
 
     def sample(self, num_samples: int) -> dict[str, Tensor]:
         """Joint draws where the scopes of factors close no cycle, exact ones if the beliefs are;
@@ -95,23 +100,25 @@ class BeliefPosterior(ScopedPosterior):
         :attr:`joint` is None where nothing is.
         """
         num_samples = count("num_samples", num_samples, least=0)
-        values, free = {}, {}
+        values, free, own = {}, {}, self.graph.constant.dtype
         joint: dict[str, Tensor] = {}
         if self.joint is not None:
             joint = self.joint.sample(self.joint.draw_components(num_samples))
         for name, site in self.graph.sites.items():
             shape, belief = (num_samples, *site.batch_shape, *site.event_shape), self._belief(name)
             if isinstance(belief, Tensor):
-                state = joint[name] if name in joint else self.marginal(name).sample((num_samples,))
+                state = joint.get(name)
+                if state is None:
+                    state = self._marginal(name, own).sample((num_samples,))
                 chosen = site.enumeration.to(state.device)[state]
                 values[name] = chosen.reshape(shape)
             elif name not in joint and site.support is not None:
-                values[name] = self.marginal(name).sample((num_samples,))
+                values[name] = self._marginal(name, own).sample((num_samples,))
             else:
                 if name in joint:
                     value = joint[name].reshape(shape)
                 else:
-                    normal = normal_of(belief, site.batch_shape, site.event_shape)
+                    normal = normal_of(belief, site.batch_shape, site.event_shape, own)
                     value = normal.sample((num_samples,))
                 if site.support is None:  # known with the others' values alone
                     free[name] = value
@@ -142,18 +149,23 @@ class BeliefPosterior(ScopedPosterior):
         is_whole = joint and names == set(self.graph.sites)
         if is_whole and self.joint is not None and names == set(self.joint.shapes):
             every = list(self.graph.sites.values())
-            return ForestGuide.from_forest(every, self.joint).drawing(self.graph)
+            guide = ForestGuide.from_forest(every, self.joint, self.graph.result_dtype)
+            return guide.drawing(self.graph)
         beliefs = [self._belief(site.name) for site in chosen]
-        return BeliefGuide.from_beliefs(chosen, beliefs).drawing(self.graph)
+        guide = BeliefGuide.from_beliefs(chosen, beliefs, self.graph.result_dtype)
+        return guide.drawing(self.graph)
 
 
-def normal_of(belief: Gaussian, batch: tuple[int, ...], event: tuple[int, ...]) -> Distribution:
+def normal_of(
+    belief: Gaussian, batch: tuple[int, ...], event: tuple[int, ...], dtype: torch.dtype
+) -> Distribution:
     """Normal distribution of a site's shape in unconstrained space, joint over an event."""
+    mean = belief.mean.to(dtype)
     if not event:
-        scale = belief.covariance[..., 0, 0].sqrt()
-        return Normal(belief.mean.reshape(batch), scale.reshape(batch))
+        scale = belief.covariance[..., 0, 0].sqrt().to(dtype)
+        return Normal(mean.reshape(batch), scale.reshape(batch))
     d = belief.d
-    joint = MultivariateNormal(
-        belief.mean.reshape(*batch, d), belief.covariance.reshape(*batch, d, d)
-    )
+    # a root has half the digits to lose
+    root = torch.linalg.cholesky(belief.covariance).to(dtype)
+    joint = MultivariateNormal(mean.reshape(*batch, d), scale_tril=root.reshape(*batch, d, d))
     return joint if len(event) == 1 else Reshaped(joint, torch.Size(event))

@@ -67,18 +67,24 @@ class ForestGuide(JointGuide):
         self._add_parameters(tensors, CONSTRAINTS)
 
     @classmethod
-    def from_forest(cls, sites: Sequence, forest: JointForest) -> ForestGuide:
-        """From all sites of the graph, and the forest over them."""
-        branches, tensors, loc = [], [], None
+    def from_forest(cls, sites: Sequence, forest: JointForest, dtype: torch.dtype) -> ForestGuide:
+        """From all sites of the graph, and the forest over them.
+
+        Args:
+            dtype: of the parameters.
+        """
+        branches, loc = [], None
+        tensors: list[dict[str, Tensor]] = []
         if forest.states is not None:
             for branch in forest.states.branches:
                 branches.append(describe_branch(branch))
                 tensors.append({"logits": finite(branch.log_p.flatten(2))})
         if forest.numbers is not None:
-            loc = forest.numbers.mean
+            loc = forest.numbers.mean.to(dtype)
             for branch in forest.numbers.branches:
                 branches.append(describe_branch(branch))
                 tensors.append({"lever": branch.lever, "root": branch.root})
+        tensors = [{name: t.to(dtype) for name, t in own.items()} for own in tensors]
         return cls([describe(site) for site in sites], branches, tensors, loc)
 
     @classmethod

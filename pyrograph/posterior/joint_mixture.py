@@ -80,7 +80,7 @@ class MixturePosterior(ScopedPosterior):
         lead = (*batch, self.mixture.num_components)
         is_given = self.given.get(site)
         base = _normal(nodes if is_given is None else nodes.widened(is_given), lead, event)
-        if not is_real(described.support):
+        if not is_real(described):
             support = support_on(described.support, nodes.mean.device)
             beside = _beside_components(support, len(described.constrained_event_shape))
             base = Pushforward(base, biject_to(beside))

@@ -72,6 +72,20 @@ class Posterior(ABC):
             f"Sample the sites of {statement!r} instead."
         )
 
+    def condition(
+        self, values: Mapping[str, Tensor], mask: Mapping[str, Tensor] | None = None
+    ) -> "Posterior":
+        """The posterior given values of some nodes, without another run, of engines that keep a
+        mixture over all sites.
+
+        Raises:
+            InferenceError: this posterior has none.
+        """
+        raise InferenceError(
+            f"{type(self).__name__} has no conditionals; that of pg.QBethe does. Or run the engine "
+            "on pyro.poutine.condition(model, data={site: value})."
+        )
+
     @abstractmethod
     def guide(self, sites: Sequence[str] | None = None):
         """A Pyro guide with a proper density over the given sites, default all."""

@@ -12,28 +12,29 @@ from pyro.distributions import constraints
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
 from torch.distributions import Distribution, MultivariateNormal, TransformedDistribution
-from torch.distributions.constraints import Constraint
 from torch.distributions.transforms import IndependentTransform, ReshapeTransform, Transform
 from torch.quasirandom import SobolEngine
 
 from pyrograph.errors import UnsupportedSite
 from pyrograph.quadrature import gauss_hermite
+from pyrograph.trace.sites import Site
 
 NUM_POINTS = 64
 NUM_DRAWS = 4096
 
 
-def is_real(support: Constraint | None) -> bool:
-    """Whether a support is all of the real numbers.
+def is_real(site: Site) -> bool:
+    """Whether a site's support is all of the real numbers.
 
     Raises:
-        UnsupportedSite: there is none that stands apart from the model's latents.
+        UnsupportedSite: it has none that stands apart from the model's latents.
     """
+    support = site.support
     if support is None:
         raise UnsupportedSite(
-            "the site's support depends on other latents, so its marginal cannot be written apart "
-            "from them. Use posterior.sample(), or write the site with a fixed support and "
-            "transform it in the model."
+            f'the support of site "{site.name}" depends on other latents, so its marginal cannot '
+            "be written apart from them. Use posterior.sample(), or write the site with a fixed "
+            "support and transform it in the model."
         )
     while isinstance(support, constraints.independent):
         support = support.base_constraint

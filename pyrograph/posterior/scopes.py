@@ -75,9 +75,9 @@ class ScopedPosterior(Posterior):
         if any(m.shape[1:] != means[0].shape[1:] for m in means):
             raise OptionError(
                 f'the factors of statement "{statement}" have scopes of different shapes: '
-                f"{', '.join(str(list(m.shape)) for m in means)}"
+                f"{', '.join(str(list(m.shape)) for m in means)}. Write those with fewer nodes as "
+                "another statement."
             )
-        order = torch.cat(index).argsort()
-        if covariances:
-            return torch.cat(means)[order], torch.cat(covariances)[order]
-        return torch.cat(means)[order]
+        order, dtype = torch.cat(index).argsort(), self.graph.result_dtype
+        found = torch.cat(means)[order].to(dtype)
+        return (found, torch.cat(covariances)[order].to(dtype)) if covariances else found

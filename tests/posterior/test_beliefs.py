@@ -15,7 +15,7 @@ from pyro.optim import Adam
 from torch.testing import assert_close
 
 import pyrograph as pg
-from pyrograph.errors import OptionError
+from pyrograph.errors import InferenceError, OptionError
 from pyrograph.posterior.belief_guide import BeliefGuide
 
 COLOUR = torch.tensor([2, 5, 3]).double() / 10
@@ -376,3 +376,12 @@ def test_a_matrix_of_positive_numbers_has_the_moments_of_its_draws():
     assert marginal.sample((3,)).shape == (3, 2, 2)
     value = posterior.guide().distribution("w").sample()
     assert_close(marginal.log_prob(value), posterior.guide().distribution("w").log_prob(value))
+
+
+def test_a_posterior_without_conditionals_says_who_has_them():
+    def model():
+        pyro.sample("x", dist.Normal(0.0, 1.0))
+
+    posterior = pg.fit(model, infer=pg.BP, progress=False)
+    with pytest.raises(InferenceError, match=r"pg\.QBethe does.*poutine\.condition"):
+        posterior.condition({"x": torch.tensor(1.0)})

@@ -43,13 +43,10 @@ RANK = 100.0
 
 def applies_to(network: Network) -> bool:
     """Whether all nodes are continuous, and no factor is of mean field, or all are: its sweeps
-    climb a bound, which leaps need not, so that they are looked at; in double precision, as in
-    single the bound tells too little."""
+    climb a bound, which leaps need not, so that they are looked at."""
     if not all(isinstance(family, Continuous) for family in network.families):
         return False
-    if not any(block.is_mean_field for block in network.blocks):
-        return True
-    return network.is_mean_field and network.constant.dtype == torch.float64
+    return network.is_mean_field or not any(block.is_mean_field for block in network.blocks)
 
 
 class Acceleration:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch.distributions import constraints
 
 from pyrograph.graph import FactorGraph, FactorGroup
@@ -14,7 +13,7 @@ from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 
 NO_COVARIANCE = (
     "messages grew until a covariance has no Cholesky factor in this precision. Use damping=0.5, a "
-    "smaller alpha (pg.PowerEP), double precision, or a tighter prior."
+    "smaller alpha (pg.PowerEP), or a tighter prior."
 )
 NO_EVIDENCE = "The evidence is not known while a cavity is improper."
 
@@ -52,7 +51,7 @@ def notes_on(network: Network, skipped: float) -> list[str]:
     return notes
 
 
-def remedy_for(network: Network, schedule: str, dtype: torch.dtype) -> str:
+def remedy_for(network: Network, schedule: str) -> str:
     """What to do where messages still move, but for what is done already."""
     ways = ["raise num_steps"]
     if schedule != "sequential":
@@ -61,8 +60,6 @@ def remedy_for(network: Network, schedule: str, dtype: torch.dtype) -> str:
         ways += ["use a fixed damping such as 0.5", "use a smaller alpha (pg.PowerEP)"]
     text = f"Messages still move: {', or '.join(ways)}."
     continuous = [f for f in network.families if isinstance(f, Continuous)]
-    if dtype != torch.float64 and continuous:
-        text = f"{text} Rounding alone may move them, too: give dtype=torch.float64."
     if sum(len(f.nodes) for f in continuous) > 1:
         other = "" if len(continuous) < len(network.families) else " or pg.GraphicalSVGD"
         text = (
@@ -85,12 +82,13 @@ def without_grids(graph: FactorGraph, group: FactorGroup) -> str:
     is_mixed = any(site.is_discrete for site in graph.sites.values())
     engines = "pg.QBethe" if is_mixed else "pg.QBethe or pg.GraphicalSVGD"
     site = group.slots[0]
+    own = group.name.removesuffix(JACOBIAN)
     if group.arity > 1:
         first = "Split the statement into ones of fewer nodes, or use "
-    elif group.name == site.name and isinstance(site.support, constraints.independent):
+    elif own == site.name and isinstance(site.support, constraints.independent):
         first = (
-            f'Where the numbers of "{site.name}" are independent make each a node of its own '
-            "(a pyro.plate in the place of .to_event), or use "
+            f'Where the numbers of "{site.name}", or rows of them, are independent make each a '
+            "node of its own (a pyro.plate in the place of .to_event), or use "
         )
     elif not group.name.endswith(JACOBIAN) and group.name not in graph.sites:
         first = (

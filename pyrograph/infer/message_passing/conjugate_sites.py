@@ -75,7 +75,8 @@ def kinds_of_sites(graph: FactorGraph, family: Mapping[str, str]) -> dict[str, s
 def member(local: LocalDensity, family: type[Conjugate]) -> Conjugate | None:
     """What factors of one node are as functions of a family, up to constants, if they all are."""
     like, count = local.like, local.num_factors
-    low, high = REACH[like.dtype]
+    own = local.group.slots[0].dtype  # a limit of the program's is at its own precision
+    low, high = REACH[torch.float32 if torch.float32 in (own, like.dtype) else torch.float64]
     high = high if family is LogitBeta else low
     three = torch.tensor([-low / 3, 0.0, high / 3], device="cpu").to(like)
     columns = torch.cat([torch.ones_like(three).unsqueeze(1), family.statistics(three)], 1)

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from pyrograph.checks import count, fraction
 from pyrograph.errors import InferenceError, OptionError
-from pyrograph.graph import FactorGroup
+from pyrograph.graph import FactorGraph, FactorGroup
 from pyrograph.graph.adrift import refuse_adrift
 from pyrograph.graph.forest import is_forest
 from pyrograph.infer.base import REST, Engine, with_notes
@@ -70,6 +70,9 @@ FEWEST_POINTS = 3
 class MessagePassing(Engine):
     """Alpha-divergence message passing on a factor graph.
 
+    Programs with continuous sites are computed in double precision, also where they, or ``dtype``,
+    have a narrower one: that is the one of results.
+
     The objective is the log evidence of the latest sweep at which it was evaluated: of every tenth
     one, and of one that meets ``tol``. In between :meth:`step` and ``history["objective"]`` repeat
     it; :attr:`log_evidence` is that of the messages as they stand.
@@ -94,7 +97,7 @@ class MessagePassing(Engine):
             into the nodes of one colour of the Markov graph after the other, ``"residual"`` those
             that change most.
         num_steps: most sweeps, default 1000.
-        tol: stop when no log message changes by more; default by dtype, 1e-8 in double and 1e-4
+        tol: stop when no log message changes by more; default 1e-8, and 1e-4 for discrete programs
             in single precision.
         init: None, or an earlier engine's ``state_dict()["messages"]`` to start from.
         num_points: points of the quadrature, per dimension; default by dimension.
@@ -161,6 +164,14 @@ class MessagePassing(Engine):
     def alpha_of(self, group: FactorGroup) -> Tensor:
         """Alpha of every factor of a group, ``[E]``."""
         return alpha_of_factors(self.alpha, self.graph, group)
+
+    def read(self, args: tuple, kwargs: dict) -> FactorGraph:
+        """Continuous nodes in double precision, whatever that of results is: natural parameters are
+        sums about 0, of which little is left where beliefs are narrow and far from it."""
+        graph = super().read(args, kwargs)
+        is_wide = graph.constant.dtype == torch.float64
+        is_discrete = all(site.is_discrete for site in graph.sites.values())
+        return graph if is_wide or is_discrete else graph.in_double()
 
     # ------------------------------------------------------------------ state
     def allocate(self) -> None:
@@ -278,7 +289,7 @@ class MessagePassing(Engine):
                 for block in self._unchecked:
                     block.tilted.is_due = True
             if met or self.num_done % RECORD == 0 or self._log_evidence is None:
-                self._log_evidence = self.log_evidence
+                self._log_evidence = self._evidence()
                 self._measured_at = self._at if met else None  # others are on their way out
         skipped = torch.zeros_like(residual) if skipped is None else skipped
         return {"objective": self._log_evidence, "residual": residual, "skipped": skipped}
@@ -313,7 +324,7 @@ class MessagePassing(Engine):
         """Whether the bound that sweeps of mean field climb would fall."""
         if not self.network.is_mean_field:
             return False
-        return not bool(log_evidence(self.network, messages, beliefs) >= self.log_evidence)
+        return not bool(log_evidence(self.network, messages, beliefs) >= self._evidence())
 
     def _settle(self, messages: list[list[Message]], beliefs: list) -> None:
         """Stand at these messages.
@@ -348,7 +359,11 @@ class MessagePassing(Engine):
         Raises:
             InferenceError: the engine is not set up.
         """
-        _ = self.graph  # raises where there is none
+        dtype = self.graph.result_dtype  # raises where there is none
+        return self._evidence().to(dtype)
+
+    def _evidence(self) -> Tensor:
+        """:attr:`log_evidence` as it is computed."""
         if self._measured_at is self._at and not self.network.is_differentiable:
             return self._log_evidence
         attached = torch.is_grad_enabled() and self.network.is_differentiable
@@ -360,11 +375,11 @@ class MessagePassing(Engine):
         """:attr:`log_evidence` with the derivative of eq (66), which is stationary in the
         messages."""
         if not (self.network.is_differentiable and torch.is_grad_enabled()):
-            return self.log_evidence.detach()
+            return self._evidence().detach()
         value = log_evidence(self.network, self.messages, self.network.beliefs_of(self.messages))
         if value.requires_grad:
             value.register_hook(refuse_second_derivatives)
-        return self.log_evidence.detach() + (value - value.detach())
+        return self._evidence().detach() + (value - value.detach())
 
     def evidence_kind(self) -> EvidenceKind:
         """What :attr:`log_evidence` is worth.
@@ -387,7 +402,7 @@ class MessagePassing(Engine):
         refuse_improper(graph, self.network.families, self.beliefs)
         if self.network.is_differentiable and torch.is_grad_enabled() and self.network.blocks:
             messages = attached(self.network, messages)
-        evidence = self._differentiable_evidence()
+        evidence = self._differentiable_evidence().to(graph.result_dtype)
         is_known = not bool(evidence.isnan())
         return beliefs_of_graph(
             graph,
@@ -429,7 +444,7 @@ class MessagePassing(Engine):
     def remedy(self) -> str:
         if self._graph is None:
             return super().remedy()
-        return remedy_for(self.network, self.schedule, self.graph.constant.dtype)
+        return remedy_for(self.network, self.schedule)
 
     # ------------------------------------------------------------------ checkpoints
     def carried(self) -> dict[str, Any]:

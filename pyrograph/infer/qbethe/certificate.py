@@ -86,6 +86,16 @@ def excluding_factor(network: Network, mixture: Components, rules: Rules) -> str
     return None
 
 
+def factor_without_gradient(network: Network, mixture: Components, rules: Rules) -> str | None:
+    """A factor whose gradient is not finite at some point of the rules."""
+    for potential in network.potentials:
+        if isinstance(potential, IntegratedPotential):
+            e = potential.without_gradient(mixture, rules)
+            if e is not None:
+                return potential.local.name(e)
+    return None
+
+
 def integrated(network: Network, mixture: Components, rules: tuple[Rules, Rules]) -> float:
     """The size of what is integrated numerically: deviations of potentials, and what components
     add to entropies, in absolute numbers. Constants and closed forms are no part of it.

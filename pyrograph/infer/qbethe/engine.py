@@ -38,6 +38,7 @@ from pyrograph.infer.qbethe.certificate import (
     FreeEnergy,
     certify,
     excluding_factor,
+    factor_without_gradient,
     integrated,
     scattered_energies,
     without_mass,
@@ -172,8 +173,8 @@ class QBethe(Engine):
             self.covariance == "full",
             self.generator,
         )
-        exact = None
-        if self.num_components == 1 and self.temperature == 1 and is_gaussian(self.network):
+        exact, is_free = None, self.temperature == 1 and self.covariance == "full"
+        if self.num_components == 1 and is_free and is_gaussian(self.network):
             exact = exact_parameters(self.graph, self.network)
         for name, value in (exact or {}).items():
             self.parameters[name].copy_(value)  # of all restarts
@@ -276,10 +277,14 @@ class QBethe(Engine):
         with naming_underivable(self.graph):
             value = self.objective(self.parameters, self._rules, temperature)
             self._measured = value.tolist()
-            refuse_non_finite(self._measured, self.num_done)  # before it moves anything
+            # before it moves anything
+            refuse_non_finite(self._measured, self.num_done, self.graph.dtype)
             loss = -value.sum()
             loss.backward()
-        refuse_bad_gradient(self.parameters, self._measured, self.num_done, self.init_scale)
+        mixture = Components(self.network.kinds, self.parameters)
+        culprit = partial(factor_without_gradient, self.network, mixture, self._rules[0])
+        found = self.parameters, self._measured, self.num_done, self.init_scale
+        refuse_bad_gradient(*found, culprit)
         return loss
 
     def _is_at_rest(self) -> bool:

@@ -40,9 +40,9 @@ MOST_INFLATED = 1e-2 / torch.finfo(torch.float64).eps
 
 
 def is_gaussian(network: Network) -> bool:
-    """Whether one component can be the posterior itself, and is known in closed form."""
-    quadratic = all(isinstance(p, QuadraticPotential) for p in network.potentials)
-    return quadratic and bool(network.correlated) and network.joins
+    """Whether one component of full covariance can be the posterior itself, and is known in closed
+    form."""
+    return network.joins and all(isinstance(p, QuadraticPotential) for p in network.potentials)
 
 
 @torch.no_grad()
@@ -154,6 +154,8 @@ class _Forest:
     def _layers(self) -> list[_Layer]:
         """From the roots outwards."""
         scopes = [scope.nodes for scope in self.network.correlated]
+        if not scopes:
+            return []
         slots = parent_slots(scopes, len(self.network.kind))
         depths = _depths(scopes, slots, len(self.network.kind))
         found = []

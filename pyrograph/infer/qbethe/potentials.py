@@ -217,6 +217,20 @@ class IntegratedPotential:
                 return int(found.nonzero()[0])
         return None
 
+    def without_gradient(self, mixture: Components, rules: Rules) -> int | None:
+        """A factor whose gradient is not finite at some point, if there is one."""
+        mean, root = self._moments(mixture)
+        rule = rules(self.dim, mean[..., 0].numel(), sum(self.local.read_widths))
+        for point in rule.points:
+            step = root * point if root.dim() == mean.dim() else apply(root, point)
+            u = (mean + step).detach().flatten(0, 1).requires_grad_()
+            with torch.enable_grad():
+                (slope,) = torch.autograd.grad(self.local(u).sum(), u)
+            bad = ~slope.isfinite().all(-1).flatten(0, -2).all(0)
+            if bool(bad.any()):
+                return int(bad.nonzero()[0])
+        return None
+
     def deviation(self, mixture: Components, rules: Rules) -> Tensor:
         """``[B, L]``: standard deviations of log f under a component, added up over the factors.
 

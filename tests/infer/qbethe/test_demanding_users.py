@@ -494,3 +494,21 @@ def test_data_that_are_nan_name_their_statement():
 
     with pytest.raises(InvalidProgram, match='"y"'):
         fit(model, torch.tensor([1.0, float("nan"), 2.0]))
+
+
+def test_a_gradient_that_is_no_number_is_that_of_a_named_factor():
+    """The logarithm of a normal probability that underflows."""
+    won, lost = torch.tensor([0, 1, 2, 0, 3]), torch.tensor([1, 2, 0, 3, 2])
+
+    def model(log_ndtr):
+        with pyro.plate("players", 4):
+            skill = pyro.sample("skill", dist.Normal(0.0, 1.0))
+        with pyro.plate("games", 5):
+            pyro.factor("win", log_ndtr((skill[won] - skill[lost]) * 2**0.5))
+
+    pyro.set_rng_seed(1)
+    options = {"infer": pg.QBethe, "num_steps": 20, "progress": False}
+    with pytest.raises(NonFiniteDensity, match=r'gradient of factor "win"\[\d\] .*log_ndtr'):
+        pg.fit(model, (lambda x: torch.special.ndtr(x).log(),), **options)
+    q = pg.fit(model, (torch.special.log_ndtr,), **options)
+    assert bool(q.history["objective"].isfinite().all())

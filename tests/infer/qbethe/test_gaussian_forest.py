@@ -191,3 +191,30 @@ def test_differences_alone_are_refused(seed):
 
     with pytest.raises(InferenceError, match=r'improper: .* "x"\[0\] by \+1; "x"\[1\] by \+1'):
         fit(model, num_steps=5)
+
+
+def test_a_single_node_of_several_numbers_is_solved_too():
+    """A regression on years: level and slope are all but one number, in a single node."""
+    rng = np.random.default_rng(0)
+    year = torch.arange(1980.0, 2020.0)
+    y = torch.tensor(287 + 0.02 * (year.numpy() - 2000) + 0.1 * rng.normal(size=40))
+    scale = torch.tensor([1000.0, 10.0])
+
+    def model():
+        w = pyro.sample("w", dist.Normal(torch.zeros(2), scale).to_event(1))
+        with pyro.plate("years", len(year)):
+            pyro.sample("y", dist.Normal(w[0] + w[1] * year, 0.1), obs=y)
+
+    q = pg.fit(model, infer=pg.QBethe, num_components=1, covariance="full", progress=False)
+    x = np.stack([np.ones(40), year.numpy()], 1)
+    covariance = np.linalg.inv(x.T @ x / 0.01 + np.diag(scale.numpy() ** -2.0))
+    # log N(y; Xw, .01) + log N(w; 0, scale^2) - log p(w | y) at the mean
+    mean = covariance @ x.T @ y.numpy() / 0.01
+    log_z = stats.norm(x @ mean, 0.1).logpdf(y.numpy()).sum()
+    log_z += stats.norm(0.0, scale.numpy()).logpdf(mean).sum()
+    log_z += np.log(2 * np.pi) + np.linalg.slogdet(covariance)[1] / 2
+    assert_allclose(float(q.log_evidence), log_z, atol=1e-4)
+    sd = np.sqrt(np.diag(covariance))
+    w = q.marginal("w")
+    assert_allclose(w.mean.numpy() / sd, mean / sd, atol=1e-3)
+    assert_allclose(w.stddev.numpy() / sd, 1.0, rtol=1e-3)
