@@ -1,4 +1,4 @@
-"""Whether a run goes on with the arguments that it was set up for."""
+"""Whether a run goes on with the arguments, and the parameters, that it was set up for."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pyro
+import torch
+from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
 
@@ -78,3 +81,35 @@ def same(a: Any, b: Any) -> bool:
         return bool(a == b)
     except (RuntimeError, TypeError, ValueError):
         return False
+
+
+class ParametersRead(Messenger):
+    """Which parameters of Pyro's store a program reads meanwhile, and their values after that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: dict[str, tuple[int, int, Tensor]] = {}
+
+    def _pyro_param(self, msg: dict[str, Any]) -> None:
+        self._known[msg["name"]] = (0, -1, torch.empty(0, device="cpu"))
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        held = dict(pyro.get_param_store().named_parameters())
+        self._known = {
+            name: (id(held[name]), held[name]._version, held[name].detach().clone())
+            for name in self._known.keys() & held.keys()
+        }
+
+    def changed(self) -> str | None:
+        """One that has another value by now."""
+        if not self._known:
+            return None
+        held = dict(pyro.get_param_store().named_parameters())
+        for name, (number, version, value) in self._known.items():
+            now = held.get(name)
+            if now is None or (id(now), now._version) == (number, version):
+                continue
+            if not torch.equal(now.detach(), value):
+                return name
+        return None

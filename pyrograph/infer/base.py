@@ -20,7 +20,7 @@ from pyrograph.errors import ConvergenceWarning, InferenceError, OptionError, Sh
 from pyrograph.graph import FactorGraph, trace_graph
 from pyrograph.graph.checked import constant_of, note_on_unread
 from pyrograph.graph.devices import usable_device
-from pyrograph.infer.arguments import bound, copied, same, versions
+from pyrograph.infer.arguments import ParametersRead, bound, copied, same, versions
 from pyrograph.infer.options import floating, refuse_unknown
 from pyrograph.infer.requires import Requirement, check_program, refuse_no_mass
 from pyrograph.posterior import Posterior
@@ -147,7 +147,8 @@ class Engine(ABC):
         self.check(args, kwargs)
         # the engine's own stream, seeded from the global one: pyro.set_rng_seed governs it
         seed = int(torch.randint(2**62, (), device="cpu"))
-        self._graph = self.read(args, kwargs)
+        with ParametersRead() as self._parameters:
+            self._graph = self.read(args, kwargs)
         self._arguments, self._versions = (args, kwargs), versions((args, kwargs))
         self._given = copied(bound(self.model, args, kwargs))
         self._history, self._moves_on = {}, False
@@ -188,7 +189,7 @@ class Engine(ABC):
 
         Raises:
             NonFiniteDensity: a number broke down; the state is the one before this step.
-            InferenceError: set up for other arguments.
+            InferenceError: set up for other arguments, or other values of pyro.params.
         """
         self._prepare(args, kwargs)
         with outside_inference_mode():
@@ -199,7 +200,7 @@ class Engine(ABC):
 
         Raises:
             NonFiniteDensity: a number broke down; ``posterior()`` still gives the last good state.
-            InferenceError: set up for other arguments.
+            InferenceError: set up for other arguments, or other values of pyro.params.
         """
         self._prepare(args, kwargs)
         remaining = self.num_steps - self.num_done
@@ -349,6 +350,13 @@ class Engine(ABC):
         if self._graph is None:
             self.setup(*args, **kwargs)
             return
+        parameter = self._parameters.changed()
+        if parameter is not None:
+            raise InferenceError(
+                f'pyro.param "{parameter}" has changed since this {type(self).__name__} was set '
+                "up, whose graph holds it as a constant. Call setup(...) again, or make a new "
+                "engine."
+            )
         if not args and not kwargs:  # steps may take less time than looking at a signature
             return
         alike = same(bound(self.model, args, kwargs), self._given)

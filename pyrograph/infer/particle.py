@@ -271,12 +271,15 @@ class ParticleEngine(Engine):
                 f" Besides, {coordinate_name(self.graph, far)} is too {size}: the variance there "
                 f"is {checks.ratio[far]:.2f} of the target's."
             )
+        rounding = ""
+        if self.graph.dtype != torch.float64:  # of numbers that are known together only
+            rounding = f" Or rounding does it: try dtype=torch.float64 (it is {self.graph.dtype})."
         return (
             " Stein's identity (the mean of the score is 0) fails: the mean score of "
             f"{coordinate_name(self.graph, column)} times its standard deviation is "
             f"{checks.shift[column]:.3g}. The particles have not settled about the target's mean, "
             "or, where that is right, not into the shape of the target at this site or a "
-            f"neighbour.{spread} {self.not_arrived()}"
+            f"neighbour.{spread} {self.not_arrived()}{rounding}"
         )
 
     def _of_spikes(self, doubts: str) -> str:

@@ -76,7 +76,8 @@ class BeliefGuide(SiteGuide):
         for site, belief in zip(sites, beliefs, strict=True):
             batch = site.batch_shape
             if isinstance(belief, Tensor):
-                parameters.append({"logits": finite(belief).reshape(*batch, -1)})
+                log_p = belief.to(dtype or belief.dtype)
+                parameters.append({"logits": finite(log_p).reshape(*batch, -1)})
             elif isinstance(belief, Conjugate):
                 values = [p.reshape(batch) for p in (belief.first, belief.second)]
                 parameters.append(dict(zip(PARAMETERS[type(belief)], values, strict=True)))

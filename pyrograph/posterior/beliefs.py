@@ -100,30 +100,32 @@ class BeliefPosterior(ScopedPosterior):
         :attr:`joint` is None where nothing is.
         """
         num_samples = count("num_samples", num_samples, least=0)
-        values, free, own = {}, {}, self.graph.constant.dtype
+        values, free = {}, {}
         joint: dict[str, Tensor] = {}
         if self.joint is not None:
             joint = self.joint.sample(self.joint.draw_components(num_samples))
         for name, site in self.graph.sites.items():
             shape, belief = (num_samples, *site.batch_shape, *site.event_shape), self._belief(name)
+            dtype = self.graph.dtype_of(name)
             if isinstance(belief, Tensor):
                 state = joint.get(name)
                 if state is None:
-                    state = self._marginal(name, own).sample((num_samples,))
+                    state = self.marginal(name).sample((num_samples,))
                 chosen = site.enumeration.to(state.device)[state]
                 values[name] = chosen.reshape(shape)
             elif name not in joint and site.support is not None:
-                values[name] = self._marginal(name, own).sample((num_samples,))
+                values[name] = self._marginal(name, dtype).sample((num_samples,))
             else:
                 if name in joint:
                     value = joint[name].reshape(shape)
                 else:
-                    normal = normal_of(belief, site.batch_shape, site.event_shape, own)
+                    normal = normal_of(belief, site.batch_shape, site.event_shape, dtype)
                     value = normal.sample((num_samples,))
                 if site.support is None:  # known with the others' values alone
                     free[name] = value
-                else:
-                    values[name] = biject_to(support_on(site.support, value.device))(value)
+                else:  # rounded before: after it a value might lie on an edge of its support
+                    map_to = biject_to(support_on(site.support, value.device))
+                    values[name] = map_to(value.to(dtype))
         if not free:
             return self._as_drawn(values)
         fixed = [site for name, site in self.graph.sites.items() if name in values]

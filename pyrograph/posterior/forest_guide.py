@@ -78,13 +78,12 @@ class ForestGuide(JointGuide):
         if forest.states is not None:
             for branch in forest.states.branches:
                 branches.append(describe_branch(branch))
-                tensors.append({"logits": finite(branch.log_p.flatten(2))})
+                tensors.append({"logits": finite(branch.log_p.flatten(2).to(dtype))})
         if forest.numbers is not None:
             loc = forest.numbers.mean.to(dtype)
             for branch in forest.numbers.branches:
                 branches.append(describe_branch(branch))
-                tensors.append({"lever": branch.lever, "root": branch.root})
-        tensors = [{name: t.to(dtype) for name, t in own.items()} for own in tensors]
+                tensors.append({"lever": branch.lever.to(dtype), "root": branch.root.to(dtype)})
         return cls([describe(site) for site in sites], branches, tensors, loc)
 
     @classmethod

@@ -74,10 +74,11 @@ class SiteGuide(AutoGuide):
 
     def drawing(self: Guide, graph) -> Guide:
         """The guide, told of the sites that the program draws in another precision than that of
-        the graph's columns; it draws them so too."""
+        its parameters; it draws them so too."""
+        own = {parameter.dtype for parameter in self.parameters()}
         for name, site in self.sites.items():
             dtype = graph.dtype_of(name)
-            if not graph.sites[name].is_discrete and dtype != graph.dtype:
+            if not graph.sites[name].is_discrete and own != {dtype}:
                 site["dtype"] = dtype
         return self
 

@@ -1,5 +1,6 @@
 """What every particle engine promises: options, seeds, checkpoints, stopping, errors."""
 
+import copy
 import io
 import math
 
@@ -742,3 +743,54 @@ def test_engines_of_other_kinds_that_are_not_set_up_say_so(name):
 def test_weights_of_an_engine_that_is_not_set_up_are_not_claimed(infer):
     engine = infer(lambda: pyro.sample("x", dist.Bernoulli(0.3)), progress=False)
     assert not engine.converged and "0 steps" in engine.status
+
+
+class Weighted(pyro.nn.PyroModule):
+    """A parameter of a module."""
+
+    def __init__(self):
+        super().__init__()
+        self.centre = pyro.nn.PyroParam(torch.tensor(1.0))
+
+    def forward(self):
+        pyro.sample("x", dist.Normal(self.centre, 1.0))
+
+
+def centred():
+    centre = pyro.param("centre", torch.tensor(1.0))
+    scale = pyro.param("scale", torch.tensor(1.0), constraint=dist.constraints.positive)
+    pyro.sample("x", dist.Normal(centre, scale))
+
+
+@pytest.mark.parametrize("name", ["centre", "scale"])
+@pytest.mark.parametrize("infer", [pg.GraphicalSVGD, pg.BP, pg.QBethe])
+def test_parameters_that_change_under_a_run_are_told(infer, name):
+    engine = infer(centred, num_steps=2, tol=None, progress=False)
+    engine.run()
+    pyro.param("another", torch.tensor(0.0))
+    held = dict(pyro.get_param_store().named_parameters())
+    with torch.no_grad():
+        held["another"] += 1.0
+        held[name] += 0.0  # the same value
+    engine.step()
+    engines = [engine]
+    if infer is not pg.BP:  # whose numbers carry derivatives, and torch copies none of these
+        engines.append(copy.deepcopy(engine))
+    with torch.no_grad():
+        held[name] += 1.0
+    for one in engines:
+        for going_on in (one.step, one.run):
+            with pytest.raises(InferenceError, match=f'pyro.param "{name}" has changed'):
+                going_on()
+    engine.setup()
+    engine.step()
+
+
+def test_parameters_of_a_module_that_change_are_told():
+    model = Weighted()
+    engine = pg.GraphicalSVGD(model, num_steps=2, progress=False)
+    engine.run()
+    with torch.no_grad():
+        model.centre_unconstrained += 1.0
+    with pytest.raises(InferenceError, match=r'pyro.param "centre" has changed'):
+        engine.step()

@@ -377,3 +377,20 @@ def test_a_ratio_below_zero_is_no_share_of_a_variance(shift):
     assert float(engine.checks().ratio) < 0
     said = engine.doubts(engine.checks())
     assert 'site "x"' in said and not re.search(r"-\d|variance", said)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rounding_in_single_precision_is_named_as_a_cause(dtype):
+    """Level and slope of temperatures over years: narrow together, not apart."""
+    year = torch.arange(1980.0, 2020.0, dtype=dtype)
+    temperature = 287 + 0.02 * (year - 2000) + 0.1 * torch.sin(year)
+    scale = torch.tensor([1000.0, 10.0], dtype=dtype)
+
+    def model():
+        w = pyro.sample("w", dist.Normal(torch.zeros(2, dtype=dtype), scale).to_event(1))
+        with pyro.plate("years", len(year)):
+            pyro.sample("y", dist.Normal(w[0] + w[1] * year, 0.1), obs=temperature)
+
+    q = pg.fit(model, init="laplace", num_steps=100, progress=False)
+    is_single = dtype == torch.float32
+    assert ("Stein's identity" in q.status and "dtype=torch.float64" in q.status) == is_single

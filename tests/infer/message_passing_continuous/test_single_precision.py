@@ -169,3 +169,72 @@ def test_a_run_in_single_precision_goes_on_from_its_state():
     engine.num_steps = 4
     assert torch.equal(engine.run(*data).log_evidence, other.run(*data).log_evidence)
     assert torch.equal(engine.beliefs[0].shift, other.beliefs[0].shift)
+
+
+def impossible_states():
+    z = pyro.sample("z", dist.Categorical(torch.ones(3) / 3))
+    moves = torch.tensor([[0.2, 0.3, 0.5], [0.5, 0.2, 0.3], [0.3, 0.3, 0.4]])
+    w = pyro.sample("w", dist.Categorical(moves[z]))
+    pyro.factor("of z", torch.tensor([0.0, 0.0, -torch.inf])[z])
+    pyro.factor("of w", torch.tensor([-torch.inf, 0.0, 0.0])[w])
+    pyro.sample("x", dist.Normal(0.0, 1.0))
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_guides_beside_numbers_have_finite_logits_of_impossible_states(joint):
+    guide = pg.fit(impossible_states, infer=pg.EP, progress=False).guide(joint=joint)
+    assert all(bool(p.isfinite().all()) for p in guide.parameters())
+    assert guide.median()["w"] == 2  # of 0, 5/13 and 8/13
+    assert guide.quantiles([0.1, 0.9])["w"].tolist() == [1, 2]
+    optimiser = pyro.optim.Adam({"lr": 0.01, "weight_decay": 1e-3})
+    svi = pyro.infer.SVI(impossible_states, guide, optimiser, pyro.infer.Trace_ELBO())
+    for _ in range(2):
+        svi.step()
+    assert all(bool(p.isfinite().all()) for p in guide.parameters())
+
+
+def all_heads(concentration):
+    p = pyro.sample("p", dist.Beta(concentration, concentration))
+    pyro.sample("k", dist.Binomial(10_000_000, p), obs=torch.tensor(1e7))
+
+
+def no_event(concentration):
+    rate = pyro.sample("rate", dist.Gamma(concentration, 1.0))
+    pyro.sample("k", dist.Poisson(rate), obs=torch.tensor(0.0))
+
+
+@pytest.mark.parametrize(
+    ("model", "concentration", "family"),
+    [
+        (all_heads, 0.5, {"p": "beta"}),
+        (all_heads, 1.0, {"p": "normal"}),
+        (no_event, 0.01, {"rate": "gamma"}),
+        (no_event, 1.0, {"rate": "normal"}),
+    ],
+)
+def test_no_draw_is_rounded_onto_the_edge_of_a_support(model, concentration, family):
+    options = {"family": family, "progress": False}
+    posterior = pg.fit(model, (concentration,), infer=pg.EP, **options)
+    (name,) = family
+    draws = posterior.sample(20_000)[name]
+    assert draws.dtype == SINGLE and bool((draws > 0).all())
+    assert name == "rate" or bool((draws < 1).all())
+    assert bool(posterior.marginal(name).log_prob(draws).isfinite().all())
+
+
+def test_a_site_inside_another_is_drawn_inside_it():
+    def model():
+        a = pyro.sample("a", dist.Gamma(3.0, 1.0))
+        b = pyro.sample("b", dist.Uniform(0.0, a))
+        pyro.sample("y", dist.Normal(b, 0.1), obs=torch.tensor(0.7))
+
+    draws = pg.fit(model, infer=pg.EP, progress=False).sample(5000)
+    assert draws["a"].dtype == draws["b"].dtype == SINGLE
+    assert bool((draws["b"] < draws["a"]).all()) and bool((draws["b"] > 0).all())
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_guides_moved_to_double_precision_draw_in_it(joint):
+    guide = pg.fit(two_sites, temperatures(), infer=pg.EP, progress=False).guide(joint=joint)
+    assert {value.dtype for value in guide().values()} == {SINGLE}
+    assert {value.dtype for value in guide.double()().values()} == {DOUBLE}
