@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyro
-import torch
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
@@ -88,28 +87,26 @@ class ParametersRead(Messenger):
 
     def __init__(self) -> None:
         super().__init__()
-        self._known: dict[str, tuple[int, int, Tensor]] = {}
+        self._names: set[str] = set()
+        #: Of each, which tensor it is, how often it was changed in place, and its value.
+        self._found: dict[str, tuple[int, int, Tensor]] = {}
 
     def _pyro_param(self, msg: dict[str, Any]) -> None:
-        self._known[msg["name"]] = (0, -1, torch.empty(0, device="cpu"))
+        self._names.add(msg["name"])
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        held = dict(pyro.get_param_store().named_parameters())
-        self._known = {
-            name: (id(held[name]), held[name]._version, held[name].detach().clone())
-            for name in self._known.keys() & held.keys()
-        }
+        for name, value in pyro.get_param_store().named_parameters():
+            if name in self._names:
+                self._found[name] = id(value), value._version, value.detach().clone()
 
     def changed(self) -> str | None:
         """One that has another value by now."""
-        if not self._known:
+        if not self._found:
             return None
-        held = dict(pyro.get_param_store().named_parameters())
-        for name, (number, version, value) in self._known.items():
-            now = held.get(name)
-            if now is None or (id(now), now._version) == (number, version):
-                continue
-            if not torch.equal(now.detach(), value):
-                return name
+        for name, now in pyro.get_param_store().named_parameters():
+            if name in self._found:
+                *kept, value = self._found[name]
+                if kept != [id(now), now._version] and not same(now.detach(), value):
+                    return name
         return None
