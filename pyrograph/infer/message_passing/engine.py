@@ -26,36 +26,29 @@ import torch
 from torch import Tensor
 
 from pyrograph.checks import count, fraction
-from pyrograph.errors import InferenceError, OptionError
-from pyrograph.graph import FactorGraph, FactorGroup
+from pyrograph.errors import OptionError
+from pyrograph.graph import FactorGroup
 from pyrograph.graph.adrift import refuse_adrift
 from pyrograph.graph.forest import is_forest
 from pyrograph.infer.base import REST, Engine, with_notes
 from pyrograph.infer.message_passing.acceleration import Acceleration, applies_to
-from pyrograph.infer.message_passing.advice import NO_COVARIANCE, NO_EVIDENCE, notes_on, remedy_for
+from pyrograph.infer.message_passing.advice import NO_EVIDENCE, notes_on, remedy_for
 from pyrograph.infer.message_passing.alphas import Alpha, alpha_of_factors, check_alpha
 from pyrograph.infer.message_passing.build import build
-from pyrograph.infer.message_passing.checkpoint import loaded_messages, saved_messages
-from pyrograph.infer.message_passing.contradictions import refuse_contradictions
-from pyrograph.infer.message_passing.double_loop import DoubleLoop, is_discrete
+from pyrograph.infer.message_passing.checkpoint import loaded_messages
 from pyrograph.infer.message_passing.evidence import kind_of, log_evidence
 from pyrograph.infer.message_passing.implicit import attached, refuse_second_derivatives
-from pyrograph.infer.message_passing.messages import Message
+from pyrograph.infer.message_passing.iteration import Iteration
+from pyrograph.infer.message_passing.messages import Messages
 from pyrograph.infer.message_passing.network import Network
-from pyrograph.infer.message_passing.plain import PlainSwept
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 from pyrograph.infer.message_passing.results import beliefs_of_graph
 from pyrograph.infer.message_passing.settling import Settling
 from pyrograph.infer.message_passing.stability import instability, may_be_unstable
 from pyrograph.infer.message_passing.sweep import (
     SCHEDULES,
-    Held,
-    gap,
-    is_lost,
-    node_colours,
 )
-from pyrograph.infer.message_passing.sweeper import Place, Sweeper
-from pyrograph.infer.message_passing.tree import applies, exact_messages
+from pyrograph.infer.message_passing.tree import applies
 from pyrograph.infer.message_passing.undone import undone_on_error
 from pyrograph.infer.message_passing.unheld import refuse_improper, refuse_masked_out
 from pyrograph.infer.requires import FiniteOrContinuous
@@ -117,6 +110,9 @@ class MessagePassing(Engine):
     requires = FiniteOrContinuous()
     unconstrained = True
     differentiable = True
+    #: Natural parameters are sums about 0, of which little is left in single precision where
+    #: beliefs are narrow and far from it.
+    in_double = True
     monitor = "residual"
     #: Whether factors on one scope have the same alpha, and are one factor whatever it is.
     one_alpha: ClassVar[bool] = False
@@ -165,14 +161,6 @@ class MessagePassing(Engine):
         """Alpha of every factor of a group, ``[E]``."""
         return alpha_of_factors(self.alpha, self.graph, group)
 
-    def read(self, args: tuple, kwargs: dict) -> FactorGraph:
-        """Continuous nodes in double precision, whatever that of results is: natural parameters are
-        sums about 0, of which little is left where beliefs are narrow and far from it."""
-        graph = super().read(args, kwargs)
-        is_wide = graph.constant.dtype == torch.float64
-        is_discrete = all(site.is_discrete for site in graph.sites.values())
-        return graph if is_wide or is_discrete else graph.in_double()
-
     # ------------------------------------------------------------------ state
     def allocate(self) -> None:
         check_alpha(self.alpha, self.graph)
@@ -185,13 +173,21 @@ class MessagePassing(Engine):
         scopes = [group.scope[index] for group, index in self.network.members]
         self._forest = is_forest(scopes, self.graph.num_nodes)
         plain = self.schedule == "parallel" and self.init is None and self.damping in ("auto", 0.0)
-        self._is_tree = self._forest and plain and bool(self.network.blocks)
-        self._is_tree = self._is_tree and applies(self.network)
-        plain_bp = all(bool((block.alpha == 1).all()) for block in self.network.blocks)
-        settles = self._forest and plain_bp and not self.network.has_quadrature
+        is_tree = self._forest and plain and bool(self.network.blocks) and applies(self.network)
+        with torch.no_grad():
+            messages = self.network.start()
+        if self.init is not None:
+            messages = loaded_messages(self.network, messages, self.init)
+        parts = self.graph, self.network, self.schedule, self._new_settling()
+        self.iteration = Iteration(*parts, messages, is_tree)
+        self._looked: tuple[Messages, str | None] | None = None
+
+    def _new_settling(self) -> Settling:
+        is_bp = all(bool((block.alpha == 1).all()) for block in self.network.blocks)
+        settles = self._forest and is_bp and not self.network.has_quadrature
         damping = None if self.damping == "auto" else self.damping
         leaps = self.tol and self.schedule != "residual" and applies_to(self.network)
-        self._settling = Settling(
+        return Settling(
             self.graph,
             self.network,
             0.0 if settles and damping is None else damping,
@@ -199,142 +195,43 @@ class MessagePassing(Engine):
             self.init is None,
             self.network.is_mean_field and self.schedule == "sequential",
         )
-        self._sweeper = Sweeper(self.graph, self.network, self.schedule)
-        with torch.no_grad():
-            messages = self.network.start()
-        if self.init is not None:
-            messages = loaded_messages(self.network, messages, self.init)
-        self.messages = messages
-        self._log_evidence: Tensor | None = None
-        #: Where a run came to rest and its evidence was evaluated.
-        self._measured_at: Place | None = None
-        self._double_loop: DoubleLoop | None = None
-        self._looked: tuple[list[list[Message]], str | None] | None = None
 
     def build(self) -> Network:
-        one = self.one_alpha
-        return build(self.graph, self.alpha_of, self.num_points, self.family, one)
+        """The graph's factors as they send messages."""
+        return build(self.graph, self.alpha_of, self.num_points, self.family, self.one_alpha)
 
     @property
-    def messages(self) -> list[list[Message]]:
+    def messages(self) -> Messages:
         """As they stand, by block and port."""
-        return self._at.messages
+        return self.iteration.at.messages
 
     @messages.setter
-    @torch.no_grad()
-    def messages(self, value: list[list[Message]]) -> None:
-        self._at = Held(value, self.network.beliefs_of(value))
+    def messages(self, value: Messages) -> None:
+        self.iteration.stand_at(value)
 
     @property
     def beliefs(self) -> list:
         """Under the messages, by family."""
-        return self._at.beliefs
+        return self.iteration.at.beliefs
 
-    # ------------------------------------------------------------------ a sweep
+    # ------------------------------------------------------------------ a step
     def advance(self) -> dict[str, Tensor]:
-        with undone_on_error(self._parts):
-            while True:
-                try:
-                    return self._advance()
-                except (InferenceError, torch.linalg.LinAlgError) as error:
-                    start = self._settling.start_after_error() if self.num_done else None
-                    if start is not None:
-                        self._settle(start, self.network.beliefs_of(start))
-                    elif isinstance(error, torch.linalg.LinAlgError):
-                        raise InferenceError(NO_COVARIANCE) from error
-                    else:
-                        raise
+        with undone_on_error([self, *self.iteration.parts]):
+            return self.iteration.with_new_starts(self._advance, bool(self.num_done))
 
-    @property
-    def _parts(self) -> list[object]:
-        """All that a step changes."""
-        settling = self._settling
-        parts = [self, settling, settling.automatic, settling.milder, settling.leaps]
-        parts.append(self._double_loop)
-        for block in self.network.blocks:
-            if isinstance(block, QuadratureFactors):
-                parts += [block, block.tilted]
-        return [part for part in parts if part is not None]
-
+    @torch.no_grad()
     def _advance(self) -> dict[str, Tensor]:
-        with torch.no_grad():
-            if self._moves_on:  # what was measured is of other data
-                self._log_evidence = self._measured_at = None
-                self._settling.goes_on_with(self.network)
-            if self._must_fall_back():
-                self._fall_back()
-            skipped = None
-            if self._is_tree and self.num_done == 0:
-                messages = exact_messages(self.network)
-                beliefs = self.network.beliefs_of(messages)
-                # once more by the plain rule: of states that other factors exclude it says more
-                messages = [
-                    block.update(sent, beliefs)[0]
-                    for block, sent in zip(self.network.blocks, messages, strict=True)
-                ]
-                self._settle(messages, self.network.beliefs_of(messages))
-                residual = gap(self.network, self.messages, self.beliefs)
-            elif self._double_loop is not None:
-                messages = self._double_loop.step(self.tol or self._default_tol)
-                self._settle(messages, self.network.beliefs_of(messages))
-                residual = gap(self.network, self.messages, self.beliefs)
-            else:
-                before, found = self._at, self._sweeper(self._at, self._settling.damping)
-                self._at = found
-                residual, skipped = found.residual, found.num_skipped
-                if not self._settling.lowers_alphas(found):
-                    self._help(before, residual, found.moved)
-            met = self.tol is not None and float(residual) <= self.tol
-            if met:
-                for block in self._unchecked:
-                    block.tilted.is_due = True
-            if met or self.num_done % RECORD == 0 or self._log_evidence is None:
-                self._log_evidence = self._evidence()
-                self._measured_at = self._at if met else None  # others are on their way out
-        skipped = torch.zeros_like(residual) if skipped is None else skipped
-        return {"objective": self._log_evidence, "residual": residual, "skipped": skipped}
-
-    def _must_fall_back(self) -> bool:
-        """Whether no damping settles the plain iteration, and the convergent one applies."""
-        falls = self._settling.is_exhausted and self._double_loop is None
-        return falls and is_discrete(self.network)
-
-    def _fall_back(self) -> None:
-        self._double_loop = DoubleLoop(self.network, node_colours(self.graph))
-        self._double_loop.start_from(self.messages, self.beliefs)
-
-    def _help(self, before: Place, residual: Tensor, moved: Tensor) -> None:
-        """Go on from elsewhere, where the last sweep was slow or ran away: by what moved, since
-        cavities may be improper for a while as others come to rest."""
-        if self._settling.automatic is None and self._settling.leaps is None:
-            return
-        height = float(residual)
-        leap = self._settling.leap(before, self._at, height)
-        if leap is not None:
-            beliefs = self.network.beliefs_of(leap)
-            if is_lost(self.network, self.beliefs, beliefs) or self._falls(leap, beliefs):
-                self._settling.forget_leaps()
-            else:
-                self._settle(leap, beliefs)
-        start = self._settling.new_start(float(moved))
-        if start is not None:
-            self._settle(start, self.network.beliefs_of(start))
-
-    def _falls(self, messages: list[list[Message]], beliefs: list) -> bool:
-        """Whether the bound that sweeps of mean field climb would fall."""
-        if not self.network.is_mean_field:
-            return False
-        return not bool(log_evidence(self.network, messages, beliefs) >= self._evidence())
-
-    def _settle(self, messages: list[list[Message]], beliefs: list) -> None:
-        """Stand at these messages.
-
-        Raises:
-            ZeroMass: they leave a node no state.
-        """
-        if self.network.has_zeros:
-            refuse_contradictions(self.graph, self.network, messages, beliefs)
-        self._at = Held(messages, beliefs)
+        run = self.iteration
+        if self._moves_on:
+            run.goes_on_with(self.network)
+        residual, skipped = run.step(self.num_done == 0, self.tol or self._default_tol)
+        met = self.tol is not None and float(residual) <= self.tol
+        if met:
+            for block in self._unchecked:
+                block.tilted.is_due = True
+        if met or self.num_done % RECORD == 0 or run.measured is None:
+            run.measure(met)
+        return {"objective": run.measured, "residual": residual, "skipped": skipped}
 
     @property
     def _unchecked(self) -> list[QuadratureFactors]:
@@ -349,8 +246,7 @@ class MessagePassing(Engine):
 
     @torch.no_grad()
     def is_at_rest(self) -> bool:
-        sweep = self._sweeper.damped(self._settling.damping)
-        return sweep.is_at_rest(self.messages, self.beliefs, REST * self.tol)
+        return self.iteration.next_sweep.is_at_rest(self.messages, self.beliefs, REST * self.tol)
 
     @property
     def log_evidence(self) -> Tensor:
@@ -360,26 +256,17 @@ class MessagePassing(Engine):
             InferenceError: the engine is not set up.
         """
         dtype = self.graph.result_dtype  # raises where there is none
-        return self._evidence().to(dtype)
-
-    def _evidence(self) -> Tensor:
-        """:attr:`log_evidence` as it is computed."""
-        if self._measured_at is self._at and not self.network.is_differentiable:
-            return self._log_evidence
-        attached = torch.is_grad_enabled() and self.network.is_differentiable
-        if isinstance(self._at, PlainSwept) and not attached:
-            return self._at.sweep.log_evidence(self._at)
-        return log_evidence(self.network, self.messages, self.beliefs)
+        return self.iteration.evidence().to(dtype)
 
     def _differentiable_evidence(self) -> Tensor:
         """:attr:`log_evidence` with the derivative of eq (66), which is stationary in the
         messages."""
         if not (self.network.is_differentiable and torch.is_grad_enabled()):
-            return self._evidence().detach()
+            return self.iteration.evidence().detach()
         value = log_evidence(self.network, self.messages, self.network.beliefs_of(self.messages))
         if value.requires_grad:
             value.register_hook(refuse_second_derivatives)
-        return self._evidence().detach() + (value - value.detach())
+        return self.iteration.evidence().detach() + (value - value.detach())
 
     def evidence_kind(self) -> EvidenceKind:
         """What :attr:`log_evidence` is worth.
@@ -421,7 +308,7 @@ class MessagePassing(Engine):
         if self._graph is None:
             return super().status
         skipped = self._history.get("skipped", [0.0])[-1]
-        lowered = self._settling.milder.note
+        lowered = self.iteration.settling.milder.note
         notes = ([lowered] if lowered else []) + notes_on(self.network, skipped)
         leaves = self._instability
         return with_notes(super().status, ([leaves] if leaves else []) + notes)
@@ -432,7 +319,7 @@ class MessagePassing(Engine):
         if not (self.converged and may_be_unstable(self.network)):
             return None
         if self._looked is None or self._looked[0] is not self.messages:
-            sweep = self._sweeper.damped(self._settling.damping)
+            sweep = self.iteration.next_sweep
             found = instability(sweep, self.messages, self.beliefs, self.num_done)
             self._looked = self.messages, found
         return self._looked[1]
@@ -448,26 +335,8 @@ class MessagePassing(Engine):
 
     # ------------------------------------------------------------------ checkpoints
     def carried(self) -> dict[str, Any]:
-        kept: dict[str, Any] = {
-            "messages": saved_messages(self.network, self.messages),
-            "automatic": self._settling.carried(),
-        }
-        kept["plain"] = self._at.carried() if isinstance(self._at, PlainSwept) else {}
-        kept["double_loop"] = {} if self._double_loop is None else self._double_loop.carried()
-        unknown = self.graph.constant.detach().new_full((), torch.nan)
-        kept["evidence"] = unknown if self._log_evidence is None else self._log_evidence.clone()
-        return kept
+        return self.iteration.carried()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        with undone_on_error(self._parts):
-            messages = loaded_messages(self.network, self.messages, state["messages"])
-            self._settling.restore(state["automatic"])
-            evidence = state["evidence"].to(self.graph.constant)
-            self._log_evidence = None if bool(evidence.isnan()) else evidence
-            self._double_loop = None
-            if state["double_loop"]:
-                self._double_loop = DoubleLoop(self.network, node_colours(self.graph))
-                self._double_loop.restore(state["double_loop"])
-            with torch.no_grad():
-                held = Held(messages, self.network.beliefs_of(messages))
-                self._at = self._sweeper.resumed(state["plain"], held)
+        with undone_on_error([self, *self.iteration.parts]):
+            self.iteration.restore(state)

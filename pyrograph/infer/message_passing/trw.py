@@ -43,7 +43,6 @@ from pyrograph.infer.message_passing.spanning_trees import (
     heaviest_tree,
     uniform_appearance,
 )
-from pyrograph.infer.message_passing.sweeper import Sweeper
 from pyrograph.infer.message_passing.undone import undone_on_error
 from pyrograph.posterior.posterior import EvidenceKind
 
@@ -228,15 +227,13 @@ class TRW(BP):
             kinds = [[type(b) for b in n.blocks] for n in (before, self.network)]
             # large alphas: odds would overflow, states do not
             self.messages = self.messages if kinds[0] == kinds[1] else self.network.start()
-            self._log_evidence = None
-            if self._double_loop is not None:
-                self._fall_back()
+            if self.iteration.double_loop is not None:
+                self.iteration.fall_back()
 
     def _rebuild(self) -> None:
         """The network of these appearances, attached to the program's tensors."""
         self.network = MessagePassing.build(self)
-        self._sweeper = Sweeper(self.graph, self.network, self.schedule)
-        self._settling.goes_on_with(self.network)
+        self.iteration.goes_on_with(self.network)
 
     # ------------------------------------------------------------------ evidence
     @property
@@ -269,7 +266,7 @@ class TRW(BP):
         return {**super().carried(), "mu": self.mu.clone(), "trees": self._trees_mixed}
 
     def restore(self, state) -> None:
-        with undone_on_error(self._parts):
+        with undone_on_error([self, *self.iteration.parts]):
             self.mu, self._trees_mixed = state["mu"].to(self.mu), int(state["trees"])
             self._rebuild()
             self.messages = self.network.start()

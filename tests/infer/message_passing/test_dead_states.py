@@ -164,7 +164,7 @@ def test_a_state_that_comes_to_rest_is_not_taken_for_dying(alpha, field, shift):
 def forced(engine):
     """The engine, over to its fallback from the first step on."""
     engine.setup()
-    engine._settling.automatic.is_exhausted = True
+    engine.iteration.settling.automatic.is_exhausted = True
     return engine
 
 

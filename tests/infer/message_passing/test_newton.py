@@ -54,7 +54,7 @@ def in_states(model, alpha=1.0):
 def forced(engine):
     """The engine, over to its fallback from the first step on."""
     engine.setup()
-    engine._settling.automatic.is_exhausted = True
+    engine.iteration.settling.automatic.is_exhausted = True
     return engine
 
 
@@ -220,7 +220,7 @@ def test_bp_on_a_spin_glass_ends_at_a_fixed_point_of_the_reference(n, strength, 
     model = DiscreteModel(tables.cards, tables.scopes, tables.tables)
     engine = pg.BP(model, progress=False, num_steps=3000)
     posterior = engine.run()
-    assert posterior.converged and engine._double_loop is not None
+    assert posterior.converged and engine.iteration.double_loop is not None
     reference = Reference(model)
     here = messages_of(engine, model, reference)
     gaps = [
@@ -314,7 +314,7 @@ def test_a_run_resumed_within_the_fallback_is_the_same_bit_for_bit(taken):
     resumed.load_state_dict(half.state_dict())
     for _ in range(5):
         resumed.step()
-    assert resumed._double_loop is not None
+    assert resumed.iteration.double_loop is not None
     for ours, theirs in zip(resumed.messages, whole.messages):
         assert all(torch.equal(a, b) for a, b in zip(ours, theirs))
 

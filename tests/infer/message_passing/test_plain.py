@@ -169,11 +169,11 @@ def test_a_difference_that_all_pairs_share_is_one_matrix_here_too():
 def test_the_engine_takes_plain_sweeps_and_ends_at_the_same_fixed_point(name):
     engine = started(MODELS[name], tol=1e-11)
     engine.run()
-    assert isinstance(engine._at, PlainSwept) and engine.converged
+    assert isinstance(engine.iteration.at, PlainSwept) and engine.converged
     assert float(gap(engine.network, engine.messages, engine.beliefs)) < 1e-10
     other = started(MODELS[name], tol=1e-11, schedule="sequential")
     other.run()
-    assert not isinstance(other._at, PlainSwept)
+    assert not isinstance(other.iteration.at, PlainSwept)
     assert_close(engine.log_evidence, other.log_evidence, rtol=1e-11, atol=1e-10)
     for ours, theirs in pairs(engine.messages, other.messages):
         assert_close(ours, theirs, rtol=0, atol=1e-9)
@@ -185,7 +185,7 @@ def test_sweeps_over_a_tree_find_the_enumerated_truth(make):
     # messages to start from: with none trees of pairs are summed out without a sweep
     engine = pg.BP(model, progress=False, init=started(model).state_dict()["messages"])
     posterior = engine.run()
-    assert isinstance(engine._at, PlainSwept)
+    assert isinstance(engine.iteration.at, PlainSwept)
     assert_close(posterior.log_evidence, model.log_z, rtol=0, atol=1e-10)
     for i, belief in enumerate(model.beliefs(posterior)):
         assert_close(belief, model.marginal(i), rtol=0, atol=1e-10)
@@ -212,7 +212,7 @@ def test_strong_couplings_are_plain_as_far_as_they_fit_and_right_beyond(kind, sh
     engine = started(model, kind)
     for _ in range(8):
         engine.step()
-    assert isinstance(engine._at, PlainSwept) == (share < 0.5)
+    assert isinstance(engine.iteration.at, PlainSwept) == (share < 0.5)
     posterior, close = engine.posterior(), 1e-12 if kind == torch.float64 else 2e-5
     scale = max(1.0, share * limit)
     assert abs(float(posterior.log_evidence) - float(truth.log_z)) < close * 10 * scale
@@ -236,7 +236,7 @@ def test_at_the_limit_no_belief_loses_its_digits(kind):
     engine = started(model, kind)
     for _ in range(3):
         engine.step()
-    assert isinstance(engine._at, PlainSwept)
+    assert isinstance(engine.iteration.at, PlainSwept)
     truth = Tables((3, 3), scopes, (unary[0].double(), unary[1].double(), pair.double()))
     assert_close(engine.log_evidence.double(), truth.log_z, rtol=4 * torch.finfo(kind).eps, atol=0)
     posterior = engine.posterior()
@@ -270,7 +270,7 @@ def test_networks_whose_numbers_may_not_fit_stay_in_logs():
 def test_damped_and_partial_sweeps_stay_in_logs(options):
     engine = started(MODELS["Potts of 3"], **options)
     engine.step()
-    assert not isinstance(engine._at, PlainSwept)
+    assert not isinstance(engine.iteration.at, PlainSwept)
 
 
 def test_messages_that_no_factor_sends_are_left_to_logs_for_a_sweep():
@@ -283,9 +283,9 @@ def test_messages_that_no_factor_sends_are_left_to_logs_for_a_sweep():
     messages[0][1][3, 2] = -800.0
     engine.messages = messages
     engine.step()
-    assert not isinstance(engine._at, PlainSwept)
+    assert not isinstance(engine.iteration.at, PlainSwept)
     engine.step()
-    assert isinstance(engine._at, PlainSwept)
+    assert isinstance(engine.iteration.at, PlainSwept)
 
 
 @pytest.mark.parametrize("name", ["tables", "spins of a table each"])
@@ -375,7 +375,7 @@ def test_plain_numbers_that_do_not_fit_other_data_are_not_taken_over():
     start = pg.BP(model(True), progress=False).setup().state_dict()["messages"]
     first = pg.BP(model(True), progress=False, damping=0.0, init=start)
     first.run()
-    assert isinstance(first._at, PlainSwept)
+    assert isinstance(first.iteration.at, PlainSwept)
     engine = pg.BP(model(False), progress=False).setup()
     engine.load_state_dict(first.state_dict())
     posterior, fresh = engine.run(), pg.fit(model(False), infer=pg.BP, progress=False)
@@ -392,7 +392,7 @@ def test_nodes_without_pairs_keep_states_of_any_improbability(kind):
     model = Tables((3,) * 4 + (4,), ((4,), *cycle), (alone, *[pair] * 4))
     engine = started(model, kind)
     posterior = engine.run()
-    assert isinstance(engine._at, PlainSwept)
+    assert isinstance(engine.iteration.at, PlainSwept)
     assert_close(posterior.marginal("x4").logits, alone.log_softmax(0).to(kind))
 
 
@@ -405,11 +405,11 @@ def test_automatic_damping_takes_over_from_plain_sweeps():
     engine = pg.BP(model, progress=False, num_steps=400)
     engine.setup()
     engine.step()
-    assert isinstance(engine._at, PlainSwept)
+    assert isinstance(engine.iteration.at, PlainSwept)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         engine.run()
-    assert engine.converged and not isinstance(engine._at, PlainSwept)
+    assert engine.converged and not isinstance(engine.iteration.at, PlainSwept)
     assert float(gap(engine.network, engine.messages, engine.beliefs)) < 1e-7
 
 
@@ -428,7 +428,7 @@ def test_derivatives_at_the_fixed_point_of_plain_sweeps_are_the_enumerated_ones(
     first = pg.BP(model, progress=False).setup(weight)
     engine = pg.BP(model, progress=False, tol=1e-12, init=first.state_dict()["messages"])
     posterior = engine.run(weight)
-    assert isinstance(engine._at, PlainSwept)
+    assert isinstance(engine.iteration.at, PlainSwept)
     tables = [row.log_softmax(0) for row in unary] + [weight * torch.eye(states).double()] * 3
     truth = Tables((states,) * 4, scopes, tuple(tables))
     for found, expected in [

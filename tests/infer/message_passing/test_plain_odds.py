@@ -57,7 +57,7 @@ def test_strong_pulls_are_plain_as_far_as_they_fit_and_right_beyond(
     ).setup()  # sweeps, not the exact messages of trees
     for _ in range(4):
         engine.step()
-    assert isinstance(engine._at, PlainSwept) == fits
+    assert isinstance(engine.iteration.at, PlainSwept) == fits
     posterior, truth = engine.posterior(), in_double(model)
     slack = 20 * torch.finfo(kind).eps * (pull + count * strength)
     assert_close(engine.log_evidence.double(), truth.log_z, rtol=0, atol=slack)
@@ -74,7 +74,7 @@ def test_single_precision_evidence_of_a_large_grid_is_that_of_double_precision()
         engine = pg.BP(same, **MODES, dtype=kind).setup()
         for _ in range(11):  # evaluates it at the last one
             engine.step()
-        assert isinstance(engine._at, PlainSwept)
+        assert isinstance(engine.iteration.at, PlainSwept)
         assert engine.log_evidence.dtype == kind
         found.append(engine.log_evidence.double())
     assert_close(*found, rtol=2e-7, atol=0)
@@ -89,7 +89,7 @@ def test_single_precision_evidence_does_not_cancel_at_nodes_of_many_factors(scal
     engine = pg.BP(single, **MODES, dtype=torch.float32).setup()
     for _ in range(20):
         engine.step()
-    assert isinstance(engine._at, PlainSwept)
+    assert isinstance(engine.iteration.at, PlainSwept)
     exact = pg.BP(in_double(single), **MODES).setup()
     exact.messages = [[m.double() for m in sent] for sent in engine.messages]
     expected = float(exact.log_evidence)
@@ -116,9 +116,9 @@ def test_messages_that_no_factor_sends_are_left_to_logs_for_a_sweep():
     messages[0][0][3] = 30.0
     engine.messages = messages
     engine.step()
-    assert not isinstance(engine._at, PlainSwept)
+    assert not isinstance(engine.iteration.at, PlainSwept)
     engine.step()
-    assert isinstance(engine._at, PlainSwept)
+    assert isinstance(engine.iteration.at, PlainSwept)
 
 
 @pytest.mark.parametrize("kind", [torch.float64, torch.float32])
@@ -130,7 +130,7 @@ def test_nodes_without_pairs_keep_odds_of_any_size(kind):
     scopes, tables = ((4,), *cycle), (alone, *[pair] * 4)
     engine = pg.BP(Tables((2,) * 5, scopes, tables), progress=False, dtype=kind)
     posterior = engine.run()
-    assert isinstance(engine._at, PlainSwept)
+    assert isinstance(engine.iteration.at, PlainSwept)
     assert_close(posterior.marginal("x4").logits, alone.log_softmax(0))
     bethe = odds + 4 * math.log(2 * math.cosh(0.3))  # uniform messages
     assert_close(float(posterior.log_evidence), bethe, rtol=2 * torch.finfo(kind).eps, atol=0)
@@ -145,6 +145,6 @@ def test_the_default_dtype_of_torch_does_not_matter(default):
         same = Tables(model.cards, model.scopes, tables, plated=True)
         engine = pg.BP(same, **MODES, dtype=kind).setup()
         engine.step()
-        assert isinstance(engine._at, PlainSwept)
+        assert isinstance(engine.iteration.at, PlainSwept)
         found = [engine.log_evidence, *engine.messages[0], *engine.beliefs]
         assert all(value.dtype == kind for value in found)

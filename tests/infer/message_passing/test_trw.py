@@ -453,7 +453,7 @@ def test_the_double_loop_goes_on_with_the_trees_that_come_in(sd, seed):
     resumed.run()
     assert resumed.num_done == engine.num_done
     assert float(resumed.log_evidence) == float(engine.log_evidence)
-    assert engine._double_loop is not None
+    assert engine.iteration.double_loop is not None
     with pytest.warns(ConvergenceWarning):  # damping alone does not do
         damped = pg.TRW(program, damping=0.5, **options).run()
     assert log_z <= float(engine.log_evidence) <= float(damped.log_evidence) + 1e-4

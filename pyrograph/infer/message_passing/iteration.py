@@ -1,0 +1,229 @@
+"""Where a run stands, and how it goes on from there.
+
+A step is the exact messages of a tree (:mod:`.tree`), or a sweep (:mod:`.sweep`) and what helps it
+to settle (:mod:`.settling`), or where no damping does, a step of the double loop
+(:mod:`.double_loop`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from pyrograph.errors import InferenceError
+from pyrograph.graph import FactorGraph
+from pyrograph.infer.message_passing.advice import NO_COVARIANCE
+from pyrograph.infer.message_passing.checkpoint import loaded_messages, saved_messages
+from pyrograph.infer.message_passing.contradictions import refuse_contradictions
+from pyrograph.infer.message_passing.double_loop import DoubleLoop, is_discrete
+from pyrograph.infer.message_passing.evidence import log_evidence
+from pyrograph.infer.message_passing.messages import Messages
+from pyrograph.infer.message_passing.network import Network
+from pyrograph.infer.message_passing.plain import PlainSwept
+from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
+from pyrograph.infer.message_passing.settling import Settling
+from pyrograph.infer.message_passing.sweep import Held, Sweep, gap, is_lost, node_colours
+from pyrograph.infer.message_passing.sweeper import Place, Sweeper
+from pyrograph.infer.message_passing.tree import exact_messages
+
+Found = TypeVar("Found")
+
+
+class Iteration:
+    """One run over a network.
+
+    Args:
+        schedule: see :class:`.engine.MessagePassing`.
+        is_tree: whether the first step sends the exact messages.
+
+    Attributes:
+        at: messages, and beliefs under them, as they stand.
+        measured: the log evidence of the latest place at which it was evaluated.
+        double_loop: the convergent iteration, where the run went over to it.
+    """
+
+    def __init__(
+        self,
+        graph: FactorGraph,
+        network: Network,
+        schedule: str,
+        settling: Settling,
+        messages: Messages,
+        is_tree: bool,
+    ):
+        self.graph, self.network = graph, network
+        self.schedule, self.settling, self.is_tree = schedule, settling, is_tree
+        self._sweeper = Sweeper(graph, network, schedule)
+        self.at: Place
+        self.stand_at(messages)
+        self.measured: Tensor | None = None
+        #: Where the run came to rest and its evidence was evaluated.
+        self._measured_at: Place | None = None
+        self.double_loop: DoubleLoop | None = None
+
+    @property
+    def parts(self) -> list[object]:
+        """All that a step changes."""
+        settling = self.settling
+        parts = [self, settling, settling.automatic, settling.milder, settling.leaps]
+        parts.append(self.double_loop)
+        for block in self.network.blocks:
+            if isinstance(block, QuadratureFactors):
+                parts += [block, block.tilted]
+        return [part for part in parts if part is not None]
+
+    @torch.no_grad()
+    def stand_at(self, messages: Messages) -> None:
+        """Go on from messages as they are given."""
+        self.at = Held(messages, self.network.beliefs_of(messages))
+
+    def goes_on_with(self, network: Network) -> None:
+        """Over another network, or over the same one with other data: what was measured says
+        nothing of it."""
+        self.measured = self._measured_at = None
+        if network is not self.network:
+            self.network = network
+            self._sweeper = Sweeper(self.graph, network, self.schedule)
+        self.settling.goes_on_with(network)
+
+    # ------------------------------------------------------------------ a step
+    def with_new_starts(self, step: Callable[[], Found], is_under_way: bool) -> Found:
+        """What a step finds; a run that is under way starts again where it meets no density.
+
+        Raises:
+            InferenceError: no step keeps all beliefs proper, from no start.
+            ZeroMass: messages leave a node no state.
+        """
+        while True:
+            try:
+                return step()
+            except (InferenceError, torch.linalg.LinAlgError) as error:
+                start = self.settling.start_after_error() if is_under_way else None
+                if start is not None:
+                    self.settle(start)
+                elif isinstance(error, torch.linalg.LinAlgError):
+                    raise InferenceError(NO_COVARIANCE) from error
+                else:
+                    raise
+
+    def step(self, is_first: bool, tol: float) -> tuple[Tensor, Tensor]:
+        """One step; how far it went, and how many updates it passed over.
+
+        Args:
+            tol: to which the double loop solves its inner problems.
+        """
+        if self._must_fall_back():
+            self.fall_back()
+        if self.double_loop is not None:
+            self.settle(self.double_loop.step(tol))
+        elif self.is_tree and is_first:
+            self._send_exact()
+        else:
+            return self._sweep()
+        residual = gap(self.network, self.at.messages, self.at.beliefs)
+        return residual, torch.zeros_like(residual)
+
+    def _send_exact(self) -> None:
+        messages = exact_messages(self.network)
+        beliefs = self.network.beliefs_of(messages)
+        # once more by the plain rule: of states that other factors exclude it says more
+        pairs = zip(self.network.blocks, messages, strict=True)
+        self.settle([block.update(sent, beliefs)[0] for block, sent in pairs])
+
+    def _sweep(self) -> tuple[Tensor, Tensor]:
+        before, found = self.at, self._sweeper(self.at, self.settling.damping)
+        self.at, residual = found, found.residual
+        if not self.settling.lowers_alphas(found):
+            self._help(before, found, residual)
+        return residual, found.num_skipped
+
+    def _must_fall_back(self) -> bool:
+        """Whether no damping settles the plain iteration, and the convergent one applies."""
+        falls = self.settling.is_exhausted and self.double_loop is None
+        return falls and is_discrete(self.network)
+
+    def fall_back(self) -> None:
+        """Go over to the double loop."""
+        self.double_loop = DoubleLoop(self.network, node_colours(self.graph))
+        self.double_loop.start_from(self.at.messages, self.at.beliefs)
+
+    def _help(self, before: Place, found: Place, residual: Tensor) -> None:
+        """Go on from elsewhere, where the last sweep was slow or ran away: by what moved, since
+        cavities may be improper for a while as others come to rest."""
+        if self.settling.automatic is None and self.settling.leaps is None:
+            return
+        leap = self.settling.leap(before, found, float(residual))
+        if leap is not None:
+            beliefs = self.network.beliefs_of(leap)
+            if is_lost(self.network, found.beliefs, beliefs) or self._falls(leap, beliefs):
+                self.settling.forget_leaps()
+            else:
+                self.settle(leap, beliefs)
+        start = self.settling.new_start(float(found.moved))
+        if start is not None:
+            self.settle(start)
+
+    def _falls(self, messages: Messages, beliefs: list) -> bool:
+        """Whether the bound that sweeps of mean field climb would fall."""
+        if not self.network.is_mean_field:
+            return False
+        return not bool(log_evidence(self.network, messages, beliefs) >= self.evidence())
+
+    def settle(self, messages: Messages, beliefs: list | None = None) -> None:
+        """Stand at these messages.
+
+        Raises:
+            ZeroMass: they leave a node no state.
+        """
+        beliefs = self.network.beliefs_of(messages) if beliefs is None else beliefs
+        if self.network.has_zeros:
+            refuse_contradictions(self.graph, self.network, messages, beliefs)
+        self.at = Held(messages, beliefs)
+
+    @property
+    def next_sweep(self) -> Sweep:
+        """Over log values, damped as it stands."""
+        return self._sweeper.damped(self.settling.damping)
+
+    # ------------------------------------------------------------------ evidence
+    def measure(self, is_at_rest: bool) -> None:
+        """Evaluate the evidence; other places than those of rest are on their way out."""
+        self.measured = self.evidence()
+        self._measured_at = self.at if is_at_rest else None
+
+    def evidence(self) -> Tensor:
+        """Eq (66) at the messages as they stand, ``[]``."""
+        if self._measured_at is self.at and not self.network.is_differentiable:
+            return self.measured
+        attached = torch.is_grad_enabled() and self.network.is_differentiable
+        if isinstance(self.at, PlainSwept) and not attached:
+            return self.at.sweep.log_evidence(self.at)
+        return log_evidence(self.network, self.at.messages, self.at.beliefs)
+
+    # ------------------------------------------------------------------ checkpoints
+    def carried(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        unknown = self.graph.constant.detach().new_full((), torch.nan)
+        return {
+            "messages": saved_messages(self.network, self.at.messages),
+            "automatic": self.settling.carried(),
+            "plain": self.at.carried() if isinstance(self.at, PlainSwept) else {},
+            "double_loop": {} if self.double_loop is None else self.double_loop.carried(),
+            "evidence": unknown if self.measured is None else self.measured.clone(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        messages = loaded_messages(self.network, self.at.messages, state["messages"])
+        self.settling.restore(state["automatic"])
+        evidence = state["evidence"].to(self.graph.constant)
+        self.measured = None if bool(evidence.isnan()) else evidence
+        self.double_loop = None
+        if state["double_loop"]:
+            self.double_loop = DoubleLoop(self.network, node_colours(self.graph))
+            self.double_loop.restore(state["double_loop"])
+        with torch.no_grad():
+            held = Held(messages, self.network.beliefs_of(messages))
+            self.at = self._sweeper.resumed(state["plain"], held)
