@@ -30,6 +30,7 @@ from pyrograph.graph import FactorGraph
 from pyrograph.infer.base import Engine
 from pyrograph.infer.dpvi.beam import beamed
 from pyrograph.infer.dpvi.best_states import best_states
+from pyrograph.infer.dpvi.label_search import LabelSearch
 from pyrograph.infer.dpvi.labelled import Labellings
 from pyrograph.infer.dpvi.labelled_program import (
     LabelledProgram,
@@ -38,14 +39,19 @@ from pyrograph.infer.dpvi.labelled_program import (
 )
 from pyrograph.infer.dpvi.labelled_start import (
     first_labellings,
-    labels_of,
     num_partitions,
     refuse_broken_data,
+    refuse_options_of_nodes,
 )
 from pyrograph.infer.dpvi.network import Network
-from pyrograph.infer.dpvi.particles import Hash, Particles, refuse_other_scores
+from pyrograph.infer.dpvi.particles import (
+    ROUNDING,
+    Hash,
+    Particles,
+    gain_of,
+    refuse_other_scores,
+)
 from pyrograph.infer.dpvi.results import posterior_of_labels, posterior_of_states
-from pyrograph.infer.dpvi.split_merge import splits_and_merges
 from pyrograph.infer.dpvi.start import FEWEST, climbed, codes_of, scattered
 from pyrograph.infer.dpvi.summed_out import Conditionals, independent_nodes, without
 from pyrograph.infer.dpvi.sweeps import Sweeps
@@ -58,8 +64,6 @@ from pyrograph.trace.plain_run import retried
 MOVES = ("block", "pair", "single", "flip", "region", "split")
 #: Sweeps between scores from scratch.
 REFRESH = 10
-#: A gain below this share of the bound is rounding.
-ROUNDING = 1e-12
 
 
 class DPVI(Engine):
@@ -154,13 +158,12 @@ class DPVI(Engine):
         return super().read(args, kwargs) if self._labelled is None else self._labelled
 
     def allocate(self) -> None:
-        self._begin_stages()
         if self._labelled is not None:
             self._check_labelled()
-            self.labellings = first_labellings(
-                self._labelled, self.init, self.num_particles, self.generator
-            )
+            parts = self._labelled, self.init, self.num_particles, self.generator
+            self.label_search = self._search_from(first_labellings(*parts))
             return
+        self._begin_stages()
         self.network = Network.of_graph(self.graph)
         neighbors = self.graph.neighbors
         self._conditionals: list[Conditionals] = []
@@ -232,78 +235,28 @@ class DPVI(Engine):
 
     def _check_labelled(self) -> None:
         """Whether options and data fit labellings."""
-        program = self._labelled
-        # "cuda" is a device of some number
-        device = self.device and torch.empty(0, device=self.device).device
-        if self.dtype not in (None, program.dtype) or device not in (None, program.device):
-            raise OptionError(
-                f"labels are scored in the program's own dtype and on its device, {program.dtype} "
-                f"on {program.device}: give data and parameters of those you want, and leave "
-                "dtype= and device= out"
-            )
-        others = set(self.moves or ()) - {"single", "split"}
-        if others or self.sum_out is not None:
-            what = f"moves={self.moves!r}" if others else f"sum_out={self.sum_out!r}"
-            raise OptionError(f'{what} is for nodes of a graph; labels take "single" and "split"')
+        parts = self._labelled, self.dtype, self.device
+        refuse_options_of_nodes(*parts, self.moves, self.sum_out)
         refuse_broken_data(self._labelled)
 
+    def _search_from(self, found: Labellings) -> LabelSearch:
+        may_split = self._labelled.is_exchangeable and (self.moves is None or "split" in self.moves)
+        proposed = None if self.proposals is None else self._proposed
+        return LabelSearch(found, self.num_particles, self.generator, may_split, proposed)
+
+    @property
+    def labellings(self) -> Labellings:
+        """As they stand, of a program of labels."""
+        return self.label_search.found
+
     def _begin_stages(self) -> None:
-        """All kinds of moves have their turn yet; clusters are split and merged if they may be."""
+        """All kinds of moves have their turn yet."""
         self._stage, self._is_last = 0, False
-        self._can_split = (
-            self._labelled is not None
-            and self._labelled.is_exchangeable
-            and (self.moves is None or "split" in self.moves)
-        )
-
-    def _advance_labels(self) -> dict[str, Tensor]:
-        found, stream = self.labellings, self.generator.get_state()
-        labels, score, layout = found.labels(as_they_are=True), found.score, found.layout
-        try:
-            return self._move_labels()
-        except BaseException:  # labels move in place: an interrupt too leaves the step undone
-            self.labellings = Labellings(self._labelled, labels)
-            self.labellings.score = score
-            self.labellings.lay_out(layout)
-            self.generator.set_state(stream)
-            raise
-
-    def _move_labels(self) -> dict[str, Tensor]:
-        before, best = self.labellings.bound, self.labellings.score.amax()
-        if self._stage == 0:
-            self.labellings.sweep(self.num_particles)
-        else:
-            extra = splits_and_merges(self.labellings, self.num_particles, self.generator)
-            if extra is not None:
-                self.labellings = self.labellings.joined(extra).distinct(self.num_particles)
-        if self.proposals is not None:
-            proposed = self._proposed().items()
-            extra = {name: labels_of(name, z, "proposals") for name, z in proposed}
-            if all(len(z) for z in extra.values()):
-                self.labellings = self.labellings.joined(extra).distinct(self.num_particles)
-        self.labellings.rescore()
-        gain = self._gain(before)
-        # splits and merges have their turn when sweeps gain no more, and sweeps after them, until
-        # the best labelling is none the better for them
-        if self._stage == 1:
-            rise = float(self.labellings.score.amax() - best)
-            self._can_split = rise > ROUNDING * (1 + float(best.abs()))
-        self._is_last = not self._can_split
-        is_stuck = float(gain) <= (self.tol or 0.0)
-        self._stage = int(self._stage == 0 and self._can_split and is_stuck)
-        return {"objective": self.labellings.bound, "gain": gain}
-
-    def _gain(self, before: Tensor) -> Tensor:
-        """What the bound grew by, beyond rounding."""
-        now = self.labellings.bound if self._labelled is not None else self.particles.bound
-        gain = now - before
-        is_rounding = float(gain.abs()) <= ROUNDING * (1 + float(before.abs()))
-        return torch.zeros_like(gain) if is_rounding else gain
 
     # ------------------------------------------------------------------ sweeps
     def advance(self) -> dict[str, Tensor]:
         if self._labelled is not None:
-            return self._advance_labels()
+            return self.label_search.advance(self.tol or 0.0)
         before = self.particles.bound
         kinds = self.sweeps.kinds
         particles = self.sweeps(self.particles, kinds[self._stage], self.hashes)
@@ -317,7 +270,7 @@ class DPVI(Engine):
         if is_stuck:
             particles = self._joined(particles, self.sweeps.far(particles.x, is_last))
         self.particles, self._is_last = particles, is_last
-        gain = self._gain(before)
+        gain = gain_of(before, particles.bound)
         # the next kind of move has its turn when this one gains no more; all have it again after
         # a change from afar
         if float(gain) <= (self.tol or 0.0) and not self._is_last:
@@ -340,7 +293,9 @@ class DPVI(Engine):
     @property
     def converged(self) -> bool:
         """Whether the last kind of move gained at most ``tol`` in a sweep."""
-        return super().converged and self._is_last
+        if not super().converged:
+            return False
+        return self._is_last if self._labelled is None else self.label_search.is_last
 
     # ------------------------------------------------------------------ results
     def posterior(self) -> DiscreteParticles | LabelParticles:
@@ -398,12 +353,13 @@ class DPVI(Engine):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         if self._labelled is not None:
-            self.labellings = Labellings(self._labelled, state["labels"])
+            found = Labellings(self._labelled, state["labels"])
             if "score" in state:
-                now = self.labellings.score.to(self._labelled.dtype)
+                now = found.score.to(self._labelled.dtype)
                 refuse_other_scores(state["score"].to(now.device), now)
-            if len(self.labellings) > self.num_particles:
-                self.labellings = self.labellings.distinct(self.num_particles)
+            self.label_search = self._search_from(
+                found.distinct(self.num_particles) if len(found) > self.num_particles else found
+            )
             self._restore_stages(state)
             return
         cards = self.network.cards
@@ -427,21 +383,25 @@ class DPVI(Engine):
 
     def _stages(self) -> dict[str, Any]:
         """Where the sequence of moves stands, and the random numbers of splits."""
+        if self._labelled is not None:
+            own = self.label_search.stages()
+        else:
+            own = {"stage": self._stage, "is_last": self._is_last, "can_split": False}
         return {
-            "stage": self._stage,
-            "is_last": self._is_last,
-            "can_split": self._can_split,
+            **own,
             "generator": self.generator.get_state(),
             "num_particles": self.num_particles,
             "moves": list(self.moves or ()),
         }
 
     def _restore_stages(self, state: Mapping[str, Any]) -> None:
+        """With other moves, or more particles, nothing has converged: all begins again."""
         self._begin_stages()
-        # with other moves, or more particles, nothing has converged
         if self._is_same_search(state):
-            self._stage, self._is_last = int(state["stage"]), bool(state["is_last"])
-            self._can_split = bool(state["can_split"])
+            if self._labelled is not None:
+                self.label_search.restore_stages(state)
+            else:
+                self._stage, self._is_last = int(state["stage"]), bool(state["is_last"])
         self.generator.set_state(state["generator"].cpu())
 
     def _is_same_search(self, state: Mapping[str, Any]) -> bool:

@@ -158,3 +158,29 @@ def refuse_broken_data(program: LabelledProgram) -> None:
             "infinite numbers, or symbols without mass. A relation may have NaN where cells are "
             "held out; rows of a mixture may not: leave them out."
         )
+
+
+def refuse_options_of_nodes(
+    program: LabelledProgram,
+    dtype: torch.dtype | None,
+    device: torch.device | str | None,
+    moves: Sequence[str] | None,
+    sum_out: str | Sequence[str] | None,
+) -> None:
+    """Whether the options of an engine fit labels.
+
+    Raises:
+        OptionError: one is for nodes of a graph, or of another dtype or device than the program.
+    """
+    # "cuda" is a device of some number
+    device = device and torch.empty(0, device=device).device
+    if dtype not in (None, program.dtype) or device not in (None, program.device):
+        raise OptionError(
+            f"labels are scored in the program's own dtype and on its device, {program.dtype} "
+            f"on {program.device}: give data and parameters of those you want, and leave "
+            "dtype= and device= out"
+        )
+    others = set(moves or ()) - {"single", "split"}
+    if others or sum_out is not None:
+        what = f"moves={moves!r}" if others else f"sum_out={sum_out!r}"
+        raise OptionError(f'{what} is for nodes of a graph; labels take "single" and "split"')

@@ -21,6 +21,8 @@ from pyrograph.infer.dpvi.network import Network
 
 #: Two hashes of 63 bits.
 NUM_HASHES = 2
+#: A gain below this share of the bound is rounding.
+ROUNDING = 1e-12
 
 
 class Hash:
@@ -102,6 +104,13 @@ def highest(score: Tensor, most: int) -> Tensor:
         among = (score >= least).nonzero().squeeze(1)
         return among[score[among].argsort(descending=True, stable=True)[:most]]
     return score.argsort(descending=True, stable=True)[:most]
+
+
+def gain_of(before: Tensor, now: Tensor) -> Tensor:
+    """What a bound grew by, beyond rounding."""
+    gain = now - before
+    is_rounding = float(gain.abs()) <= ROUNDING * (1 + float(before.abs()))
+    return torch.zeros_like(gain) if is_rounding else gain
 
 
 def refuse_other_scores(saved: Tensor, now: Tensor) -> None:

@@ -32,7 +32,7 @@ from pyrograph.infer.dpvi.filter_errors import (
 )
 from pyrograph.infer.dpvi.labelled import Labellings
 from pyrograph.infer.dpvi.network import Network
-from pyrograph.infer.dpvi.particles import Hash, Particles, highest
+from pyrograph.infer.dpvi.particles import Hash, Particles, gain_of, highest
 from pyrograph.infer.dpvi.paths import Paths
 from pyrograph.infer.dpvi.saved_states import order_of, score_of_labels
 from pyrograph.infer.dpvi.sweeps import Sweeps
@@ -99,7 +99,6 @@ class SequentialDPVI(DPVI):
     # ------------------------------------------------------------------ state
     def allocate(self) -> None:
         self._position, self._is_cut, self._is_opened = 0, False, False
-        self._begin_stages()
         if self._past and is_label(self._past[0]) != (self._labelled is None):
             raise ShapeMismatch(
                 f'site "{self._past[0][0]}" is in, and one of the two programs has labels, the '
@@ -107,7 +106,7 @@ class SequentialDPVI(DPVI):
             )
         if self._labelled is not None:
             self._check_labelled()
-            self.labellings = Labellings(self._labelled)
+            self.label_search = self._search_from(Labellings(self._labelled))
             known = set(self._past)
             rest = [e for e in self.labellings.elements if e not in known]
             self._elements = [*self._past, *rest]
@@ -131,6 +130,7 @@ class SequentialDPVI(DPVI):
         return self.graph.num_nodes if self._labelled is None else len(self._elements)
 
     def _allocate_nodes(self) -> None:
+        self._begin_stages()
         self.network = Network.of_graph(self.graph)
         self.hashes = Hash(self.network.cards)
         self._conditionals = []
@@ -207,7 +207,7 @@ class SequentialDPVI(DPVI):
         if best is None:
             return super().advance()
         self._rest_at(best)
-        return {"objective": best.bound, "gain": self._gain(before)}
+        return {"objective": best.bound, "gain": gain_of(before, best.bound)}
 
     def _take_in_label(self) -> dict[str, float]:
         found, past = self.labellings, self._history.get("objective")
@@ -339,7 +339,7 @@ class SequentialDPVI(DPVI):
             self.setup(*args, **kwargs)
         finally:
             past, self._past = self._past, []
-        self.labellings = old.within(self._labelled)
+        self.label_search.found = old.within(self._labelled)
         self._position, self._is_cut, self._history = len(past), is_cut, history
         if self._all_steps:
             self.num_steps += self.num_done - len(past)
@@ -435,7 +435,7 @@ class SequentialDPVI(DPVI):
             self._is_cut = True
             best = highest(score, self.num_particles)
             labels, score = {name: z[best] for name, z in labels.items()}, score[best]
-        self.labellings = Labellings(self._labelled, labels)
+        self.label_search = self._search_from(Labellings(self._labelled, labels))
         if self._position:
             now = self._labelled.score(self.labellings.clusters).to(self._labelled.dtype)
             self.labellings.score = score_of_labels(score, now)
