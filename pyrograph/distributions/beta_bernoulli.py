@@ -136,7 +136,7 @@ class LineTerm:
     """The rows (axis 0) or columns (axis 1) of a relation as a term over their own seating."""
 
     def __init__(self, cells: Cells, axis: int):
-        self.cells, self.axis = cells, axis
+        self.cells, self.axis, self.dtype = cells, axis, cells.dtype
 
     def scores(self, i: int, seating: Seating) -> Tensor:
         now = self.cells.seen(self.axis)
@@ -152,7 +152,7 @@ class LineTerm:
     def log_prob(self, seating: Seating) -> Tensor:
         prior = self.cells.log_beta(torch.zeros_like(self.cells.counts[:, :1, :1, :1]))
         terms = self.cells.log_beta(self.cells.counts) - prior
-        return terms.sum((-1, -2)).to(self.cells.dtype)
+        return terms.sum((-1, -2))
 
     def select(self, index: Tensor, memo: dict) -> LineTerm:
         return LineTerm(self.cells.select(index, memo), self.axis)

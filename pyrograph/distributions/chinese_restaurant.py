@@ -120,7 +120,7 @@ class SeatingPrior:
     """log n_c - log(alpha + t) for n_c of the t elements present; alpha for n_c = 0."""
 
     def __init__(self, alpha: Tensor, n: int):
-        self.alpha = alpha
+        self.alpha, self.dtype = alpha, alpha.dtype
         sizes = torch.arange(n + 1, dtype=alpha.dtype, device=alpha.device)
         #: By cluster size, and by number of elements present.
         self.log_weight = torch.where(sizes > 0, sizes, alpha).log()
@@ -136,7 +136,7 @@ class SeatingPrior:
         return join, self.log_weight[sizes[own] - 1]
 
     def log_prob(self, seating: Seating) -> Tensor:
-        return log_partition(seating.counts, self.alpha, seating.num_inside)
+        return log_partition(seating.counts, self.alpha.double(), seating.num_inside)
 
     def append(self, i: int, source: Tensor, start: int, sign: int, seating: Seating) -> None:
         """The sizes are all there is."""

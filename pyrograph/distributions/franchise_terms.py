@@ -33,6 +33,7 @@ class SequenceTerm:
 
     def __init__(self, alpha: Tensor, gamma: Tensor, urn: str, moves: Moves | None = None):
         self.alpha, self.gamma, self.urn, self.moves = alpha, gamma, urn, moves
+        self.dtype = alpha.dtype
 
     def scores(self, i: int, seating: Seating) -> Tensor:
         if self.urn == "paper" and i == seating.num_inside and all(seating.inside[:i]):
@@ -64,7 +65,7 @@ class SequenceTerm:
         return log_sequence(by_appearance(labels), alpha, gamma, self.urn)
 
     def log_prob(self, seating: Seating) -> Tensor:
-        return self._log_prob_of_present(seating).to(self.alpha.dtype)
+        return self._log_prob_of_present(seating)
 
     def _log_prob_of_present(self, seating: Seating) -> Tensor:
         present = [j for j, inside in enumerate(seating.inside) if inside]

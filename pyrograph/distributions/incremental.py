@@ -60,7 +60,13 @@ class Incremental(Protocol):
 
 
 class ClusterTerm(Protocol):
-    """A part of the log joint that is a sum over clusters, kept per row of the seating's pool."""
+    """A part of the log joint that is a sum over clusters, kept per row of the seating's pool.
+
+    Attributes:
+        dtype: of the parameters and the data.
+    """
+
+    dtype: torch.dtype
 
     def scores(self, i: int, seating: Seating) -> Tensor:
         """``[limit]``: what each cluster gains by element i, for all rows of the pool; those that
@@ -81,14 +87,20 @@ class ClusterTerm(Protocol):
     def copy(self) -> ClusterTerm: ...
 
     def log_prob(self, seating: Seating) -> Tensor:
-        """``[P]``."""
+        """``[P]``, in double precision."""
 
     def rebuild(self, seating: Seating) -> None:
         """Every row anew, right after the seating has counted."""
 
 
 class ParticleTerm(Protocol):
-    """A part of the log joint that depends on whole labellings, kept per particle."""
+    """A part of the log joint that depends on whole labellings, kept per particle.
+
+    Attributes:
+        dtype: of the parameters and the data.
+    """
+
+    dtype: torch.dtype
 
     def scores(self, i: int, seating: Seating) -> Tensor:
         """``[P, C]``; closed slots may hold anything."""
@@ -97,7 +109,7 @@ class ParticleTerm(Protocol):
         """Element i joins (+1) or leaves (-1) ``slot [P]``; the seating is already changed."""
 
     def log_prob(self, seating: Seating) -> Tensor:
-        """``[P]``."""
+        """``[P]``, in double precision."""
 
     def select(self, index: Tensor, memo: dict) -> ParticleTerm: ...
 
@@ -207,6 +219,10 @@ class Clusters:
         return sum(term.scores(i, self.seating) for term in self.by_particle)
 
     def log_prob(self) -> Tensor:
+        return sum(term.log_prob(self.seating).to(term.dtype) for term in self.terms)
+
+    def exact_log_prob(self) -> Tensor:
+        """:meth:`log_prob` in double precision, whatever that of parameters and data is."""
         return sum(term.log_prob(self.seating) for term in self.terms)
 
     def select(self, index: Tensor, memo: dict | None = None) -> Clusters:

@@ -16,7 +16,7 @@ from pyrograph.distributions.seating import Seating, resized, twin
 #: Elements that leave, one after the other, leave more than this share of a cluster's spread, else
 #: it is counted anew from those who stay: a difference would have lost its digits.
 LOSS = 1e-6
-#: Deviations of elements from the locations of clusters looked at in one go.
+#: Elements of clusters, and their deviations from the clusters' locations, looked at in one go.
 AT_ONCE = 2**22
 
 
@@ -45,7 +45,7 @@ class MixtureTerm:
     def log_prob(self, seating: Seating) -> Tensor:
         sizes = seating.sizes
         terms = torch.where(sizes > 0, self.log_marginals(sizes), 0)
-        return terms.take(seating.rows).sum(1).to(self.dtype)
+        return terms.take(seating.rows).sum(1)
 
     def log_marginals(self, sizes: Tensor) -> Tensor:
         """``[limit]``, of the data of the clusters, which have these sizes."""
@@ -73,4 +73,7 @@ class MixtureTerm:
         return new
 
     def rebuild(self, seating: Seating) -> None:
-        self.totals = self.totals_of(seating.members()).contiguous()
+        members = seating.members()
+        step = max(1, AT_ONCE // max(1, members.shape[1]))
+        parts = [self.totals_of(part) for part in members.split(step)]
+        self.totals = torch.cat(parts, 1).contiguous()

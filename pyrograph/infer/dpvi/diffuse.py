@@ -56,12 +56,14 @@ def warning_of_diffuse(
             f"the posterior is too diffuse for so few{elsewhere}. Take "
             f"{engine}, which is exact on this program{more}."
         ]
+    if mass is not None and mass <= float(bound) + LARGE_GAIN:
+        return []  # next to nothing is missed, however the particles share it
     field = mean_field_bound(network)
     advice = (
         "The posterior is too diffuse for so few particles: take marginals and evidence of pg.BP, "
         "pg.TRW (an upper bound) or pg.VMP (a lower one)."
     )
-    if field is not None and field > float(bound) + 1e-9:
+    if field is not None and field > float(bound) + WITHIN_REACH:
         return [f"The mean-field bound is higher, {field:.6g} against {float(bound):.6g}. {advice}"]
     still = warning_of_gain(score, bound)
     return [f"{still} {advice}"] if still else []
@@ -87,6 +89,7 @@ def log_mass_of_forest(graph: FactorGraph) -> float | None:
     pairs = [group.scope for group in graph.factors if group.arity > 1]
     if any(scope.shape[1] > 2 for scope in pairs) or not is_forest(pairs, graph.num_nodes):
         return None
+    graph = graph.in_double()  # as the particles' scores are summed
     try:
         network = build(graph, lambda group: graph.constant.new_ones(group.num_factors))
     except UnsupportedFactor:  # larger tables than messages are sent through

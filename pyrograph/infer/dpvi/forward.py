@@ -30,6 +30,7 @@ from torch.nn.functional import pad
 
 from pyrograph.distributions.chinese_restaurant import log_partition
 from pyrograph.distributions.labels import in_order
+from pyrograph.distributions.mixture_term import AT_ONCE
 from pyrograph.infer.dpvi.forward_state import Room, Sums
 
 #: Slots at first, and the least by which there are more when they run out.
@@ -70,10 +71,15 @@ class ForwardPass:
         """The state from the labels."""
         sums, m = self.sums, len(self.sums.prior)
         slot = torch.arange(whole.shape[2], device=whole.device)
-        members = self._labels.unsqueeze(1) == slot.unsqueeze(1)  # [K, C, n]
-        for term, rows in sums.rows:
-            whole[rows] = term.totals_of(members.flatten(0, 1)).unflatten(1, members.shape[:2])
-        size = members.sum(2)
+        size = torch.empty(whole.shape[1:], dtype=torch.int64, device=whole.device)
+        step = max(1, AT_ONCE // max(1, len(slot) * self._labels.shape[1]))
+        for first in range(0, len(self._labels), step):
+            part = slice(first, first + step)
+            members = self._labels[part].unsqueeze(1) == slot.unsqueeze(1)  # [k, C, n]
+            for term, rows in sums.rows:
+                totals = term.totals_of(members.flatten(0, 1))
+                whole[rows, part] = totals.unflatten(1, members.shape[:2])
+            size[part] = members.sum(2)
         whole[m - 1] = size
         ahead = sums.ahead[:, size]
         whole[m] = ahead[-1] + sums.costs(whole[:m], size)
@@ -202,8 +208,8 @@ class ForwardPass:
         size = held[-1].long()
         terms = sums.log_marginals(held, size)
         inside = int(size[:1].sum())
-        # in double first: beside many scores torch takes one constant's precision for theirs
-        score = constant + log_partition(size, sums.alpha, inside).double()
+        # beside many scores torch takes one constant's precision for theirs
+        score = constant + log_partition(size, sums.alpha.double(), inside)
         self._score = score + torch.where(size > 0, terms, 0).sum(1) + self._offset
 
     @torch.inference_mode()

@@ -105,7 +105,7 @@ class LabelledProgram:
 
     def score(self, clusters: Mapping[str, Clusters]) -> Tensor:
         """The same ``[P]``, in double precision, from the statistics of complete labellings."""
-        total = self.constant + sum(own.log_prob().double() for own in clusters.values())
+        total = self.constant.double() + sum(own.exact_log_prob() for own in clusters.values())
         for own in clusters.values():
             # rows (axis 0) and columns (axis 1) both hold a relation's likelihood
             total = total - sum(
