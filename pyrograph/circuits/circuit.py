@@ -243,8 +243,12 @@ class Circuit(ComputedModule):
             self.layers.values(self.leaves.log_prob(part), self.log_weights)[-1][0]
             for part in points.split(max(chunk, 1))
         ]
-        values = torch.cat(parts)
+        values = torch.cat(parts).to(self.log_weights.dtype)
         return values[0] if x.dim() == 1 else values
+
+    def forward(self, x: Tensor) -> Tensor:
+        """:meth:`log_prob`."""
+        return self.log_prob(x)
 
     def log_mass(self) -> Tensor:
         """Log of the sum over all states, ``[]``: log Z of an unnormalised circuit."""
@@ -315,6 +319,7 @@ class Circuit(ComputedModule):
         log_weights, table, mass = self.at_mass_one()
         if not bool(mass[-1].isfinite()):
             raise ZeroMass("the mass is zero: no state is possible under this evidence")
+        log_weights, table = log_weights.to(self.log_weights), table.to(self.log_table)
         made = Circuit._derived(
             *prune(self.units, self.domain, mass, log_weights, table, self.loc, self.scale)
         )
@@ -322,8 +327,8 @@ class Circuit(ComputedModule):
         return made
 
     def at_mass_one(self) -> tuple[Tensor, Tensor, Tensor]:
-        """``log_weights`` and ``log_table`` with which every possible unit has mass 1, -inf at
-        others; and the log mass ``[N]`` that each has now. Differentiable."""
+        """``log_weights`` and ``log_table``, in double precision, with which every possible unit
+        has mass 1, -inf at others; and the log mass ``[N]`` that each has now. Differentiable."""
         leaves = self.leaves.log_mass().unsqueeze(1)
         mass = self.layers.all_values(leaves, self.log_weights)[:, 0]
         edge = torch.as_tensor(self.units.edge_is_sum, device=mass.device)
@@ -335,7 +340,7 @@ class Circuit(ComputedModule):
         is_input = torch.as_tensor(self.units.kind == INPUT, device=mass.device)
         table = self.log_table - level[is_input].unsqueeze(1)
         table = torch.where(self.leaves.is_real.unsqueeze(1), self.log_table, table)
-        return self.log_weights + above, table, mass
+        return self.log_weights + above, table.double(), mass
 
     def sample(self, num_samples: int) -> Tensor:
         """Independent draws ``[num_samples, D]``: codes (int64) if all variables are discrete,

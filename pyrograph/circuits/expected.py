@@ -67,7 +67,7 @@ def expected_kernel(p: Circuit, q: Circuit, kernel: Kernel) -> Tensor:
     left, right = CircuitSide(p, regions), CircuitSide(q, regions)
     value, _ = pairs(left, right, units)
     log_mass = left.scaled.log_mass.unsqueeze(1) + right.scaled.log_mass
-    return _of_mass(value[0, 0], log_mass[0, 0])
+    return _of_mass(value[0, 0], log_mass[0, 0]).to(p.log_weights.dtype)
 
 
 def _of_mass(value: Tensor, log_mass: Tensor) -> Tensor:
@@ -97,7 +97,9 @@ def squared_mmd(p: Circuit, q: Circuit, kernel: Kernel) -> Tensor:
         name: pairs(a, b, units)[0][0, 0]
         for name, a, b in (("pp", left, left), ("pq", left, right), ("qq", right, right))
     }
-    return mean["pp"] - 2 * mean["pq"] + mean["qq"]
+    # a square, of which rounding may leave less than nothing
+    found = (mean["pp"] - 2 * mean["pq"] + mean["qq"]).clamp_min(0)
+    return found.to(p.log_weights.dtype)
 
 
 def compatible(p: Circuit, q: Circuit) -> bool:

@@ -28,7 +28,7 @@ class KernelUnits:
     """
 
     def __init__(self, kernel: Kernel, regions: Regions, like: Circuit):
-        numbers = like.log_weights
+        numbers = like.log_weights.double()
         units = kernel.units(like.num_variables)
         self.inputs: list[list[Univariate]] = []
         if units is not None:

@@ -205,8 +205,9 @@ class Layers:
             highest: take the highest weighted child in the place of sums.
         """
         none = log_weights.new_full((1,), -torch.inf)
-        weights = torch.cat([log_weights, none]).to(leaves.dtype)
-        values = [leaves]
+        # logs of large size have few digits left of their differences in single precision
+        weights = torch.cat([log_weights, none]).double()
+        values = [leaves.double()]
         for operations in self.layers[1:]:
             rows = [
                 op.highest(values, weights)

@@ -67,7 +67,7 @@ def _shares(
 ) -> Tensor:
     """``[inputs, B]``; differentiable where numbers are attached."""
     with torch.enable_grad():
-        at_inputs = leaves.log_prob(points)
+        at_inputs = leaves.log_prob(points).double()
         if not at_inputs.requires_grad:
             at_inputs.requires_grad_()
         total = circuit.layers.values(at_inputs, log_weights)[-1][0]
@@ -75,4 +75,4 @@ def _shares(
             row = int((~total.isfinite()).nonzero()[0])
             raise ZeroMass(f"no state is possible (row {row} of the evidence): the mass is zero")
         (shares,) = torch.autograd.grad(total.sum(), at_inputs, create_graph=is_attached)
-    return shares
+    return shares.to(log_weights.dtype)

@@ -131,20 +131,18 @@ class ExpectedSVR:
         """
         circuit = self.circuit
         device = circuit.log_weights.device
-        is_tensor = isinstance(X, Tensor)
         rows = circuit.domain.check(X, device)
         intercept = float(numbers(self.intercept))
         if not len(rows) or not len(self.support):
-            constant = rows.new_full((len(rows),), intercept)
-            return constant if is_tensor else constant.cpu().numpy()
+            return self._like(X, rows.new_full((len(rows),), intercept))
         check_kernel(self.kernel)
         regions = common_regions(circuit, circuit, self.kernel)
         kernel = KernelUnits(self.kernel, regions, circuit)
         support = circuit.domain.check(self.support, device)
         if bool(support.isnan().any()):
             raise OptionError("a support vector has a missing value")
-        points = PointSide(regions, support, circuit.cards, circuit.log_weights.dtype)
-        coef = numbers(self.dual_coef, device).flatten().to(circuit.log_weights.dtype)
+        points = PointSide(regions, support, circuit.cards, torch.float64)
+        coef = numbers(self.dual_coef, device).flatten()
         # points that are equal count together
         coef = coef.new_zeros(points.patterns.count[-1]).index_add_(0, points.patterns.point, coef)
         side = CircuitSide(circuit, regions, rows[:1])
@@ -154,8 +152,13 @@ class ExpectedSVR:
             self._chunk(side.at(rows[first : first + chunk]), points, kernel, coef, first)
             for first in range(0, len(rows), chunk)
         ]
-        predictions = torch.cat(found) + intercept
-        return predictions if is_tensor else predictions.double().cpu().numpy()
+        return self._like(X, torch.cat(found) + intercept)
+
+    def _like(self, X: Tensor | np.ndarray, predictions: Tensor) -> Tensor | np.ndarray:
+        """A tensor of the circuit's precision if X is one, else an array."""
+        if isinstance(X, Tensor):
+            return predictions.to(self.circuit.log_weights.dtype)
+        return predictions.double().cpu().numpy()
 
     def _chunk(
         self, side: CircuitSide, points: PointSide, kernel: KernelUnits, coef: Tensor, first: int

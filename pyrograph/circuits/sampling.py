@@ -80,7 +80,7 @@ def complete(circuit: Circuit, given: Tensor, highest: bool) -> tuple[Tensor, Te
     points, inputs = _met(circuit, len(given), choose)
     filled = _inputs(circuit, len(given), points, inputs, highest)
     filled = torch.where(given.isnan(), filled, given.nan_to_num(0.0).to(filled.dtype))
-    return filled, values[-1]
+    return filled, values[-1].to(circuit.log_weights.dtype)
 
 
 def _inputs(

@@ -129,7 +129,7 @@ def moderate(circuit: Circuit) -> tuple[Tensor, Tensor, Tensor | float]:
     They are the circuit's own unless one is extreme, such as the log Z of a compiled program with
     many observations.
     """
-    log_weights, log_table = circuit.log_weights, circuit.log_table
+    log_weights, log_table = circuit.log_weights.double(), circuit.log_table.double()
     numbers = torch.cat([log_weights.detach(), log_table.detach().flatten()])
     if is_moderate(numbers, numbers.dtype):
         return log_weights, log_table, 0.0
@@ -190,8 +190,8 @@ class CircuitSide(Side):
         return LogLeaf(kept, at.roll(-1, 2), after)
 
     def _gaussian(self, inputs: Tensor, value: Tensor, missing: Tensor) -> LogLeaf:
-        loc = self.circuit.loc[inputs].unsqueeze(1)
-        scale = self.circuit.scale[inputs].unsqueeze(1)
+        loc = self.circuit.loc[inputs].double().unsqueeze(1)
+        scale = self.circuit.scale[inputs].double().unsqueeze(1)
         at = torch.where(missing, 0.0, value)
         density = -0.5 * ((at - loc) / scale) ** 2 - HALF_LOG_2PI - scale.log()
         return LogLeaf(

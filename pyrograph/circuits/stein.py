@@ -96,7 +96,7 @@ def kdsd(q: Circuit, p: Circuit, kernel: Kernel | None = None) -> Tensor:
             f"by more than the numbers of {value.dtype} do, where q has mass. {MILDER}"
         )
     # a sum of squares, of which rounding leaves less than nothing at q = p
-    return value[0, 0].clamp_min(0)
+    return value[0, 0].clamp_min(0).to(p.log_weights.dtype)
 
 
 def stein_gram(
@@ -150,7 +150,7 @@ def stein_gram(
     with bar_of(num_passes(left, right), progress) as bar:
         gram = expected_kernels(left, right, units, bar, stein=True)
     # 0 times a ratio that overflows is no number
-    gram = gram.masked_fill(_nothing_in_common(rows, columns), 0.0)
+    gram = gram.masked_fill(_nothing_in_common(rows, columns), 0.0).to(p.log_weights.dtype)
     _refuse_overflow(gram)
     return gram
 
