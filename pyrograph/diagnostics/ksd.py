@@ -25,7 +25,7 @@ from pyrograph.diagnostics.support import (
 from pyrograph.errors import OptionError, ShapeMismatch, UnsupportedSite
 from pyrograph.graph import FactorGraph
 from pyrograph.kernels import Kernel, Layout, Locality, SteinOperator, Summable
-from pyrograph.kernels.stein import check_statistic
+from pyrograph.kernels.stein import check_statistic, takes_double
 from pyrograph.posterior.pushforward import is_real
 from pyrograph.trace.sites import tensor_of
 
@@ -70,7 +70,9 @@ def graphical_ksd(
     differentiable = x.requires_grad and torch.is_grad_enabled()
     _, score = value_and_score(graph, x, differentiable=differentiable)
     with torch.set_grad_enabled(differentiable):
-        return operator(x, score).discrepancy(statistic).to(x.dtype)
+        # a discrepancy is a small difference, of numbers as large as one over the data's scale
+        wide = torch.float64 if kernel is None or takes_double(kernel) else x.dtype
+        return operator(x.to(wide), score.to(wide)).discrepancy(statistic).to(x.dtype)
 
 
 @outside_inference_mode()

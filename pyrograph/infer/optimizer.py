@@ -53,11 +53,12 @@ class AdaGrad:
         _settle(self, positive, "lr", "eps")
 
     def start(self, x: Tensor) -> Memory:
-        return {"accumulated": torch.zeros_like(x)}
+        return {"accumulated": _squares_of(x)}
 
     def step(self, x: Tensor, direction: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        accumulated = memory["accumulated"].addcmul(direction, direction)
-        length = accumulated.sqrt().add_(self.eps)
+        wide = direction.double()
+        accumulated = memory["accumulated"].addcmul(wide, wide)
+        length = accumulated.sqrt().add_(self.eps).to(x)
         return x.addcdiv(direction, length, value=self.lr), {"accumulated": accumulated}
 
 
@@ -74,11 +75,12 @@ class RMSProp:
         _settle(self, fraction, "decay")
 
     def start(self, x: Tensor) -> Memory:
-        return {"average": torch.zeros_like(x)}
+        return {"average": _squares_of(x)}
 
     def step(self, x: Tensor, direction: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        average = self.decay * memory["average"] + (1 - self.decay) * direction.square()
-        return x + self.lr * direction / (average + self.eps).sqrt(), {"average": average}
+        average = self.decay * memory["average"] + (1 - self.decay) * direction.double().square()
+        length = (average + self.eps).sqrt().to(x)
+        return x + self.lr * direction / length, {"average": average}
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ class Adam:
     def start(self, x: Tensor) -> Memory:
         return {
             "mean": torch.zeros_like(x),
-            "square": torch.zeros_like(x),
+            "square": _squares_of(x),
             "count": torch.zeros((), dtype=torch.float64, device="cpu"),
         }
 
@@ -107,11 +109,17 @@ class Adam:
         first, second = self.betas
         count = memory["count"] + 1
         mean = first * memory["mean"] + (1 - first) * direction
-        square = second * memory["square"] + (1 - second) * direction.square()
+        square = second * memory["square"] + (1 - second) * direction.double().square()
         k = float(count)
-        scale = (square / (1 - second**k)).sqrt() + self.eps
+        scale = ((square / (1 - second**k)).sqrt() + self.eps).to(x)
         x = x + self.lr * (mean / (1 - first**k)) / scale
         return x, {"mean": mean, "square": square, "count": count}
+
+
+def _squares_of(x: Tensor) -> Tensor:
+    """Zeros for squares of directions, which overflow in single precision where a density is
+    narrower than 1e-19."""
+    return torch.zeros_like(x, dtype=torch.float64)
 
 
 def _settle(rule: Optimizer, check: Callable[[str, float], float], *names: str) -> None:

@@ -92,7 +92,8 @@ def pairwise_squared(z: Tensor) -> Tensor:
 
 def cancels(reach: Tensor, h: Tensor | float) -> Tensor:
     """Whether |x|^2 + |y|^2 - 2 xy in single precision loses the distances that h looks at, as
-    of modes far apart beside their widths, or where one particle is far from all others.
+    of modes far apart beside their widths, or where one particle is far from all others; or
+    whether 1 / h^2 overflows in it, as of lengths of atoms in metres.
 
     Args:
         reach: the largest |x|^2, about the mean. In double precision the answer is no, as there
@@ -100,7 +101,9 @@ def cancels(reach: Tensor, h: Tensor | float) -> Tensor:
     """
     if reach.dtype == torch.float64:
         return torch.zeros_like(reach, dtype=torch.bool)
-    return reach * (torch.finfo(reach.dtype).eps / PRECISION) > h
+    info = torch.finfo(reach.dtype)
+    h = torch.as_tensor(h, device=reach.device)
+    return (reach * (info.eps / PRECISION) > h) | (h < info.tiny**0.5)
 
 
 def median_of_pairs(x: Tensor) -> Tensor:
@@ -140,6 +143,8 @@ def _squared_median(values: Tensor) -> tuple[Tensor, Tensor]:
 
     ``values`` is reordered.
     """
+    if values.dtype == torch.bfloat16:  # numpy has none
+        return tuple(found.to(values.dtype) for found in _squared_median(values.float()))
     half, scale = values.shape[-1] // 2, values.mean(-1)
     if values.device.type == "cpu":
         # numpy's selection is vectorised: some ten times faster than torch.kthvalue
@@ -163,4 +168,6 @@ def _positive(h: Tensor, scale: Tensor, reach: Tensor) -> Tensor:
     """
     info = torch.finfo(h.dtype)
     none = h <= COINCIDENT**2 * reach
-    return torch.where(none, scale * info.eps**0.75, h).clamp_min(info.tiny**0.5)
+    # 1 / h is a number, and in double precision 1 / h^2, which is taken there of narrow kernels
+    least = info.tiny ** (0.5 if h.dtype == torch.float64 else 0.95)
+    return torch.where(none, scale * info.eps**0.75, h).clamp_min(least)

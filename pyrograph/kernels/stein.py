@@ -20,6 +20,8 @@ from torch import Generator, Tensor
 from pyrograph.errors import OptionError
 from pyrograph.kernels.additive import Own, Summable, terms_of
 from pyrograph.kernels.bandwidth import cancels
+from pyrograph.kernels.imq import IMQ
+from pyrograph.kernels.linear import Linear
 from pyrograph.kernels.locality import Locality, resolve
 from pyrograph.kernels.protocol import Block, Kernel, SteinSums
 from pyrograph.kernels.rbf import RBF
@@ -59,6 +61,13 @@ class Field:
         if statistic == "V":
             return self.total / n**2
         return (self.total - self.diagonal) / (n * (n - 1))
+
+
+def takes_double(kernel: Kernel | Summable) -> bool:
+    """Whether a kernel computes in the precision of the particles. Others, of the user's own, may
+    hold tensors in the program's."""
+    parts = (part.kernel if isinstance(part, Own) else part for _, part in terms_of(kernel))
+    return all(type(part) in (IMQ, RBF, Linear) for part in parts)
 
 
 def check_statistic(statistic: str, n: int) -> None:

@@ -12,6 +12,25 @@ from pyrograph.posterior.guide import ParticleGuide, describe_site
 from pyrograph.posterior.posterior import Posterior, draw_indices
 
 
+class ParticleMarginal(Empirical):
+    """Particles of a site and their weights; moments are summed in double precision, since sums of
+    w x in single are off by as much as narrow particles far from 0 differ."""
+
+    def _weighted_mean(self, value: Tensor, keepdim: bool = False) -> Tensor:
+        weights = self._log_weights.double().softmax(0)
+        shape = (-1, *(1 for _ in self.event_shape))
+        return (weights.reshape(shape) * value).sum(0, keepdim=keepdim)
+
+    @property
+    def mean(self) -> Tensor:
+        return super().mean.to(self._samples.dtype)
+
+    @property
+    def variance(self) -> Tensor:
+        mean = super().mean.unsqueeze(self._aggregation_dim)
+        return self._weighted_mean((self._samples - mean).square()).to(self._samples.dtype)
+
+
 class ParticlePosterior(Posterior):
     """Particles ``x_l`` with weights ``w_l``: p is approximated by sum_l w_l delta(x_l).
 
@@ -40,7 +59,7 @@ class ParticlePosterior(Posterior):
             OptionError: no such site.
         """
         self._site(site)
-        return Empirical(self.particles[site], self.weights.log())
+        return ParticleMarginal(self.particles[site], self.weights.log())
 
     def sample(self, num_samples: int) -> dict[str, Tensor]:
         """Joint draws by systematic resampling, in random order."""

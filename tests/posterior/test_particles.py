@@ -4,6 +4,7 @@ import importlib.util
 import sys
 from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -176,3 +177,23 @@ def test_a_posterior_on_a_gpu():
     p = ParticlePosterior(graph, x, converged=True, status="converged", history={})
     assert p.sample(3)["a"].device.type == "cuda"
     assert p.guide()()["a"].device.type == "cuda"
+
+
+def test_moments_of_narrow_particles_far_from_zero_are_theirs():
+    """1e6 +- .1, in numbers that are .06 apart."""
+
+    def model():
+        one = torch.ones((), dtype=torch.float32)
+        pyro.sample("x", dist.Normal(1e6 * one, one))
+
+    graph = pg.trace_graph(model, unconstrained=True)
+    generator = torch.Generator().manual_seed(0)
+    x = (1e6 + 0.1 * torch.randn(1000, 1, generator=generator)).float()
+    weights = torch.rand(1000, generator=generator).float()
+    run = {"converged": True, "status": "converged", "history": {}}
+    found = ParticlePosterior(graph, x, weights / weights.sum(), **run).marginal("x")
+    truth = np.average(x[:, 0].double(), weights=weights.double())
+    spread = np.average((x[:, 0].double() - truth) ** 2, weights=weights.double())
+    assert found.mean.dtype == found.variance.dtype == torch.float32
+    assert abs(float(found.mean) - truth) <= 0.04  # half of what such numbers are apart
+    assert float(found.variance) == pytest.approx(spread, rel=1e-5)

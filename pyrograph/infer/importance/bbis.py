@@ -31,7 +31,7 @@ from pyrograph.diagnostics import stein_gram
 from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch, UnsupportedSite
 from pyrograph.graph import FactorGraph
 from pyrograph.infer import initial
-from pyrograph.infer.base import Engine
+from pyrograph.infer.base import Engine, with_notes
 from pyrograph.infer.dpvi.network import Network
 from pyrograph.infer.importance.discrete_stein import (
     discrete_stein_gram,
@@ -42,14 +42,14 @@ from pyrograph.infer.importance.proposals import Proposal, continuous_points, di
 from pyrograph.infer.importance.simplex_qp import minimise_on_simplex
 from pyrograph.infer.importance.zeros import doubled_eps, refuse_zeros, zero_entries
 from pyrograph.infer.requires import FiniteOrContinuous
-from pyrograph.kernels import IMQ, RBF, Kernel, Linear, Own, Summable
-from pyrograph.kernels.additive import terms_of
+from pyrograph.kernels.stein import takes_double
 from pyrograph.posterior import ParticlePosterior, Posterior
 from pyrograph.posterior.discrete_particles import DiscreteParticles
 
 DEFAULT_POINTS = 200
-#: Kernels that compute in the precision of the particles. Others may hold tensors in the program's.
-OF_ANY_PRECISION = (IMQ, RBF, Linear)
+#: Share of the mass from which on the points' own densities are better weights, and how far from
+#: these, in total variation, weights are told of.
+MOST_OF_ALL, FAR_APART = 0.5, 0.2
 
 
 class BBIS(Engine):
@@ -194,7 +194,8 @@ class BBIS(Engine):
         if not self.is_discrete:
             how = self.kernel, self.locality, self.generator
             # in single precision the least of w'Kw would be what rounding makes negative
-            dtype = torch.float64 if _takes_double(self.kernel) else None
+            takes = self.kernel is None or takes_double(self.kernel)
+            dtype = torch.float64 if takes else None
             return stein_gram(self.graph, x, *how, dtype=dtype).double()
         ratios = shift_ratios(self.network, x)
         return discrete_stein_gram(x, ratios, self.network.cards, self.kernel)
@@ -239,7 +240,28 @@ class BBIS(Engine):
         """``"converged"``, or what happened."""
         if self._graph is not None and not self.is_weighted:
             return "no step was made: the points have equal weights. Call run() or step()."
-        return super().status
+        better = None if self._graph is None else self.better_weights()
+        return with_notes(super().status, [better] if better else [])
+
+    def better_weights(self) -> str | None:
+        """What to say of points that hold most of the mass of all states, where their weights are
+        far from their shares of it."""
+        mass = self.network.log_mass if self.is_discrete else None
+        if mass is None:
+            return None
+        x, which = self.distinct()
+        score = self.network.score(x).double()
+        held = math.exp(min(float(score.logsumexp(0)) - mass, 0.0))
+        share = score.softmax(0)
+        own = torch.zeros_like(share).index_add(0, which, self.weights)
+        apart = 0.5 * float((own - share).abs().sum())
+        if held < MOST_OF_ALL or apart < FAR_APART:
+            return None
+        return (
+            f"The {len(share)} distinct points hold {held:.2g} of the mass of all states, and the "
+            f"weights are {apart:.2g} (total variation) from their shares of it, which serve "
+            "better: take pg.DPVI(init=...) from these points."
+        )
 
     def remedy(self) -> str:
         return (
@@ -271,11 +293,3 @@ class BBIS(Engine):
         self._take(state["weights"])
         self.is_weighted = bool(len(state["history"].get("objective", ())))
         self.generator.set_state(state["generator"].cpu())
-
-
-def _takes_double(kernel: Kernel | Summable | None) -> bool:
-    """Whether a Stein kernel takes particles in double precision, whatever the program's."""
-    if kernel is None:
-        return True
-    parts = (part.kernel if isinstance(part, Own) else part for _, part in terms_of(kernel))
-    return all(type(part) in OF_ANY_PRECISION for part in parts)

@@ -233,6 +233,9 @@ class CollapsedBBIS(BBIS):
                     "the factor that binds it"
                 )
 
+    def better_weights(self) -> None:
+        """Samples hold a share of the states' mass together with what they leave open."""
+
     def gram(self, x: Tensor) -> Tensor:
         """Expected Stein kernels of partly held points ``[V, m]``."""
         if isinstance(self.circuit, HeldCircuit):

@@ -469,3 +469,43 @@ def test_a_kernel_of_ones_own_gets_points_in_the_programs_precision():
     samples = {"x": torch.linspace(-1.0, 2.0, 20)}
     q = pg.fit(program, infer=pg.BBIS, samples=samples, kernel=Stretched(), progress=False)
     assert_close(q.weights.sum(), torch.tensor(1.0))
+
+
+# ---------------------------------------------------------------------- better weights
+def fields(strength: float):
+    """Eight nodes that are nearly certain, or coins."""
+
+    def model():
+        with pyro.plate("n", 8):
+            pyro.sample("x", dist.Bernoulli(logits=torch.full((8,), strength)))
+
+    return model
+
+
+def with_neighbours(share: float):
+    """The best state and those one change away, ``[9, 8]``; and the weights of the first."""
+    x = torch.ones(9, 8)
+    x[range(1, 9), range(8)] = 0.0
+    return {"x": x}, torch.tensor([share] + [(1 - share) / 8] * 8)
+
+
+def test_few_states_that_hold_most_of_the_mass_are_told_of_better_weights():
+    samples, wrong = with_neighbours(0.1)
+    engine = BBIS(fields(3.0), samples=samples, progress=False)
+    engine.run()
+    assert engine.status == "converged"  # the weights are right here
+    engine._take(wrong.double())
+    p = torch.tensor(3.0).sigmoid()
+    states = torch.cat([p.reshape(1) ** 8, (p**7 * (1 - p)).expand(8)])
+    held, apart = float(states.sum()), 0.5 * float((states / states.sum() - wrong).abs().sum())
+    assert f"hold {held:.2g} of the mass" in engine.status
+    assert f"are {apart:.2g} (total variation)" in engine.status
+    assert "pg.DPVI" in engine.status
+
+
+def test_states_that_hold_little_of_the_mass_are_not():
+    samples, wrong = with_neighbours(0.1)
+    engine = BBIS(fields(0.1), samples=samples, progress=False)
+    engine.run()
+    engine._take(wrong.double())
+    assert engine.status == "converged"
