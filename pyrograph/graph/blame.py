@@ -89,26 +89,25 @@ def tells_of_no_derivative(error: RuntimeError) -> bool:
     return "derivative for" in str(error) and "not implemented" in str(error)
 
 
-def log_prob_by_statement(graph: FactorGraph, values: Mapping[str, Tensor]) -> dict[str, float]:
-    """Log density of every statement at one point, see :func:`statement_sums`."""
-    names = [s.name for s in graph._reading.statements]
-    return dict(zip(names, statement_sums(graph, values).tolist(), strict=True))
-
-
-def statement_sums(graph: FactorGraph, values: Mapping[str, Tensor]) -> Tensor:
+def statement_sums(
+    graph: FactorGraph, values: Mapping[str, Tensor], of_sizes: bool = False
+) -> Tensor:
     """Log densities of the statements, in order: all elements at once, then sums.
 
     Args:
         values: one tensor per free site, ``[*batch, *event]`` in the graph's space.
+        of_sizes: of the absolute values of the elements.
     """
+    taken = torch.abs if of_sizes else torch.positive
     statements = graph._reading.statements
-    sums = torch.stack([s.values[s.ids == 0].double().sum() for s in statements])
-    if graph.free_sites:
+    known = [taken(s.values[s.ids == 0].double()).sum() for s in statements]
+    sums = torch.stack(known) if known else torch.zeros(0, dtype=torch.float64, device="cpu")
+    if any(bool((s.ids != 0).any()) for s in statements):
         buffers, _ = leaf_buffers(
             graph.free_sites, as_tensors(graph.free_sites, values, graph.device)
         )
         elements = graph._density_program()(buffers)[:, 0].double().cpu()
         sizes = torch.tensor([int((s.ids != 0).sum()) for s in statements], device="cpu")
         owner = torch.arange(len(statements), device="cpu").repeat_interleave(sizes)
-        sums = sums.index_add(0, owner, elements)
+        sums = sums.index_add(0, owner, taken(elements))
     return sums

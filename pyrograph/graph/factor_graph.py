@@ -363,11 +363,14 @@ class FactorGraph:
         return [self._factors.names[k] for k in numbers]
 
     def factor_name(self, group: FactorGroup, e: int) -> str:
-        """``factor "r"[12] (scope x[3], x[7])`` for factor e of a group."""
+        """``factor "r"[12] (scope x[3], x[7])`` for factor e of a group; of a change of variables,
+        which no statement of the program has, it says so."""
         statement, number = self._factors.place(int(group.index[e]))
         labels = [self.nodes[v] for v in group.scope[e].tolist()]
         names = ", ".join(s + (str(list(i)) if i else "") for s, i in labels)
-        return f'factor "{statement}"[{number}] (scope {names})'
+        site, _, kind = statement.rpartition(":")
+        what = f', the change of variables of site "{site}"' if kind == "jacobian" else ""
+        return f'factor "{statement}"[{number}] (scope {names}{what})'
 
     def local_values(self, group: FactorGroup, x: Tensor) -> list[Tensor]:
         """What a group's factors read at flat particles ``[n, dim]``, ``[n, E, *event]`` a slot."""

@@ -43,7 +43,8 @@ class FactorGroup:
     _program: LocalProgram | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        self._shapes = [(len(self.scope), *site.event_shape) for site in self.slots]
+        count = len(self.scope)
+        self._shapes = [(count, *site.event_shape) for site in self.slots]
 
     @property
     def num_factors(self) -> int:

@@ -79,8 +79,12 @@ def row_numbers(rows: Tensor) -> Tensor:
     As ``rows.unique(dim=0, return_inverse=True)[1]``, many times faster.
     """
     number, count = torch.zeros(len(rows), dtype=torch.int64, device=rows.device), 1
-    for column in rows.unbind(1) if len(rows) else ():
-        size = int(column.max()) + 1
+    if len(rows) < 2:
+        return number
+    for k, size in enumerate((rows.amax(0) + 1).tolist()):
+        if size == 1:  # equal in all
+            continue
+        column = rows[:, k]
         if count * size >= 2**63:
             number = number.unique(return_inverse=True)[1]
             count = len(rows)

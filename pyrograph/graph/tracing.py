@@ -20,7 +20,7 @@ from pyrograph.errors import (
     StructureError,
     VerificationError,
 )
-from pyrograph.graph.blame import log_prob_by_statement, statement_sums
+from pyrograph.graph.blame import statement_sums
 from pyrograph.graph.factor_graph import FactorGraph
 from pyrograph.trace.plain_run import Point, log_probs_at, plain_run
 from pyrograph.trace.program import Reading, read_program, text_decides
@@ -286,13 +286,10 @@ def _verify(graph: FactorGraph, point: Point, reading: Reading) -> None:
         graph._programs.pop("terms", None)  # large, and kept for those who ask again
         if not _is_rounding(graph, values, total - theirs):
             ours["the graph's factors sum up to"] = total
+    # beside one statement of great size the total does not tell of others
+    blamed = _differing_statements(graph, values, point)
     for what, value in ours.items():
-        if not _agree(graph, value, theirs):
-            blamed = [
-                f'"{name}"'
-                for name, mine in log_prob_by_statement(graph, values).items()
-                if not _agree(graph, mine, float(point.log_probs.get(name, 0.0)))
-            ]
+        if blamed or not _agree(graph, value, theirs):
             where = f" They differ in statement {_listed(blamed)}." if blamed else ""
             message = f"{what} {value:.10g} at a second point, Pyro gives {theirs:.10g}.{where} "
             cancelling = _cancelling(graph, values)
@@ -317,6 +314,25 @@ def _verify(graph: FactorGraph, point: Point, reading: Reading) -> None:
                 f"report it)."
             )
     _verify_together(graph, values, reading)
+
+
+def _differing_statements(graph: FactorGraph, values: dict[str, Tensor], point: Point) -> list[str]:
+    """Statements of another density than Pyro's, beyond what rounding makes of their elements."""
+    names = [s.name for s in graph._reading.statements]
+    theirs = [float(point.log_probs.get(name, 0.0)) for name in names]
+    differ = [
+        k
+        for k, mine in enumerate(statement_sums(graph, values).tolist())
+        if not _agree(graph, mine, theirs[k])
+    ]
+    if not differ:
+        return []
+    ours, sizes = statement_sums(graph, values), statement_sums(graph, values, of_sizes=True)
+    return [
+        f'"{names[k]}"'
+        for k in differ
+        if not _agree(graph, float(ours[k]), theirs[k], float(sizes[k]))
+    ]
 
 
 def _verify_together(graph: FactorGraph, values: dict[str, Tensor], reading: Reading) -> None:
@@ -364,12 +380,17 @@ def _cancelling(graph: FactorGraph, values: dict[str, Tensor]) -> list[str]:
     return [f'"{name}"' for name, both in sums.items() if not _agree(graph, *both)]
 
 
-def _agree(graph: FactorGraph, ours: float, theirs: float) -> bool:
-    """Equal but for rounding, which grows with the number of terms; both infinite or NaN alike."""
+def _agree(graph: FactorGraph, ours: float, theirs: float, size: float = 0.0) -> bool:
+    """Equal but for rounding, which grows with the number of terms; both infinite or NaN alike.
+
+    Args:
+        size: of the terms, where it is known.
+    """
     if not (math.isfinite(ours) and math.isfinite(theirs)):
         return ours == theirs or (math.isnan(ours) and math.isnan(theirs))
     growth = max(1.0, graph.num_factors**0.5 / 100)
-    return abs(ours - theirs) <= _precision(graph.lowest_precision) * (1.0 + abs(theirs)) * growth
+    size = max(abs(theirs), size if math.isfinite(size) else 0.0)
+    return abs(ours - theirs) <= _precision(graph.lowest_precision) * (1.0 + size) * growth
 
 
 def _precision(dtype: torch.dtype) -> float:

@@ -80,11 +80,27 @@ def split(
     arity = ptr.diff()
     rows = (arity > 1).nonzero().squeeze(1)
     levels = _expand(tape, ids, rows, dtype)
+    if len(levels) > 1:
+        kept = _divided(tape, levels, arity, node_of_leaf)
+        if len(kept) < len(levels[0].row):
+            levels = _expand(tape, ids, kept, dtype)
     if len(levels) == 1:
         return Terms(ids, torch.arange(len(ids), device="cpu"), ptr, nodes, _nothing())
     num_nodes = int(node_of_leaf.max()) + 1
     final = _collapse(tape, levels, node_of_leaf, num_nodes)
     return _gather_terms(tape, ids, ptr, nodes, final, num_nodes, dtype)
+
+
+def _divided(tape: Tape, levels: list[_Level], arity: Tensor, node_of_leaf: Tensor) -> Tensor:
+    """Elements whose latest term does not read as much as they do; the others stay whole, and what
+    each of their terms reads, which is much where all read all, need not be looked at."""
+    latest = torch.zeros(len(arity), dtype=torch.int64, device="cpu")
+    for level in levels:
+        atoms = ~level.is_sum
+        latest.scatter_reduce_(0, level.row[atoms], level.ids[atoms], "amax")
+    rows = levels[0].row
+    ptr, _ = scopes(tape, latest[rows], node_of_leaf)
+    return rows[ptr.diff() < arity[rows]]
 
 
 def _expand(tape: Tape, ids: Tensor, rows: Tensor, dtype: torch.dtype) -> list[_Level]:

@@ -185,3 +185,39 @@ def test_beside_constants_in_single_precision_a_wrong_density_is_still_seen():
 
     with pytest.raises(VerificationError, match='statement "g"'):
         pg.trace_graph(model)
+
+
+# ---------------------------------------------------------------------- beside large statements
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_wrong_statement_is_seen_beside_one_of_great_size(dtype):
+    """A million observations in Kelvin, at a prior draw: -3e11 nats of no importance."""
+    runs = []
+    y = 287 + 0.02 * torch.randn(1000, dtype=dtype)
+
+    def model():
+        zero = torch.zeros((), dtype=dtype)
+        m = pyro.sample("m", dist.Normal(287 + zero, 10.0))
+        with pyro.plate("n", 1000), pyro.poutine.scale(scale=1000.0):
+            pyro.sample("y", dist.Normal(m, 0.02), obs=y)
+        runs.append(None)
+        b = pyro.sample("b", dist.Normal(zero, 1.0))
+        with pyro.plate("k", 20):
+            pyro.sample("z", dist.Normal(b, 1.0 + len(runs)), obs=y[:20])
+
+    with pytest.raises(VerificationError, match='statement "z"'):
+        pg.trace_graph(model)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_elements_that_cancel_beside_it_are_rounding(seed):
+    pyro.set_rng_seed(seed)
+    size = 1e6 * torch.randn(5000, dtype=torch.float32)
+    size = size - size.mean()
+
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.zeros((), dtype=torch.float32), 1.0))
+        with pyro.plate("n", 5000):
+            pyro.factor("f", size * torch.tanh(x))
+            pyro.sample("y", dist.Normal(x, 1e-4), obs=size.sign())
+
+    assert pg.trace_graph(model).num_nodes == 1
