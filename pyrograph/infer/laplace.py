@@ -42,24 +42,32 @@ def mode_and_width(graph) -> tuple[Tensor, Tensor]:
     if exhausted:  # it is on its way, which is good enough to start from
         return mode, width
     column = rising_column(graph, mode, width)
-    if column is not None and graph.dtype != torch.float64:  # rounding can end a climb too
-        mode, exhausted = find_mode(graph.to(None, torch.float64), mode)
-        mode = mode.to(graph.dtype)
-        width = conditional_width(graph, mode)
-        column = None if exhausted else rising_column(graph, mode, width)
+    if column is not None:  # rounding can end a climb too, and units that differ by far
+        fine = graph.to(None, torch.float64)
+        mode, exhausted = find_mode(fine, mode, width)
+        width = conditional_width(fine, mode)
+        column = None if exhausted else rising_column(fine, mode, width)
+        mode, width = mode.to(graph.dtype), width.to(graph.dtype)
     if column is not None:
         _refuse_a_slope(graph, mode, column)
     return mode, width
 
 
-def find_mode(graph, start: Tensor | None = None) -> tuple[Tensor, bool]:
+def find_mode(
+    graph, start: Tensor | None = None, unit: Tensor | None = None
+) -> tuple[Tensor, bool]:
     """The point at which L-BFGS from ``start`` (zero) stops, ``[dim]``, and whether for want of
-    steps."""
+    steps.
+
+    Args:
+        unit: ``[dim]`` widths, by which its first step and its rule to stop go; default 1.
+    """
     highest = -math.inf
+    unit = np.ones(graph.dim) if unit is None else unit.double().cpu().numpy()
 
     def descent(x: np.ndarray) -> tuple[float, np.ndarray]:
         nonlocal highest
-        point = torch.as_tensor(x, dtype=graph.dtype, device=graph.device)[None]
+        point = torch.as_tensor(x * unit, dtype=graph.dtype, device=graph.device)[None]
         try:
             log_p, score = value_and_score(graph, point)
         except NonFiniteDensity:
@@ -68,12 +76,12 @@ def find_mode(graph, start: Tensor | None = None) -> tuple[Tensor, bool]:
             # a wall that the line search can backtrack from: infinity spoils its interpolation
             return highest + 1.0, np.zeros(graph.dim)
         highest = max(highest, -float(log_p))
-        return -float(log_p), -score[0].double().cpu().numpy()
+        return -float(log_p), -score[0].double().cpu().numpy() * unit
 
-    begin = np.zeros(graph.dim) if start is None else start.double().cpu().numpy()
+    begin = np.zeros(graph.dim) if start is None else start.double().cpu().numpy() / unit
     found = minimize(descent, begin, jac=True, method="L-BFGS-B", options={"maxiter": MAX_STEPS})
     out_of_steps = found.status == 1  # SciPy's code for it
-    return torch.as_tensor(found.x, dtype=graph.dtype, device=graph.device), out_of_steps
+    return torch.as_tensor(found.x * unit, dtype=graph.dtype, device=graph.device), out_of_steps
 
 
 def rising_column(graph, x: Tensor, width: Tensor) -> int | None:
@@ -101,11 +109,13 @@ def _refuse_a_slope(graph, x: Tensor, column: int) -> None:
 def conditional_width(graph, x: Tensor) -> Tensor:
     """Conditional standard deviations at ``x``, 1 where there is no maximum: ``[dim]``."""
     precision = conditional_precision(graph, x)
-    return torch.where(precision > 0, precision.clamp_min(1e-300).rsqrt(), 1)
+    return torch.where(precision > 0, precision.clamp_min(1e-300).rsqrt(), 1).to(x)
 
 
 def conditional_precision(graph, x: Tensor) -> Tensor:
     """-d^2 log p / dx_i^2 at ``x`` ``[dim]``, by central differences of the score: ``[dim]``."""
+    if x.dtype != torch.float64:  # steps that single precision asks for are wide beside densities
+        return conditional_precision(graph.to(None, torch.float64), x.double())
     node_colour = colour(*graph.neighbors).to(x.device)
     columns = graph.columns.to(x.device)
     width = columns.diff()

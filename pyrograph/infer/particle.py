@@ -219,7 +219,21 @@ class ParticleEngine(Engine):
         if self.num_done > 0 and self.num_particles > 1 and not self.converged:
             doubts = self.doubts(self.checks())
             text += doubts + self._of_spikes(doubts)
+        if self.converged and self.num_particles > 1:
+            text += self._of_the_worst()
         return text + self._of_bare_nodes() if self._graph is not None else text
+
+    def _of_the_worst(self) -> str:
+        """The coordinate of a converged run whose spread is furthest off; else empty."""
+        checks = self.checks()
+        column = checks.worst_told()
+        if column is None:
+            return ""
+        return (
+            f". The particles' variance at {coordinate_name(self.graph, column)} is "
+            f"{checks.ratio[column]:.2f} of the target's, by Stein's identity: for a nearer one "
+            "lower tol, or raise num_particles."
+        )
 
     def _how_nearly(self) -> str:
         """Where the identity fails by what chance may do yet seldom does; else empty."""
@@ -288,13 +302,18 @@ class ParticleEngine(Engine):
         at_mode = isinstance(self.init, str)
         if not doubts or not (at_mode or 'init="laplace"' in doubts):
             return ""
-        shared = [group.slots for group in self.graph.factors if group.arity > 1]
-        names = {site.name for slots in shared for site in slots if site.support in LATENT_SCALES}
+        names = {
+            site.name
+            for group in self.graph.factors
+            if group.arity > 1 and group.name in self.graph.sites
+            for site in group.slots
+            if site.support in LATENT_SCALES and site.name != group.name
+        }
         if not names:
             return ""
         means = self.graph.constrain(self.graph.unflatten(self.x.detach()))
         name = min(names, key=lambda name: float(means[name].mean(0).min()))
-        way = "as deviations from their means (pyro.infer.reparam.LocScaleReparam(0))"
+        way = "as deviations from their means (pyro.infer.reparam.LocScaleReparam(0.0))"
         if not at_mode:
             return f' Where the site "{name}" scales latent sites write these {way} first.'
         return (
@@ -362,12 +381,15 @@ class ParticleEngine(Engine):
                 f"{sorted(own) or 'nothing'}: give optim= as in the saved run"
             )
         for name, ours in own.items():
-            if memory[name].shape != ours.shape or memory[name].dtype != ours.dtype:
+            theirs = memory[name]
+            # squares were once kept in the particles' own precision
+            is_like = theirs.is_floating_point() == ours.is_floating_point()
+            if theirs.shape != ours.shape or not is_like:
                 raise ShapeMismatch(
-                    f'the state remembers "{name}" with shape {list(memory[name].shape)} and '
-                    f"{memory[name].dtype}, this engine {list(ours.shape)} and {ours.dtype}: give "
+                    f'the state remembers "{name}" with shape {list(theirs.shape)} and '
+                    f"{theirs.dtype}, this engine {list(ours.shape)} and {ours.dtype}: give "
                     "optim= as in the saved run"
                 )
         self.generator.set_state(state["generator"].cpu())
-        self.memory = {name: value.to(own[name].device) for name, value in memory.items()}
+        self.memory = {name: value.to(own[name]) for name, value in memory.items()}
         self._evaluate(saved.to(self.graph.device))

@@ -38,6 +38,9 @@ OFF, FAR_OFF = 0.2, 0.5
 #: Variance ratios outside of which the status says so: of the median coordinate, of the worst one.
 NARROW, WIDE = 0.9, 1.1
 FAR_NARROW, FAR_WIDE = 0.5, 2.0
+#: Outside of which the status of a run that has converged tells of the worst one: where ``tol`` was
+#: met on the way to the target's width, the run ends as the ratio passes ``FAR_NARROW``.
+TOLD_NARROW, TOLD_WIDE = 0.7, 1.4
 #: Sums of coordinates that a claim takes to fit, their shift that counts as off, and the standard
 #: errors granted to them: no kernel arranges sums of sites that are no neighbours.
 WAVES, COMMON_OFF, COMMON_ERRORS = 4, 0.5, 2.5
@@ -116,6 +119,12 @@ class SteinChecks:
         alike = (self.ratio >= FAR_NARROW) & (self.ratio <= FAR_WIDE)
         off = ~(right & (alike | (self.clear_ratio == 1)))
         return int(off.int().argmax()) if bool(off.any()) else None
+
+    def worst_told(self) -> int | None:
+        """The coordinate whose spread is furthest off, if a run that has converged tells of it."""
+        ratio = self.clear_ratio
+        column = int(ratio.log().abs().argmax())
+        return None if TOLD_NARROW <= ratio[column] <= TOLD_WIDE else column
 
     def most_shifted(self) -> int:
         """The coordinate whose mean score is furthest off."""

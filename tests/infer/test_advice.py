@@ -161,3 +161,38 @@ def test_a_factor_without_a_derivative_is_named_and_the_ways_on_have_its_evidenc
     assert takes(infer, by_where)
     found = pg.fit(by_where, infer=pg.EP, progress=False).log_evidence
     torch.testing.assert_close(found, truth, rtol=0, atol=2e-3)
+
+
+# ---------------------------------------------------------------------- scales
+@pytest.mark.parametrize("with_funnel", [True, False])
+def test_scales_of_observations_are_not_said_to_scale_latent_sites(with_funnel):
+    """`nu` is nearer to 0 than `lean`, and scales what is seen alone."""
+    y = 1000 + torch.randn(40)
+
+    def model(y):
+        lean = pyro.sample("lean", dist.HalfNormal(1.0)) if with_funnel else torch.tensor(1.0)
+        with pyro.plate("s", 8):
+            b = pyro.sample("b", dist.Normal(0.0, lean))
+            nu = pyro.sample("nu", dist.InverseGamma(30.0, 0.1))
+        with pyro.plate("a", 40):
+            worker = torch.arange(40) % 8
+            pyro.sample("y", dist.Normal(b[worker], nu[worker].sqrt()), obs=y)
+
+    engine = pg.GraphicalSVGD(model, num_particles=10, num_steps=5, progress=False)
+    engine.run(y)
+    assert "Stein" in engine.status
+    assert ('site "lean" scales latent sites' in engine.status) == with_funnel
+    assert 'site "nu" scales' not in engine.status
+
+
+def test_a_change_of_variables_is_named_as_one():
+    def model():
+        p = pyro.sample("p", dist.Beta(2.0, 3.0))
+        pyro.sample("y", dist.Bernoulli(p), obs=torch.tensor(1.0))
+
+    with pytest.raises(UnsupportedFactor, match=r'the change of variables of site "p"|factor "p"'):
+        pg.fit(model, infer=pg.BP, progress=False)
+    graph = pg.trace_graph(model, unconstrained=True)
+    (group,) = (g for g in graph.factors if g.name == "p:jacobian")
+    expected = 'factor "p:jacobian"[0] (scope p, the change of variables of site "p")'
+    assert graph.factor_name(group, 0) == expected

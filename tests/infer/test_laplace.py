@@ -213,6 +213,68 @@ def test_a_spike_near_a_scale_of_0_is_told_of_and_deviations_have_none():
 
     spike, status = fitted(True)
     assert spike < 0.05 * truth
-    assert 'site "s" is' in status and "LocScaleReparam(0)" in status
+    assert 'site "s" is' in status and "LocScaleReparam(0.0)" in status
     found, _ = fitted(False)
     assert found == pytest.approx(truth, rel=0.2)
+
+
+# ---------------------------------------------------------------------- units that differ by far
+def raw_logistic_regression(dtype):
+    """1, age and income, neither centred nor scaled."""
+    generator = torch.Generator().manual_seed(0)
+    age = 20 + 60 * torch.rand(2000, generator=generator)
+    income = torch.exp(10 + 0.5 * torch.randn(2000, generator=generator))
+    x = torch.stack([torch.ones(2000), age, income], 1)
+    logits = x @ torch.tensor([-3.0, 0.05, 2e-5])
+    y = (torch.rand(2000, generator=generator) < logits.sigmoid()).to(dtype)
+    return x.to(dtype), y
+
+
+def logistic(x, y):
+    with pyro.plate("k", 3):
+        w = pyro.sample("w", dist.Normal(x.new_zeros(()), 10.0))
+    with pyro.plate("n", len(y)):
+        pyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+
+
+def newton(x, y):
+    """The mode, the log density there and the conditional widths, in double precision."""
+    x, y = x.double(), y.double()
+    w = torch.zeros(3).double()
+    unit = torch.tensor([1.0, 1e-2, 1e-5]).double()
+    for _ in range(50):
+        p = (x @ w).sigmoid()
+        hessian = x.T @ ((p * (1 - p))[:, None] * x) + torch.eye(3).double() / 100
+        gradient = x.T @ (y - p) - w / 100
+        step = torch.linalg.solve(unit[:, None] * hessian * unit, unit * gradient) * unit
+        w = w + step.clamp(-unit, unit)
+    return w, hessian.diagonal().rsqrt()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_raw_covariates_are_climbed_in_their_own_units(dtype):
+    x, y = raw_logistic_regression(dtype)
+    graph = trace_graph(logistic, (x, y), unconstrained=True)
+    mode, width = mode_and_width(graph)
+    truth, expected = newton(x, y)
+    assert_close(width.double(), expected, rtol=1e-2, atol=0)
+    assert float(((mode.double() - truth) / expected).abs().max()) < 0.5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_widths_far_from_zero_are_those_of_the_density(dtype):
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(200, generator=generator, dtype=torch.float64)
+    y = (287 + 0.02 * noise).to(dtype)
+
+    def model():
+        m = pyro.sample("m", dist.Normal(torch.tensor(287.0, dtype=dtype), 10.0))
+        with pyro.plate("n", 200):
+            pyro.sample("y", dist.StudentT(4.0, m, 0.02), obs=y)
+
+    mode, width = mode_and_width(trace_graph(model, unconstrained=True))
+    r = (y.double() - mode.double()) / 0.02
+    curvature = 5 * (4 - r**2) / (4 + r**2) ** 2 / 0.02**2  # of -log of Student's density
+    expected = float((curvature.sum() + 0.01).rsqrt())
+    assert width.dtype == dtype
+    assert float(width) == pytest.approx(expected, rel=1e-3)

@@ -394,3 +394,26 @@ def test_rounding_in_single_precision_is_named_as_a_cause(dtype):
     q = pg.fit(model, init="laplace", num_steps=100, progress=False)
     is_single = dtype == torch.float32
     assert ("Stein's identity" in q.status and "dtype=torch.float64" in q.status) == is_single
+
+
+def test_a_run_that_ends_too_narrow_says_where():
+    """From a narrow start a loose `tol` is met as soon as the checks let it be."""
+
+    def model():
+        with pyro.plate("n", 2):
+            pyro.sample("x", dist.Normal(0.0, torch.tensor([1.0, 1.0])))
+
+    pyro.set_rng_seed(0)
+    start = 0.05 * torch.randn(100, 2)
+    options = {"num_particles": 100, "init": {"x": start}, "num_steps": 500, "progress": False}
+    loose = GraphicalSVGD(model, tol=1e9, optim=AdaGrad(lr=0.1), **options)
+    loose.run()
+    ratio = loose.checks().ratio
+    assert loose.converged and 0.5 < float(ratio.min()) < 0.7
+    told = (
+        f"converged. The particles' variance at {coordinate_name(loose.graph, int(ratio.argmin()))}"
+    )
+    assert loose.status.startswith(f"{told} is {float(ratio.min()):.2f} of the target's")
+    tight = GraphicalSVGD(model, tol=0.01, **options)
+    tight.run()
+    assert tight.status == "converged"
