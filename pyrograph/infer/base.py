@@ -48,6 +48,9 @@ class Engine(ABC):
     requires: ClassVar[Requirement]
     unconstrained: ClassVar[bool] = False
     differentiable: ClassVar[bool] = False
+    #: Whether programs with continuous sites are computed in double precision, whatever that of
+    #: results is.
+    in_double: bool = False
     monitor: ClassVar[str] = "objective"
     #: Options of the classes above it that a class sets by itself and does not take.
     fixes: ClassVar[tuple[str, ...]] = ()
@@ -182,7 +185,10 @@ class Engine(ABC):
                 "its log density, pg.trace_graph(model, ...).log_prob({})"
             )
         refuse_no_mass(constant_of(graph))
-        return graph.to(self.device, self.dtype) if self.device or self.dtype else graph
+        graph = graph.to(self.device, self.dtype) if self.device or self.dtype else graph
+        is_wide = graph.constant.dtype == torch.float64
+        is_discrete = all(site.is_discrete for site in graph.sites.values())
+        return graph if is_wide or is_discrete or not self.in_double else graph.in_double()
 
     def step(self, *args, **kwargs) -> float:
         """One iteration, after setting up on the first call; returns the objective.

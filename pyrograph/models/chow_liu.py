@@ -283,10 +283,11 @@ def _information_of_values(data: Tensor, bandwidth: Tensor) -> Tensor:
 
 def gaussian_mutual_information(data: Tensor) -> Tensor:
     """-log(1 - r^2) / 2 for the correlations r, ``[D, D]``; a constant column has r = 0."""
-    correlation = torch.corrcoef(data.t()).reshape(data.shape[1], -1).nan_to_num(0.0)
+    # squares of large or small data leave single precision
+    correlation = torch.corrcoef(data.double().t()).reshape(data.shape[1], -1).nan_to_num(0.0)
     # r = 1 up to rounding: large, and finite
     square = correlation.square().clamp(max=1 - torch.finfo(data.dtype).eps)
-    return (-0.5 * torch.log1p(-square)).fill_diagonal_(0.0)
+    return (-0.5 * torch.log1p(-square)).fill_diagonal_(0.0).to(data)
 
 
 def maximum_spanning_tree(weight: Tensor, root: int) -> Tensor:

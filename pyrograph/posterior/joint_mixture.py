@@ -72,19 +72,20 @@ class MixturePosterior(ScopedPosterior):
             UnsupportedSite: its support depends on latents.
         """
         described, nodes = self._site(site), self.mixture.sites[site]
+        dtype = self.graph.result_dtype
         batch, event = described.batch_shape, described.event_shape
         if isinstance(nodes, Categoricals):
-            log_p = (nodes.log_p + self.mixture.log_weights[:, None, None]).logsumexp(0)
+            log_p = (nodes.log_p + self.mixture.log_weights[:, None, None]).logsumexp(0).to(dtype)
             values = described.enumeration.to(log_p.device)
             return States(values, log_p.reshape(*batch, -1))
         lead = (*batch, self.mixture.num_components)
         is_given = self.given.get(site)
-        base = _normal(nodes if is_given is None else nodes.widened(is_given), lead, event)
+        base = _normal(nodes if is_given is None else nodes.widened(is_given), lead, event, dtype)
         if not is_real(described):
             support = support_on(described.support, nodes.mean.device)
             beside = _beside_components(support, len(described.constrained_event_shape))
             base = Pushforward(base, biject_to(beside))
-        log_weights = self.mixture.log_weights.expand(lead)
+        log_weights = self.mixture.log_weights.to(dtype).expand(lead)
         weights = Categorical(logits=log_weights, validate_args=False)
         if is_given is None:
             return MixtureSameFamily(weights, base, validate_args=False)
@@ -151,7 +152,9 @@ class MixturePosterior(ScopedPosterior):
             given[name] = which | given.get(name, torch.zeros_like(which))
             if not site.is_discrete:
                 mean = self.mixture.sites[name].mean
-                value = torch.as_tensor(values[name], dtype=mean.dtype, device=mean.device)
+                value = torch.as_tensor(
+                    values[name], dtype=self.graph.result_dtype, device=mean.device
+                )
                 before = given_values.get(name, 0.0)
                 given_values[name] = torch.where(which.reshape(self._whole(site)), value, before)
         mixture = self.mixture.condition(known)
@@ -211,7 +214,7 @@ class MixturePosterior(ScopedPosterior):
                 "no number of the mixture apart from them. Fit the program with the value held: "
                 "pyro.poutine.condition(model, data={...})."
             )
-        value = value.to(nodes.mean)
+        value = value.to(nodes.mean.device, self.graph.result_dtype)  # as bounds are
         support = support_on(site.support, value.device)
         inside = support.check(value)  # in the site's shape: bounds may vary over its plates
         if not bool(inside.reshape(site.num_nodes, -1).all(1)[mask].all()):
@@ -221,7 +224,7 @@ class MixturePosterior(ScopedPosterior):
         is_number &= ~on_edge(support, value).reshape(site.num_nodes, -1).any(1)
         if not bool(is_number[mask].all()):
             raise OptionError(f'a value of site "{site.name}" is infinite or on its boundary')
-        return torch.where(mask.unsqueeze(1), free, 0.0)
+        return torch.where(mask.unsqueeze(1), free.to(nodes.mean), 0.0)
 
     @torch.inference_mode(False)  # its parameters are to be trained
     def guide(self, sites: Sequence[str] | None = None) -> MixtureGuide:
@@ -240,7 +243,8 @@ class MixturePosterior(ScopedPosterior):
                 f"site {held[0]!r} has nodes that are given and have no density; leave it out: "
                 "guide(sites=[...])"
             )
-        return MixtureGuide.from_mixture(chosen, self.mixture).drawing(self.graph)
+        guide = MixtureGuide.from_mixture(chosen, self.mixture, self.graph.result_dtype)
+        return guide.drawing(self.graph)
 
 
 def _beside_components(support: Constraint, event_dim: int) -> Constraint:
@@ -253,15 +257,17 @@ def _beside_components(support: Constraint, event_dim: int) -> Constraint:
     return with_bounds(support, beside)
 
 
-def _normal(nodes: Normals, lead: tuple[int, ...], event: tuple[int, ...]) -> Distribution:
+def _normal(
+    nodes: Normals, lead: tuple[int, ...], event: tuple[int, ...], dtype: torch.dtype
+) -> Distribution:
     """Of the nodes' components, ``lead`` being the batch with the components last."""
-    mean = nodes.mean.movedim(0, 1)
+    mean = nodes.mean.movedim(0, 1).to(dtype)
     if nodes.is_diagonal:
-        scale = nodes.scale.movedim(0, 1).reshape(*lead, *event)
+        scale = nodes.scale.movedim(0, 1).reshape(*lead, *event).to(dtype)
         base = Normal(mean.reshape(*lead, *event), scale, validate_args=False)
         return Independent(base, len(event)) if event else base
     width = mean.shape[-1]
-    root = nodes.root.movedim(0, 1).reshape(*lead, width, width)
+    root = nodes.root.movedim(0, 1).reshape(*lead, width, width).to(dtype)
     joint = MultivariateNormal(mean.reshape(*lead, width), scale_tril=root, validate_args=False)
     return joint if len(event) == 1 else Reshaped(joint, torch.Size(event))
 

@@ -65,7 +65,9 @@ class MixtureGuide(JointGuide):
             self.scale_tril = PyroParam(scale_tril.detach().clone(), constraints.lower_cholesky)
 
     @classmethod
-    def from_mixture(cls, sites: Sequence, mixture: JointMixture) -> MixtureGuide:
+    def from_mixture(
+        cls, sites: Sequence, mixture: JointMixture, dtype: torch.dtype | None = None
+    ) -> MixtureGuide:
         """From sites of the graph; sites of the mixture beyond these are integrated out.
 
         Raises:
@@ -90,8 +92,10 @@ class MixtureGuide(JointGuide):
             width = "scale_tril" if nodes.is_dense else "scale"
             parameters.append({"loc": nodes.mean, width: nodes.factor})
         root = mixture.together(correlated).root.squeeze(1) if correlated else None
-        described = [describe(site) for site in sites]
-        return cls(described, finite(mixture.log_weights), parameters, root)
+        described, dtype = [describe(site) for site in sites], dtype or mixture.log_weights.dtype
+        parameters = [{name: p.to(dtype) for name, p in own.items()} for own in parameters]
+        root = None if root is None else root.to(dtype)
+        return cls(described, finite(mixture.log_weights.to(dtype)), parameters, root)
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any]) -> MixtureGuide:

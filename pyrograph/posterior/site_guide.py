@@ -24,8 +24,12 @@ from pyrograph.errors import OptionError
 
 Guide = TypeVar("Guide", bound="SiteGuide")
 
-# Two guides of one name would share one parameter in Pyro's global store.
 _serial = itertools.count()
+
+
+def name_of_its_own(kind: type) -> str:
+    """For one guide: two of one name would share one parameter in Pyro's global store."""
+    return f"{kind.__name__}_{next(_serial)}"
 
 
 class SiteGuide(AutoGuide):
@@ -41,7 +45,7 @@ class SiteGuide(AutoGuide):
         self._set_sites(sites)
 
     def _rename(self) -> None:
-        self._pyro_name = f"{type(self).__name__}_{next(_serial)}"
+        self._pyro_name = name_of_its_own(type(self))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Of a copy, or one from a file: it is a guide of its own, with a name of its own."""

@@ -531,3 +531,16 @@ def test_single_precision_trees_keep_their_digits_far_from_zero(decimals):
     assert_close(information, exact.mutual_information, rtol=1e-4, atol=1e-5)
     found = tree.log_prob(x[:40] + 2.0**17).double()
     assert_close(found, exact.log_prob(x[:40].double()), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])
+def test_gaussian_mutual_information_does_not_depend_on_the_scale(scale):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(500, 3, generator=generator).cumsum(1)
+    x = (x * scale + 100 * scale).float()
+    truth = np.corrcoef(x.double().numpy().T)
+    found = gaussian_mutual_information(x)
+    assert found.dtype == torch.float32
+    for i, j in ((0, 1), (0, 2), (1, 2)):
+        expected = -0.5 * np.log1p(-(truth[i, j] ** 2))
+        assert float(found[i, j]) == pytest.approx(expected, rel=1e-5)

@@ -26,7 +26,7 @@ from pyrograph.checks import count, positive
 from pyrograph.errors import InferenceError, OptionError, ShapeMismatch
 from pyrograph.posterior.joint_density import Baseline, JointDensity
 from pyrograph.posterior.mixture import NormalMixture
-from pyrograph.posterior.site_guide import levels
+from pyrograph.posterior.site_guide import levels, name_of_its_own
 
 
 class AutoQBethe(AutoContinuous):
@@ -95,6 +95,7 @@ class AutoQBethe(AutoContinuous):
             )
         guide = cls(model, mixture.num_components, hold_weights=0)
         guide._start = mixture
+        guide._pyro_name = name_of_its_own(cls)
         return guide
 
     def _setup_prototype(self, *args, **kwargs) -> None:

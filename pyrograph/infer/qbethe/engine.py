@@ -107,6 +107,8 @@ class QBethe(Engine):
         init_scale: width of the starting components in units of the prior draws' spread. One
             component of full covariance starts at the posterior itself where this is a Gaussian
             along a forest (:mod:`.gaussian_forest`).
+        dtype: of results; one component of full covariance, and L-BFGS, compute in double precision
+            whatever it is.
         options: see :class:`Engine`; ``tol`` is for the change of the objective: of Adam over the
             last 20 steps, in whichever restart it is largest (of steps so short that all together
             are less than one of the first, divided by that share); of L-BFGS over the last 10
@@ -158,6 +160,9 @@ class QBethe(Engine):
         self.hold_weights = held if hold_weights is None else count("hold_weights", hold_weights, 0)
         self.temperature = temperature if callable(temperature) else _checked(temperature, "")
         self.init_scale = positive("init_scale", init_scale)
+        # in single precision steps leave the exact start, and line searches end in rounding
+        is_one = self.covariance == "full" and self.num_components == 1
+        self.in_double = is_one or self.optimizer == "lbfgs"
 
     # ------------------------------------------------------------------ state
     def allocate(self) -> None:
@@ -375,7 +380,7 @@ class QBethe(Engine):
             converged=self.converged,
             status=with_notes(self.status, [*found.notes, *([] if apart is None else [apart])]),
             history=self.history,
-            log_evidence=found.evidence,
+            log_evidence=None if found.evidence is None else found.evidence.to(graph.result_dtype),
             evidence_kind=found.kind,
         )
 

@@ -383,3 +383,16 @@ def test_a_posterior_that_is_no_mixture_is_refused():
     posterior = pg.fit(two_modes, infer=pg.EP, progress=False, num_steps=5)
     with pytest.raises(OptionError, match="has no mixture"):
         AutoQBethe.from_posterior(two_modes, posterior)
+
+
+def test_a_guide_from_a_posterior_does_not_take_up_the_parameters_of_another():
+    torch.manual_seed(0)
+    first = AutoQBethe(two_modes, 2)
+    svi = SVI(two_modes, first, Adam({"lr": 0.05}), Trace_ELBO())
+    for _ in range(3):
+        svi.step()
+    mixture = mixture_of_two_modes()
+    second = AutoQBethe.from_posterior(two_modes, SimpleNamespace(mixture=mixture))
+    second()
+    assert second.locs is not first.locs
+    assert_close(second.locs[:, 0], mixture.sites["x"].mean[:, 0, 0])
