@@ -90,13 +90,14 @@ def kdsd(q: Circuit, p: Circuit, kernel: Kernel | None = None) -> Tensor:
         raise ZeroMass("q is zero everywhere: there is no distribution to compare")
     side = RatioSide(q, p, regions)
     _, value = pairs(side, side, KernelUnits(kernel, regions, q))
+    value = value.to(p.log_weights.dtype)
     if not bool(value.isfinite()):
         raise NonFiniteDensity(
             "the discrepancy overflows: the target's probabilities of neighbouring states differ "
             f"by more than the numbers of {value.dtype} do, where q has mass. {MILDER}"
         )
     # a sum of squares, of which rounding leaves less than nothing at q = p
-    return value[0, 0].clamp_min(0).to(p.log_weights.dtype)
+    return value[0, 0].clamp_min(0)
 
 
 def stein_gram(

@@ -36,6 +36,8 @@ LISTED = 5
 HARMLESS = 1e-3
 #: Multiples of a log density that are differentiated: a backward that clips is not linear.
 SCALES = (1.0, 2.0**20)
+#: Pyro rounds otherwise than the graph, by up to so many times what the graph loses to rounding.
+ROUNDED_ALIKE = 8.0
 #: Gradients are this much less precise than densities.
 GRADIENT_SLACK = 100.0
 
@@ -289,7 +291,7 @@ def _verify(graph: FactorGraph, point: Point, reading: Reading) -> None:
     # beside one statement of great size the total does not tell of others
     blamed = _differing_statements(graph, values, point)
     for what, value in ours.items():
-        if blamed or not _agree(graph, value, theirs):
+        if blamed or not _agree(_slack(graph), value, theirs):
             where = f" They differ in statement {_listed(blamed)}." if blamed else ""
             message = f"{what} {value:.10g} at a second point, Pyro gives {theirs:.10g}.{where} "
             cancelling = _cancelling(graph, values)
@@ -317,22 +319,26 @@ def _verify(graph: FactorGraph, point: Point, reading: Reading) -> None:
 
 
 def _differing_statements(graph: FactorGraph, values: dict[str, Tensor], point: Point) -> list[str]:
-    """Statements of another density than Pyro's, beyond what rounding makes of their elements."""
+    """Statements of another density than Pyro's, beyond what rounding makes of their terms."""
     names = [s.name for s in graph._reading.statements]
-    theirs = [float(point.log_probs.get(name, 0.0)) for name in names]
-    differ = [
-        k
-        for k, mine in enumerate(statement_sums(graph, values).tolist())
-        if not _agree(graph, mine, theirs[k])
-    ]
-    if not differ:
+    zero = torch.zeros((), dtype=torch.float64, device="cpu")
+    theirs = [torch.as_tensor(point.log_probs.get(name, zero)) for name in names]
+    ours = statement_sums(graph, values)
+    slack = _slack(graph)
+
+    def differ(k: int, rounding: float = 0.0) -> bool:
+        mine = float(ours[k].to(theirs[k].dtype))  # numbers of 16 bits are infinite early
+        return not _agree(slack, mine, float(theirs[k]), rounding)
+
+    found = [k for k in range(len(names)) if differ(k)]
+    if not found:
         return []
-    ours, sizes = statement_sums(graph, values), statement_sums(graph, values, of_sizes=True)
-    return [
-        f'"{names[k]}"'
-        for k in differ
-        if not _agree(graph, float(ours[k]), theirs[k], float(sizes[k]))
-    ]
+    sizes = statement_sums(graph, values, of_sizes=True).nan_to_num(0.0, 0.0)
+    fine = graph.to(dtype=torch.float64)
+    exact = {n: v.double() if v.is_floating_point() else v for n, v in values.items()}
+    lost = (ours - statement_sums(fine, exact)).abs()  # by terms that cancel in an element
+    lost = ROUNDED_ALIKE * lost.nan_to_num(0.0, 0.0) / slack
+    return [f'"{names[k]}"' for k in found if differ(k, max(float(sizes[k]), float(lost[k])))]
 
 
 def _verify_together(graph: FactorGraph, values: dict[str, Tensor], reading: Reading) -> None:
@@ -344,7 +350,7 @@ def _verify_together(graph: FactorGraph, values: dict[str, Tensor], reading: Rea
     alone = float(graph.log_prob(values))
     twice = {name: value.expand(2, *value.shape) for name, value in values.items()}
     for together in graph.log_prob(twice).tolist():
-        if not _agree(graph, together, alone):
+        if not _agree(_slack(graph), together, alone):
             raise VerificationError(
                 f"the traced graph gives log density {alone:.10g} at a second point, "
                 f"{together:.10g} there where two particles are evaluated together. An operation "
@@ -369,28 +375,34 @@ def _cancelling(graph: FactorGraph, values: dict[str, Tensor]) -> list[str]:
         return []
     fine = graph.to(dtype=torch.float64)
     exact = {n: v.double() if v.is_floating_point() else v for n, v in values.items()}
-    if not _agree(fine, float(fine.sum_of_factors(exact)), float(fine.log_prob(exact))):
+    if not _agree(_slack(fine), float(fine.sum_of_factors(exact)), float(fine.log_prob(exact))):
         return []
+    slack = _slack(graph)
     sums: dict[str, list[float]] = {}
     for k, (own, point) in enumerate(((graph, values), (fine, exact))):
         x = own.flatten({name: value[None] for name, value in point.items()})
         for group in own.factors:
             total = float(group.log_prob(own.local_values(group, x)).sum())
             sums.setdefault(group.name, [0.0, 0.0])[k] += total
-    return [f'"{name}"' for name, both in sums.items() if not _agree(graph, *both)]
+    return [f'"{name}"' for name, both in sums.items() if not _agree(slack, *both)]
 
 
-def _agree(graph: FactorGraph, ours: float, theirs: float, size: float = 0.0) -> bool:
-    """Equal but for rounding, which grows with the number of terms; both infinite or NaN alike.
+def _agree(slack: float, ours: float, theirs: float, size: float = 0.0) -> bool:
+    """Equal but for rounding; both infinite or NaN alike.
 
     Args:
+        slack: see :func:`_slack`.
         size: of the terms, where it is known.
     """
     if not (math.isfinite(ours) and math.isfinite(theirs)):
         return ours == theirs or (math.isnan(ours) and math.isnan(theirs))
-    growth = max(1.0, graph.num_factors**0.5 / 100)
     size = max(abs(theirs), size if math.isfinite(size) else 0.0)
-    return abs(ours - theirs) <= _precision(graph.lowest_precision) * (1.0 + size) * growth
+    return abs(ours - theirs) <= slack * (1.0 + size)
+
+
+def _slack(graph: FactorGraph) -> float:
+    """Relative difference that rounding may make, which grows with the number of terms."""
+    return _precision(graph.lowest_precision) * max(1.0, graph.num_factors**0.5 / 100)
 
 
 def _precision(dtype: torch.dtype) -> float:

@@ -25,6 +25,10 @@ from pyrograph.infer.stein_checks import coordinate_name
 RISE = 0.5
 #: Steps of a climb, at most.
 MAX_STEPS = 500
+#: Where a width over steps of itself is so many times as large, it is the one that counts; how
+#: often that is asked, at most.
+WIDENS, MAX_WIDENINGS = 1.5, 8
+EPS = torch.finfo(torch.float64).eps
 
 
 def mode_and_width(graph) -> tuple[Tensor, Tensor]:
@@ -38,12 +42,12 @@ def mode_and_width(graph) -> tuple[Tensor, Tensor]:
         InferenceError: the climb ended where the density still rises, naming the site.
     """
     mode, exhausted = find_mode(graph)
-    width = conditional_width(graph, mode)
+    fine = graph if graph.dtype == torch.float64 else graph.to(None, torch.float64)
+    width = conditional_width(fine, mode)
     if exhausted:  # it is on its way, which is good enough to start from
         return mode, width
     column = rising_column(graph, mode, width)
     if column is not None:  # rounding can end a climb too, and units that differ by far
-        fine = graph.to(None, torch.float64)
         mode, exhausted = find_mode(fine, mode, width)
         width = conditional_width(fine, mode)
         column = None if exhausted else rising_column(fine, mode, width)
@@ -107,26 +111,43 @@ def _refuse_a_slope(graph, x: Tensor, column: int) -> None:
 
 
 def conditional_width(graph, x: Tensor) -> Tensor:
-    """Conditional standard deviations at ``x``, 1 where there is no maximum: ``[dim]``."""
-    precision = conditional_precision(graph, x)
-    return torch.where(precision > 0, precision.clamp_min(1e-300).rsqrt(), 1).to(x)
+    """Conditional standard deviations at ``x``, 1 where there is no maximum: ``[dim]``.
+
+    Curvature is measured over steps that are short beside numbers, and where it is far less over
+    steps of the width found, as at a kink, over those.
+
+    Args:
+        graph: in double precision, in which such steps are short beside densities too.
+    """
+    at = x.double()
+    precision = conditional_precision(graph, at, EPS ** (1 / 3) * at.abs().clamp_min(1))
+    is_top = precision > 0
+    width = torch.where(is_top, precision.clamp_min(1e-300).rsqrt(), 1)
+    for _ in range(MAX_WIDENINGS):
+        try:
+            precision = conditional_precision(graph, at, width)
+        except NonFiniteDensity:  # short steps have said enough
+            break
+        grows = is_top & (precision > 0) & (precision * (WIDENS * width) ** 2 < 1)
+        if not bool(grows.any()):
+            break
+        width = torch.where(grows, precision.clamp_min(1e-300).rsqrt(), width)
+    return width.to(x)
 
 
-def conditional_precision(graph, x: Tensor) -> Tensor:
-    """-d^2 log p / dx_i^2 at ``x`` ``[dim]``, by central differences of the score: ``[dim]``."""
-    if x.dtype != torch.float64:  # steps that single precision asks for are wide beside densities
-        return conditional_precision(graph.to(None, torch.float64), x.double())
+def conditional_precision(graph, x: Tensor, reach: Tensor) -> Tensor:
+    """-d^2 log p / dx_i^2 at ``x`` ``[dim]``, by central differences of the score over ``reach``
+    ``[dim]``: ``[dim]``."""
     node_colour = colour(*graph.neighbors).to(x.device)
     columns = graph.columns.to(x.device)
     width = columns.diff()
     node = torch.arange(len(width), device=x.device).repeat_interleave(width)
     within = torch.arange(graph.dim, device=x.device) - columns[node]
     probe = node_colour[node] * int(width.max()) + within
-    reach = torch.finfo(x.dtype).eps ** (1 / 3)
     precision = torch.zeros_like(x)
     for k in probe.unique().tolist():
-        step = torch.where(probe == k, reach * x.abs().clamp_min(1), 0)
+        moved = probe == k
+        step = torch.where(moved, reach, 0)
         _, score = value_and_score(graph, torch.stack([x + step, x - step]))
-        moved = step > 0
-        precision[moved] = ((score[1] - score[0]) / (2 * step))[moved]
+        precision[moved] = ((score[1] - score[0])[moved]) / (2 * reach[moved])
     return precision

@@ -42,6 +42,16 @@ class _Level:
         self.sum_constant = torch.zeros(len(self.ids), dtype=torch.float64, device="cpu")
         self.is_sum = torch.zeros(len(self.ids), dtype=torch.bool, device="cpu")
 
+    def of(self, chosen: Tensor, number: Tensor) -> _Level:
+        """Nodes ``chosen`` alone, whose parents have other numbers now."""
+        own = _Level(
+            self.row[chosen], self.coef[chosen], self.ids[chosen], number[self.parent[chosen]]
+        )
+        own.chain_constant = self.chain_constant[chosen]
+        own.sum_constant = self.sum_constant[chosen]
+        own.is_sum = self.is_sum[chosen]
+        return own
+
 
 @dataclass(frozen=True)
 class Terms:
@@ -81,10 +91,8 @@ def split(
     rows = (arity > 1).nonzero().squeeze(1)
     levels = _expand(tape, ids, rows, dtype)
     if len(levels) > 1:
-        kept = _divided(tape, levels, arity, node_of_leaf)
-        if len(kept) < len(levels[0].row):
-            levels = _expand(tape, ids, kept, dtype)
-    if len(levels) == 1:
+        levels = _of_elements(levels, _divided(tape, levels, arity, node_of_leaf))
+    if len(levels) <= 1:
         return Terms(ids, torch.arange(len(ids), device="cpu"), ptr, nodes, _nothing())
     num_nodes = int(node_of_leaf.max()) + 1
     final = _collapse(tape, levels, node_of_leaf, num_nodes)
@@ -92,15 +100,32 @@ def split(
 
 
 def _divided(tape: Tape, levels: list[_Level], arity: Tensor, node_of_leaf: Tensor) -> Tensor:
-    """Elements whose latest term does not read as much as they do; the others stay whole, and what
-    each of their terms reads, which is much where all read all, need not be looked at."""
+    """``[elements]`` bool: whose latest term does not read as much as they do; the others stay
+    whole, and what each of their terms reads, which is much where all read all, need not be looked
+    at."""
     latest = torch.zeros(len(arity), dtype=torch.int64, device="cpu")
     for level in levels:
         atoms = ~level.is_sum
         latest.scatter_reduce_(0, level.row[atoms], level.ids[atoms], "amax")
     rows = levels[0].row
     ptr, _ = scopes(tape, latest[rows], node_of_leaf)
-    return rows[ptr.diff() < arity[rows]]
+    divided = torch.zeros(len(arity), dtype=torch.bool, device="cpu")
+    divided[rows] = ptr.diff() < arity[rows]
+    return divided
+
+
+def _of_elements(levels: list[_Level], chosen: Tensor) -> list[_Level]:
+    """The trees of these elements, ``[elements]`` bool."""
+    kept: list[_Level] = []
+    number = torch.arange(len(chosen), device="cpu")  # of the level above, among those kept
+    for level in levels:
+        own = chosen[level.row].nonzero().squeeze(1)
+        if not len(own):
+            break
+        kept.append(level.of(own, number))
+        number = torch.zeros(len(level.ids), dtype=torch.int64, device="cpu")
+        number[own] = torch.arange(len(own), device="cpu")
+    return kept
 
 
 def _expand(tape: Tape, ids: Tensor, rows: Tensor, dtype: torch.dtype) -> list[_Level]:

@@ -13,6 +13,7 @@ from torch.testing import assert_close
 
 from pyrograph import circuits
 from pyrograph.circuits import Circuit, ExpectedSVR
+from pyrograph.errors import NonFiniteDensity
 
 SINGLE = torch.float32
 
@@ -135,3 +136,20 @@ def test_a_circuit_is_called_like_any_module():
     params = {name: value + 1.0 for name, value in circuit.named_parameters()}
     found = torch.func.functional_call(circuit, params, (x,))
     assert bool((found != circuit(x)).all())
+
+
+@pytest.mark.parametrize("dtype", [SINGLE, torch.float64])
+def test_a_discrepancy_that_the_circuits_numbers_do_not_hold_is_refused(dtype):
+    """Odds of e^40 for two states, and of e^-40: ratios of 1e35, whose squares are 1e70."""
+    logit = torch.tensor([40.0, -40.0], dtype=torch.float64)
+
+    def of(sign):
+        leaf = {"type": "input", "var": 0, "probs": (sign * logit).softmax(0).tolist()}
+        return Circuit.from_nodes([leaf, {"type": "sum", "children": [0], "weights": [1.0]}])
+
+    p, q = (of(sign).to(dtype) for sign in (1.0, -1.0))
+    if dtype == SINGLE:
+        with pytest.raises(NonFiniteDensity, match=r"numbers of torch\.float32"):
+            circuits.kdsd(q, p)
+    else:
+        assert float(circuits.kdsd(q, p)) > 1e60

@@ -221,3 +221,47 @@ def test_elements_that_cancel_beside_it_are_rounding(seed):
             pyro.sample("y", dist.Normal(x, 1e-4), obs=size.sign())
 
     assert pg.trace_graph(model).num_nodes == 1
+
+
+def test_sums_that_16_bits_do_not_hold_are_infinite_in_both():
+    def model():
+        one = torch.ones(3000, dtype=torch.float16)
+        x = pyro.sample("x", dist.Normal(0 * one, one))
+        pyro.sample("y", dist.Normal(x, 0.1 * one).to_event(1), obs=0 * one)
+
+    assert pg.trace_graph(model).num_nodes == 3000
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_terms_that_cancel_in_one_element_beside_it_are_rounding(seed):
+    pyro.set_rng_seed(seed)
+    x = 100 * torch.randn(500, 4, dtype=torch.float32)
+    y = (torch.rand(500) < 0.5).float()
+
+    def model():
+        w = pyro.sample("w", dist.Normal(torch.zeros(4, dtype=torch.float32), 1.0).to_event(1))
+        logits = x @ w
+        pyro.sample("y", dist.Bernoulli(logits=logits).to_event(1), obs=y)
+        pyro.factor("centred", (logits - logits.mean()).sum())
+
+    assert pg.trace_graph(model).num_nodes == 1
+
+
+def test_the_second_point_costs_the_program_once_however_many_statements(monkeypatch):
+    """What is asked of the whole graph is not asked of every statement."""
+    asked = []
+    narrowest = pg.FactorGraph._narrowest
+
+    def counted(self, others):
+        asked.append(len(others))
+        return narrowest(self, others)
+
+    monkeypatch.setattr(pg.FactorGraph, "_narrowest", counted)
+
+    def walk():
+        x = torch.zeros(())
+        for t in range(60):
+            x = pyro.sample(f"x{t}", dist.Normal(x, 1.0))
+
+    pg.trace_graph(walk)
+    assert len(asked) < 10

@@ -278,3 +278,34 @@ def test_widths_far_from_zero_are_those_of_the_density(dtype):
     expected = float((curvature.sum() + 0.01).rsqrt())
     assert width.dtype == dtype
     assert float(width) == pytest.approx(expected, rel=1e-3)
+
+
+# ---------------------------------------------------------------------- kinks
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("loc, scale", [(0.0, 1.0), (287.0, 0.02), (3.0, 10.0)])
+def test_the_width_at_a_kink_is_of_the_order_of_the_density(loc, scale, dtype):
+    """Steps far shorter than a density see a kink as a spike."""
+
+    def model():
+        zero = torch.zeros((), dtype=dtype)
+        pyro.sample("x", dist.Laplace(loc + zero, scale))
+
+    graph = trace_graph(model, unconstrained=True)
+    _, width = mode_and_width(graph)
+    sd = 2**0.5 * scale
+    assert 0.2 * sd < float(width) < sd
+
+
+def test_steps_of_the_width_leave_smooth_widths_as_they_are():
+    def model():
+        x = pyro.sample("x", dist.Normal(287.0, 0.02))
+        y = pyro.sample("y", dist.StudentT(4.0, -1.0, 3.0))
+        pyro.sample("z", dist.Poisson(torch.exp(0.1 * y)), obs=torch.tensor(2.0))
+        pyro.sample("w", dist.Normal(x, 0.02), obs=torch.tensor(287.01))
+
+    mode, width = mode_and_width(trace_graph(model, unconstrained=True))
+    y = mode[1]
+    r = (y + 1) / 3
+    curvature = 5 * (4 - r**2) / (4 + r**2) ** 2 / 9 + 0.01 * torch.exp(0.1 * y)
+    truth = torch.stack([torch.tensor(0.02 / 2**0.5), curvature.rsqrt()])
+    assert_close(width, truth, rtol=1e-4, atol=0)

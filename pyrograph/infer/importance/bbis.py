@@ -214,10 +214,13 @@ class BBIS(Engine):
         weights = weights / weights.sum()
         gram = gram.cpu()
         uniform = equal @ (gram @ equal)
+        # where equal weights are right their discrepancy is rounding, and so is the gap
+        rounding = torch.finfo(gram.dtype).eps * float(gram.diagonal().mean())
         self._take((weights / copies)[which.cpu()].to(gram.device))
+        gap = torch.tensor(solved.gap if solved.gap > rounding else 0.0, device="cpu")
         return {
             "objective": weights @ (gram @ weights),
-            "gap": torch.tensor(solved.gap, device="cpu") / uniform.clamp_min(1e-300),
+            "gap": gap / uniform.clamp_min(1e-300),
             "equal_weights": uniform,
         }
 

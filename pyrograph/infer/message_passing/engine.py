@@ -45,9 +45,7 @@ from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 from pyrograph.infer.message_passing.results import beliefs_of_graph
 from pyrograph.infer.message_passing.settling import Settling
 from pyrograph.infer.message_passing.stability import instability, may_be_unstable
-from pyrograph.infer.message_passing.sweep import (
-    SCHEDULES,
-)
+from pyrograph.infer.message_passing.sweep import SCHEDULES
 from pyrograph.infer.message_passing.tree import applies
 from pyrograph.infer.message_passing.undone import undone_on_error
 from pyrograph.infer.message_passing.unheld import refuse_improper, refuse_masked_out

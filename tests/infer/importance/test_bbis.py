@@ -509,3 +509,14 @@ def test_states_that_hold_little_of_the_mass_are_not():
     engine.run()
     engine._take(wrong.double())
     assert engine.status == "converged"
+
+
+def test_equal_weights_that_are_right_have_converged():
+    def coins():
+        with pyro.plate("n", 3):
+            pyro.sample("x", dist.Bernoulli(0.5))
+
+    x, _ = all_states(pg.trace_graph(coins))
+    posterior = fit(coins, samples=values_of(pg.trace_graph(coins), x))
+    assert posterior.converged
+    assert_close(posterior.weights, torch.full((8,), 1 / 8).double(), rtol=0, atol=1e-8)
