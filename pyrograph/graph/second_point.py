@@ -83,7 +83,7 @@ def _differing_statements(graph: FactorGraph, values: dict[str, Tensor], point: 
     """Statements of another density than Pyro's, beyond what rounding makes of their terms."""
     names = [s.name for s in graph._reading.statements]
     zero = torch.zeros((), dtype=torch.float64, device="cpu")
-    theirs = [torch.as_tensor(point.log_probs.get(name, zero)) for name in names]
+    theirs = [point.log_probs.get(name, zero) for name in names]
     ours = statement_sums(graph, values)
     slack = _slack(graph)
 
