@@ -57,7 +57,7 @@ def block_move(
     local = clusters.local_scores(x, only)  # [n, K, T]
     present = clusters.current(x, rows)
     flat = nodes.flatten()
-    outside = particles.hash - hashes.of(flat, x[flat]).sum(1)
+    outside = particles.hash - hashes.among(flat, x[flat])
     bases = first_of_equal(outside).nonzero().squeeze(1)
     local, present = local.index_select(1, bases), present.index_select(1, bases)
     best, state = local.max(2)
@@ -80,7 +80,7 @@ def block_move(
         states[at, which] = option % clusters.num_states
     joint = clusters.states[states]  # [n, M, m]
     new[flat] = joint.permute(0, 2, 1).flatten(0, 1)
-    code = outside[:, bases[chosen.base]] + hashes.of(flat, new[flat]).sum(1)
+    code = outside[:, bases[chosen.base]] + hashes.among(flat, new[flat])
     return Particles(new, chosen.score, code)
 
 
@@ -170,7 +170,7 @@ def flip_move(particles: Particles, clusters: Clusters, hashes: Hash, most: int)
         node = clusters.nodes[cluster, p]
         before, after = x[node, parent], clusters.states[state, p]
         terms = hashes.of(node, torch.stack([before, after], 1))
-        code = code - terms[:, :, 0] + terms[:, :, 1]
+        code = code + (terms[:, 1] - terms[:, 0]).T
     codes = torch.cat([particles.hash, code], 1)
     scores = torch.cat([particles.score, score[candidates]])
     distinct = first_of_equal(codes).nonzero().squeeze(1)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -73,6 +73,42 @@ class Tables:
         for slot, stride in zip(self.scope.unbind(1), self.strides, strict=True):
             place = place.add(x.index_select(0, slot), alpha=stride)
         return self.flat.index_select(0, place.reshape(-1)).view(place.shape)
+
+    @cached_property
+    def _seen(self) -> dict[tuple[int, ...], Tensor]:
+        return {}
+
+    def seen_by(self, slots: tuple[int, ...]) -> Tensor:
+        """``[E * F, C]``: of every factor and all F joint states of the slots of others, the values
+        at all C joint states of some nodes. They lie side by side, so that they are read at once.
+
+        Args:
+            slots: of every slot, which of the nodes 0, 1, ... stands there, -1 for none of them.
+        """
+        if slots not in self._seen:
+            cards = self.values.shape[1:]
+            own: dict[int, tuple[int, int]] = {}
+            rest = []
+            for node, card, stride in zip(slots, cards, self.strides, strict=True):
+                if node < 0:
+                    rest.append((card, stride))
+                else:  # a node may stand in two slots
+                    own[node] = card, stride + own.get(node, (card, 0))[1]
+            at_own = _places([own[node] for node in sorted(own)])
+            place = (_places(rest).unsqueeze(1) + at_own).flatten()
+            values = self.values.flatten(1)
+            if place.tolist() != list(range(self.entries)):
+                values = values.index_select(1, place.to(values.device))
+            self._seen[slots] = values.reshape(-1, len(at_own))
+        return self._seen[slots]
+
+
+def _places(slots: list[tuple[int, int]]) -> Tensor:
+    """Of all joint states of slots of some ``(cards, stride)``, the last one's fastest, ``[C]``."""
+    place = torch.zeros(1, dtype=torch.int64, device="cpu")
+    for card, stride in slots:
+        place = (place.unsqueeze(1) + stride * torch.arange(card, device="cpu")).flatten()
+    return place
 
 
 class Network:
@@ -226,18 +262,20 @@ class _Touching:
     """Factors of one group that touch clusters in the same slots.
 
     Attributes:
-        factor: ``[R]`` which, ordered by cluster; cluster: ``[R]``; start: ``[n + 1]`` where the
-            rows of a cluster start.
-        fixed: slots whose nodes are not in the cluster, ``[R]`` nodes each, with their strides.
-        offset: ``[T]`` what the states of the cluster add to the place in a table.
+        values: ``[N, C]``, see :meth:`Tables.seen_by`; cards: of the cluster's nodes, 1 where the
+            factors do not touch them, C in all.
+        place: ``[R]`` where the values of a factor start, factors ordered by cluster.
+        cluster: ``[R]``; start: ``[n + 1]`` where the rows of a cluster start.
+        fixed: slots whose nodes are not in the cluster, ``[R]`` nodes each, with what their states
+            add to the place.
     """
 
-    tables: Tables
-    factor: Tensor
+    values: Tensor
+    cards: list[int]
+    place: Tensor
     cluster: Tensor
     start: Tensor
     fixed: list[tuple[Tensor, int]]
-    offset: Tensor
 
     def part(self, which: Tensor) -> _Touching:
         """Rows of some of the clusters, ``[n]``, in their order."""
@@ -248,7 +286,15 @@ class _Touching:
         rows = self.start[which][own] + within
         start = torch.nn.functional.pad(end, (1, 0))
         fixed = [(nodes[rows], stride) for nodes, stride in self.fixed]
-        return _Touching(self.tables, self.factor[rows], own, start, fixed, self.offset)
+        return replace(self, place=self.place[rows], cluster=own, start=start, fixed=fixed)
+
+    def at(self, x: Tensor, rows: slice) -> Tensor:
+        """``[r, K, cards]`` of some rows, everything else as in ``x [V, K]``."""
+        place = self.place[rows].unsqueeze(1)
+        for nodes, stride in self.fixed:
+            place = place.add(x.index_select(0, nodes[rows]), alpha=stride)
+        found = self.values.index_select(0, place.reshape(-1))
+        return found.view(*place.shape, *self.cards)
 
 
 class Clusters:
@@ -271,12 +317,22 @@ class Clusters:
         row: Tensor | None = None,
     ):
         self.network, self.nodes, self.position, self.row = network, nodes, position, row
-        cards = network.cards[nodes[0]].tolist()
-        grids = torch.meshgrid(*(torch.arange(c, device="cpu") for c in cards), indexing="ij")
+        self.cards = network.cards[nodes[0]].tolist()
+        grids = torch.meshgrid(*(torch.arange(c, device="cpu") for c in self.cards), indexing="ij")
         #: ``[T, m]`` all joint states, the last node's fastest.
         self.states = torch.stack([g.flatten() for g in grids], 1).to(nodes.device)
-        self.strides = [math.prod(cards[k + 1 :]) for k in range(len(cards))]
-        self._touching = [t for group in network.tables for t in self._around(group)]
+        self.strides = [math.prod(self.cards[k + 1 :]) for k in range(len(self.cards))]
+        touching = [t for group in network.tables for t in self._around(group)]
+        #: ``[n, T]`` what factors of no other nodes say.
+        self._alone = torch.zeros(
+            len(nodes), self.num_states, dtype=torch.float64, device=nodes.device
+        )
+        for t in touching:
+            if not t.fixed:
+                self._alone.index_add_(
+                    0, t.cluster, self._every(t.at(nodes.new_zeros(0), slice(None)))
+                )
+        self._touching = [t for t in touching if t.fixed]
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -284,7 +340,7 @@ class Clusters:
     def part(self, which: Tensor) -> Clusters:
         """Some of the clusters, ``[n]``."""
         found = copy(self)
-        found.nodes = self.nodes[which]
+        found.nodes, found._alone = self.nodes[which], self._alone[which]
         found._touching = [t.part(which) for t in self._touching]
         return found
 
@@ -328,17 +384,25 @@ class Clusters:
         pattern = row_numbers(where + 1)
         for k in range(int(pattern.max()) + 1 if len(pattern) else 0):
             chosen = (pattern == k).nonzero().squeeze(1)
-            of, own, slots = factor[chosen], cluster[chosen], where[chosen[0]].tolist()
-            fixed, offset = [], torch.zeros(self.num_states, dtype=torch.int64, device="cpu")
-            offset = offset.to(self.nodes.device)
-            for slot, (at, stride) in enumerate(zip(slots, group.strides, strict=True)):
+            of, own, places = factor[chosen], cluster[chosen], where[chosen[0]].tolist()
+            touched = sorted({at for at in places if at >= 0})
+            slots = tuple(touched.index(at) if at >= 0 else -1 for at in places)
+            values = group.seen_by(slots)
+            step = len(values) // len(group.scope)
+            place, fixed = of * step, []
+            for slot, (at, card) in enumerate(zip(places, group.values.shape[1:], strict=True)):
                 if at < 0:
-                    at_rest = group.scope[of, slot]
-                    fixed.append((at_rest if self.row is None else self.row[at_rest], stride))
-                else:
-                    offset = offset + stride * self.states[:, at]
+                    step //= card
+                    rest = group.scope[of, slot]
+                    fixed.append((rest if self.row is None else self.row[rest], step))
+            cards = [c if at in touched else 1 for at, c in enumerate(self.cards)]
             start = torch.searchsorted(own, torch.arange(n + 1, device=own.device))
-            yield _Touching(group, of, own, start, fixed, offset)
+            yield _Touching(values, cards, place, own, start, fixed)
+
+    def _every(self, said: Tensor) -> Tensor:
+        """``[r, K * T]`` of all joint states, of what is said to some nodes' ones."""
+        shape = *said.shape[: -len(self.cards)], *self.cards
+        return said.expand(shape).reshape(len(said), -1)
 
     def current(self, x: Tensor, only: slice = slice(None)) -> Tensor:
         """``[n, K]`` the clusters' states in ``x [V, K]``."""
@@ -348,21 +412,17 @@ class Clusters:
     def local_scores(self, x: Tensor, only: int | None = None) -> Tensor:
         """L ``[n, K, T]``: what the factors around each cluster say to its states, everything
         else as in ``x [V, K]``; of one cluster alone if ``only`` is given."""
-        count = len(self) if only is None else 1
         particles, states = x.shape[1], self.num_states
-        out = torch.zeros(count, particles * states, dtype=torch.float64, device=x.device)
+        own = slice(None) if only is None else slice(only, only + 1)
+        out = self._alone[own].repeat(1, particles)
         size = max(1, CHUNK // (particles * states))
         for t in self._touching:
-            ends = (0, len(t.factor)) if only is None else t.start[only : only + 2].tolist()
+            ends = (0, len(t.place)) if only is None else t.start[only : only + 2].tolist()
             for first in range(*ends, size):
                 rows = slice(first, min(first + size, ends[1]))
-                place = (t.factor[rows] * t.tables.entries).unsqueeze(1)
-                for nodes, stride in t.fixed:
-                    place = place.add(x.index_select(0, nodes[rows]), alpha=stride)
-                place = place.expand(-1, particles).unsqueeze(2) + t.offset
-                value = t.tables.flat.index_select(0, place.reshape(-1)).view(len(place), -1)
+                said = self._every(t.at(x, rows))
                 if only is None:
-                    out.index_add_(0, t.cluster[rows], value)
+                    out.index_add_(0, t.cluster[rows], said)
                 else:
-                    out += value.sum(0)
-        return out.view(count, particles, states)
+                    out += said.sum(0)
+        return out.view(len(out), particles, states)

@@ -35,17 +35,21 @@ class Hash:
         bits = torch.randint(
             -(2**63), 2**63 - 1, (NUM_HASHES, total), generator=generator, device="cpu"
         )
-        self.bits = bits.to(cards.device)
+        #: ``[states of all nodes, 2]``: both of a state side by side, so that they are read at once
+        self.bits = bits.T.contiguous().to(cards.device)
 
     def of(self, nodes: Tensor, states: Tensor) -> Tensor:
-        """``[2, n, K]`` terms of nodes ``[n]`` in states ``[n, K]``."""
+        """``[n, K, 2]`` terms of nodes ``[n]`` in states ``[n, K]``."""
         place = self.start[nodes].unsqueeze(1) + states
-        return self.bits.index_select(1, place.reshape(-1)).view(NUM_HASHES, *place.shape)
+        return self.bits.index_select(0, place.reshape(-1)).view(*place.shape, NUM_HASHES)
+
+    def among(self, nodes: Tensor, states: Tensor) -> Tensor:
+        """``[2, K]``: what nodes ``[n]`` in states ``[n, K]`` add to a hash; sums wrap around."""
+        return self.of(nodes, states).sum(0).T
 
     def __call__(self, x: Tensor) -> Tensor:
-        """``[2, K]`` of ``[V, K]``; sums wrap around."""
-        nodes = torch.arange(len(x), device=x.device)
-        return self.of(nodes, x).sum(1)
+        """``[2, K]`` of ``[V, K]``."""
+        return self.among(torch.arange(len(x), device=x.device), x)
 
 
 @dataclass(frozen=True)

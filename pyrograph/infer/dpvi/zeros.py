@@ -24,12 +24,12 @@ def zeros_of(network: Network, hashes: Hash, number: Tensor | None = None) -> Te
         hashes: of all states of all nodes.
         number: ``[V]`` of the network's nodes there, if another.
     """
-    found = [hashes.bits[:, :0]]
+    found = [hashes.bits.T[:, :0]]
     for group in network.tables:
         factor, *states = (group.values <= network.excluded / 2).nonzero(as_tuple=True)
         nodes = group.scope[factor] if number is None else number[group.scope[factor]]
         place = hashes.start[nodes] + torch.stack(states, 1)  # [Z, k]
-        found.append(mixed(hashes.bits[:, place].sum(2)))
+        found.append(mixed(hashes.bits.T[:, place].sum(2)))
     return torch.cat(found, 1)
 
 

@@ -1,0 +1,49 @@
+"""Scores of clusters by the factors around them are differences of scores of the whole."""
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyrograph.infer.dpvi.network import Clusters, Network, Tables
+
+
+@st.composite
+def networks(draw):
+    """Nodes of 2 or 3 states, groups of factors of up to four slots."""
+    torch.manual_seed(draw(st.integers(0, 10**6)))
+    cards = torch.tensor(draw(st.lists(st.integers(2, 3), min_size=4, max_size=7)))
+    tables = []
+    for _ in range(draw(st.integers(1, 4))):
+        slots = draw(st.lists(st.integers(2, 3), min_size=1, max_size=4))
+        choices = [(cards == card).nonzero()[:, 0] for card in slots]
+        if not all(map(len, choices)):
+            continue
+        count = draw(st.integers(1, 5))
+        # a node may stand in two slots of a factor
+        scope = [own[torch.randint(len(own), (count,))] for own in choices]
+        tables.append(Tables(torch.stack(scope, 1), torch.randn(count, *slots).double()))
+    return Network(cards, tables, torch.tensor(0.5, dtype=torch.float64))
+
+
+@given(networks(), st.integers(1, 3), st.data())
+def test_local_scores_are_differences_of_scores(network, size, data):
+    order = data.draw(st.permutations(range(network.num_nodes)))
+    nodes = torch.tensor(order[: len(order) - len(order) % size]).view(-1, size)
+    # of clusters of like numbers of states
+    cards = network.cards[nodes]
+    clusters = Clusters(network, nodes[(cards == cards[0]).all(1)])
+    x = torch.stack([torch.randint(int(card), (3,)) for card in network.cards])
+    local = clusters.local_scores(x)
+    for j, own in enumerate(clusters.nodes):
+        torch.testing.assert_close(clusters.local_scores(x, j)[0], local[j])
+        moved = x.unsqueeze(2).repeat(1, 1, clusters.num_states)
+        moved[own] = clusters.states.T.unsqueeze(1)
+        score = network.score(moved.flatten(1)).view(3, -1)
+        change = local[j] - local[j, :, :1]
+        torch.testing.assert_close(change, score - score[:, :1], rtol=0, atol=1e-12)
+
+
+def test_values_of_a_node_in_the_last_slot_are_not_copied():
+    table = Tables(torch.tensor([[0, 1]]), torch.arange(6.0).view(1, 2, 3))
+    assert table.seen_by((-1, 0)).data_ptr() == table.values.data_ptr()
+    torch.testing.assert_close(table.seen_by((0, -1)), table.values[0].T)
