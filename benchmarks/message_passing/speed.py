@@ -105,7 +105,7 @@ def ours(unary: Tensor, pair: Tensor, edges: Tensor) -> Callable[[int], Tensor]:
             engine.step()
         (belief,) = engine.beliefs
         if belief.dim() == 1:  # log odds of binary nodes
-            belief = torch.stack([torch.zeros_like(belief), belief], 1)
+            return torch.stack([(-belief).sigmoid(), belief.sigmoid()], 1)
         return belief.softmax(1)
 
     start = engine.state_dict()
