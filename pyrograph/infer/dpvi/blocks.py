@@ -13,7 +13,8 @@ from torch import Tensor
 
 from pyrograph.errors import OptionError
 from pyrograph.graph.colouring import colour
-from pyrograph.infer.dpvi.network import Clusters, Network
+from pyrograph.infer.dpvi.clusters import Clusters
+from pyrograph.infer.dpvi.network import Network
 
 #: Pairs of pairs in the way of each other, at most.
 MOST_CONFLICTS = 2**25

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pyrograph.infer.dpvi.network import Clusters
+from pyrograph.infer.dpvi.clusters import Clusters
 from pyrograph.infer.dpvi.particles import Hash, Particles, first_of_equal, highest
 
 

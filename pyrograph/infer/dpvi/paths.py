@@ -10,7 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyrograph.infer.dpvi.network import Clusters, Network
+from pyrograph.infer.dpvi.clusters import Clusters
+from pyrograph.infer.dpvi.network import Network
 
 
 class Paths:

@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 from pyrograph.infer.dpvi.blocks import adjacency, conflict_colours
-from pyrograph.infer.dpvi.network import CHUNK, Clusters, Network
+from pyrograph.infer.dpvi.clusters import CHUNK, Clusters
+from pyrograph.infer.dpvi.network import Network
 from pyrograph.infer.dpvi.particles import Hash, Particles
 
 #: Nodes of a region, at most, and states that its beam keeps.

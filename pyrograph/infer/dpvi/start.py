@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.graph import FactorGraph
-from pyrograph.infer.dpvi.network import CHUNK, Clusters
+from pyrograph.infer.dpvi.clusters import CHUNK, Clusters
 from pyrograph.trace.sites import tensor_of
 
 #: Fewest starts, and sweeps of each.

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from pyrograph.errors import OptionError
 from pyrograph.infer.dpvi.blocks import affordable_pairs, blocks_of, clusters_of
+from pyrograph.infer.dpvi.clusters import Clusters
 from pyrograph.infer.dpvi.domains import domain_changes
 from pyrograph.infer.dpvi.moves import block_move, flip_move
-from pyrograph.infer.dpvi.network import Clusters, Network
+from pyrograph.infer.dpvi.network import Network
 from pyrograph.infer.dpvi.particles import Hash, Particles
 from pyrograph.infer.dpvi.regions import Regions, before_singles, region_move, regions_of
 

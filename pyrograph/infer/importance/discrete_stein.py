@@ -25,7 +25,8 @@ from torch import Tensor
 
 from pyrograph.circuits.kernels import Hamming, Kernel
 from pyrograph.errors import NonFiniteDensity
-from pyrograph.infer.dpvi.network import Clusters, Network
+from pyrograph.infer.dpvi.clusters import Clusters
+from pyrograph.infer.dpvi.network import Network
 
 #: Numbers held at once by a part of the rows.
 CHUNK = 2**21

@@ -24,7 +24,8 @@ from pyrograph.checks import count
 from pyrograph.errors import OptionError
 from pyrograph.graph import FactorGraph
 from pyrograph.infer.dpvi.blocks import clusters_of, node_blocks
-from pyrograph.infer.dpvi.network import Clusters, Network
+from pyrograph.infer.dpvi.clusters import Clusters
+from pyrograph.infer.dpvi.network import Network
 
 SCANS = ("block", "systematic", "random")
 

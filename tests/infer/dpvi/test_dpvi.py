@@ -18,7 +18,8 @@ from scipy.special import logsumexp
 
 import pyrograph as pg
 from pyrograph.errors import InferenceError, OptionError, ShapeMismatch, UnsupportedSite
-from pyrograph.infer.dpvi.network import Clusters, Network
+from pyrograph.infer.dpvi.clusters import Clusters
+from pyrograph.infer.dpvi.network import Network
 from pyrograph.infer.dpvi.start import climbed
 
 

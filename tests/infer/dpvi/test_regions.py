@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scipy.special import logsumexp
 
 import pyrograph as pg
-from pyrograph.infer.dpvi.network import Clusters
+from pyrograph.infer.dpvi.clusters import Clusters
 from pyrograph.infer.dpvi.regions import SIZE
 
 POLISHED = ("block", "single")

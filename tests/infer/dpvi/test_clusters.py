@@ -4,7 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyrograph.infer.dpvi.network import Clusters, Network, Tables
+from pyrograph.infer.dpvi.clusters import Clusters
+from pyrograph.infer.dpvi.network import Network, Tables
 
 
 @st.composite
