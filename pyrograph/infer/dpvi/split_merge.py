@@ -1,11 +1,16 @@
 """Splits and merges of clusters: ways out of the local optima of single labels.
 
 Of the best labelling every cluster is merged with one near it, and split: two of its elements
-far from each other start a cluster each, and the others join, one by one in random order, the one
-that scores them higher. What comes out climbs for a few sweeps, label by label, before it is
-compared with the present particles.
+far from each other start a cluster each, and the others join the one that scores them higher. Some
+of such splits miss the two parts that a cluster has, so several are made side by side. The best
+climb for a few sweeps, label by label, before they are compared with the present particles.
 
-Source: Dahl (2003), sequentially allocated merge-split proposals, here maximised.
+Where a labelling has far too many clusters, each merge alone makes it worse, and so do many in a
+row. So clusters near each other are also merged one after the other, always the two whose merge
+scores highest; the best labellings on that way may climb too.
+
+Source: Jain & Neal (2004), split-merge proposals from two elements, here maximised; Heller &
+Ghahramani (2005), Bayesian hierarchical clustering.
 """
 
 from __future__ import annotations
@@ -13,11 +18,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyrograph.distributions import Clusters
 from pyrograph.infer.dpvi.labelled import Labellings
 
 #: Place of the second element of a split among all, by how little it is at home with the first.
 APART = 0.05
+#: Splits made of a cluster, and how many of these, or of a way of merges, may climb.
+SPLITS, KEPT = 8, 2
+#: Clusters near one that it may be merged with.
+NEAR = 4
 #: Sweeps of climbing, and how many candidates climb.
 SWEEPS, MOST_CLIMBS = 2, 16
 
@@ -30,9 +38,9 @@ def splits_and_merges(
     best = found.select(torch.zeros(1, dtype=torch.int64, device=found.score.device))
     proposals: list[dict[str, Tensor]] = []
     for name in found.program.sites:
-        proposals += [
-            split for c in _clusters(best, name) if (split := _split(best, name, c, generator))
-        ]
+        for c in range(int(best.labels()[name].max()) + 1):
+            splits = _splits(best, name, c, generator)
+            proposals += [] if splits is None else [splits.distinct(KEPT).labels()]
         proposals += _merges(best, name)
     if not proposals:
         return None
@@ -57,69 +65,103 @@ def _refinement(labels: Tensor) -> Tensor:
     return labels.unique(dim=1, return_inverse=True)[1].unsqueeze(0)
 
 
-def _clusters(best: Labellings, name: str) -> range:
-    return range(int(best.labels()[name].max()) + 1)
-
-
+@torch.inference_mode()
 def _merges(best: Labellings, name: str) -> list[dict[str, Tensor]]:
-    """Of every cluster with that which its first element would go to next."""
-    labels = best.labels()
-    own = labels[name][0]
-    if int(own.max()) == 0:
+    """Single merges of clusters near each other, and the best on the way of one after the other."""
+    own = best.labels()[name][0]
+    pairs = _near_pairs(best, name)
+    if not pairs:
         return []
+    single = _merged(best, name, own, pairs)
+    # what a merge adds hangs little on clusters that are far from it
+    gains = dict(zip(pairs, (single.score - best.score).tolist(), strict=True))
+    way = []
+    while gains:
+        a, b = max(gains, key=gains.__getitem__)
+        own = torch.where(own == b, a, own)
+        way.append(own)
+        near = {}
+        for pair in sorted(gains, key=gains.__getitem__, reverse=True):
+            if {a, b} & {*pair}:
+                near |= dict.fromkeys({*pair} - {a, b})
+                del gains[pair]
+        touched = [(min(a, c), max(a, c)) for c in list(near)[: 2 * NEAR]]
+        if touched:
+            found = _merged(best, name, own, [(a, a), *touched]).score
+            gains |= zip(touched, (found[1:] - found[0]).tolist(), strict=True)
+    return [single.labels(), _with(best, name, torch.stack(way)).distinct(KEPT).labels()]
+
+
+def _near_pairs(best: Labellings, name: str) -> list[tuple[int, int]]:
+    """Of every cluster those which its first element would go to next, in order."""
+    own = best.labels()[name][0]
+    count = int(own.max()) + 1
+    first = [int((own == c).nonzero()[0]) for c in range(count)]
     clusters = best.select(torch.zeros(1, dtype=torch.int64, device=own.device)).clusters[name]
+    slots = clusters.labels[0, first]
     pairs = set()
-    with torch.inference_mode():
-        for c in range(int(own.max()) + 1):
-            i = int((own == c).nonzero()[0])
-            home = clusters.labels[:, i].clone()
-            clusters.take_out(i)
-            score = clusters.scores(i)[0]
-            clusters.put_in(i, home)
-            in_use = clusters.seating.counts[0] > 0
-            score = score.masked_fill(~in_use, -torch.inf)
-            score[home] = -torch.inf
-            other = int(own[(clusters.labels[0] == int(score.argmax())).nonzero()[0]])
+    for c, i in enumerate(first):
+        home = clusters.labels[:, i].clone()
+        clusters.take_out(i)
+        score = clusters.scores(i)[0, slots]
+        clusters.put_in(i, home)
+        score[c] = -torch.inf
+        for other in score.topk(min(NEAR, count - 1)).indices.tolist():
             pairs.add((min(c, other), max(c, other)))
-    merged = torch.stack([torch.where(own == b, a, own) for a, b in sorted(pairs)])
-    return [{n: v.expand(len(merged), -1) for n, v in labels.items()} | {name: merged}]
+    return sorted(pairs)
 
 
-def _split(
+def _merged(best: Labellings, name: str, own: Tensor, pairs: list[tuple[int, int]]) -> Labellings:
+    """Labels ``own [n]`` with each of these pairs of clusters as one."""
+    return _with(best, name, torch.stack([torch.where(own == b, a, own) for a, b in pairs]))
+
+
+def _with(best: Labellings, name: str, own: Tensor) -> Labellings:
+    """The best labelling with labels ``own [M, n]`` of a site."""
+    labels = {n: z.expand(len(own), -1) for n, z in best.labels().items()}
+    return Labellings(best.program, labels | {name: own})
+
+
+@torch.inference_mode()
+def _splits(
     best: Labellings, name: str, cluster: int, generator: torch.Generator
-) -> dict[str, Tensor] | None:
-    """One split of a cluster, ``{site: [1, n]}``."""
+) -> Labellings | None:
+    """Splits of a cluster, each from another element on; None where it has but one."""
     labels = best.labels()
-    members = (labels[name][0] == cluster).nonzero().squeeze(1).tolist()
+    members = (labels[name][0] == cluster).nonzero().squeeze(1)
     if len(members) < 2:
         return None
-    order = torch.randperm(len(members), generator=generator, device="cpu").tolist()
-    first, *others = (members[k] for k in order)
-    out = labels[name].index_fill(1, torch.tensor(members, device=labels[name].device), -1)
-    state = Labellings(best.program, labels | {name: out})
-    clusters = state.clusters[name]
-    with torch.inference_mode():
-        slot = _put_apart(clusters, first)
-        # who is least at home with the first one, against a cluster of its own
-        free = _first_free(clusters)
-        scores = torch.stack([clusters.scores(i)[0, [slot, free]] for i in others])
-        # not the very last, which may be an outlier that no other joins
-        order = (scores[:, 0] - scores[:, 1]).argsort()
-        second = others.pop(int(order[int(APART * len(others))]))
-        other = _put_apart(clusters, second)
-        for i in others:
-            score = clusters.scores(i)[0]
-            better = slot if score[slot] >= score[other] else other
-            clusters.put_in(i, torch.tensor([better], device=score.device))
-    return state.labels()
+    order = torch.randperm(len(members), generator=generator, device="cpu")
+    first = order[:SPLITS].to(members.device)
+    with_first = _at_home(best, name, members, first)
+    # not the very last, which may be an outlier that no other joins
+    second = with_first.argsort(0)[int(APART * (len(members) - 1))]
+    parts = with_first < _at_home(best, name, members, second)  # [n, R]
+    own = labels[name].repeat(len(first), 1)
+    own[:, members] = torch.where(parts.T, int(own.max()) + 1, cluster)
+    return _with(best, name, own)
 
 
-def _first_free(clusters: Clusters) -> int:
-    return int(clusters.seating.open()[0])
-
-
-def _put_apart(clusters: Clusters, i: int) -> int:
-    """Put an element into a new cluster; its slot."""
-    slot = _first_free(clusters)
-    clusters.put_in(i, torch.tensor([slot], device=clusters.labels.device))
-    return slot
+def _at_home(best: Labellings, name: str, members: Tensor, alone: Tensor) -> Tensor:
+    """``[n, R]``: how much better each of a cluster's ``members [n]`` goes with the single element
+    ``members[alone[r]]`` than into a cluster of its own; infinity for that element itself."""
+    labels = best.labels()
+    which, column = alone.unique(return_inverse=True)
+    own = labels[name]
+    others = own - (own > own[0, members[0]]).long()  # no label may be n or more
+    slots = int(own.max()) + torch.arange(len(which), device=which.device)
+    own = others.index_fill(1, members, -1)
+    own[0, members[which]] = slots
+    clusters = _with(best, name, own).clusters[name]
+    home = own[0].tolist()
+    found = []
+    for i in members.tolist():
+        if home[i] >= 0:
+            clusters.take_out(i)
+        score = clusters.scores(i)[0]
+        found.append(score[slots] - score[clusters.seating.open()])
+        if home[i] >= 0:
+            clusters.put_in(i, slots.new_tensor([home[i]]))
+    at_home = torch.stack(found)
+    at_home[which, torch.arange(len(which), device=which.device)] = torch.inf
+    return at_home[:, column]
