@@ -126,9 +126,10 @@ def main(argv: Sequence[str] | None = None) -> bool:
     blocks, single = lattice(side, 10, ("block",)), lattice(side, 10, ("single",))
     ours, theirs, ratio = alternate(blocks.step, single.step, runs, warmup=1)
     print(f"{side} x {side}, K = 10: {1e3 * ours:.2f} ms by blocks, {1e3 * theirs:.0f} ms in turn")
+    in_a_row = {}
     for count in (10, 100) if args.quick else (10, 100, 1000):
-        median = of_sweeps(lattice(side, count, ("block",)), runs)
-        print(f"K = {count:4d}: {1e3 * median:.2f} ms a block sweep", flush=True)
+        in_a_row[count] = of_sweeps(lattice(side, count, ("block",)), runs)
+        print(f"K = {count:4d}: {1e3 * in_a_row[count]:.2f} ms a block sweep", flush=True)
     median = of_sweeps(lattice(side, 10, ("region",)), runs)
     print(f"K =   10: {1e3 * median:.2f} ms a sweep over regions", flush=True)
     # Algorithm 1 goes on from the sweeps that were timed, the last of which may have gained nothing
@@ -158,7 +159,8 @@ def main(argv: Sequence[str] | None = None) -> bool:
         if count <= 100
     ]
     passed += [
-        report("a block sweep under 20 ms", ours < 0.02, f"{1e3 * ours:.2f} ms"),
+        # after a sequential sweep of seconds the caches hold nothing of it: in a row, as in a run
+        report("a block sweep under 20 ms", in_a_row[10] < 0.02, f"{1e3 * in_a_row[10]:.2f} ms"),
         report("at least ten times a sequential sweep", ratio <= 0.1, f"{1 / ratio:.0f} times"),
     ]
     for name in ("blocks, singles", "default"):

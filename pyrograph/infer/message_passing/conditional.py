@@ -39,8 +39,8 @@ from pyrograph.trace.degree import polynomial_degree
 ROUNDING = 1e-9
 #: Rounding of A(t), in units of the dtype's precision: so much is added where P would be singular.
 RIDGE = 16.0
-#: Sets of nodes to be given that are tried.
-MOST_TRIES = 64
+#: Sets of nodes to be given that are looked at, the smallest first, and that are tried.
+MOST_SUBSETS, MOST_TRIES = 4096, 64
 #: Points at which a form is looked at, and rounding that is granted there.
 CHECKS, SLACK = 8, 1e3
 
@@ -56,22 +56,31 @@ def quadratic_coordinates(local: LocalDensity) -> list[int]:
         leaves = [*local.discrete, *(local.continuous[k] for k in given)]
         return polynomial_degree(local.group.program, leaves) <= 2
 
+    def inner_of(given: list[int]) -> list[int]:
+        return (~depends[given].any(0)).nonzero().squeeze(1).tolist()
+
     every = list(range(count))
-    must = [k for k in every if not is_quadratic([n for n in every if n != k])]
+    must: list[int] = []
+    for k in every:
+        if not is_quadratic([n for n in every if n != k]):
+            must.append(k)
+            if local.dim - len(inner_of(must)) > max(POINTS):
+                return []
     free = [k for k in every if k not in must]
+    most = len(inner_of(must))
     found: list[int] = []
     tries = 0
-    for size in range(len(free)):
-        for more in itertools.combinations(free, size):
-            given = [*must, *more]
-            inner = (~depends[given].any(0)).nonzero().squeeze(1).tolist()
-            if not len(found) < len(inner) < local.dim or local.dim - len(inner) not in POINTS:
-                continue
-            tries += 1
-            if is_quadratic(given) and _bends_alike(local, inner):
-                found = inner
-            if tries == MOST_TRIES:
-                return found
+    subsets = (more for size in range(len(free)) for more in itertools.combinations(free, size))
+    for more in itertools.islice(subsets, MOST_SUBSETS):
+        given = [*must, *more]
+        inner = inner_of(given)
+        if not len(found) < len(inner) < local.dim or local.dim - len(inner) not in POINTS:
+            continue
+        tries += 1
+        if is_quadratic(given) and _bends_alike(local, inner):
+            found = inner
+        if tries == MOST_TRIES or len(found) == most:
+            break
     return found
 
 

@@ -161,14 +161,16 @@ class Sweep:
         """
         if self.turns is None:
             return self._send(messages, beliefs, None)
-        parts = []
+        # of every turn no more than this: its messages and beliefs are as many as all there are
+        moved, is_cut, skipped = [], False, []
         for turn in range(self.turns.count):
             part = self._send(messages, beliefs, turn)
             messages, beliefs = part.messages, part.beliefs
-            parts.append(part)
-        moved = torch.stack([part.moved for part in parts]).amax()
-        skipped = [_any(flags) for flags in zip(*(part.skipped for part in parts), strict=True)]
-        return Swept(messages, beliefs, moved, any(part.is_cut for part in parts), skipped)
+            moved.append(part.moved)
+            is_cut |= part.is_cut
+            skipped.append(part.skipped)
+        flags = [_any(of_block) for of_block in zip(*skipped, strict=True)]
+        return Swept(messages, beliefs, torch.stack(moved).amax(), is_cut, flags)
 
     def tried(self, messages: Messages, beliefs: list) -> Swept:
         """Where it would lead; nothing is changed: of blocks, whose grids updates move, copies

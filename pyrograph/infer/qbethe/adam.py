@@ -2,6 +2,8 @@
 
     lr(t) = lr (LAST_STEP + (1 - LAST_STEP) (1 + cos(pi t / T)) / 2)
 
+Potentials that are exponential, of Poisson rates for one, have gradients of any size at a start far
+away, whose squares the averages would remember for as long as the run; so gradients are bounded.
 The objective swings: where it turns, a step changes little far from any optimum. So what it moved
 by is looked at over some steps together.
 
@@ -24,6 +26,8 @@ LAST_STEP = 0.02
 #: orders of magnitude: with 0.999 their squares would hold back the steps of a component that
 #: narrows for a thousand steps.
 DECAY = (0.9, 0.95)
+#: Largest entry of a gradient: where there is a larger one all of the restart are scaled.
+LARGEST = 1e3
 #: Steps over which the objective is to rest.
 WINDOW = 20
 
@@ -64,10 +68,21 @@ class CosineAdam:
             group["lr"] = lr * share
         closure()
         if not rests():
+            self._bound_gradients()
             self._rule.step()
         self.recent.append(measure())
         # short steps change little: all together count for at least one of the first
         return self.unrest / min(1.0, WINDOW * share)
+
+    @torch.no_grad()
+    def _bound_gradients(self) -> None:
+        leaves = self._rule.param_groups[0]["params"]
+        gradients = [leaf.grad for leaf in leaves if leaf.grad is not None]
+        largest = torch.stack([g.flatten(1).abs().amax(1) for g in gradients]).amax(0)  # [B]
+        if bool((largest > LARGEST).any()):
+            share = LARGEST / largest.clamp_min(LARGEST)
+            for gradient in gradients:
+                gradient.mul_(share.view(-1, *(1,) * (gradient.dim() - 1)))
 
     @property
     def unrest(self) -> float:

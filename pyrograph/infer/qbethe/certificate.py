@@ -26,6 +26,8 @@ from pyrograph.posterior.posterior import EvidenceKind
 #: Differences that are not spoken of: absolute, relative to what was integrated numerically, and
 #: rounding errors of sums in units of the dtype's precision.
 ABSOLUTE, RELATIVE, ROUNDING = 0.01, 1e-3, 16
+#: Share of the evidence, and at least one nat, that such differences may be of a bound.
+VAGUE = 0.1
 #: Standard errors of independent draws that scattered points, which do better, may be off by.
 ERRORS = 3
 
@@ -169,7 +171,8 @@ def certify(
         size: of what was integrated numerically.
         bounds: whether the exact value would be a lower bound.
     """
-    rounding = ROUNDING * torch.finfo(like.dtype).eps * abs(fine_rules[0].value)
+    largest = max(abs(fine_rules[0].value), 0.0 if seen is None else abs(seen.more[0]))
+    rounding = ROUNDING * torch.finfo(like.dtype).eps * largest
     slack = ABSOLUTE + RELATIVE * size + rounding
     found, second = _trusted(fine_rules, seen, slack)
     notes = []
@@ -191,6 +194,12 @@ def certify(
             + ("some potential is" if rough else "the components' widths are")
             + " too rough for them, and the evidence is an estimate."
         )
+    elif slack > max(1.0, VAGUE * abs(found.value)):
+        notes.append(
+            f"Integrals of size {size:.2g} are known to {slack:.2g} nats only, and the evidence is "
+            "an estimate: the mixture has mass where potentials are huge."
+        )
+        is_sure = False
     kind = "lower bound" if is_sure and bounds else "estimate"
     return Certificate(like.new_tensor(found.value), kind, notes)
 
@@ -203,6 +212,8 @@ def _trusted(
     if seen is None or abs(seen.more[0]) <= slack + seen.noise:
         return fine_rules
     one, other = first.plus(seen.more[0]), second.plus(seen.more[1])
+    if abs(one.energy) < torch.finfo(torch.float32).eps * abs(first.energy):
+        return first, one  # what is left of the two is rounding
     if abs(one.value - other.value) <= max(slack, abs(first.value - second.value)):
         return one, other
     return first, one

@@ -72,6 +72,8 @@ from pyrograph.posterior.joint_mixture import MixturePosterior
 
 COVARIANCES = ("diagonal", "full")
 OPTIMISERS = ("adam", "lbfgs")
+#: Share of the objective, and at least one nat, that a gradient may promise where Adam rests.
+MISSED = 0.01
 #: Share of the steps for which weights are held: trained from the start they let one component
 #: take over.
 HELD = 0.4
@@ -264,6 +266,8 @@ class QBethe(Engine):
             change = self._rule.moved(
                 evaluate, lambda: self._measured, self._is_at_rest, self.lr, done
             )
+            if self.tol is not None and change <= self.tol:
+                change = max(change, self._missed())
         else:
             change = self._search(evaluate, temperature, last)
         return {"objective": max(self._measured), "change": change}
@@ -320,10 +324,21 @@ class QBethe(Engine):
         )
         if self.tol is None or change > self.tol:
             return change
-        best = max(range(self.num_restarts), key=self._measured.__getitem__)
         evaluate()
-        gain = float(natural_gain(Components(self.network.kinds, self.parameters))[best])
+        gain = self._promised()
         return max(change, gain) if gain > PROMISED * least else change
+
+    def _promised(self) -> float:
+        """What the best restart's gradient promises."""
+        best = max(range(self.num_restarts), key=self._measured.__getitem__)
+        return float(natural_gain(Components(self.network.kinds, self.parameters))[best])
+
+    def _missed(self) -> float:
+        """The same where it is far more than where Adam rests: after huge gradients its steps are
+        tiny, and an objective that they hardly move is no optimum."""
+        gain = self._promised()
+        far = max(1.0, self.tol, MISSED * abs(max(self._measured)))
+        return gain if gain > far else 0.0
 
     @property
     def _objectives(self) -> list[float]:
@@ -395,6 +410,12 @@ class QBethe(Engine):
             return (
                 f"Adam is to rest for {WINDOW} steps, from when all weights are free: raise "
                 "num_steps, or lower hold_weights."
+            )
+        if self.optimizer == "adam" and self._rule.unrest <= self.tol < self._history["change"][-1]:
+            return (
+                "The objective rests but its gradient is large: Adam's steps became tiny after "
+                'larger ones. Take optimizer="lbfgs", or start nearer: lower init_scale, or scale '
+                "the data."
             )
         if self.optimizer == "adam":
             return "The objective still moves: raise num_steps, or lower lr."

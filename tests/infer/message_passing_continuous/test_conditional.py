@@ -364,3 +364,32 @@ def test_a_scale_that_stands_between_the_states_of_a_chain_is_given_too():
         assert moments
         assert all(isinstance(tilted, ConditionalMoments) for tilted in moments)
     assert_close(*evidence, rtol=0, atol=1e-7)
+
+
+# ---------------------------------------------------------------------- many nodes
+def of_columns(x, y, is_sparse):
+    log_sd = pyro.sample("log_sd", dist.Normal(0.0, 1.0))
+    with pyro.plate("columns", x.shape[1]):
+        b = pyro.sample("b", dist.Normal(0.0, 1.0))
+        if is_sparse:
+            b = b * pyro.sample("width", dist.HalfCauchy(1.0))
+    with pyro.plate("rows", len(y)):
+        pyro.sample("y", dist.Normal(x @ b, log_sd.exp()), obs=y)
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_forms_of_many_nodes_are_looked_at_few_times(is_sparse, monkeypatch):
+    looked = []
+    degree = conditional.polynomial_degree
+    monkeypatch.setattr(
+        conditional, "polynomial_degree", lambda *a: looked.append(None) or degree(*a)
+    )
+    x = torch.randn(40, 30, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    engine = pg.EP(of_columns, progress=False)
+    if is_sparse:
+        with pytest.raises(pg.errors.UnsupportedFactor):
+            engine.setup(x, x[:, 0], is_sparse)
+        assert len(looked) < 40
+    else:
+        engine.setup(x, x[:, 0], is_sparse)
+        assert len(looked) < 100

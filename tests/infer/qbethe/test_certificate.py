@@ -8,7 +8,7 @@ import torch
 from scipy import special
 
 import pyrograph as pg
-from pyrograph.infer.qbethe.certificate import FreeEnergy, certify, integrated
+from pyrograph.infer.qbethe.certificate import FreeEnergy, Scattered, certify, integrated
 from pyrograph.infer.qbethe.components import Components
 from pyrograph.infer.qbethe.rules import fine, scattered
 
@@ -223,3 +223,19 @@ def test_the_certificate_says_which_integrals_differ(optimised, second, kind, wo
     assert len(got.notes) == bool(words)
     assert all(word in said for word in words)
     assert not any(word in said for word in not_said)
+
+
+def test_what_is_left_of_huge_numbers_is_no_evidence():
+    # each of two rules and the scattered points beside it cancel to the last digit
+    energies = (FreeEnergy(-2.3e25, 1.47), FreeEnergy(-7.1e13, 1.47))
+    seen = Scattered((2.3e25, 7.1e13), 4.5e6)
+    got = certify(torch.zeros(()), FreeEnergy(-1.6e17, 1.47), energies, seen, 1e27, bounds=True)
+    assert got.kind == "estimate" and float(got.evidence) < -1e13
+    assert got.notes
+
+
+def test_integrals_that_are_known_to_thousands_of_nats_are_no_bound():
+    energies = (FreeEnergy(-3e4, 1.0), FreeEnergy(-3e4, 1.0))
+    got = certify(torch.zeros(()), energies[0], energies, None, 1e8, bounds=True)
+    assert got.kind == "estimate" and "known to 1e+05 nats" in got.notes[0]
+    assert certify(torch.zeros(()), energies[0], energies, None, 1e5, True).kind == "lower bound"
