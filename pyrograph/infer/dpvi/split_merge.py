@@ -1,9 +1,10 @@
 """Splits and merges of clusters: ways out of the local optima of single labels.
 
-Of the best labelling every cluster is merged with one near it, and split: two of its elements
-far from each other start a cluster each, and the others join the one that scores them higher. Some
-of such splits miss the two parts that a cluster has, so several are made side by side. The best
-climb for a few sweeps, label by label, before they are compared with the present particles.
+Of the best labelling every cluster is merged with each of a few near it, and split: two of its
+elements far from each other start a cluster each, and the others join the one that scores them
+higher. Some of such splits miss the two parts that a cluster has, so several are made side by side.
+The best climb for a few sweeps, label by label, before they are compared with the present
+particles.
 
 Where a labelling has far too many clusters, each merge alone makes it worse, and so do many in a
 row. So clusters near each other are also merged one after the other, always the two whose merge
