@@ -68,7 +68,8 @@ class CosineAdam:
             group["lr"] = lr * share
         closure()
         if not rests():
-            self._bound_gradients()
+            if self.unrest > LARGEST:  # else steps have long brought it down
+                self._bound_gradients()
             self._rule.step()
         self.recent.append(measure())
         # short steps change little: all together count for at least one of the first
