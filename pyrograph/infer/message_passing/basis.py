@@ -29,6 +29,10 @@ class Entries:
     columns: Tensor
     width: int
 
+    def part(self, which: Tensor) -> Entries:
+        """Of some factors."""
+        return Entries(self.columns[which], self.width)
+
     def rows(self, like: Tensor) -> Tensor:
         """B, ``[E, r, d]``."""
         return torch.nn.functional.one_hot(self.columns, self.width).to(like)
@@ -72,6 +76,10 @@ class Combinations:
     """
 
     matrix: Tensor
+
+    def part(self, which: Tensor) -> Combinations:
+        """Of some factors."""
+        return Combinations(self.matrix[which])
 
     def rows(self, like: Tensor) -> Tensor:
         """B, ``[E, r, d]``."""
@@ -118,3 +126,8 @@ class Combinations:
 
 #: None where factors read all numbers of their nodes as they are.
 Basis = Entries | Combinations | None
+
+
+def part_of(basis: Basis, which: Tensor) -> Basis:
+    """The same of some factors."""
+    return None if basis is None else basis.part(which)

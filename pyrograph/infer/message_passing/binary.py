@@ -66,6 +66,16 @@ class BinaryFactors:
     def num_factors(self) -> int:
         return len(self.alpha)
 
+    @property
+    def senders(self) -> list[Tensor]:
+        """By port, the factor that sends each message."""
+        return [torch.arange(self.num_factors, device=self.alpha.device).repeat(2)]
+
+    def part(self, which: Tensor) -> BinaryFactors:
+        """Some of the factors, ``which [e]`` ascending."""
+        rows = list(self.rows[0].view(2, -1)[:, which].unbind())
+        return BinaryFactors(self.log_table[which], self.alpha[which], rows, self.families[0])
+
     def start(self, families: list[Odds]) -> list[Tensor]:
         return [families[self.families[0]].flat(2 * self.num_factors)]
 

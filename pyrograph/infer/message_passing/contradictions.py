@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-import torch
 from torch import Tensor
 
 from pyrograph.errors import ZeroMass
@@ -29,8 +28,7 @@ def refuse_contradictions(
     for number, (family, belief) in enumerate(zip(network.families, beliefs, strict=True)):
         if not isinstance(family, Categorical):
             continue
-        peak = belief.amax(1)
-        empty = is_zero(peak) | peak.isnan()
+        empty = are_without_states(belief)
         if bool(empty.any()):
             row = int(empty.nonzero()[0])
             site, index = graph.nodes[int(family.nodes[row])]
@@ -40,6 +38,12 @@ def refuse_contradictions(
                 "exclude them all. The program's total mass is zero; look at these constraints "
                 "and at the observed values behind them."
             )
+
+
+def are_without_states(belief: Tensor) -> Tensor:
+    """``[V]`` which nodes have none left, of log values ``[V, c]``."""
+    peak = belief.amax(1)
+    return is_zero(peak) | peak.isnan()
 
 
 def _excluders(
@@ -63,14 +67,14 @@ def _excluders(
     return names[:NAMED] or ["its factors"]
 
 
-def raise_empty(graph: FactorGraph, network: Network, number: int, flagged: Tensor) -> NoReturn:
-    """Raise for the first flagged factor of a block, which has no mass under its cavities.
+def raise_empty(graph: FactorGraph, network: Network, number: int, factor: int) -> NoReturn:
+    """Raise for a factor of a block, which has no mass under its cavities.
 
     Raises:
         ZeroMass: naming the factor.
     """
     group, index = network.members[number]
-    e = int(index[int(torch.nonzero(flagged)[0])])
+    e = int(index[factor])
     raise ZeroMass(
         f"{graph.factor_name(group, e)} excludes every state that the rest of the model allows: "
         "the program's total mass is zero. Look at the hard constraints around it and at the "

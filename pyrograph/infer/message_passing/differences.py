@@ -25,7 +25,13 @@ from torch.utils.checkpoint import checkpoint
 
 from pyrograph.errors import OptionError
 from pyrograph.graph import FactorGroup
-from pyrograph.infer.message_passing.log_values import exp, finite_peak, log, states_apart
+from pyrograph.infer.message_passing.log_values import (
+    exp,
+    finite_peak,
+    log,
+    rows_of,
+    states_apart,
+)
 from pyrograph.infer.message_passing.slots import SlotFactors, potts_of
 from pyrograph.infer.message_passing.tables import MAX_ENTRIES
 
@@ -77,6 +83,10 @@ class DifferenceFactors(SlotFactors):
             elif c >= TRANSFORM_STATES and self._is_mild():
                 self._length = next_fast_len(2 * c - 1, real=True)
                 self._transform = torch.fft.rfft(self.kernel.double(), self._length)
+
+    def part(self, which: Tensor) -> DifferenceFactors:
+        rows, value = [own[which] for own in self.rows], rows_of(self.log_value, which)
+        return DifferenceFactors(value, self.alpha[which], rows, self.families)
 
     def _is_mild(self) -> bool:
         """Whether a transform is good enough for expectations: these are never done again."""

@@ -19,7 +19,7 @@ from torch import Tensor
 from pyrograph.beliefs import Gaussian, Natural
 from pyrograph.errors import OptionError
 from pyrograph.infer.message_passing.basis import Basis
-from pyrograph.infer.message_passing.log_values import add_rows, log_1p_exp
+from pyrograph.infer.message_passing.log_values import add_rows, log_1p_exp, rows_of
 
 
 def zeros_refused(factor: str, alpha: float) -> OptionError:
@@ -57,9 +57,13 @@ class Categorical:
         """With factors ``[E, c]`` of the nodes in ``rows`` multiplied into the base."""
         return replace(self, base=add_rows(self.base, rows, log_value))
 
-    def beliefs(self, incoming: list[tuple[Tensor, Tensor]]) -> Tensor:
-        """``[V, c]`` log values from (rows, messages ``[E, c]``)."""
-        total = self.base.clone()
+    def beliefs(self, incoming: list[tuple[Tensor, Tensor]], only: Tensor | None = None) -> Tensor:
+        """``[V, c]`` log values from (rows, messages ``[E, c]``).
+
+        Args:
+            only: rows of the nodes that are asked for, among which those of messages count.
+        """
+        total = self.base.clone() if only is None else rows_of(self.base, only)
         for rows, message in incoming:
             total = add_rows(total, rows, message)
         return total
@@ -86,8 +90,8 @@ class Odds:
     def flat(self, count: int) -> Tensor:
         return self.base.new_zeros(count)
 
-    def beliefs(self, incoming: list[tuple[Tensor, Tensor]]) -> Tensor:
-        total = self.base.clone()
+    def beliefs(self, incoming: list[tuple[Tensor, Tensor]], only: Tensor | None = None) -> Tensor:
+        total = self.base.clone() if only is None else self.base[only]
         for rows, message in incoming:
             total = total.index_add(0, rows, message)
         return total
@@ -130,9 +134,12 @@ class Continuous:
             absorbed=(*self.absorbed, (rows, log_density)),
         )
 
-    def beliefs(self, incoming: list[tuple[Tensor, Natural, Basis]]) -> Natural:
+    def beliefs(
+        self, incoming: list[tuple[Tensor, Natural, Basis]], only: Tensor | None = None
+    ) -> Natural:
         """From (rows, sites, bases): see :func:`add_sites`."""
-        total = replace(self.base)  # apart from the base, whose moments may be kept without a graph
+        # apart from the base, whose moments may be kept without a graph
+        total = replace(self.base) if only is None else self.base[only]
         for rows, site, basis in incoming:
             total = add_sites(total, rows, site, basis)
         return total

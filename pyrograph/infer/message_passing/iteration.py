@@ -25,9 +25,10 @@ from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.plain import PlainSwept
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 from pyrograph.infer.message_passing.settling import Settling
-from pyrograph.infer.message_passing.sweep import Held, Sweep, gap, is_lost, node_colours
+from pyrograph.infer.message_passing.sweep import Held, Sweep, gap, is_lost
 from pyrograph.infer.message_passing.sweeper import Place, Sweeper
 from pyrograph.infer.message_passing.tree import exact_messages
+from pyrograph.infer.message_passing.turns import node_colours
 
 Found = TypeVar("Found")
 

@@ -65,8 +65,8 @@ def states_apart(value: Tensor) -> Tensor:
 
 
 def rows_of(value: Tensor, rows: Tensor) -> Tensor:
-    """``value[rows]`` of ``[V, c]``, laid out like it."""
-    return value.t().index_select(1, rows).t()
+    """``value[rows]`` of ``[V, c, ...]``, laid out like it."""
+    return value.movedim(0, -1).index_select(-1, rows).movedim(-1, 0)
 
 
 def add_rows(total: Tensor, rows: Tensor, value: Tensor) -> Tensor:

@@ -107,14 +107,11 @@ def changes(
     return [change(*parts, by_factor) for parts in zip(old, new, own, strict=True)]
 
 
-def largest(moves: list[list[Tensor]], chosen: list[list], like: Tensor) -> Tensor:
-    """The largest change among the chosen messages, ``[]``."""
+def largest(moves: list[list[Tensor]], like: Tensor) -> Tensor:
+    """The largest change of all, ``[]``, and 0 where there are none."""
     largest = like
-    for block, only in zip(moves, chosen, strict=True):
-        for value, which in zip(block, only, strict=True):
-            value = value if which is None else torch.where(which, value, 0.0)
-            if len(value):
-                largest = torch.maximum(largest, value.amax())
+    for value in (value for block in moves for value in block if len(value)):
+        largest = torch.maximum(largest, value.amax())
     return largest
 
 

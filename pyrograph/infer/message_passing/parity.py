@@ -58,6 +58,17 @@ class ParityFactors:
     def num_factors(self) -> int:
         return len(self.alpha)
 
+    @property
+    def senders(self) -> list[Tensor]:
+        """By port, the factor that sends each message."""
+        factors = torch.arange(self.num_factors, device=self.alpha.device)
+        return [factors.repeat_interleave(self.arity)]
+
+    def part(self, which: Tensor) -> ParityFactors:
+        """Some of the factors, ``which [e]`` ascending."""
+        rows = list(self.rows[0].view(-1, self.arity)[which].unbind(1))
+        return ParityFactors(self.log_values[which], self.alpha[which], rows, self.families[0])
+
     def start(self, families: list[Categorical]) -> list[Tensor]:
         return [families[self.families[0]].flat(self.num_factors * self.arity)]
 

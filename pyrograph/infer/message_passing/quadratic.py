@@ -23,7 +23,7 @@ from torch import Tensor
 from pyrograph.beliefs import Gaussian
 from pyrograph.beliefs.gaussian import apply, block_diagonal
 from pyrograph.beliefs.natural import where
-from pyrograph.infer.message_passing.basis import Basis
+from pyrograph.infer.message_passing.basis import Basis, part_of
 from pyrograph.infer.message_passing.families import Continuous
 
 
@@ -36,6 +36,8 @@ def seen(belief: Gaussian, rows: Tensor, basis: Basis) -> Gaussian:
     """
     if basis is None:
         return belief[rows]
+    if len(rows) < len(belief.shift):  # no moments of nodes that are not asked for
+        belief, rows = belief[rows], torch.arange(len(rows), device=rows.device)
     return Gaussian.from_moments(*basis.moments(belief, rows))
 
 
@@ -73,6 +75,28 @@ class QuadraticFactors:
     @property
     def num_factors(self) -> int:
         return len(self.alpha)
+
+    @property
+    def senders(self) -> list[Tensor]:
+        """By port, the factor that sends each message."""
+        return [torch.arange(self.num_factors, device=self.alpha.device)] * len(self.rows)
+
+    def part(self, which: Tensor) -> QuadraticFactors:
+        """Some of the factors, ``which [e]`` ascending."""
+
+        def log_density(v: Tensor) -> Tensor:
+            every = v.new_zeros(self.num_factors, v.shape[1]).index_copy(0, which, v)
+            return self.log_density(every)[which]
+
+        return QuadraticFactors(
+            self.function[which],
+            log_density,
+            self.alpha[which],
+            [own[which] for own in self.rows],
+            self.families,
+            [part_of(basis, which) for basis in self.bases],
+            [part.stop - part.start for part in self.parts],
+        )
 
     def start(self, families: list[Continuous]) -> list[Gaussian]:
         """Flat; for mean field what the factors say about nodes whose neighbours are at 0."""

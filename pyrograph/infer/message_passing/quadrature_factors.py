@@ -93,6 +93,21 @@ class QuadratureFactors:
     def num_factors(self) -> int:
         return len(self.alpha)
 
+    @property
+    def senders(self) -> list[Tensor]:
+        """By port, the factor that sends each message."""
+        return [torch.arange(self.num_factors, device=self.alpha.device)] * len(self.rows)
+
+    def part(self, which: Tensor) -> QuadratureFactors:
+        """Some of the factors at alpha = 0, ``which [e]`` ascending; others share their grids."""
+        rows = [own[which] for own in self.rows]
+        number = self.points_per_dimension
+        out = QuadratureFactors(
+            self.local.part(which), self.alpha[which], rows, self.families, number
+        )
+        out.like = self.like
+        return out
+
     def start(self, families: list) -> list:
         """Flat, but for nodes that nothing else makes proper: a share of N(0, 1). Gamma and beta
         ones begin with parameters of 1 at least: quadrature loses itself in longer tails."""

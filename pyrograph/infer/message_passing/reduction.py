@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import cached_property
 
 import torch
@@ -23,7 +24,7 @@ from torch import Tensor
 from pyrograph.beliefs import Gaussian
 from pyrograph.beliefs.gaussian import apply
 from pyrograph.graph import FactorGroup
-from pyrograph.infer.message_passing.basis import Basis, Combinations, Entries
+from pyrograph.infer.message_passing.basis import Basis, Combinations, Entries, part_of
 from pyrograph.infer.message_passing.chosen import Chosen, chosen_among
 from pyrograph.infer.message_passing.coefficients import quadratic_coefficients
 from pyrograph.infer.message_passing.spans import directions, or_one, ranks, span, steepness
@@ -88,6 +89,27 @@ class LocalDensity:
             for w, b in zip(self.read_widths, self._inner, strict=True)
         ]
         self.bases = [self._basis(k) for k in range(len(self.continuous))]
+
+    def part(self, which: Tensor) -> LocalDensity:
+        """Some of the factors, ``which [e]`` ascending, in the same coordinates."""
+        out, own = copy(self), which.tolist()
+        for name in ("_rows", "_reach", "num_read", "quadratic"):  # what was found of all
+            vars(out).pop(name, None)
+        out.group, out.index = self.group.part(which), self.index[which]
+        out.name = lambda e: self.name(own[e])
+        out.columns = [None if c is None else c[which] for c in self.columns]
+        out._inner = [None if basis is None else basis[which] for basis in self._inner]
+        out.bases = [part_of(basis, which) for basis in self.bases]
+        out.joint = None if self.joint is None else self.joint[:, which]
+        out.chosen = [replace(number, which=number.which[:, which]) for number in self.chosen]
+        out._use_program(
+            {
+                k: (torch.arange(len(which), device=c.device)[:, None] * width + c).flatten().cpu()
+                for k, c, width in zip(self.continuous, out.columns, self.nodes_widths, strict=True)
+                if c is not None
+            }
+        )
+        return out
 
     # ------------------------------------------------------------------ evaluation
     @property
@@ -197,12 +219,16 @@ class LocalDensity:
             if least == most and 0 < most < width:
                 kept[k] = rows
                 self.columns[-1] = (rows % width).view(-1, most).to(self.index.device)
-        program = self.group.program.compacted(kept) if kept else self.group.program
-        self.program = program.in_dtype(self.like.dtype)  # narrower steps would set the precision
+        self._use_program(kept)
         self.read_widths = [
             width if columns is None else columns.shape[1]
             for width, columns in zip(self.nodes_widths, self.columns, strict=True)
         ]
+
+    def _use_program(self, kept: dict[int, Tensor]) -> None:
+        """Of the group, on the rows of leaf buffers that are kept."""
+        program = self.group.program.compacted(kept) if kept else self.group.program
+        self.program = program.in_dtype(self.like.dtype)  # narrower steps would set the precision
 
     def _basis(self, k: int) -> Basis:
         """Of a slot, in all entries of its nodes."""

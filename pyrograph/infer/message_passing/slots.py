@@ -82,6 +82,10 @@ class SlotFactors(ABC):
         return torch.addcmul((a * weight.sum(1)).unsqueeze(1), b.unsqueeze(1), weight)
 
     @abstractmethod
+    def part(self, which: Tensor) -> SlotFactors:
+        """Some of the factors, ``which [e]`` ascending."""
+
+    @abstractmethod
     def sums(self, cavities: list[Tensor]) -> list[Tensor]:
         """:meth:`exact_sums` up to a constant, by the fastest way."""
 
@@ -119,6 +123,11 @@ class SlotFactors(ABC):
     @property
     def arity(self) -> int:
         return len(self.rows)
+
+    @property
+    def senders(self) -> list[Tensor]:
+        """By port, the factor that sends each message."""
+        return [torch.arange(self.num_factors, device=self.alpha.device)] * self.arity
 
     def start(self, families: list[Categorical]) -> list[Tensor]:
         return [families[f].flat(self.num_factors) for f in self.families]

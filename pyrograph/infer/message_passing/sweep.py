@@ -7,8 +7,10 @@ the Markov graph after the other, ``"residual"`` those that change most (Elidan,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -16,18 +18,24 @@ from torch import Tensor
 from pyrograph.beliefs import Natural
 from pyrograph.errors import InferenceError, PyrographError
 from pyrograph.graph import FactorGraph
-from pyrograph.graph.colouring import colour
-from pyrograph.infer.message_passing.contradictions import raise_empty, refuse_contradictions
-from pyrograph.infer.message_passing.families import Continuous
+from pyrograph.infer.message_passing.contradictions import (
+    are_without_states,
+    raise_empty,
+    refuse_contradictions,
+)
+from pyrograph.infer.message_passing.families import Categorical, Continuous
+from pyrograph.infer.message_passing.log_values import rows_of
 from pyrograph.infer.message_passing.messages import (
     Messages,
+    change,
     changes,
     damped,
     largest,
     movement,
 )
-from pyrograph.infer.message_passing.network import Network
+from pyrograph.infer.message_passing.network import Block, Network
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
+from pyrograph.infer.message_passing.turns import Turn, Turns, owned, written
 
 SCHEDULES = ("parallel", "sequential", "residual")
 #: Residual schedule: messages that change by at least this share of the largest change are sent.
@@ -35,6 +43,8 @@ URGENT = 0.3
 #: Shortest step, as a power of the dtype's precision, where longer ones make a belief improper:
 #: what shorter ones move is lost to rounding.
 SHORTEST = 0.75
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -78,41 +88,6 @@ class Swept:
         return torch.maximum(self.moved, self.num_skipped + float(self.is_cut))
 
 
-def _colour(graph: FactorGraph) -> Tensor:
-    """``[V]``: nodes of one colour share no factor."""
-    pointer, index = graph.neighbors
-    return colour(pointer.cpu(), index.cpu()).to(graph.device)
-
-
-def node_colours(graph: FactorGraph) -> list[Tensor]:
-    """Masks ``[V]`` of nodes that share no factor."""
-    found = _colour(graph)
-    return [found == k for k in range(int(found.max()) + 1)]
-
-
-@dataclass(frozen=True)
-class Turns:
-    """Which messages are sent one after the other.
-
-    Attributes:
-        count: of the turns; turn: by block and port, ``[E]`` the one of every message.
-    """
-
-    count: int
-    turn: list[list[Tensor]]
-
-
-def turns_by_colour(graph: FactorGraph, network: Network) -> Turns:
-    """Those into nodes of one colour at once."""
-    found = _colour(graph)
-    of_family = [found[family.nodes] for family in network.families]
-    turn = [
-        [of_family[f][rows] for f, rows in zip(block.families, block.rows, strict=True)]
-        for block in network.blocks
-    ]
-    return Turns(int(found.max()) + 1, turn)
-
-
 def gap(network: Network, messages: Messages, beliefs: list) -> Tensor:
     """How far a plain step would move the messages, ``[]``."""
     gaps = [
@@ -126,14 +101,27 @@ def gap(network: Network, messages: Messages, beliefs: list) -> Tensor:
 def is_lost(network: Network, before: list, after: list) -> bool:
     """Whether a belief that was proper is not any more, or a factor's logarithm is too large a
     number for expectations under the new beliefs."""
-    improper = any(
+    return _is_improper(network, before, after) or _overflow(network.blocks, after)
+
+
+def _is_improper(network: Network, before: list, after: list) -> bool:
+    """Of all nodes, or some of every family."""
+    return any(
         bool((old.is_proper & ~new.is_proper).any())
         for family, old, new in zip(network.families, before, after, strict=True)
         if isinstance(family, Continuous)
     )
-    return improper or any(
-        isinstance(b, QuadratureFactors) and b.overflow(after) for b in network.blocks
-    )
+
+
+def _leave_nothing(network: Network, beliefs: list) -> bool:
+    """Whether some discrete node has no state left."""
+    both = zip(network.families, beliefs, strict=True)
+    found = [are_without_states(q) for family, q in both if isinstance(family, Categorical)]
+    return any(bool(empty.any()) for empty in found)
+
+
+def _overflow(blocks: list[Block], beliefs: list) -> bool:
+    return any(isinstance(b, QuadratureFactors) and b.overflow(beliefs) for b in blocks)
 
 
 @dataclass(frozen=True)
@@ -160,17 +148,16 @@ class Sweep:
             ZeroMass: messages leave a node no state.
         """
         if self.turns is None:
-            return self._send(messages, beliefs, None)
-        # of every turn no more than this: its messages and beliefs are as many as all there are
-        moved, is_cut, skipped = [], False, []
-        for turn in range(self.turns.count):
-            part = self._send(messages, beliefs, turn)
-            messages, beliefs = part.messages, part.beliefs
-            moved.append(part.moved)
-            is_cut |= part.is_cut
-            skipped.append(part.skipped)
-        flags = [_any(of_block) for of_block in zip(*skipped, strict=True)]
-        return Swept(messages, beliefs, torch.stack(moved).amax(), is_cut, flags)
+            return self._send(messages, beliefs)
+        messages = [[owned(m) for m in sent] for sent in messages]
+        beliefs = [owned(q) for q in beliefs]
+        skipped = [torch.zeros_like(b.alpha, dtype=torch.bool) for b in self.network.blocks]
+        moved, is_cut = [], False
+        for turn in self.turns.of(self.network):
+            largest_move, cut = self._take(turn, messages, beliefs, skipped)
+            moved.append(largest_move)
+            is_cut |= cut
+        return Swept(messages, beliefs, torch.stack(moved).amax(), is_cut, skipped)
 
     def tried(self, messages: Messages, beliefs: list) -> Swept:
         """Where it would lead; nothing is changed: of blocks, whose grids updates move, copies
@@ -186,25 +173,21 @@ class Sweep:
         except (PyrographError, torch.linalg.LinAlgError):  # the run will say so
             return False
 
-    def _send(self, messages: Messages, beliefs: list, turn: int | None) -> Swept:
-        """New messages, those of a turn or all."""
+    def _send(self, messages: Messages, beliefs: list) -> Swept:
+        """All messages at once."""
         blocks = self.network.blocks
         found, skipped = [], []
         for number, (block, old) in enumerate(zip(blocks, messages, strict=True)):
             new, flagged = block.update(old, beliefs)
-            is_discrete = not any(isinstance(m, Natural) for m in old)
-            if is_discrete and flagged is not None and bool(flagged.any()):
-                raise_empty(self.graph, self.network, number, flagged)
+            self._refuse_empty(number, None, old, flagged)
             skipped.append(flagged)
             found.append(new)
         chosen: list[list[Tensor | None]] = [[None] * len(old) for old in messages]
-        if turn is not None:
-            chosen = [[own == turn for own in ports] for ports in self.turns.turn]
         moves = [
-            changes(block, old, new, beliefs, by_factor=self.is_residual or turn is not None)
+            changes(block, old, new, beliefs, by_factor=self.is_residual)
             for block, old, new in zip(blocks, messages, found, strict=True)
         ]
-        largest_move = largest(moves, chosen, like=self.graph.constant.new_zeros(()))
+        largest_move = largest(moves, like=self._none)
         if self.is_residual:  # changes of Gaussians are known by their nodes alone
             chosen = [
                 [None if isinstance(m, Natural) else c >= URGENT * largest_move for m, c in pairs]
@@ -212,33 +195,94 @@ class Sweep:
                     list(zip(*both, strict=True)) for both in zip(found, moves, strict=True)
                 )
             ]
-        moved, after, length = self._step(messages, beliefs, found, chosen)
+
+        def step(length: float) -> tuple[Messages, list] | None:
+            moved = _damped(messages, found, length, chosen)
+            after = self.network.beliefs_of(moved)
+            return None if is_lost(self.network, beliefs, after) else (moved, after)
+
+        (moved, after), length = self._longest(step)
         if self.network.has_zeros:
             refuse_contradictions(self.graph, self.network, moved, after)
-        for family, old, new in zip(self.network.families, beliefs, after, strict=True):
-            if isinstance(family, Continuous):
-                largest_move = torch.maximum(largest_move, movement(old, new).amax() / length)
+        largest_move = self._with_movement(largest_move, beliefs, after, length)
         return Swept(moved, after, largest_move, length < self.eta, skipped)
 
-    def _step(
-        self,
-        messages: Messages,
-        beliefs: list,
-        found: Messages,
-        chosen: list[list[Tensor | None]],
-    ) -> tuple[Messages, list, float]:
-        """Messages and beliefs towards those found, as far as beliefs that were proper stay so and
+    def _take(
+        self, turn: Turn, messages: Messages, beliefs: list, skipped: list[Tensor]
+    ) -> tuple[Tensor, bool]:
+        """The messages of a turn, written into messages and beliefs; how far they moved, and
+        whether steps had to be shorter. Factors that were passed over are added to ``skipped``."""
+        held = turn.held(beliefs)
+        sent, found, moves = [], [], []
+        for sender in turn.senders:
+            block, old = sender.block, sender.read(messages[sender.number])
+            new, flagged = block.update(old, beliefs)
+            self._refuse_empty(sender.number, sender.factors, old, flagged)
+            if flagged is not None:
+                skipped[sender.number] = sender.with_flags(skipped[sender.number], flagged)
+            sent.append(sender.sent(old))
+            found.append(sender.sent(new))
+            for port, family, *both in zip(
+                sender.ports, block.families, sent[-1], found[-1], strict=True
+            ):
+                is_constrained = block.has_zeros and isinstance(both[0], Tensor)
+                own = rows_of(beliefs[family], port.nodes) if is_constrained else None
+                moves.append(change(*both, own, by_factor=False))
+        chosen: list[list[None]] = [[None] * len(old) for old in sent]
+        blocks = [sender.block for sender in turn.senders]
+
+        def step(length: float) -> tuple[Messages, list] | None:
+            moved = _damped(sent, found, length, chosen)
+            after = turn.beliefs_of(moved)
+            if _is_improper(self.network, held, after):
+                return None
+            for number, (rows, new) in enumerate(zip(turn.nodes, after, strict=True)):
+                beliefs[number] = written(beliefs[number], rows, new)
+            return None if _overflow(blocks, beliefs) else (moved, after)
+
+        (moved, after), length = self._longest(step)
+        for sender, new in zip(turn.senders, moved, strict=True):
+            own = messages[sender.number]
+            for k, port in enumerate(sender.ports):
+                own[k] = written(own[k], port.rows, new[k])
+        if self.network.has_zeros and _leave_nothing(self.network, after):
+            refuse_contradictions(self.graph, self.network, messages, beliefs)
+        largest_move = self._with_movement(largest([moves], self._none), held, after, length)
+        return largest_move, length < self.eta
+
+    @property
+    def _none(self) -> Tensor:
+        return self.graph.constant.new_zeros(())
+
+    def _refuse_empty(
+        self, number: int, factors: Tensor | None, messages: list, flagged: Tensor | None
+    ) -> None:
+        """Raise where a block's discrete factors, or some of them, have no mass."""
+        is_discrete = not any(isinstance(m, Natural) for m in messages)
+        if is_discrete and flagged is not None and bool(flagged.any()):
+            first = int(flagged.nonzero()[0])
+            first = first if factors is None else int(factors[first])
+            raise_empty(self.graph, self.network, number, first)
+
+    def _with_movement(
+        self, largest_move: Tensor, before: list, after: list, length: float
+    ) -> Tensor:
+        """The larger of what messages and, of continuous nodes, beliefs moved, or would have on a
+        whole step."""
+        for family, old, new in zip(self.network.families, before, after, strict=True):
+            if isinstance(family, Continuous) and len(new.is_proper):
+                largest_move = torch.maximum(largest_move, movement(old, new).amax() / length)
+        return largest_move
+
+    def _longest(self, step: Callable[[float], Found | None]) -> tuple[Found, float]:
+        """What a step leads to, as far as it goes where beliefs that were proper stay so and
         expectations finite; and how far that is."""
         length = self.eta
         precision = torch.finfo(self.graph.dtype).eps
         while length >= min(self.eta, precision**SHORTEST):
-            moved = [
-                [damped(a, b, length, c) for a, b, c in zip(old, new, only, strict=True)]
-                for old, new, only in zip(messages, found, chosen, strict=True)
-            ]
-            after = self.network.beliefs_of(moved)
-            if not is_lost(self.network, beliefs, after):
-                return moved, after, length
+            found = step(length)
+            if found is not None:
+                return found, length
             length /= 2
         raise InferenceError(
             "no step keeps all beliefs proper: messages pull the precision of a node below 0. Use "
@@ -247,6 +291,11 @@ class Sweep:
         )
 
 
-def _any(flags: tuple[Tensor | None, ...]) -> Tensor | None:
-    """Of several ``[E]``."""
-    return None if flags[0] is None else torch.stack(flags).any(0)
+def _damped(
+    old: Messages, new: Messages, length: float, chosen: list[list[Tensor | None]]
+) -> Messages:
+    """A share of the way to the new messages, of those that are chosen."""
+    return [
+        [damped(a, b, length, c) for a, b, c in zip(*ports, strict=True)]
+        for ports in zip(old, new, chosen, strict=True)
+    ]

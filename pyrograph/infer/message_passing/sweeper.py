@@ -12,7 +12,8 @@ from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.plain import PlainSweep, PlainSwept
 from pyrograph.infer.message_passing.plain_odds import PlainOdds
 from pyrograph.infer.message_passing.plain_states import PlainStates
-from pyrograph.infer.message_passing.sweep import Held, Sweep, Swept, turns_by_colour
+from pyrograph.infer.message_passing.sweep import Held, Sweep, Swept
+from pyrograph.infer.message_passing.turns import Turns
 
 #: Where a run stands: messages, and beliefs under them.
 Place = Held | Swept | PlainSwept
@@ -27,7 +28,7 @@ class Sweeper:
 
     def __init__(self, graph: FactorGraph, network: Network, schedule: str):
         self.graph, self.network, self.schedule = graph, network, schedule
-        self._turns = turns_by_colour(graph, network) if schedule == "sequential" else None
+        self._turns = Turns(graph, network) if schedule == "sequential" else None
 
     def damped(self, damping: float) -> Sweep:
         """A sweep over log values that keeps this share of the old messages."""

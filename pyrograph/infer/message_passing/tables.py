@@ -51,6 +51,10 @@ class TableFactors(SlotFactors):
             if self.arity == 2:
                 self._read_pairs(self.kernel.detach())
 
+    def part(self, which: Tensor) -> TableFactors:
+        rows = [own[which] for own in self.rows]
+        return TableFactors(rows_of(self.log_table, which), self.alpha[which], rows, self.families)
+
     def _read_pairs(self, kernel: Tensor) -> None:
         (_, c, other) = kernel.shape
         self.shared = kernel[0] if self._is_alike else None
@@ -83,12 +87,8 @@ class TableFactors(SlotFactors):
         if not len(rows):
             return rows
         has = [(~is_zero(rows_of(n, rows))).to(self.kernel) for n in cavities]
-        value = (~is_zero(self._of_factors(rows))).to(self.kernel)
+        value = (~is_zero(rows_of(self.scaled, rows))).to(self.kernel)
         return rows[(is_small[rows] & (self._contract(value, has, i) > 0)).any(1)]
-
-    def _of_factors(self, rows: Tensor) -> Tensor:
-        """f^alpha of some factors, log values."""
-        return self.scaled.movedim(0, -1).index_select(-1, rows).movedim(-1, 0)
 
     def plain_sums(self, cavities: list[Tensor], i: int) -> Tensor:
         found = self._of_potts(cavities[1 - i]) if self.arity == 2 else None
@@ -120,7 +120,7 @@ class TableFactors(SlotFactors):
     def _tilted(
         self, cavities: list[Tensor], without_slot: int | None = None, only: Tensor | None = None
     ) -> Tensor:
-        value = self.scaled if only is None else self._of_factors(only)
+        value = self.scaled if only is None else rows_of(self.scaled, only)
         for j, n in enumerate(cavities):
             if j != without_slot:
                 value = value + n.view(len(n), *(1,) * j, -1, *(1,) * (self.arity - 1 - j))

@@ -12,7 +12,8 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.infer.message_passing.double_loop import DoubleLoop
-from pyrograph.infer.message_passing.sweep import gap, node_colours
+from pyrograph.infer.message_passing.sweep import gap
+from pyrograph.infer.message_passing.turns import node_colours
 
 from .builders import random_model
 

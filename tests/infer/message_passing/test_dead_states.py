@@ -18,7 +18,7 @@ from pyrograph.infer.message_passing.double_loop import DoubleLoop
 from pyrograph.infer.message_passing.log_values import bounded
 from pyrograph.infer.message_passing.newton import beliefs_of, fixed_point
 from pyrograph.infer.message_passing.states import by_slot
-from pyrograph.infer.message_passing.sweep import node_colours
+from pyrograph.infer.message_passing.turns import node_colours
 
 from .builders import INF, Tables, grid_edges, random_model, run, tree_with_zeros
 from .references import fractional_bp

@@ -17,8 +17,8 @@ from pyrograph.errors import OptionError, UnsupportedFactor, ZeroMass
 from pyrograph.infer.message_passing import build, differences
 from pyrograph.infer.message_passing.differences import DifferenceFactors
 from pyrograph.infer.message_passing.double_loop import DoubleLoop
-from pyrograph.infer.message_passing.sweep import node_colours
 from pyrograph.infer.message_passing.tables import TableFactors
+from pyrograph.infer.message_passing.turns import node_colours
 
 from .builders import INF, Tables, grid_edges, run
 from .references import fractional_bp

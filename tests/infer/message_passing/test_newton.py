@@ -23,7 +23,8 @@ from pyrograph.infer.message_passing import double_loop, newton
 from pyrograph.infer.message_passing.double_loop import DoubleLoop
 from pyrograph.infer.message_passing.newton import Root, beliefs_of, fixed_point
 from pyrograph.infer.message_passing.states import by_slot
-from pyrograph.infer.message_passing.sweep import gap, node_colours
+from pyrograph.infer.message_passing.sweep import gap
+from pyrograph.infer.message_passing.turns import node_colours
 
 from .builders import INF, Tables, cycle_with_zeros, grid_edges, mixed_cycle, potts, random_model
 from .references import fractional_bp, free_energy

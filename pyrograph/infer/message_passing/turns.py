@@ -1,0 +1,220 @@
+"""Messages into nodes of one colour of the Markov graph, one colour after the other.
+
+Nodes of a colour share no factor, so that all messages into them may be sent at once: only these
+nodes' factors are looked at, and a sweep over all colours costs what all messages do, however many
+colours there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pyrograph.beliefs import Natural
+from pyrograph.graph import FactorGraph
+from pyrograph.graph.colouring import colour
+from pyrograph.infer.message_passing.basis import part_of
+from pyrograph.infer.message_passing.log_values import rows_of
+from pyrograph.infer.message_passing.messages import Message
+from pyrograph.infer.message_passing.network import Block, Network
+from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
+
+#: Share of a block's factors from which on all of them are looked at: it saves cutting them out.
+MOST = 0.5
+
+
+def node_colours(graph: FactorGraph) -> list[Tensor]:
+    """Masks ``[V]`` of nodes that share no factor."""
+    found = _colour(graph)
+    return [found == k for k in range(int(found.max()) + 1)]
+
+
+def _colour(graph: FactorGraph) -> Tensor:
+    """``[V]``: nodes of one colour share no factor."""
+    pointer, index = graph.neighbors
+    return colour(pointer.cpu(), index.cpu()).to(graph.device)
+
+
+@dataclass(frozen=True)
+class Port:
+    """Messages that a turn sends from a port of a block.
+
+    Shapes:
+        read: ``[M]`` rows of the messages of the factors that are looked at, None for all.
+        sent: ``[m]`` which of these are sent; rows: ``[m]`` where they stand among all messages.
+        nodes: ``[m]`` rows of their nodes in the family, places: among those of the colour.
+    """
+
+    read: Tensor | None
+    sent: Tensor
+    rows: Tensor
+    nodes: Tensor
+    places: Tensor
+
+
+@dataclass(frozen=True)
+class Sender:
+    """Factors of a block that send messages in a turn.
+
+    Attributes:
+        number: of the block; block: the factors that are looked at.
+        factors: ``[e]`` which ones of the whole block, None for all.
+        ports: of the block.
+    """
+
+    number: int
+    block: Block
+    factors: Tensor | None
+    ports: list[Port]
+
+    def read(self, messages: list[Message]) -> list[Message]:
+        """Those of the factors that are looked at."""
+        pairs = zip(messages, self.ports, strict=True)
+        return [m if port.read is None else taken(m, port.read) for m, port in pairs]
+
+    def with_flags(self, flags: Tensor, flagged: Tensor) -> Tensor:
+        """``[E]`` flags of all factors, and those of the ones that are looked at."""
+        if self.factors is None:
+            return flags | flagged
+        return flags.index_copy(0, self.factors, flags[self.factors] | flagged)
+
+    def sent(self, messages: list[Message]) -> list[Message]:
+        """Of these, what is sent."""
+        return [taken(m, port.sent) for m, port in zip(messages, self.ports, strict=True)]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Messages into nodes of one colour.
+
+    Attributes:
+        senders: of the blocks that send some; nodes: of each family, rows of these nodes.
+    """
+
+    network: Network
+    senders: list[Sender]
+    nodes: list[Tensor]
+
+    def held(self, beliefs: list) -> list:
+        """Of these nodes."""
+        return [taken(q, rows) for q, rows in zip(beliefs, self.nodes, strict=True)]
+
+    def beliefs_of(self, sent: list[list[Message]]) -> list:
+        """Of these nodes, under messages by sender and port."""
+        incoming: list[list[tuple]] = [[] for _ in self.nodes]
+        for sender, messages in zip(self.senders, sent, strict=True):
+            block = sender.block
+            for k, (port, message) in enumerate(zip(sender.ports, messages, strict=True)):
+                part = (port.places, message)
+                if isinstance(message, Natural):
+                    part = (*part, part_of(block.bases[k], port.sent))
+                incoming[block.families[k]].append(part)
+        both = zip(self.network.families, incoming, self.nodes, strict=True)
+        return [family.beliefs(parts, rows) for family, parts, rows in both]
+
+
+class Turns:
+    """The colours in turn.
+
+    Args:
+        network: over the graph.
+    """
+
+    def __init__(self, graph: FactorGraph, network: Network):
+        found = _colour(graph)
+        self.count = int(found.max()) + 1
+        self._colours = [found[family.nodes] for family in network.families]
+        self._nodes, self._places = [], []
+        for own in self._colours:
+            nodes = _by_number(own, self.count)
+            place = torch.empty_like(own)
+            for rows in nodes:
+                place[rows] = torch.arange(len(rows), device=rows.device)
+            self._nodes.append(nodes)
+            self._places.append(place)
+        #: By block, the messages of every factor in each port, ``[E, n]``; and the factors that
+        #: each turn looks at, None for all.
+        self._messages: list[list[Tensor]] = []
+        self._factors: list[list[Tensor | None]] = []
+        for block in network.blocks:
+            self._messages.append([_by_sender(port, block.num_factors) for port in block.senders])
+            self._factors.append(self._looked_at(block))
+        #: Programs of factors take long to cut out; tables and the like do not, and are large.
+        self._kept: dict[tuple[int, int], QuadratureFactors] = {}
+
+    def _looked_at(self, block: Block) -> list[Tensor | None]:
+        colours = [self._colours[f][r] for f, r in zip(block.families, block.rows, strict=True)]
+        senders, count = torch.cat(block.senders), block.num_factors
+        pairs = (torch.cat(colours) * count + senders).unique()
+        factors = _by_number(torch.div(pairs, count, rounding_mode="floor"), self.count)
+        has_grids = isinstance(block, QuadratureFactors) and not block.is_mean_field
+        found = [(pairs % count)[which] for which in factors]
+        return [
+            None if len(which) > MOST * count or (has_grids and len(which)) else which
+            for which in found
+        ]
+
+    def of(self, network: Network) -> Iterator[Turn]:
+        """Over the network, or a copy of it."""
+        for turn in range(self.count):
+            numbers = range(len(network.blocks))
+            senders = [self._sender(network, number, turn) for number in numbers]
+            nodes = [of_family[turn] for of_family in self._nodes]
+            yield Turn(network, [sender for sender in senders if sender is not None], nodes)
+
+    def _sender(self, network: Network, number: int, turn: int) -> Sender | None:
+        block, factors = network.blocks[number], self._factors[number][turn]
+        if factors is not None and not len(factors):
+            return None
+        ports = []
+        pairs = zip(block.families, block.rows, self._messages[number], strict=True)
+        for family, rows, messages in pairs:
+            read = None if factors is None else messages[factors].flatten().sort().values
+            nodes = rows if read is None else rows[read]
+            sent = (self._colours[family][nodes] == turn).nonzero().squeeze(1)
+            nodes = nodes[sent]
+            where = sent if read is None else read[sent]
+            ports.append(Port(read, sent, where, nodes, self._places[family][nodes]))
+        part = block if factors is None else self._part(block, factors, (number, turn))
+        return Sender(number, part, factors, ports)
+
+    def _part(self, block: Block, factors: Tensor, key: tuple[int, int]) -> Block:
+        if key in self._kept:
+            return self._kept[key]
+        found = block.part(factors)
+        if isinstance(block, QuadratureFactors):
+            self._kept[key] = found
+        return found
+
+
+def _by_number(numbers: Tensor, count: int) -> list[Tensor]:
+    """Positions of every number below ``count``, ascending."""
+    order = numbers.argsort(stable=True)
+    return list(order.split(numbers.bincount(minlength=count).tolist()))
+
+
+def _by_sender(senders: Tensor, count: int) -> Tensor:
+    """``[E, n]``: messages of every factor, each of which sends as many."""
+    return senders.argsort(stable=True).view(count, -1)
+
+
+# ---------------------------------------------------------------------- messages and beliefs
+def owned(value: Message) -> Message:
+    """A copy, into which may be written."""
+    return value._with(Tensor.clone) if isinstance(value, Natural) else value.clone()
+
+
+def taken(value: Message, rows: Tensor) -> Message:
+    """Some rows of messages or beliefs."""
+    return value[rows] if isinstance(value, Natural) or value.dim() == 1 else rows_of(value, rows)
+
+
+def written(value: Message, rows: Tensor, new: Message) -> Message:
+    """Messages or beliefs with some rows written over, in place."""
+    if not isinstance(value, Natural):
+        return value.index_copy_(0, rows, new)
+    # a new object: moments of the old one are not those of what it holds now
+    return value._with(lambda all_of_them, some: all_of_them.index_copy_(0, rows, some), new)
