@@ -142,8 +142,9 @@ class Turns:
         for block in network.blocks:
             self._messages.append([_by_sender(port, block.num_factors) for port in block.senders])
             self._factors.append(self._looked_at(block))
+        self._ports: dict[tuple[int, int], list[Port]] = {}
         #: Programs of factors take long to cut out; tables and the like do not, and are large.
-        self._kept: dict[tuple[int, int], QuadratureFactors] = {}
+        self._parts: dict[tuple[int, int], QuadratureFactors] = {}
 
     def _looked_at(self, block: Block) -> list[Tensor | None]:
         colours = [self._colours[f][r] for f, r in zip(block.families, block.rows, strict=True)]
@@ -166,27 +167,35 @@ class Turns:
             yield Turn(network, [sender for sender in senders if sender is not None], nodes)
 
     def _sender(self, network: Network, number: int, turn: int) -> Sender | None:
-        block, factors = network.blocks[number], self._factors[number][turn]
+        block, factors, key = network.blocks[number], self._factors[number][turn], (number, turn)
         if factors is not None and not len(factors):
             return None
-        ports = []
-        pairs = zip(block.families, block.rows, self._messages[number], strict=True)
-        for family, rows, messages in pairs:
-            read = None if factors is None else messages[factors].flatten().sort().values
-            nodes = rows if read is None else rows[read]
-            sent = (self._colours[family][nodes] == turn).nonzero().squeeze(1)
-            nodes = nodes[sent]
-            where = sent if read is None else read[sent]
-            ports.append(Port(read, sent, where, nodes, self._places[family][nodes]))
-        part = block if factors is None else self._part(block, factors, (number, turn))
-        return Sender(number, part, factors, ports)
+        if key not in self._ports:
+            self._ports[key] = [
+                self._port(family, rows, of_factor, turn, factors)
+                for family, rows, of_factor in zip(
+                    block.families, block.rows, self._messages[number], strict=True
+                )
+            ]
+        part = block if factors is None else self._part(block, factors, key)
+        return Sender(number, part, factors, self._ports[key])
+
+    def _port(
+        self, family: int, rows: Tensor, of_factor: Tensor, turn: int, factors: Tensor | None
+    ) -> Port:
+        read = None if factors is None else of_factor[factors].flatten().sort().values
+        nodes = rows if read is None else rows[read]
+        sent = (self._colours[family][nodes] == turn).nonzero().squeeze(1)
+        nodes = nodes[sent]
+        where = sent if read is None else read[sent]
+        return Port(read, sent, where, nodes, self._places[family][nodes])
 
     def _part(self, block: Block, factors: Tensor, key: tuple[int, int]) -> Block:
-        if key in self._kept:
-            return self._kept[key]
+        if key in self._parts:
+            return self._parts[key]
         found = block.part(factors)
         if isinstance(block, QuadratureFactors):
-            self._kept[key] = found
+            self._parts[key] = found
         return found
 
 
