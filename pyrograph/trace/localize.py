@@ -179,6 +179,11 @@ class LocalProgram:
         """Numbers that one evaluation computes."""
         return sum(line.count * line.width for line in self.lines)
 
+    @property
+    def num_widest(self) -> int:
+        """Numbers of the widest step."""
+        return max((line.count * line.width for line in self.lines), default=0)
+
     def _compile(self, operand, pieces, block, count, demand) -> Read:
         core = tuple((operand.values if operand.ids is None else operand.ids).shape[1:])
         constant = operand.values

@@ -37,7 +37,7 @@ class CheckedDensity:
         Raises:
             NonFiniteDensity: NaN or plus infinity, naming the factor.
         """
-        size = max(1, CHUNK // max(1, u[0].numel() * sum(self.local.read_widths)))
+        size = max(1, CHUNK // max(1, len(u[0]) * u.shape[-1] * self.local.numbers_at_once))
         parts = [self.local(part) for part in u.split(size)]
         value = torch.cat(parts) if len(parts) > 1 else parts[0]
         total = value.detach().sum()

@@ -63,15 +63,10 @@ class MomentsOnPoints:
         """Go on with other alphas ``[E]``, of the same signs."""
         self.alpha = alpha
 
-    @property
-    def _numbers_per_point(self) -> int:
-        """Numbers evaluated for a point of a factor and a state."""
-        return self._evaluations * sum(self.local.read_widths)
-
     def _points_in(self, numbers: int) -> int:
-        """Points of a factor and a state for which so many numbers are evaluated."""
-        columns = self.local.num_states * len(self.alpha)
-        return numbers // max(1, columns * self._numbers_per_point)
+        """Points of all factors in all states for which so many numbers are evaluated."""
+        each = self.local.num_states * self._evaluations * self.local.numbers_at_once
+        return numbers // max(1, each)
 
     def _moved_over(self, g: Surroundings, origin: Tensor, grid: Grid, points: Points) -> Tilted:
         for _ in range(MAX_MOVES):

@@ -149,6 +149,12 @@ class LocalDensity:
         return self._at_read(x)
 
     @property
+    def numbers_at_once(self) -> int:
+        """Numbers that all factors take for one point in one state: what they read, or their widest
+        step, as the matrix of a Gaussian process whose length-scale is all that is read."""
+        return max(self.num_factors * sum(self.read_widths), self.program.num_widest)
+
+    @property
     def is_scalar(self) -> bool:
         """Whether every factor reads a single continuous number of each of its nodes."""
         return not self.discrete and max(self.read_widths) == 1
