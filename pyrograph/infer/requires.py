@@ -105,15 +105,37 @@ class Continuous:
         )
 
 
+#: Most numbers of an event whose covariance is kept: .8 GB each.
+MOST_NUMBERS = 10_000
+
+
+def refuse_long(msg: dict, engine: str) -> None:
+    """Raise for an event of so many numbers that their covariance does not fit.
+
+    Raises:
+        UnsupportedSite: there are more than :data:`MOST_NUMBERS`.
+    """
+    name, fn = msg["name"], msg["fn"]
+    count = math.prod(fn.event_shape)
+    if count > MOST_NUMBERS:
+        raise UnsupportedSite(
+            f'site "{name}" ({name_of(fn)}) is one event of {count:,} numbers, and {engine} keeps '
+            f"the covariance of an event's numbers, {count**2:.0e} of them; it takes events of up "
+            f"to {MOST_NUMBERS:,}. Make every number a node of its own, where they have separate "
+            "priors: a pyro.plate in the place of .to_event. pg.GraphicalSVGD keeps no covariance."
+        )
+
+
 @dataclass(frozen=True)
 class FiniteOrContinuous:
-    """Every latent site is continuous, no angle and not constant, or discrete with finitely many
-    states."""
+    """Every latent site is continuous, no angle, not constant and no event of too many numbers, or
+    discrete with finitely many states."""
 
     def check(self, msg: dict, engine: str) -> None:
         name, fn = msg["name"], msg["fn"]
         if not support_of(fn, name).is_discrete:
-            return check_continuous(msg, engine)
+            check_continuous(msg, engine)
+            return refuse_long(msg, engine)
         if enumeration(fn) is not None:
             return
         if isinstance(fn, Independent) and fn.base_dist.has_enumerate_support:

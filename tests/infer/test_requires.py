@@ -140,3 +140,15 @@ def test_a_distribution_without_a_support_is_refused_by_name():
     for infer in (pg.GraphicalSVGD, pg.EP, pg.DPVI, pg.QBethe):
         with pytest.raises(UnsupportedSite, match=r'site "x" .*says no support'):
             pg.fit(model, infer=infer, progress=False)
+
+
+@pytest.mark.parametrize("engine", [pg.EP, pg.VMP, pg.BP, pg.QBethe])
+def test_an_event_whose_covariance_does_not_fit_is_refused(engine):
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.zeros(20_000), 1.0).to_event(1))
+        pyro.sample("y", dist.Normal(x, 1.0).to_event(1), obs=torch.zeros(20_000))
+
+    with pytest.raises(
+        UnsupportedSite, match=r'site "x" \(Normal\) .* 20,000 numbers.* pyro.plate'
+    ):
+        engine(model, progress=False).setup()
