@@ -87,7 +87,7 @@ def particle_filter(
     begin = time.process_time()
     elements = Labellings(program).elements
     clusters = program.clusters({name: torch.zeros(count, 0).long() for name in program.sites})
-    log_weights = torch.full((count,), -np.log(count))
+    log_weights = np.full(count, -np.log(count))
     log_evidence = float(program.constant)
     if scheme == "fearnhead":
         keep(clusters.values(), torch.zeros(1).long())
@@ -102,19 +102,32 @@ def particle_filter(
             slot = chosen % score.shape[1]
             keep(clusters.values(), parent)
         else:
-            slot = _drawn(score, rng)
-            log_weights = log_weights + score.logsumexp(1)
-            log_evidence += float(log_weights.logsumexp(0))
-            log_weights = log_weights.log_softmax(0)
+            slot, log_mass = _proposed(score.numpy(), rng)
+            log_weights = log_weights + log_mass
+            peak = log_weights.max()
+            weight = np.exp(log_weights - peak)
+            total = weight.sum()
+            weight /= total
+            log_weights -= peak + np.log(total)
+            log_evidence += peak + np.log(total)
         clusters[name].put_in(i, slot)
-        if scheme != "fearnhead" and float((-(2 * log_weights).logsumexp(0)).exp()) < (
-            threshold * count
-        ):
-            weight = log_weights.exp().numpy()[None]
-            keep(clusters.values(), torch.as_tensor(ancestors(weight, scheme, rng)[0]))
-            log_weights = torch.full((count,), -np.log(count))
+        if scheme != "fearnhead" and 1 / (weight @ weight) < threshold * count:
+            chosen = ancestors(weight[None], scheme, rng)[0]
+            keep(clusters.values(), torch.from_numpy(chosen))
+            log_weights = np.full(count, -np.log(count))
     labels = {name: in_order(c.labels) for name, c in clusters.items()}
-    return Weighted(labels, log_weights, log_evidence, time.process_time() - begin)
+    log_weights = torch.as_tensor(log_weights)
+    return Weighted(labels, log_weights, float(log_evidence), time.process_time() - begin)
+
+
+def _proposed(score: np.ndarray, rng: np.random.Generator) -> tuple[Tensor, np.ndarray]:
+    """One slot of every row by its mass, and log masses of the rows."""
+    peak = score.max(1)
+    total = np.exp(score - peak[:, None]).cumsum(1)
+    mass = total[:, -1]
+    # at most the last one, whatever the product is rounded to
+    slot = (total[:, :-1] <= (rng.random(len(score)) * mass)[:, None]).sum(1)
+    return torch.from_numpy(slot), peak + np.log(mass)
 
 
 def _drawn(score: Tensor, rng: np.random.Generator) -> Tensor:
