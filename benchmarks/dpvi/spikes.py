@@ -226,7 +226,7 @@ def judge(found: dict, filter_name: str, is_of_paper: bool) -> list[bool]:
 
 
 def plot(x: Tensor, neuron: Tensor, whole: baselines.Weighted, found: dict, path) -> None:
-    """Two features by neuron and by cluster; held-out log densities."""
+    """Two features by neuron and by cluster; held-out log densities beside DPVI(10)'s."""
     figure, axes = plt.subplots(1, 3, figsize=(11, 3.4), layout="constrained")
     best = whole.labels["z"][int(whole.log_weights.argmax())]
     titles = ("true neurons (grey: overlaps)", f"DPVI(10), {int(best.max()) + 1} clusters")
@@ -235,13 +235,10 @@ def plot(x: Tensor, neuron: Tensor, whole: baselines.Weighted, found: dict, path
         axis.scatter(*x[grey, :2].T, s=2, c="0.8")
         axis.scatter(*x[~grey, :2].T, s=2, c=colour[~grey], cmap="tab10", vmin=0, vmax=9)
         axis.set(title=title, xlabel="component 1", ylabel="component 2")
-    names = list(found)
-    axes[2].barh(
-        names, [found[n][:, 0].mean() for n in names], xerr=[found[n][:, 0].std() for n in names]
-    )
-    values = np.array([found[n][:, 0].mean() for n in names])
-    margin = 0.2 * np.ptp(values) + 1
-    axes[2].set(xlabel="held-out log density", xlim=(values.min() - margin, values.max() + margin))
+    lead = {name: values[:, 0] - found["DPVI(10)"][:, 0] for name, values in found.items()}
+    mean, sd = [v.mean() for v in lead.values()], [v.std() for v in lead.values()]
+    axes[2].errorbar(mean, list(lead), xerr=sd, fmt="o", markersize=4)
+    axes[2].set(xlabel="held-out log density less DPVI(10)'s (SD)")
     axes[2].invert_yaxis()
     figure.savefig(path, dpi=80)
     plt.close(figure)
