@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.errors import ScopeBudgetError
+from pyrograph.trace.distinct import distinct, distinct_with_places
 from pyrograph.trace.tape import Tape
 
 LEAVES = -1
@@ -116,7 +117,7 @@ class Demand:
     def _parts(self, ids: Tensor) -> list[tuple[int, Tensor | None]]:
         source = torch.where(ids < 0, LEAVES, self.tape.step_of(ids))
         source = torch.where(ids == 0, LEAVES - 1, source)
-        kinds = source.unique().tolist()
+        kinds = distinct(source).tolist()
         if kinds == [LEAVES - 1]:
             return []
         if len(kinds) == 1:
@@ -129,7 +130,7 @@ class Demand:
         if len(requests) == 1 and _is_increasing(requests[0].tokens):
             tokens = requests[0].tokens
         else:
-            tokens, inverse = torch.cat([r.tokens for r in requests]).unique(return_inverse=True)
+            tokens, inverse = distinct_with_places(torch.cat([r.tokens for r in requests]))
             start = 0
             for r in requests:
                 positions = inverse[start : start + len(r.tokens)]
@@ -184,7 +185,7 @@ def scopes(
     num_nodes = int(node_of_leaf.max()) + 1 if len(node_of_leaf) else 1
     every = torch.arange(len(ids), device="cpu")
     rows, leaves = Demand(tape, ids, every, place).leaf_pairs()
-    pairs = (rows * num_nodes + node_of_leaf[leaves]).unique()
+    pairs = distinct(rows * num_nodes + node_of_leaf[leaves])
     row = torch.div(pairs, num_nodes, rounding_mode="floor")
     ptr = torch.zeros(len(ids) + 1, dtype=torch.int64, device="cpu")
     ptr[1:] = torch.bincount(row, minlength=len(ids)).cumsum(0)

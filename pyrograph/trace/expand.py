@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pyrograph.trace.distinct import distinct
 from pyrograph.trace.rules.pointwise import replay_pointwise
 from pyrograph.trace.rules.products import replay_dot
 from pyrograph.trace.rules.reductions import replay_reduction
@@ -77,7 +78,7 @@ class Expander:
         if not len(ids):
             return False
         low, high = self.tape.step_of(torch.stack([ids.min(), ids.max()])).tolist()
-        ks = [low] if low == high else self.tape.step_of(ids).unique().tolist()
+        ks = [low] if low == high else distinct(self.tape.step_of(ids)).tolist()
         return any(self._can_branch[k] for k in ks)
 
     def _step_can_branch(self, step: Step) -> bool:
@@ -112,7 +113,7 @@ class Expander:
         if not len(todo):
             return expands, Children.join(parts)
         step_of = self.tape.step_of(ids[todo])
-        for k in step_of.unique().tolist():
+        for k in distinct(step_of).tolist():
             here = todo[step_of == k]
             step = self.tape.steps[k]
             found = self._of_step(step, ids[here] - step.first, here)

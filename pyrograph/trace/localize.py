@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.trace.demand import LEAVES, Demand, Piece
+from pyrograph.trace.distinct import distinct
 from pyrograph.trace.rules.slots import Call
 from pyrograph.trace.source import Gather, Line, Read, write_function
 from pyrograph.trace.tape import Operand, Tape
@@ -233,7 +234,7 @@ class LocalProgram:
         if piece.source == LEAVES:
             slot, position = self._leaf_home(piece.row, piece.leaf)
             target = piece.target
-            for s in slot.unique().tolist():
+            for s in distinct(slot).tolist():
                 here = (slot == s).nonzero().squeeze(1)
                 if len(here) == len(slot):
                     yield _gather(s, position, self.leaf_sizes[s]), target
