@@ -25,6 +25,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pyrograph.graph import FactorGraph
 from pyrograph.infer.message_passing.binary import BinaryFactors
 from pyrograph.infer.message_passing.log_values import add_rows, rows_of, without
 from pyrograph.infer.message_passing.network import Network, beliefs_of
@@ -38,6 +39,7 @@ from pyrograph.infer.message_passing.states import (
     in_form_of,
     normalised,
 )
+from pyrograph.infer.message_passing.turns import Turn, Turns, owned, written
 
 #: Sweeps of the inner loop for one step of the outer one.
 INNER_SWEEPS = 5
@@ -59,15 +61,14 @@ class DoubleLoop:
     """Beliefs and node-to-factor messages of a discrete network.
 
     Args:
-        network: see :func:`is_discrete`.
-        colours: masks ``[num_nodes]`` of nodes that share no factor.
+        network: over the graph, see :func:`is_discrete`.
     """
 
-    def __init__(self, network: Network, colours: list[Tensor]):
+    def __init__(self, graph: FactorGraph, network: Network):
         self.network = network
         self.families = [family_of_states(family) for family in network.families]
         self.blocks = [as_slots(block) for block in network.blocks]
-        self.colours = colours
+        self._turns = Turns(graph, self.families, self.blocks)
         self.sent = [block.start(self.families) for block in self.blocks]  # n, log values
         weight = [family.base.new_zeros(len(family.base)) for family in self.families]
         for block in self.blocks:
@@ -91,11 +92,12 @@ class DoubleLoop:
             tol: change of a log message that a fixed point may have left.
         """
         tangent = self.beliefs
-        # the updates replace entries, and a step may be undone
-        self.beliefs, self.sent = list(self.beliefs), [list(sent) for sent in self.sent]
+        # the updates write into them, and a step may be undone
+        self.beliefs = [owned(q) for q in tangent]
+        self.sent = [[owned(n) for n in sent] for sent in self.sent]
         for _ in range(INNER_SWEEPS):
-            for nodes in self.colours:
-                self._update(nodes, tangent)
+            for turn in self._turns.of(self.blocks):
+                self._update(turn, tangent)
         messages = [
             [normalised(r / table.alpha.unsqueeze(1)) for r in self._sums(number)]
             for number, table in enumerate(self.blocks)
@@ -115,27 +117,35 @@ class DoubleLoop:
     def _sums(self, number: int) -> list[Tensor]:
         return [normalised(r) for r in self.blocks[number].bounded_sums(self.sent[number])]
 
-    def _update(self, nodes: Tensor, tangent: list[Tensor]) -> None:
-        """Beliefs of the chosen nodes, and what they send."""
+    def _update(self, turn: Turn, tangent: list[Tensor]) -> None:
+        """Beliefs of the nodes of a colour, and what they send."""
         total = []
-        for family, weight, old in zip(self.families, self.weight, tangent, strict=True):
-            bent = (weight - 1).clamp_min(0).unsqueeze(1)  # c+ - c, c = 1 - weight
-            total.append(family.base + torch.where(bent > 0, bent * old, 0.0))
-        received = [self._sums(number) for number in range(len(self.blocks))]
-        for block, sums in zip(self.blocks, received, strict=True):
-            for family, rows, r in zip(block.families, block.rows, sums, strict=True):
-                part = r / block.alpha.unsqueeze(1)
-                total[family] = add_rows(total[family], rows, part)
-        for number, family in enumerate(self.families):
-            power = self.weight[number] + (1 - self.weight[number]).clamp_min(0)
+        for family, weight, old, nodes in zip(
+            self.families, self.weight, tangent, turn.nodes, strict=True
+        ):
+            bent = (weight[nodes] - 1).clamp_min(0).unsqueeze(1)  # c+ - c, c = 1 - weight
+            own = torch.where(bent > 0, bent * rows_of(old, nodes), 0.0)
+            total.append(rows_of(family.base, nodes) + own)
+        received = []
+        for sender in turn.senders:
+            block = sender.block
+            sums = block.bounded_sums(sender.read(self.sent[sender.number]))
+            received.append(sender.sent([normalised(r) for r in sums]))
+            for family, port, r in zip(block.families, sender.ports, received[-1], strict=True):
+                part = r / block.alpha[port.sent].unsqueeze(1)
+                total[family] = add_rows(total[family], port.places, part)
+        for number, nodes in enumerate(turn.nodes):
+            weight = self.weight[number][nodes]
+            power = weight + (1 - weight).clamp_min(0)
             new = (total[number] / power.unsqueeze(1)).log_softmax(1)
-            mine = nodes[family.nodes].unsqueeze(1)
-            self.beliefs[number] = torch.where(mine, new, self.beliefs[number])
-        for number, (block, sums) in enumerate(zip(self.blocks, received, strict=True)):
-            for slot, (f, rows, r) in enumerate(zip(block.families, block.rows, sums, strict=True)):
-                new = normalised(without(rows_of(self.beliefs[f], rows), r))
-                mine = nodes[self.families[f].nodes[rows]].unsqueeze(1)
-                self.sent[number][slot] = torch.where(mine, new, self.sent[number][slot])
+            self.beliefs[number] = written(self.beliefs[number], nodes, new)
+        for sender, sums in zip(turn.senders, received, strict=True):
+            own = self.sent[sender.number]
+            for slot, (f, port, r) in enumerate(
+                zip(sender.block.families, sender.ports, sums, strict=True)
+            ):
+                new = normalised(without(rows_of(self.beliefs[f], port.nodes), r))
+                own[slot] = written(own[slot], port.rows, new)
 
     def carried(self) -> dict[str, Tensor]:
         """For a checkpoint."""

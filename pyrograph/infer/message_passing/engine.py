@@ -7,8 +7,9 @@
 
 alpha = 1 is belief propagation and expectation propagation, alpha = 0 (the limit) variational
 message passing, alpha = 1 / mu tree-reweighted belief propagation; the presets choose it. Messages
-live on the edges between factors and nodes; a step is one sweep over all of them, O(factors), with
-``schedule="sequential"`` times the colours of the Markov graph.
+live on the edges between factors and nodes; a step is one sweep over all of them, O(factors); with
+``schedule="sequential"`` factors that are integrated on grids are looked at once for every colour
+of the Markov graph.
 
 Damping by eta = 1 - damping acts on the exponent eta / alpha, which carries alpha's sign: the
 other sign, which Minka's (17) allows, diverges for alpha < 0.

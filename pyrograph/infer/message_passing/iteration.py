@@ -28,7 +28,6 @@ from pyrograph.infer.message_passing.settling import Settling
 from pyrograph.infer.message_passing.sweep import Held, Sweep, gap, is_lost
 from pyrograph.infer.message_passing.sweeper import Place, Sweeper
 from pyrograph.infer.message_passing.tree import exact_messages
-from pyrograph.infer.message_passing.turns import node_colours
 
 Found = TypeVar("Found")
 
@@ -148,7 +147,7 @@ class Iteration:
 
     def fall_back(self) -> None:
         """Go over to the double loop."""
-        self.double_loop = DoubleLoop(self.network, node_colours(self.graph))
+        self.double_loop = DoubleLoop(self.graph, self.network)
         self.double_loop.start_from(self.at.messages, self.at.beliefs)
 
     def _help(self, before: Place, found: Place, residual: Tensor) -> None:
@@ -223,7 +222,7 @@ class Iteration:
         self.measured = None if bool(evidence.isnan()) else evidence
         self.double_loop = None
         if state["double_loop"]:
-            self.double_loop = DoubleLoop(self.network, node_colours(self.graph))
+            self.double_loop = DoubleLoop(self.graph, self.network)
             self.double_loop.restore(state["double_loop"])
         with torch.no_grad():
             held = Held(messages, self.network.beliefs_of(messages))

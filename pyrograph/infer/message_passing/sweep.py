@@ -153,7 +153,7 @@ class Sweep:
         beliefs = [owned(q) for q in beliefs]
         skipped = [torch.zeros_like(b.alpha, dtype=torch.bool) for b in self.network.blocks]
         moved, is_cut = [], False
-        for turn in self.turns.of(self.network):
+        for turn in self.turns.of(self.network.blocks):
             largest_move, cut = self._take(turn, messages, beliefs, skipped)
             moved.append(largest_move)
             is_cut |= cut

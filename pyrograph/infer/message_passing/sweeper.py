@@ -28,7 +28,8 @@ class Sweeper:
 
     def __init__(self, graph: FactorGraph, network: Network, schedule: str):
         self.graph, self.network, self.schedule = graph, network, schedule
-        self._turns = Turns(graph, network) if schedule == "sequential" else None
+        of_network = graph, network.families, network.blocks
+        self._turns = Turns(*of_network) if schedule == "sequential" else None
 
     def damped(self, damping: float) -> Sweep:
         """A sweep over log values that keeps this share of the old messages."""

@@ -7,7 +7,7 @@ colours there are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,20 +19,14 @@ from pyrograph.graph.colouring import colour
 from pyrograph.infer.message_passing.basis import part_of
 from pyrograph.infer.message_passing.log_values import rows_of
 from pyrograph.infer.message_passing.messages import Message
-from pyrograph.infer.message_passing.network import Block, Network
+from pyrograph.infer.message_passing.network import Block, Family
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 
 #: Share of a block's factors from which on all of them are looked at: it saves cutting them out.
 MOST = 0.5
 
 
-def node_colours(graph: FactorGraph) -> list[Tensor]:
-    """Masks ``[V]`` of nodes that share no factor."""
-    found = _colour(graph)
-    return [found == k for k in range(int(found.max()) + 1)]
-
-
-def _colour(graph: FactorGraph) -> Tensor:
+def colour_of_nodes(graph: FactorGraph) -> Tensor:
     """``[V]``: nodes of one colour share no factor."""
     pointer, index = graph.neighbors
     return colour(pointer.cpu(), index.cpu()).to(graph.device)
@@ -94,7 +88,7 @@ class Turn:
         senders: of the blocks that send some; nodes: of each family, rows of these nodes.
     """
 
-    network: Network
+    families: Sequence[Family]
     senders: list[Sender]
     nodes: list[Tensor]
 
@@ -112,7 +106,7 @@ class Turn:
                 if isinstance(message, Natural):
                     part = (*part, part_of(block.bases[k], port.sent))
                 incoming[block.families[k]].append(part)
-        both = zip(self.network.families, incoming, self.nodes, strict=True)
+        both = zip(self.families, incoming, self.nodes, strict=True)
         return [family.beliefs(parts, rows) for family, parts, rows in both]
 
 
@@ -120,13 +114,13 @@ class Turns:
     """The colours in turn.
 
     Args:
-        network: over the graph.
+        families, blocks: over the graph.
     """
 
-    def __init__(self, graph: FactorGraph, network: Network):
-        found = _colour(graph)
-        self.count = int(found.max()) + 1
-        self._colours = [found[family.nodes] for family in network.families]
+    def __init__(self, graph: FactorGraph, families: Sequence[Family], blocks: Sequence[Block]):
+        found = colour_of_nodes(graph)
+        self.count, self._families = int(found.max()) + 1, families
+        self._colours = [found[family.nodes] for family in families]
         self._nodes, self._places = [], []
         for own in self._colours:
             nodes = _by_number(own, self.count)
@@ -139,7 +133,7 @@ class Turns:
         #: each turn looks at, None for all.
         self._messages: list[list[Tensor]] = []
         self._factors: list[list[Tensor | None]] = []
-        for block in network.blocks:
+        for block in blocks:
             self._messages.append([_by_sender(port, block.num_factors) for port in block.senders])
             self._factors.append(self._looked_at(block))
         self._ports: dict[tuple[int, int], list[Port]] = {}
@@ -158,16 +152,15 @@ class Turns:
             for which in found
         ]
 
-    def of(self, network: Network) -> Iterator[Turn]:
-        """Over the network, or a copy of it."""
+    def of(self, blocks: Sequence[Block]) -> Iterator[Turn]:
+        """Over the blocks, or copies of them."""
         for turn in range(self.count):
-            numbers = range(len(network.blocks))
-            senders = [self._sender(network, number, turn) for number in numbers]
+            senders = [self._sender(block, number, turn) for number, block in enumerate(blocks)]
             nodes = [of_family[turn] for of_family in self._nodes]
-            yield Turn(network, [sender for sender in senders if sender is not None], nodes)
+            yield Turn(self._families, [s for s in senders if s is not None], nodes)
 
-    def _sender(self, network: Network, number: int, turn: int) -> Sender | None:
-        block, factors, key = network.blocks[number], self._factors[number][turn], (number, turn)
+    def _sender(self, block: Block, number: int, turn: int) -> Sender | None:
+        factors, key = self._factors[number][turn], (number, turn)
         if factors is not None and not len(factors):
             return None
         if key not in self._ports:

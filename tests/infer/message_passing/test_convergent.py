@@ -13,7 +13,6 @@ from torch.testing import assert_close
 import pyrograph as pg
 from pyrograph.infer.message_passing.double_loop import DoubleLoop
 from pyrograph.infer.message_passing.sweep import gap
-from pyrograph.infer.message_passing.turns import node_colours
 
 from .builders import random_model
 
@@ -31,7 +30,7 @@ def test_the_double_loop_comes_to_the_fixed_point_of_the_plain_iteration(cards, 
     reference = plain.run()
     assert reference.converged
     engine = pg.FractionalBP(tables, alpha=alpha, progress=False).setup()
-    loop = DoubleLoop(engine.network, node_colours(engine.graph))
+    loop = DoubleLoop(engine.graph, engine.network)
     for _ in range(400):
         engine.messages = loop.step(1e-8)
     assert_close(engine.log_evidence, reference.log_evidence, rtol=0, atol=1e-8)
@@ -44,7 +43,7 @@ def test_the_free_energy_never_falls_over_outer_steps(seed):
     """F of feasible beliefs rises; eq (66) of the messages comes to it, so the end is compared."""
     tables = grid_model(seed, strength=2.5)
     engine = pg.BP(tables, progress=False).setup()
-    loop = DoubleLoop(engine.network, node_colours(engine.graph))
+    loop = DoubleLoop(engine.graph, engine.network)
     gaps = []
     for _ in range(600):
         engine.messages = loop.step(1e-8)

@@ -18,7 +18,6 @@ from pyrograph.infer.message_passing.double_loop import DoubleLoop
 from pyrograph.infer.message_passing.log_values import bounded
 from pyrograph.infer.message_passing.newton import beliefs_of, fixed_point
 from pyrograph.infer.message_passing.states import by_slot
-from pyrograph.infer.message_passing.turns import node_colours
 
 from .builders import INF, Tables, grid_edges, random_model, run, tree_with_zeros
 from .references import fractional_bp
@@ -30,7 +29,7 @@ AGREE = torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=torch.float64)
 def wired(model, alpha=1.0):
     """An engine that is set up, and its factors as slots."""
     engine = pg.FractionalBP(model, alpha=alpha, progress=False).setup()
-    return engine, DoubleLoop(engine.network, node_colours(engine.graph))
+    return engine, DoubleLoop(engine.graph, engine.network)
 
 
 def found_dead(model, candidates):

@@ -18,7 +18,6 @@ from pyrograph.infer.message_passing import build, differences
 from pyrograph.infer.message_passing.differences import DifferenceFactors
 from pyrograph.infer.message_passing.double_loop import DoubleLoop
 from pyrograph.infer.message_passing.tables import TableFactors
-from pyrograph.infer.message_passing.turns import node_colours
 
 from .builders import INF, Tables, grid_edges, run
 from .references import fractional_bp
@@ -198,7 +197,7 @@ def test_the_double_loop_takes_the_same_steps_as_with_tables(kind, through_table
 
     def steps():
         engine = pg.BP(model, progress=False).setup()
-        loop = DoubleLoop(engine.network, node_colours(engine.graph))
+        loop = DoubleLoop(engine.graph, engine.network)
         return [loop.step(1e-8) for _ in range(5)][-1][0]
 
     for a, b in zip(steps(), through_tables(steps)):

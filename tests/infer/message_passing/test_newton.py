@@ -24,7 +24,6 @@ from pyrograph.infer.message_passing.double_loop import DoubleLoop
 from pyrograph.infer.message_passing.newton import Root, beliefs_of, fixed_point
 from pyrograph.infer.message_passing.states import by_slot
 from pyrograph.infer.message_passing.sweep import gap
-from pyrograph.infer.message_passing.turns import node_colours
 
 from .builders import INF, Tables, cycle_with_zeros, grid_edges, mixed_cycle, potts, random_model
 from .references import fractional_bp, free_energy
@@ -48,7 +47,7 @@ def spin_glass(n, strength, seed, dtype=torch.float64):
 def in_states(model, alpha=1.0):
     """An engine that is set up, its factors as slots and its families, and flat messages."""
     engine = pg.FractionalBP(model, alpha=alpha, progress=False).setup()
-    loop = DoubleLoop(engine.network, node_colours(engine.graph))
+    loop = DoubleLoop(engine.graph, engine.network)
     return engine, loop, [by_slot(sent) for sent in engine.messages]
 
 

@@ -196,7 +196,8 @@ def close(found, expected):
 def swept(engine, messages, beliefs, eta):
     """All factors are looked at for every colour, and what is not sent thrown away."""
     network = engine.network
-    for mask in turns.node_colours(engine.graph):
+    colours = turns.colour_of_nodes(engine.graph)
+    for mask in (colours == k for k in colours.unique()):
         found = []
         for block, old in zip(network.blocks, messages, strict=True):
             new, _ = block.update(old, beliefs)
