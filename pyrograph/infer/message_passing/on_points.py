@@ -27,6 +27,8 @@ from pyrograph.quadrature import gauss_hermite
 FEW_POINTS, MAX_MOVES = 4.0, 12
 #: A grid shrinks to no less than this share of its variance at once.
 SHRINK = 0.05
+#: Numbers that a step of the factors' programs may compute for all points of a grid.
+COMPUTED = 2**27
 #: Numbers of the points that are weighed at once: arrays that fit a processor's cache.
 PIECE = 2**16
 #: Points of a piece that are worth the calls, and the numbers that they may then be.
@@ -64,9 +66,12 @@ class MomentsOnPoints:
         self.alpha = alpha
 
     def _points_in(self, numbers: int) -> int:
-        """Points of all factors in all states for which so many numbers are evaluated."""
-        each = self.local.num_states * self._evaluations * self.local.numbers_at_once
-        return numbers // max(1, each)
+        """Points of all factors in all states for which so many numbers are read, and no more than
+        :data:`COMPUTED` computed in one step."""
+        each = self.local.num_states * self._evaluations
+        read = each * self.local.num_factors * sum(self.local.read_widths)
+        computed = each * self.local.program.num_widest
+        return min(numbers // max(1, read), COMPUTED // max(1, computed))
 
     def _moved_over(self, g: Surroundings, origin: Tensor, grid: Grid, points: Points) -> Tilted:
         for _ in range(MAX_MOVES):
