@@ -2,7 +2,8 @@
 
 Nodes of a colour share no factor, so that all messages into them may be sent at once: only these
 nodes' factors are looked at, and a sweep over all colours costs what all messages do, however many
-colours there are.
+colours there are. But for factors integrated on grids at alpha other than 0: their grids move
+together, and all are looked at for every colour that reads one.
 """
 
 from __future__ import annotations
