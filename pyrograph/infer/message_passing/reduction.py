@@ -93,8 +93,9 @@ class LocalDensity:
     def part(self, which: Tensor) -> LocalDensity:
         """Some of the factors, ``which [e]`` ascending, in the same coordinates."""
         out, own = copy(self), which.tolist()
-        for name in ("_rows", "_reach", "num_read", "quadratic"):  # what was found of all
-            vars(out).pop(name, None)
+        for name, value in vars(LocalDensity).items():
+            if isinstance(value, cached_property):  # what was found of all
+                vars(out).pop(name, None)
         out.group, out.index = self.group.part(which), self.index[which]
         out.name = lambda e: self.name(own[e])
         out.columns = [None if c is None else c[which] for c in self.columns]
