@@ -4,6 +4,8 @@ With odds Q_i of beliefs and r_{a -> i} of messages, and a factor's values f in 
 
     y_j = Q_j / r_{a -> j},    r_{a -> i} = (f10 + f11 y_j) / (1 + f01 y_j)
 
+(less to read, where f11 = 1 and f10 = f01 as in an Ising model),
+
 and the tilted distribution's mass is f00 (1 + f01 y_j) (1 + r_{a -> i}' y_i), where r' is the next
 message: the same for both nodes of the factor.
 
@@ -59,6 +61,8 @@ class PlainOdds(PlainSweep):
         down = [torch.cat([f01 - f00, f10 - f00]) for f00, f01, f10, _ in tables]
         both = [(f11 - f00).repeat(2) for f00, _, _, f11 in tables]
         self._f10, self._f01, self._f11 = ratio(up), ratio(down), ratio(both)
+        #: Whether all factors tell only whether their nodes agree.
+        self._is_even = bool((self._f11 == 1).all()) and torch.equal(self._f10, self._f01)
         self._one = torch.ones_like(self.none)
 
     @classmethod
@@ -86,9 +90,13 @@ class PlainOdds(PlainSweep):
 
     def _send(self, at: PlainSwept) -> None:
         (work,), (new,) = self._work, at.spare
-        other = torch.index_select(self._cavities(at, new), 1, self._across, out=work)
-        torch.addcmul(self._f10, self._f11, other, out=new)
-        new.div_(torch.addcmul(self._one, self._f01, other, out=other))
+        own = self._cavities(at, new)
+        torch.index_select(own[0], 0, self._across, out=work[0])  # faster than of two dimensions
+        if self._is_even:
+            torch.add(self._f01, work, out=new)
+        else:
+            torch.addcmul(self._f10, self._f11, work, out=new)
+        new.div_(torch.addcmul(self._one, self._f01, work, out=work))
 
     def log_evidence(self, at: PlainSwept) -> Tensor:
         """See :mod:`.evidence`, ``[]``; of every factor by both of its messages, half of each.

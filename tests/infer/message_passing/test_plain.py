@@ -94,6 +94,24 @@ def rows_and_columns(side=4):
     return model
 
 
+def ising(uneven: float = 0.0):
+    """Pairs that tell only whether their nodes agree, but for one if ``uneven``."""
+    torch.manual_seed(4)
+    unary = torch.randn(16, 2).double()
+    i, j = torch.tensor(grid_edges(4)).unbind(1)
+    agree = torch.tensor([[1.0, -1.0], [-1.0, 1.0]]).double()
+    pair = torch.randn(len(i), 1, 1).double() * agree
+    pair[3, 0, 1] += uneven
+
+    def model():
+        with pyro.plate("nodes", 16):
+            x = pyro.sample("x", dist.Categorical(logits=unary))
+        with pyro.plate("edges", len(i)):
+            pyro.factor("pair", pair[torch.arange(len(i)), x[i], x[j]])
+
+    return model
+
+
 MODELS = {
     "Potts of 3": field(torch.eye(3).double()),
     "Potts of 8": field(2 * torch.eye(8).double()),
@@ -111,6 +129,8 @@ MODELS = {
 }
 ODDS = {
     "spins": boltzmann(0),
+    "spins that agree or not": ising(),
+    "spins, one pair uneven": ising(0.3),
     "spins of one table": field(uneven(2)),
     "spins of a table each": random_model((2,) * 9, grid_edges(3), 0, plated=True),
     "spins of two statements": rows_and_columns(),
