@@ -8,11 +8,14 @@ too, takes log densities then), are stacked along a new leading axis, and take o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from pyrograph.trace.record import Recorder
 
 #: Elementary distributions: log_prob treats batch elements apart. With what rebuilds them; of
 #: "probs" and "logits" whichever was given.
@@ -54,7 +57,7 @@ class LoopStatements:
     def __init__(self) -> None:
         self._waiting: dict[tuple, list[Waiting]] = {}
 
-    def take(self, place: int, msg: dict) -> bool:
+    def take(self, rec: Recorder, place: int, msg: dict) -> bool:
         """Whether the statement will be in one of the :meth:`groups`."""
         fn, value = msg["fn"], msg["value"]
         plain = msg["mask"] is None and isinstance(msg["scale"], (int, float)) and msg["scale"] == 1
@@ -68,7 +71,7 @@ class LoopStatements:
             type(fn),
             value.dtype,
             shape,
-            *((n, p.shape, p.dtype) for n, p in parameters.items()),
+            *((n, p.shape, p.dtype, rec.is_latent(p)) for n, p in parameters.items()),
         )
         self._waiting.setdefault(key, []).append(Waiting(place, fn, parameters, value))
         return True

@@ -38,6 +38,12 @@ from pyrograph.trace.rules.convolutions import convolution
 from pyrograph.trace.rules.fallback import decompose, dense, random, undo_prim
 from pyrograph.trace.rules.matrices import MATRIX, matrix, solve_triangular, solve_vector
 from pyrograph.trace.rules.movement import MOVEMENT, movement, view
+from pyrograph.trace.rules.of_rows import (
+    by_rows,
+    movement_of_rows,
+    pointwise_of_rows,
+    reduction_of_rows,
+)
 from pyrograph.trace.rules.pointwise import POINTWISE, cast, pointwise
 from pyrograph.trace.rules.products import bmm
 from pyrograph.trace.rules.reductions import (
@@ -173,21 +179,21 @@ def handler_of(func: Any) -> Handler:
     if func in ACCUMULATE:
         return accumulate
     if func in MOVEMENT:
-        return movement
+        return by_rows(movement_of_rows, movement)
     if func in WITH_PLACES:
         return running_extreme
     if func in PREFIX:
         return prefix
     if func in ROWS:
-        return row
+        return by_rows(reduction_of_rows, row)
     if func in MATRIX:
         return matrix
     if torch.Tag.pointwise in tags or func in POINTWISE:
-        return pointwise
+        return by_rows(pointwise_of_rows, pointwise)
     if torch.Tag.dynamic_output_shape in tags:
         return refuse_shape
     if (torch.Tag.reduction in tags or func in WHOLE or func in ONE_AXIS) and has_dim(func):
-        return reduction
+        return by_rows(reduction_of_rows, reduction)
     if func in decomposition_table or func._can_decompose():
         return decompose
     return dense

@@ -189,7 +189,7 @@ class ProgramReader(Messenger):
         if site_is_subsample(msg) or msg["mask"] is False or msg["infer"].get("_deterministic"):
             return
         rec.statement = name
-        if self.loops.take(len(self.statements), msg):
+        if self.loops.take(rec, len(self.statements), msg):
             log_prob = None
         else:
             log_prob = delta_density(msg)

@@ -36,7 +36,9 @@ from pyrograph.trace.fused import fused_kernels_off
 from pyrograph.trace.operations import handler_of, sparse_handler_of
 from pyrograph.trace.places import program_line
 from pyrograph.trace.python_reads import PythonReads, memory_watched
+from pyrograph.trace.rules.lookups import pool_look_up
 from pyrograph.trace.shadow import Shadow
+from pyrograph.trace.table_rows import Rows, TableResults
 from pyrograph.trace.tape import Operand, Rule, Step
 
 #: Ids one operation may read, all its blocks together; 1 GB of memory at the limit.
@@ -71,7 +73,7 @@ class Recorder(TorchDispatchMode):
     def __init__(self, differentiable: bool = False) -> None:
         super().__init__()
         self.differentiable = differentiable  # whether constants stay attached to autograd
-        self.steps: list[Step] = []
+        self._steps: list[Step | None] = []  # None: rows that nothing has read
         self.leaf_sites: list[tuple[str, int, int]] = []  # (site, first leaf, number of leaves)
         self.num_leaves = 0
         self.paused = False  # set while the library itself looks at values
@@ -85,6 +87,8 @@ class Recorder(TorchDispatchMode):
         self._leaves: dict[int, str] = {}
         self._tables: dict[tuple, tuple[Tensor, Tensor]] = {}  # the table and our copy
         self.positions: dict[tuple, Tensor] = {}  # of look-ups, by shapes
+        self.table_results = TableResults()
+        self.has_rows = False  # whether any rows of tables are at hand
 
     # ------------------------------------------------------------------ dispatch
     @classmethod
@@ -142,6 +146,7 @@ class Recorder(TorchDispatchMode):
         shadow = self._shadows.get(t.untyped_storage()._cdata)
         if shadow is None:
             return None
+        self._record_rows(shadow)
         if t.is_complex():
             raise UnsupportedOperation(
                 f"{self.place()}: complex numbers that depend on latents are not supported; write "
@@ -165,6 +170,7 @@ class Recorder(TorchDispatchMode):
                 return
             numel = t.untyped_storage().nbytes() // t.element_size()
             shadow = self._shadows[t.untyped_storage()._cdata] = Shadow(t, level, numel)
+        self._record_rows(shadow)
         shadow.level = max(shadow.level, level)
         shadow.overwrite(t, ids)
 
@@ -204,11 +210,7 @@ class Recorder(TorchDispatchMode):
         if ids is not None:
             view = arrange(ids)
             if view.numel() > MAX_READS:
-                raise ScopeBudgetError(
-                    f"{self.place()}: one operation reads {view.numel():,} latent numbers, over "
-                    f"the budget of {MAX_READS:,} (pyrograph.trace.record.MAX_READS). "
-                    f"Write the statement with sparse indices instead of dense matrices."
-                )
+                raise self._over_budget(view.numel())
             core = view.shape[view.dim() - num_core :]
             shadow = self._shadows[t.untyped_storage()._cdata]
             ids = shadow.read(view.reshape(-1, *core).cpu())
@@ -224,7 +226,7 @@ class Recorder(TorchDispatchMode):
         dtype: torch.dtype | None,
     ) -> tuple[Tensor, torch.dtype]:
         """Constant values as the blocks read them, and their dtype."""
-        if self._is_attached(t):
+        if self.is_attached(t):
             values = self._looked_up(t, arrange, num_core)
         else:
             values = _rows(arrange(t.detach()), num_core)
@@ -252,7 +254,7 @@ class Recorder(TorchDispatchMode):
                 t = t.narrow(k, 0, n)
             return torch.cat([t.new_zeros(1), t.contiguous().view(-1)])[index]
 
-    def _is_attached(self, t: Tensor) -> bool:
+    def is_attached(self, t: Tensor) -> bool:
         return self.differentiable and t.requires_grad
 
     @contextmanager
@@ -265,7 +267,7 @@ class Recorder(TorchDispatchMode):
     def attached(self, t: Tensor) -> Iterator[None]:
         """What is computed of a constant inside differentiates with respect to the tensors that
         it came from; below the dispatcher autograd is off otherwise."""
-        if not self._is_attached(t):
+        if not self.is_attached(t):
             yield
             return
         before, self.paused = self.paused, True
@@ -280,7 +282,7 @@ class Recorder(TorchDispatchMode):
         ids = self.range_of(t)
         if ids is not None and len(ids) == shape.numel():
             return Operand(ids, None, dtype or t.dtype)
-        is_number = t.numel() == 1 and t.dtype in _EXACT and not self._is_attached(t)
+        is_number = t.numel() == 1 and t.dtype in _EXACT and not self.is_attached(t)
         if ids is None and is_number and not self.is_latent(t):
             return Operand(None, t.item(), dtype or t.dtype)
         return self.operand(t, lambda v: v.expand(shape), 0, dtype)
@@ -290,6 +292,7 @@ class Recorder(TorchDispatchMode):
         shadow = self._shadows.get(t.untyped_storage()._cdata)
         if shadow is None or shadow.first is None or shadow.numel != t.numel():
             return None
+        self._record_rows(shadow)
         if shadow.item_bytes != t.element_size() or not t.is_contiguous():
             return None
         step = -1 if shadow.first < 0 else 1
@@ -303,7 +306,7 @@ class Recorder(TorchDispatchMode):
         known = self._tables.get(key)
         if known is None:
             with self.attached(t):
-                table = t.contiguous() if self._is_attached(t) else t.detach()  # see _constants
+                table = t.contiguous() if self.is_attached(t) else t.detach()  # see _constants
                 known = self._tables[key] = (t, table.reshape(1, -1).clone().cpu())
         return Operand(None, known[1], t.dtype, pool=True)
 
@@ -321,7 +324,7 @@ class Recorder(TorchDispatchMode):
             return out
         level = 1 + max(self.level(t) for t in sources)
         first, count = self._next_id, numel // width
-        self.steps.append(Step(rule, first, count, width, tuple(operands), level, out.dtype))
+        self._steps.append(Step(rule, first, count, width, tuple(operands), level, out.dtype))
         self._next_id += numel
         constant = self._constant_blocks(operands, count)
         storage = out.untyped_storage()
@@ -334,6 +337,51 @@ class Recorder(TorchDispatchMode):
             ids = ids.masked_fill(constant.to(out.device).repeat_interleave(width), 0)
         self.write(out, ids.view(out.shape), level)
         return out
+
+    @property
+    def steps(self) -> list[Step]:
+        return [step for step in self._steps if step is not None]
+
+    # ------------------------------------------------------------------ rows of tables
+    def postpone(self, out: Tensor, rows: Rows) -> Tensor:
+        """``out`` holds rows of a table, recorded once something reads them; returns ``out``, all
+        of its storage and contiguous."""
+        level = 1 + max(self.level(t) for t in rows.places.sources)
+        shadow = Shadow(out, level, out.numel(), self._next_id)
+        shadow.rows, shadow.place = rows, len(self._steps)
+        self._shadows[out.untyped_storage()._cdata] = shadow
+        self._next_id += out.numel()
+        self._steps.append(None)
+        self.has_rows = True
+        return out
+
+    def rows(self, t: Tensor) -> Rows | None:
+        """What a latent tensor holds where that is rows of a table."""
+        shadow = self._shadows.get(t.untyped_storage()._cdata)
+        found = None if shadow is None else shadow.rows
+        if found is None or t.numel() != shadow.numel or not t.is_contiguous():
+            return None
+        places, table = found.places, found.table
+        lead = len(places.batch)
+        if t.shape[:lead] != places.batch or t.element_size() != shadow.item_bytes:
+            return None
+        if t.shape[lead:] == table.shape[1:]:
+            return found
+        with self.attached(table):
+            return Rows(places, table.reshape(len(table), *t.shape[lead:]))
+
+    def _record_rows(self, shadow: Shadow) -> None:
+        """Record the step that looks up a storage's rows, if none has been yet."""
+        if shadow.place is None:
+            return
+        places, table = shadow.rows.places, shadow.rows.table
+        if shadow.numel > MAX_READS:
+            raise self._over_budget(shadow.numel)
+        places = places.within(table.shape[1:].numel())
+        rule, operands = pool_look_up(self, table, places)
+        kind = shadow.tensor.dtype
+        step = Step(rule, shadow.first, shadow.numel, 1, tuple(operands), shadow.level, kind)
+        self._steps[shadow.place], shadow.place = step, None
 
     @staticmethod
     def _constant_blocks(operands: list[Operand], count: int) -> Tensor | None:
@@ -379,6 +427,13 @@ class Recorder(TorchDispatchMode):
         ]
         label = "latent site" if len(names) == 1 else "latent sites"
         return f"{label} " + ", ".join(f'"{n}"' for n in names)
+
+    def _over_budget(self, numbers: int) -> ScopeBudgetError:
+        return ScopeBudgetError(
+            f"{self.place()}: one operation reads {numbers:,} latent numbers, over the budget of "
+            f"{MAX_READS:,} (pyrograph.trace.record.MAX_READS). Write the statement with sparse "
+            f"indices instead of dense matrices."
+        )
 
     def control_flow(self, what: str, t: Tensor) -> ControlFlowError:
         return ControlFlowError(

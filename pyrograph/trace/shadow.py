@@ -8,8 +8,13 @@ keeps it.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from pyrograph.trace.table_rows import Rows
 
 #: Ids read of a storage more than this many times their size are copied out of it.
 SMALL_PART = 8
@@ -19,14 +24,31 @@ class Shadow:
     """Ids of the elements of one storage; ``first`` when one step filled all of it in order.
 
     Keeps the tensor alive: a freed storage's address could be used again.
+
+    Attributes:
+        rows: what the storage holds where that is rows of a table; place: of the step that looks
+            them up, among all steps, until it is recorded.
     """
 
-    __slots__ = ("_ids", "_is_kept", "first", "item_bytes", "level", "mixed", "numel", "tensor")
+    __slots__ = (
+        "_ids",
+        "_is_kept",
+        "first",
+        "item_bytes",
+        "level",
+        "mixed",
+        "numel",
+        "place",
+        "rows",
+        "tensor",
+    )
 
     def __init__(self, t: Tensor, level: int, numel: int, first: int | None = None):
         self.tensor, self.item_bytes, self.numel = t, t.element_size(), numel
         self.level, self.first = level, first
         self.mixed = first is None
+        self.rows: Rows | None = None
+        self.place: int | None = None
         self._ids: Tensor | None = None
         self._is_kept = False
 
@@ -58,6 +80,7 @@ class Shadow:
         target = fresh.as_strided(view.size(), view.stride(), view.storage_offset())
         target.copy_(ids) if isinstance(ids, Tensor) else target.fill_(ids)
         self._ids, self._is_kept, self.first, self.mixed = fresh, False, None, True
+        self.rows = None
 
     def _holds(self, ids: Tensor) -> bool:
         return ids.untyped_storage()._cdata == self.ids.untyped_storage()._cdata

@@ -172,7 +172,7 @@ def _stack_values(parts: list[Operand], counts: list[int]) -> Tensor | None:
     return torch.cat(tensors)
 
 
-def _stack(parts: list[Operand], counts: list[int]) -> tuple[Operand, Tensor | None]:
+def stack_operands(parts: list[Operand], counts: list[int]) -> tuple[Operand, Tensor | None]:
     """One operand out of many; for pools also how far each part's positions move."""
     head = parts[0]
     if head.pool:
@@ -217,7 +217,7 @@ def merge(steps: list[Step]) -> tuple[Tape, Callable[[Tensor], Tensor]]:
         operands: list[Operand] = []
         move = None
         for parts in zip(*(s.operands for s in group), strict=True):
-            operand, next_move = _stack(list(parts), counts)
+            operand, next_move = stack_operands(list(parts), counts)
             if move is not None:
                 move = torch.repeat_interleave(move, torch.tensor(counts, device="cpu"))
                 operand = operand._replace(values=operand.values.expand(len(move)) + move)

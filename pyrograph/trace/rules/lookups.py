@@ -19,6 +19,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from pyrograph.errors import InvalidProgram, ScopeBudgetError, UnsupportedOperation
 from pyrograph.trace.rules.pointwise import pointwise
+from pyrograph.trace.table_rows import Places, Rows
 from pyrograph.trace.tape import Operand, Rule
 
 if TYPE_CHECKING:
@@ -104,11 +105,11 @@ def _look_up(
     indices = [rec.scalar_operand(i, out.shape, None) for i, _, _ in latent]
     sources = [table, *(i for i, _, _ in latent)]
     if not rec.is_latent(table):
-        pool = rec.table_operand(table)
-        where = Operand(None, position.reshape(-1).cpu(), torch.int64)
         static = tuple((size, stride) for _, stride, size in latent)
-        rule, operands = Rule(replay_pool, None, static), [pool, where, *indices]
-    elif count == 1 and (whole := rec.range_of(table)) is not None and table.dim() == 1:
+        where = position.reshape(-1).cpu()
+        places = Places(out.shape, where, tuple(indices), static, tuple(sources))
+        return look_up_places(rec, out, table, places)
+    if count == 1 and (whole := rec.range_of(table)) is not None and table.dim() == 1:
         # One latent vector, one index: all of it may be read.
         candidates = Operand(
             torch.arange(whole.start, whole.stop, whole.step, device="cpu")[None], None, table.dtype
@@ -135,6 +136,19 @@ def _look_up(
         rule = Rule(replay_choice, None, tuple(zip(sizes, strides, strict=True)))
         operands = [candidates, *indices]
     return rec.emit(rule, 1, operands, out, sources)
+
+
+def look_up_places(rec: Recorder, out: Tensor, table: Tensor, places: Places) -> Tensor:
+    """``out[e] = table.flat[base_e + sum_k stride_k index_k[e]]`` of a constant table."""
+    rule, operands = pool_look_up(rec, table, places)
+    return rec.emit(rule, 1, operands, out, list(places.sources))
+
+
+def pool_look_up(rec: Recorder, table: Tensor, places: Places) -> tuple[Rule, list[Operand]]:
+    """The step of it."""
+    where = Operand(None, places.base, torch.int64)
+    operands = [rec.table_operand(table), where, *places.indices]
+    return Rule(replay_pool, None, places.static), operands
 
 
 def latent_index(rec: Recorder, func, args, kwargs, indices: list[Tensor]):
@@ -195,6 +209,9 @@ def _index_by_latent(rec: Recorder, func, args):
             expanded += list(i.nonzero().unbind(1)) if mask else [i]
         index = expanded
         latent = [i is not None and rec.is_latent(i) for i in index]
+    rows = None if rec.is_latent(x) else _rows_chosen(rec, x, index, latent, out)
+    if rows is not None:
+        return rec.postpone(out, rows)
     key = (x.shape, tuple(None if i is None else i.shape for i in index))
     cacheable = all(dyn or i is None for i, dyn in zip(index, latent, strict=True))
     position = rec.positions.get(key) if cacheable else None
@@ -223,6 +240,39 @@ def _index_by_latent(rec: Recorder, func, args):
             view = i.expand(shape).reshape((1,) * lead + tuple(shape) + (1,) * tail)
             entries.append((view.expand(out.shape), strides[d], x.shape[d]))
     return _look_up(rec, x, out, position, entries)
+
+
+def _rows_chosen(
+    rec: Recorder, x: Tensor, index: list[Tensor | None], latent: list[bool], out: Tensor
+) -> Rows | None:
+    """Rows of a constant table, by indices of its first axes; None where they are numbers, or lie
+    otherwise."""
+    while index[-1] is None:
+        index = index[:-1]
+    num_axes = len(index)
+    if any(i is None for i in index) or x.shape[num_axes:].numel() <= 1 or not out.numel():
+        return None
+    axes = x.shape[:num_axes]
+    batch = torch.broadcast_shapes(*(i.shape for i in index))
+    strides = _row_major(axes)
+    indices, static = [], []
+    for i, stride, size, is_latent in zip(index, strides, axes, latent, strict=False):
+        if not is_latent:
+            continue
+        operand = rec.scalar_operand(i, batch, None)
+        if operand.values is not None:  # parts of it are constants
+            return None
+        indices.append(operand)
+        static.append((size, stride))
+    base = torch.zeros(batch, dtype=torch.int64, device=x.device)
+    for i, stride, size, is_latent in zip(index, strides, axes, latent, strict=False):
+        if not is_latent:
+            base = base + torch.where(i < 0, i + size, i) * stride
+    sources = tuple(i for i, is_latent in zip(index, latent, strict=False) if is_latent)
+    places = Places(batch, base.reshape(-1).cpu(), tuple(indices), tuple(static), sources)
+    table = rec.table_operand(x).values
+    with rec.attached(table):
+        return Rows(places, table.view(axes.numel(), *x.shape[num_axes:]))
 
 
 def _row_major(shape: torch.Size) -> list[int]:

@@ -49,7 +49,7 @@ def replay_reduction(func: Any, static: tuple, operands: list[Tensor]) -> Tensor
 
 
 @cache
-def _reduction_form(func: Any) -> tuple[list[str], Any, bool | None]:
+def reduction_form(func: Any) -> tuple[list[str], Any, bool | None]:
     """Argument names, the one-axis form, and whether its ``dim`` is a list (None: has none)."""
     single = WHOLE.get(func, func)
     dim = next((a.type for a in single._schema.arguments if a.name == "dim"), None)
@@ -59,13 +59,13 @@ def _reduction_form(func: Any) -> tuple[list[str], Any, bool | None]:
 
 def has_dim(func: Any) -> bool:
     """Whether a reduction has a form along one axis."""
-    return _reduction_form(func)[2] is not None
+    return reduction_form(func)[2] is not None
 
 
 def reduction(rec: Recorder, func, args, kwargs):
     x = args[0]
     out = func(*args, **kwargs)
-    names, single, listed = _reduction_form(func)
+    names, single, listed = reduction_form(func)
     given = dict(zip(names, args, strict=False)) | kwargs
     dims = given.pop("dim", None)
     dims = [dims] if isinstance(dims, int) else list(dims or ())
