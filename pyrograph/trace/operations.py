@@ -20,6 +20,9 @@ reductions            one block per kept position, its core the reduced axes
 otherwise             PyTorch's own decomposition, else one dense block (warned)
 ====================  =========================================================
 
+Of rows that a latent index chooses from a constant table what is computed of each by itself is
+computed of the table first: movement, rows, pointwise and reductions (``table_rows.py``).
+
 The rules are in ``rules/``, one family a file. A replay function gets operands
 ``[count, *core, S]`` (or 1 for the last axis, or for the first where all blocks agree) and
 returns ``[count, width, S]`` or ``[count, S]``.

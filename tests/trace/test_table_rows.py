@@ -173,6 +173,23 @@ def of_a_table_written_to_later():
     pyro.factor("all", rows.log().sum() + (rows / rows.sum(-1, True)).exp().sum() + own[0].sum())
 
 
+def indices_that_are_of_rows():
+    rows = ROWS[labels()]
+    best, order = rows.argmax(-1), rows.sort(-1, descending=True).indices
+    chosen = (
+        CUBE[0].t().contiguous()[best].log().sum() + rows.gather(1, order).cumsum(1).exp().sum()
+    )
+    pyro.factor("all", chosen + torch.where(rows > 0.5, rows, POINTS).sum())
+
+
+def expanded():
+    rows = ROWS[labels()]
+    with pyro.plate("words", N):
+        pyro.sample("w", dist.Categorical(rows).expand([N]), obs=WORDS)
+        with pyro.plate("times", 2):
+            pyro.sample("v", dist.Categorical(rows).expand([2, N]), obs=WORDS.expand(2, N))
+
+
 def several_numbers_of_a_row():
     pairs = torch.stack([WORDS, WORDS.flip(0)], 1)
     pyro.factor("all", ROWS[labels()].log().gather(-1, pairs).sum())
@@ -202,6 +219,8 @@ MODELS = {
         of_rows_and_columns_alike,
         written_to,
         of_a_table_written_to_later,
+        indices_that_are_of_rows,
+        expanded,
         several_numbers_of_a_row,
     )
 }

@@ -264,12 +264,13 @@ def _rows_chosen(
             return None
         indices.append(operand)
         static.append((size, stride))
-    base = torch.zeros(batch, dtype=torch.int64, device=x.device)
+    base = torch.zeros(batch, dtype=torch.int64, device="cpu")
     for i, stride, size, is_latent in zip(index, strides, axes, latent, strict=False):
         if not is_latent:
-            base = base + torch.where(i < 0, i + size, i) * stride
+            at = i.cpu()
+            base = base + torch.where(at < 0, at + size, at) * stride
     sources = tuple(i for i, is_latent in zip(index, latent, strict=False) if is_latent)
-    places = Places(batch, base.reshape(-1).cpu(), tuple(indices), tuple(static), sources)
+    places = Places(batch, base.reshape(-1), tuple(indices), tuple(static), sources)
     table = rec.table_operand(x).values
     with rec.attached(table):
         return Rows(places, table.view(axes.numel(), *x.shape[num_axes:]))

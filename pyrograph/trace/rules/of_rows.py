@@ -28,8 +28,6 @@ Handler = Callable[["Recorder", Any, tuple, dict], Any]
 #: A function and its arguments.
 Call = tuple[Callable, tuple, dict]
 
-#: Copies, which hold the same rows.
-COPIES = {aten.clone.default, aten._unsafe_view.default}
 #: Whose result does not depend on what a constant 0 stands beside.
 FORGETFUL = {aten.mul.Tensor, aten.pow.Tensor_Tensor}
 
@@ -114,15 +112,9 @@ def movement_of_rows(rec: Recorder, func, args, kwargs):
         return _gathered(rec, func, args, kwargs)
     if func is aten.stack.default:
         return _stacked(rec, func, args, kwargs)
-    rows = rec.rows(args[0]) if func in COPIES else None
-    if rows is None:
-        return None
-    out, lead = func(*args, **kwargs), len(rows.places.batch)
-    if out.shape[:lead] != rows.places.batch or not out.is_contiguous():
-        return None
-    with _attached(rec, [rows.table]):
-        table = rows.table.reshape(len(rows.table), *out.shape[lead:])
-    return rec.postpone(out, Rows(rows.places, table))
+    rows = rec.rows(args[0]) if func is aten.clone.default else None
+    out = None if rows is None else func(*args, **kwargs)
+    return rec.postpone(out, rows) if out is not None and out.is_contiguous() else None
 
 
 def _gathered(rec: Recorder, func, args, kwargs):
