@@ -61,12 +61,14 @@ class BetaBernoulli:
         a, b = (p[..., None, None].to(ones.device) for p in (self.a, self.b))
         return log_beta(a + ones, b + zeros) - log_beta(a, b)
 
-    def sample(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """0/1 ``[..., n, m]``; each cell of the slots ``[..., n]``, ``[..., m]`` draws its own."""
+    def sample(self, rows: Tensor, columns: Tensor, is_symmetric: bool = False) -> Tensor:
+        """0/1 ``[..., n, m]``; each cell of the slots ``[..., n]``, ``[..., m]`` draws its own, or
+        each pair of clusters."""
         batch = torch.broadcast_shapes(rows.shape[:-1], columns.shape[:-1], self.batch_shape)
         n, m = rows.shape[-1], columns.shape[-1]
         a, b = (p[..., None, None].to(rows.device).expand(batch + (n, m)) for p in (self.a, self.b))
         probs = draw_log_probs(torch.stack([a, b], -1))[..., 0].exp().to(self.dtype)
+        probs = probs.triu() + probs.triu(1).mT if is_symmetric else probs
         probs = probs.gather(-2, rows.unsqueeze(-1).expand(probs.shape))
         return torch.bernoulli(probs.gather(-1, columns.unsqueeze(-2).expand(probs.shape)))
 
@@ -100,10 +102,13 @@ class Cells:
         self.counts = counts.long()
 
     def line(self, axis: int, i: int) -> Tensor:
-        """``[2, P, 1, C]``: row i (axis 0) or column i (axis 1) over the clusters across it."""
+        """``[2, P, 1, C]``: row i (axis 0) or column i (axis 1) over the clusters across it, of
+        elements that are related to each other but for i itself."""
         across = self.seatings[1 - axis]
         entries = self.values[:, i] if axis == 0 else self.values[..., i]
         where = across.labels_or(across.capacity)
+        if across is self.seatings[axis]:
+            where[:, i] = across.capacity
         shape = (2, len(where), across.capacity + 1)
         counts = entries.new_zeros(shape).scatter_add_(
             -1, where.expand((2,) + where.shape), entries.unsqueeze(1).expand((2,) + where.shape)

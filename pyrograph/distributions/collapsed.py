@@ -3,6 +3,8 @@
     CollapsedMixture:   p(x | z) = prod_k  int prod_{i: z_i = k} p(x_i | theta) p(theta) d theta
     CollapsedRelation:  p(X | u, v) = prod_{k, l} B(a + n_1kl, b + n_0kl) / B(a, b)
 
+where u and v may be the same: a network, whose undirected form has one cell for k and l together.
+
 Under a ``ChineseRestaurant`` prior these are the Dirichlet process mixture and the infinite
 relational model. Labels may be any integers; only the partition matters. log_prob costs n log n
 sums of statistics and n evaluations of the component's integral, of which one per cluster counts:
@@ -18,6 +20,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
+from pyrograph.checks import flag
 from pyrograph.distributions.beta_bernoulli import BetaBernoulli, Cells, LineTerm, RelationScores
 from pyrograph.distributions.checks import (
     require_beside,
@@ -30,6 +33,7 @@ from pyrograph.distributions.checks import (
 from pyrograph.distributions.dirichlet_categorical import DirichletCategorical
 from pyrograph.distributions.incremental import Clusters
 from pyrograph.distributions.labels import Runs, by_appearance
+from pyrograph.distributions.network_terms import DirectedTerm, UndirectedTerm
 from pyrograph.distributions.normal_inverse_gamma import NormalInverseGamma
 from pyrograph.distributions.normal_inverse_wishart import NormalInverseWishart
 from pyrograph.distributions.seating import Seating
@@ -136,17 +140,23 @@ class CollapsedMixture(TorchDistribution):
 class CollapsedRelation(TorchDistribution):
     """A binary relation between n elements in clusters ``rows`` and m in clusters ``columns``.
 
+    Elements may be related to each other: ``CollapsedRelation(z, z, ...)``, a network, as a
+    stochastic block model of unknown probabilities.
+
     Args:
         rows: labels ``[..., n]``, any integers.
         columns: labels ``[..., m]``.
         component: ``BetaBernoulli(a, b)``.
         mask: bool ``[..., n, m]``, True where an entry is observed; None: all that are not NaN.
+        undirected: for ``rows is columns``: entries (i, j) and (j, i) are one observation, which
+            either may hold, or both alike; entries (i, i) do not count.
 
     Shapes:
         value: ``[..., n, m]`` of 0, 1 and NaN for held-out entries.
 
     Raises:
-        OptionError: the component is another one; labels, entries or mask are of a wrong kind.
+        OptionError: the component is another one; labels, entries or mask are of a wrong kind;
+            ``undirected`` for labels that differ, or entries (i, j) and (j, i) that do.
         ShapeMismatch: value or mask is not ``[..., n, m]``, or batches do not broadcast.
     """
 
@@ -160,9 +170,17 @@ class CollapsedRelation(TorchDistribution):
         component: BetaBernoulli,
         mask: Tensor | None = None,
         validate_args: bool | None = None,
+        *,
+        undirected: bool = False,
     ):
         if not isinstance(component, BetaBernoulli):
             raise OptionError(f"CollapsedRelation: {component!r} is not BetaBernoulli(a, b)")
+        self.undirected = flag("undirected", undirected)
+        if undirected and rows is not columns:
+            raise OptionError(
+                "CollapsedRelation: undirected=True is for elements related to each other: give "
+                "the same labels as rows and as columns, CollapsedRelation(z, z, ...)"
+            )
         self.rows = require_labels("CollapsedRelation", "rows", rows, None, validate_args)
         self.columns = require_labels("CollapsedRelation", "columns", columns, None, validate_args)
         self.component, self.observed = component, mask
@@ -188,6 +206,7 @@ class CollapsedRelation(TorchDistribution):
         new = self._get_checked_instance(CollapsedRelation, _instance)
         batch = require_expansion("CollapsedRelation", self.batch_shape, batch_shape)
         new.component, new.observed = self.component, self.observed
+        new.undirected = self.undirected
         new.rows, new.columns = _expanded(self.rows, batch), _expanded(self.columns, batch)
         super(CollapsedRelation, new).__init__(batch, self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
@@ -200,7 +219,8 @@ class CollapsedRelation(TorchDistribution):
         rows, columns = (
             by_appearance(z).expand(batch + z.shape[-1:]) for z in (self.rows, self.columns)
         )
-        return self.component.sample(rows, columns)
+        found = self.component.sample(rows, columns, self.undirected)
+        return found.triu(1) + found.triu(1).mT if self.undirected else found
 
     def log_prob(self, value: Tensor) -> Tensor:
         """``[...]``: the log marginal likelihood of the entries observed."""
@@ -210,18 +230,18 @@ class CollapsedRelation(TorchDistribution):
             columns.sums(rows.sums(entries.double()).transpose(-1, -2)).transpose(-1, -2)
             for entries in (ones, zeros)
         ]
+        if self.undirected:  # from both ends
+            own = torch.eye(cells[0].shape[-1], dtype=cells[0].dtype, device=cells[0].device)
+            cells = [counts / (1 + own) for counts in cells]
         ends = rows.ends.unsqueeze(-1) & columns.ends.unsqueeze(-2)
         terms = torch.where(ends, self.component.in_double().log_marginal(*cells), 0)
+        if self.undirected:
+            terms = terms.triu()
         return terms.sum((-1, -2)).to(self.component.dtype)
 
     def incremental(self, rows: Tensor, columns: Tensor, value: Tensor) -> RelationScores:
         """Scores of single reassignments from ``rows [P, t]`` and ``columns [P, u]``."""
-        values = torch.stack(self._ones_and_zeros(value))
-        if values.shape[1:] != self.event_shape:
-            raise ShapeMismatch(
-                f"a relation of shape {tuple(values.shape[1:])}: incremental scores take one data "
-                f"set, {tuple(self.event_shape)}"
-            )
+        values = self._one_data_set(value)
         n, m = self.event_shape
         seatings = Seating(rows, n), Seating(columns, m)
         cells = Cells(self.component, values, seatings)
@@ -229,6 +249,29 @@ class CollapsedRelation(TorchDistribution):
         return RelationScores(
             *(Clusters(s, by_particle=(line,)) for s, line in zip(seatings, lines, strict=True))
         )
+
+    def incremental_within(self, labels: Tensor, value: Tensor) -> Clusters:
+        """The same from ``labels [P, t]`` of elements that are related to each other."""
+        n, m = self.event_shape
+        if n != m:
+            raise ShapeMismatch(
+                f"a relation of shape {n} x {m} is not one of elements to each other: its rows and "
+                "columns have labels of their own"
+            )
+        seating = Seating(labels, n)
+        cells = Cells(self.component, self._one_data_set(value), (seating, seating))
+        term = UndirectedTerm(cells) if self.undirected else DirectedTerm(cells)
+        return Clusters(seating, by_particle=(term,))
+
+    def _one_data_set(self, value: Tensor) -> Tensor:
+        """``[2, n, m]``: whether each entry is an observed one, an observed zero."""
+        values = torch.stack(self._ones_and_zeros(value))
+        if values.shape[1:] != self.event_shape:
+            raise ShapeMismatch(
+                f"a relation of shape {tuple(values.shape[1:])}: incremental scores take one data "
+                f"set, {tuple(self.event_shape)}"
+            )
+        return values
 
     def _ones_and_zeros(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """Whether each entry is an observed one, an observed zero."""
@@ -244,7 +287,19 @@ class CollapsedRelation(TorchDistribution):
                 "CollapsedRelation: an observed entry is neither 0 nor 1; give NaN (or "
                 "mask=False) for entries that are held out"
             )
+        if self.undirected:
+            counts, value = self._of_pairs(counts, value)
         return counts & (value == 1), counts & (value == 0)
+
+    def _of_pairs(self, counts: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Observed entries, in both places of a pair and none on the diagonal."""
+        if self._validate_args and bool((counts & counts.mT & (value != value.mT)).any()):
+            raise OptionError(
+                "CollapsedRelation: undirected=True, but some entries (i, j) and (j, i) differ; "
+                "give both alike or one of them, NaN (or mask=False) in the other's place"
+            )
+        apart = ~torch.eye(value.shape[-1], dtype=torch.bool, device=value.device)
+        return (counts | counts.mT) & apart, torch.where(counts, value, value.mT)
 
 
 def _expanded(z: Tensor, batch: torch.Size) -> Tensor:

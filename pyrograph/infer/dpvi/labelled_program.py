@@ -99,7 +99,13 @@ class LabelledProgram:
         for name, (site, fn, data) in self.mixtures.items():
             found[name] = CollapsedMixture(labels[site], fn.component).log_prob(data)
         for name, (rows, columns, fn, data) in self.relations.items():
-            relation = CollapsedRelation(labels[rows], labels[columns], fn.component, fn.observed)
+            relation = CollapsedRelation(
+                labels[rows],
+                labels[columns],
+                fn.component,
+                fn.observed,
+                undirected=fn.undirected,
+            )
             found[name] = relation.log_prob(data)
         return found
 
@@ -119,6 +125,9 @@ class LabelledProgram:
         """States that score single reassignments, from labels ``{site: [P, t]}``."""
         parts: dict[str, list[Clusters]] = {name: [] for name in self.sites}
         for rows, columns, fn, data in self.relations.values():
+            if rows == columns:
+                parts[rows].append(fn.incremental_within(labels[rows], data))
+                continue
             found = fn.incremental(labels[rows], labels[columns], data)
             parts[rows].append(found.rows)
             parts[columns].append(found.columns)
@@ -166,7 +175,6 @@ def read_labelled(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Label
         elif isinstance(fn, CollapsedRelation) and {id(fn.rows), id(fn.columns)} <= set(by_value):
             rows, columns = by_value[id(fn.rows)], by_value[id(fn.columns)]
             relations[name] = (rows, columns, fn, node["value"])
-    _refuse_reflexive(relations)
     for name in (*priors, *mixtures, *relations):
         _refuse_scaled(name, first.nodes[name])
     for name in (*mixtures, *relations):
@@ -210,16 +218,6 @@ class _Plates(Messenger):
     def _pyro_sample(self, msg: dict) -> None:
         if site_is_subsample(msg):
             refuse_empty_plate(msg)
-
-
-def _refuse_reflexive(relations: Mapping[str, tuple]) -> None:
-    """Scores are of a label that moves a row or a column, not both."""
-    for statement, (rows, columns, _, _) in relations.items():
-        if rows == columns:
-            raise UnsupportedFactor(
-                f'"{statement}" reads the labels "{rows}" as rows and as columns, so that one label'
-                " moves both at once. Give rows and columns labels of their own."
-            )
 
 
 def _refuse_scaled(name: str, node: Mapping[str, Any]) -> None:

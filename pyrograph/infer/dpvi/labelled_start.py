@@ -1,9 +1,9 @@
 """Where DPVI on labellings starts: passes of filtering, and chains that cool.
 
 A pass takes the elements in one after the other, by the posterior given those that are in, and
-suits labels of one site. Where data depend on labels of several sites, as the entries of a
-relation on those of its row and its column, the first labels of one site say little before the
-other has clusters, and what passes find is poor. There Gibbs chains, side by side, draw
+suits labels of one site. Where data depend on several labels, as the entries of a relation on those
+of its row and its column, the first labels say little before the others have clusters, and what
+passes find is poor. There Gibbs chains, side by side, draw
 
     z_i ~ p(z_i | all other labels, data)^(1 / T)
 
@@ -43,7 +43,7 @@ def first_labellings(
     generator: torch.Generator,
 ) -> Labellings:
     """A pass of filtering in the order of the elements, and passes in random ones or, of several
-    sites, chains that cool; or what the user starts from.
+    sites and of relations, chains that cool; or what the user starts from.
 
     Raises:
         ShapeMismatch: labels of a site are missing, or have another shape.
@@ -61,7 +61,7 @@ def first_labellings(
         return found.starting_from(values).distinct(num_particles)
     starts = [found.filtered(found.elements, num_particles)]
     if program.is_exchangeable and init == "icm":
-        if len(program.sites) == 1:
+        if len(program.sites) == 1 and not program.relations:
             starts += _in_random_orders(program, num_particles, generator)
         else:
             starts.append(cooled(program, generator))

@@ -548,15 +548,6 @@ def test_scaled_and_masked_statements_are_refused(which, statement):
         fit(model, two_heaps(5))
 
 
-def test_a_relation_of_a_site_with_itself_is_refused():
-    def model(r):
-        z = pyro.sample("z", D.ChineseRestaurant(1.0, 4))
-        pyro.sample("r", D.CollapsedRelation(z, z, D.BetaBernoulli(1.0, 1.0)), obs=r)
-
-    with pytest.raises(UnsupportedFactor, match='"r" reads the labels "z" as rows and as columns'):
-        fit(model, torch.ones(4, 4))
-
-
 def test_a_state_of_other_data_is_refused_and_changes_nothing():
     x, other = two_heaps(6), 3 * two_heaps(6)
     for steps in (3, 6):
