@@ -1,24 +1,21 @@
-"""What factors of continuous nodes really depend on.
+"""Factors of continuous nodes as functions of what they really depend on.
 
 A factor of a wide node often reads it through a few linear combinations v = B x: a regression's
 likelihood reads the weights through one, a Gaussian process's likelihood one entry. And a factor
 of several nodes often reads them jointly through u = A v: a difference, a sum. Integrals are then
 taken over u, whatever the width of the nodes.
 
-Which entries and combinations a factor reads is known from its steps; at points a threshold or a
-needle elsewhere could be missed.
+Which entries and combinations a factor reads is known from its steps (:mod:`.dependence`).
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
 
 import torch
-from pyro.distributions import constraints
 from torch import Tensor
 
 from pyrograph.beliefs import Gaussian
@@ -27,22 +24,13 @@ from pyrograph.graph import FactorGroup
 from pyrograph.infer.message_passing.basis import Basis, Combinations, Entries, part_of
 from pyrograph.infer.message_passing.chosen import Chosen, chosen_among
 from pyrograph.infer.message_passing.coefficients import quadratic_coefficients
-from pyrograph.infer.message_passing.spans import directions, or_one, ranks, span, steepness
-from pyrograph.trace.cancelled import numbers_that_matter
-from pyrograph.trace.combinations import combinations_read
-from pyrograph.trace.reach import leaves_that_reach
-from pyrograph.trace.sites import Site
+from pyrograph.infer.message_passing.dependence import Dependence
+from pyrograph.infer.message_passing.in_states import states_of, values_in_states
+from pyrograph.infer.message_passing.points import points_of
+from pyrograph.trace.localize import LocalProgram
 
-#: Scales of the standard normal points, in turn.
-SCALES = (1.0, 0.3, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
-#: Largest scale of numbers that stand for constrained values.
-CONSTRAINED = 10.0
-#: Most combinations that a basis is taken from.
-PROBES = 16
 #: Rounding errors that a comparison may show, in units of the dtype's precision.
 ROUNDING = 3e3
-#: What of a direction is rounding, in units of the dtype's precision.
-RANK = 200.0
 
 
 class LocalDensity:
@@ -72,18 +60,19 @@ class LocalDensity:
         self.index, self.like, self.name = index, like, name
         self.discrete = [k for k, s in enumerate(group.slots) if s.is_discrete]
         self.continuous = [k for k, s in enumerate(group.slots) if not s.is_discrete]
-        cards = [group.slots[k].cardinality for k in self.discrete]
-        states = list(itertools.product(*(range(c) for c in cards)))
-        self.states = torch.tensor(states, device=like.device).reshape(len(states), len(cards))
+        self.states = states_of(group.slots, like.device)
         self.generator = torch.Generator().manual_seed(0)
         self.nodes_widths = [group.slots[k].width for k in self.continuous]
-        self._leave_out_unread()
+        self.columns = [self._columns(k) for k in range(len(self.continuous))]
+        self.read_widths = [
+            width if columns is None else columns.shape[1]
+            for width, columns in zip(self.nodes_widths, self.columns, strict=True)
+        ]
+        self.program = self._compacted()
         #: ``[E, r, m]`` of the entries read, as :attr:`bases` is of all.
-        self._inner: list[Tensor | None] = [None] * len(self.continuous)
+        self._inner = self._dependence.by_slot()
         self.joint: Tensor | None = None
         self.chosen: list[Chosen] = []
-        self.widths: list[int] | None = None
-        self._reduce_slots()
         self.widths = [
             w if b is None else b.shape[1]
             for w, b in zip(self.read_widths, self._inner, strict=True)
@@ -103,13 +92,7 @@ class LocalDensity:
         out.bases = [part_of(basis, which) for basis in self.bases]
         out.joint = None if self.joint is None else self.joint[:, which]
         out.chosen = [replace(number, which=number.which[:, which]) for number in self.chosen]
-        out._use_program(
-            {
-                k: (torch.arange(len(which), device=c.device)[:, None] * width + c).flatten().cpu()
-                for k, c, width in zip(self.continuous, out.columns, self.nodes_widths, strict=True)
-                if c is not None
-            }
-        )
+        out.program = out._compacted()
         return out
 
     # ------------------------------------------------------------------ evaluation
@@ -131,16 +114,7 @@ class LocalDensity:
 
     def _at_read(self, x: list[Tensor]) -> Tensor:
         """log f at the entries that are read, ``[N, D, E, m]`` of every continuous slot."""
-        n, states, count = x[0].shape[:3]
-        leaves: list[Tensor] = [x[0]] * self.group.arity
-        for k, value in zip(self.continuous, x, strict=True):
-            leaves[k] = value.reshape(n * states, -1).t()
-        for position, k in enumerate(self.discrete):
-            site = self.group.slots[k]
-            chosen = site.enumeration.to(self.like.device)[self.states[:, position]]
-            chosen = chosen.expand(n, *chosen.shape).reshape(n * states, 1, -1)
-            leaves[k] = chosen.expand(-1, count, -1).flatten(1).t()
-        return self.program(leaves).t().reshape(n, states, count)
+        return values_in_states(self.program, self.group.slots, self.states, x)
 
     def at_parts(self, v: Tensor) -> Tensor:
         """log f at reduced coordinates ``[N, D, E, R]``."""
@@ -185,21 +159,11 @@ class LocalDensity:
         """Effective dimension: r of u."""
         return sum(self.widths) if self.joint is None else self.joint.shape[2]
 
-    # ------------------------------------------------------------------ reductions
     def points(self, count: int, slot: int) -> Tensor:
-        """Values of a continuous slot's part, ``[count, D, E, r]``, at several scales.
-
-        Numbers that stand for constrained values do not go as far out: exponentials overflow.
-        """
-        width = self.read_widths[slot] if self.widths is None else self.widths[slot]
+        """Values of a continuous slot's part of v, ``[count, D, E, r]``, at several scales."""
         site = self.group.slots[self.continuous[slot]]
-        farthest = max(SCALES) if is_unconstrained(site) else CONSTRAINED
-        scale = torch.tensor(
-            [min(SCALES[k % len(SCALES)], farthest) for k in range(count)], device="cpu"
-        )
-        shape = (count, self.num_states, self.num_factors, width)
-        z = torch.randn(shape, generator=self.generator, dtype=torch.float64, device="cpu")
-        return (z * scale.view(-1, 1, 1, 1)).to(self.like)
+        shape = (count, self.num_states, self.num_factors, self.widths[slot])
+        return points_of(site, shape, self.like, self.generator)
 
     @property
     def rounding(self) -> float:
@@ -210,32 +174,31 @@ class LocalDensity:
         """Values of v, ``[count, D, E, R]``."""
         return torch.cat([self.points(count, k) for k in range(len(self.continuous))], -1)
 
-    def _leave_out_unread(self) -> None:
-        """Find the entries that factors read of their nodes, where all read as many."""
-        self.columns: list[Tensor | None] = []
-        kept = {}
-        for k, width in zip(self.continuous, self.nodes_widths, strict=True):
-            self.columns.append(None)
-            if width == 1:
-                continue
-            rows = self.group.program.leaves_read(k)
-            counts = torch.div(rows, width, rounding_mode="floor").bincount(
-                minlength=self.num_factors
-            )
-            least, most = int(counts.min()), int(counts.max())
-            if least == most and 0 < most < width:
-                kept[k] = rows
-                self.columns[-1] = (rows % width).view(-1, most).to(self.index.device)
-        self._use_program(kept)
-        self.read_widths = [
-            width if columns is None else columns.shape[1]
-            for width, columns in zip(self.nodes_widths, self.columns, strict=True)
-        ]
+    # ------------------------------------------------------------------ reductions
+    def _columns(self, k: int) -> Tensor | None:
+        """``[E, m]`` the entries of a slot's nodes that factors read, where all read as many."""
+        width = self.nodes_widths[k]
+        if width == 1:
+            return None
+        rows = self.group.program.leaves_read(self.continuous[k])
+        counts = torch.div(rows, width, rounding_mode="floor").bincount(minlength=self.num_factors)
+        least, most = int(counts.min()), int(counts.max())
+        if least < most or most in (0, width):
+            return None
+        return (rows % width).view(-1, most).to(self.index.device)
 
-    def _use_program(self, kept: dict[int, Tensor]) -> None:
-        """Of the group, on the rows of leaf buffers that are kept."""
+    def _compacted(self) -> LocalProgram:
+        """The group's, on the entries that are read."""
+        first = torch.arange(self.num_factors, device=self.index.device)[:, None]
+        kept = {
+            k: (first * width + columns).flatten().cpu()
+            for k, columns, width in zip(
+                self.continuous, self.columns, self.nodes_widths, strict=True
+            )
+            if columns is not None
+        }
         program = self.group.program.compacted(kept) if kept else self.group.program
-        self.program = program.in_dtype(self.like.dtype)  # narrower steps would set the precision
+        return program.in_dtype(self.like.dtype)  # narrower steps would set the precision
 
     def _basis(self, k: int) -> Basis:
         """Of a slot, in all entries of its nodes."""
@@ -246,119 +209,15 @@ class LocalDensity:
         return entries if inner is None else Combinations(inner @ entries.rows(self.like))
 
     @cached_property
-    def _rows(self) -> Tensor | None:
-        """Combinations of the numbers read, that span all which the factors depend on, in double
-        precision: ``[D, E, m, W]``. None if they change with tensors that the program is attached
-        to, or are not finite."""
-        leaves = self._discrete_leaves()
-        for k, width in zip(self.continuous, self.read_widths, strict=True):
-            zeros = self.like.new_zeros(self.num_factors * width, self.num_states)
-            leaves[k] = zeros.requires_grad_()
-        matters = numbers_that_matter(self.program, leaves, set(self.discrete))
-        found = self._rows_read(leaves, matters)
-        if matters and found is not None and not self._is_known_on(found):
-            found = self._rows_read(leaves, {})
-        return found
-
-    def _rows_read(self, leaves: list[Tensor], matters: dict[int, Tensor]) -> Tensor | None:
-        """The same of numbers of steps that matter, of the others too where these are none."""
-        free = [leaves[k] for k in self.continuous]
-        rows = []
-        with torch.enable_grad():
-            for numbers in combinations_read(self.program, leaves, set(self.discrete), matters):
-                found = self._rows_of(numbers, free)
-                if found is None:
-                    return None
-                rows += found
-        every = torch.stack(rows, 2) if rows else None
-        if every is None or not bool(every.isfinite().all()):
-            return None
-        return every * torch.cat(self._reach, 2)[:, :, None] if self.discrete else every
-
-    @torch.no_grad()
-    def _is_known_on(self, rows: Tensor) -> bool:
-        """Whether the factors have values where other combinations than these are 0: infinite
-        numbers do not cancel."""
-        basis = self._span(rows)
-        if basis is None:
-            return True
-        z = torch.cat([self.points(2, k) for k in range(len(self.continuous))], -1)
-        v = apply(basis.mT, apply(basis, z.double())).to(self.like)
-        return not bool(self._at_read(list(v.split(self.read_widths, -1))).isnan().any())
-
-    @cached_property
-    def _reach(self) -> list[Tensor]:
-        """Which of the numbers read of each continuous slot matter in a state, ``[D, E, m]``."""
-        found = leaves_that_reach(self.program, self._discrete_leaves())
-        return [
-            found[k].t().reshape(self.num_states, self.num_factors, -1) for k in self.continuous
-        ]
-
-    def _discrete_leaves(self) -> list[Tensor | None]:
-        """Leaf buffers ``[m_k, D]`` of discrete slots in all states, None for continuous ones."""
-        leaves: list[Tensor | None] = [None] * self.group.arity
-        for position, k in enumerate(self.discrete):
-            chosen = self.group.slots[k].enumeration.to(self.like.device)
-            chosen = chosen[self.states[:, position]].reshape(self.num_states, 1, -1)
-            leaves[k] = chosen.expand(-1, self.num_factors, -1).flatten(1).t()
-        return leaves
-
-    def _rows_of(self, numbers: Tensor, free: list[Tensor]) -> list[Tensor] | None:
-        """Rows ``[D, E, W]`` that span the slopes of numbers, some of every factor: random mixtures
-        of like weight, until another one adds nothing to any factor; None as above."""
-        attached, size = self.group.is_differentiable, steepness(numbers, free, self.generator)
-        rows: list[Tensor] = []
-        unit: Tensor | None = None
-        for _ in range(min(PROBES, sum(self.read_widths))):
-            noise = torch.randn(
-                numbers.shape, generator=self.generator, dtype=torch.float64, device="cpu"
-            )
-            total = (numbers * (noise.to(numbers) / size)).sum()
-            slopes = torch.autograd.grad(total, free, None, True, attached, allow_unused=True)
-            if any(slope is not None and slope.requires_grad for slope in slopes):
-                return None
-            row = torch.cat(
-                [
-                    (torch.zeros_like(x) if g is None else g)
-                    .double()
-                    .t()
-                    .reshape(self.num_states, self.num_factors, -1)
-                    for g, x in zip(slopes, free, strict=True)
-                ],
-                2,
-            )
-            unit = or_one(row.abs()) if unit is None else unit
-            row = directions(row / unit)
-            for _ in range(2):  # the second time for rounding
-                for known in rows:
-                    row = row - (row * known).sum(-1, keepdim=True) * known
-            is_new = row.norm(dim=-1, keepdim=True) > self._rank_tolerance
-            if not bool(is_new.any()):
-                break
-            rows.append(torch.where(is_new, directions(row), 0.0))
-        return [row * unit for row in rows]
+    def _dependence(self) -> Dependence:
+        """Of the factors, on the entries that they read."""
+        read = self.group, self.program, self.states, self.read_widths
+        return Dependence(*read, self.like, self.generator)
 
     @property
-    def _rank_tolerance(self) -> float:
-        return RANK * torch.finfo(self.like.dtype).eps
-
-    @cached_property
     def num_read(self) -> Tensor:
-        """``[E]`` how many combinations of v a factor reads in any state, as far as is known."""
-        if self._rows is None:
-            return torch.full_like(self.index, sum(self.widths))
-        return ranks(self._rows, self._rank_tolerance).amax(0).clamp_min(1)
-
-    def _span(self, rows: Tensor) -> Tensor | None:
-        return span(rows, self._rank_tolerance, PROBES)
-
-    def _reduce_slots(self) -> None:
-        if max(self.read_widths) == 1 or self._rows is None:
-            return
-        for k, rows in enumerate(self._rows.split(self.read_widths, 3)):
-            if self.read_widths[k] > 1:
-                basis = self._span(rows.transpose(0, 1).flatten(1, 2))  # [E, D m, d]
-                self._inner[k] = None if basis is None else basis.to(self.like)
+        """``[E]`` how many combinations a factor reads in any state, as far as is known."""
+        return self._dependence.num_read
 
     def reduce_jointly(self, kinds: Sequence[type | None] = ()) -> None:
         """Find A; to be called for factors that are not quadratic.
@@ -371,7 +230,7 @@ class LocalDensity:
         slots = [k for k, width in enumerate(self.widths) for _ in range(width)]
         free = [n for n, k in enumerate(slots) if kinds[k] is None]
         if len(free) == len(slots):
-            self.joint = self._combined(free)
+            self.joint = self._dependence.jointly(self._inner, free)
             return
         size = (self.num_states, self.num_factors)
         here = torch.zeros(size, dtype=torch.int64, device=self.like.device)
@@ -379,43 +238,18 @@ class LocalDensity:
         if not self.discrete:
             return
         eye = torch.eye(len(slots), dtype=self.like.dtype, device=self.like.device)
-        basis = self._combined(free)
+        basis = self._dependence.jointly(self._inner, free)
         rows = [eye[free].expand(*size, -1, -1) if basis is None else basis @ eye[free]]
         chosen: list[Chosen] = []
         for kind in dict.fromkeys(kind for kind in kinds if kind is not None):
             own = [k for k, other in enumerate(kinds) if other is kind]
-            reach = torch.cat([self._reach[k] for k in own], 2)
+            reach = torch.cat([self._dependence.reach[k] for k in own], 2)
             found = chosen_among(reach, own, rows[0].shape[2] + len(chosen))
             columns = eye[[slots.index(k) for k in own]]
             rows += [columns[number.which].unsqueeze(2) for number in found]
             chosen += found
         if rows[0].shape[2] + len(chosen) < len(slots):
             self.joint, self.chosen = torch.cat(rows, 2), chosen
-
-    def _combined(self, free: list[int]) -> Tensor | None:
-        """Combinations of some numbers of v that span all which factors read of them, ``[D, E, r,
-        len(free)]``; None if that is no fewer."""
-        # the basis of an only slot has seen to it, but one of all states is wider than each needs
-        is_done = len(self.widths) == 1 and self.num_states == 1
-        if len(free) <= 1 or is_done or self._rows is None:
-            return None
-        parts = self._rows.split(self.read_widths, 3)
-        rows = torch.cat(
-            [
-                part if b is None else part @ b.mT.double()
-                for part, b in zip(parts, self._inner, strict=True)
-            ],
-            3,
-        )[..., free]
-        # like factors often read their nodes alike: one basis serves all
-        found = self._span(rows.reshape(1, 1, -1, len(free)))
-        if found is None or int(self.num_read.max()) < found.shape[2]:
-            each = self._span(rows)
-            if found is None or (each is not None and each.shape[2] < found.shape[2]):
-                found = each
-        if found is None:
-            return None
-        return found.to(self.like).expand(self.num_states, self.num_factors, *found.shape[2:])
 
     @cached_property
     def quadratic(self) -> Gaussian | None:
@@ -432,11 +266,3 @@ class LocalDensity:
         fine._inner = [None if basis is None else basis.double() for basis in self._inner]
         fine.joint = None if self.joint is None else self.joint.double()
         return fine
-
-
-def is_unconstrained(site: Site) -> bool:
-    """Whether a site's numbers are its values."""
-    support = site.support
-    while isinstance(support, constraints.independent):
-        support = support.base_constraint
-    return support is constraints.real

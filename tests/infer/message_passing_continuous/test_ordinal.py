@@ -73,6 +73,21 @@ def test_what_a_level_does_not_read_does_not_change_it(model):
     torch.testing.assert_close(local.at_parts(inside), local.at_parts(v), rtol=1e-9, atol=1e-9)
 
 
+def test_some_of_the_factors_read_what_they_did_among_all():
+    x = torch.randn(5, 4, dtype=torch.float64)
+
+    def model(scores, y):
+        w = pyro.sample("w", dist.Normal(torch.zeros(4).double(), 1.0).to_event(1))
+        with pyro.plate("k", 4):
+            cut = pyro.sample("c", dist.Normal(torch.linspace(-1.5, 1.5, 4).double(), 0.3))
+        with pyro.plate("n", len(y)):
+            pyro.sample("y", dist.OrderedLogistic(x @ w, cut), obs=y)
+
+    local = local_of(model)
+    assert local.widths[0] == 1 and local.num_read.tolist() == [1, 2, 2, 2, 1]
+    assert local.part(torch.tensor([0, 2])).num_read.tolist() == [1, 2]
+
+
 def test_infinite_numbers_do_not_cancel():
     """log|x_1| - log|x_1| is no number where x_1 is 0."""
 
