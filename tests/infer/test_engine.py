@@ -727,6 +727,7 @@ def test_engines_of_other_kinds_that_are_not_set_up_say_so(name):
     engine = getattr(pg, name)(model, progress=False)
     assert not engine.converged and not engine.history
     assert "0 steps" in engine.status
+    assert "0 steps" in getattr(pg, name)(model, tol=1e-3, progress=False).status
     with pytest.raises(InferenceError, match="is not set up"):
         engine.posterior()
     for what in ("log_evidence", "evidence_kind"):

@@ -406,6 +406,8 @@ class QBethe(Engine):
         return self.network.is_forest or is_joint
 
     def remedy(self) -> str:
+        if self._graph is None:
+            return super().remedy()
         if self.optimizer == "adam" and math.isinf(self._rule.unrest):
             return (
                 f"Adam is to rest for {WINDOW} steps, from when all weights are free: raise "
