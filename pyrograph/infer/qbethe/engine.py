@@ -32,7 +32,7 @@ from pyrograph.graph.adrift import refuse_adrift
 from pyrograph.graph.blame import naming_underivable
 from pyrograph.infer.base import REST, Engine, with_notes
 from pyrograph.infer.message_passing.unheld import refuse_masked_out
-from pyrograph.infer.qbethe.adam import WINDOW, CosineAdam
+from pyrograph.infer.qbethe.adam import CosineAdam
 from pyrograph.infer.qbethe.build import build
 from pyrograph.infer.qbethe.certificate import (
     FreeEnergy,
@@ -56,6 +56,7 @@ from pyrograph.infer.qbethe.gaussian_forest import exact_parameters, is_gaussian
 from pyrograph.infer.qbethe.joint import joined
 from pyrograph.infer.qbethe.natural import natural_gain
 from pyrograph.infer.qbethe.refusals import refuse_bad_gradient, refuse_non_finite
+from pyrograph.infer.qbethe.rest import Course, after_adam, after_search, remedy_for
 from pyrograph.infer.qbethe.results import mixture_of_graph
 from pyrograph.infer.qbethe.rules import (
     Rules,
@@ -65,15 +66,13 @@ from pyrograph.infer.qbethe.rules import (
     fine,
     fine_entropies,
 )
-from pyrograph.infer.qbethe.search import PROMISED, SETTLING, LineSearch, least_change, unrest
+from pyrograph.infer.qbethe.search import LineSearch
 from pyrograph.infer.qbethe.start import starting_parameters
 from pyrograph.infer.requires import FiniteOrContinuous
 from pyrograph.posterior.joint_mixture import MixturePosterior
 
 COVARIANCES = ("diagonal", "full")
 OPTIMISERS = ("adam", "lbfgs")
-#: Share of the objective, and at least one nat, that a gradient may promise where Adam rests.
-MISSED = 0.01
 #: Share of the steps for which weights are held: trained from the start they let one component
 #: take over.
 HELD = 0.4
@@ -258,18 +257,17 @@ class QBethe(Engine):
         if self.num_done == self.hold_weights and self.optimizer == "lbfgs":
             self._start_optimiser()  # curvature without the weights says nothing about them
         evaluate = partial(self._graded, temperature)
-        last = self._history.get("objective", [-math.inf])[-1]
         if self.optimizer == "adam":
             if self.num_done == self.hold_weights and self.num_components > 1:
                 self._rule.recent.clear()  # it rested with the weights held
             done = self.num_done / max(1, self.num_steps)
             change = self._rule.moved(
-                evaluate, lambda: self._measured, self._is_at_rest, self.lr, done
+                evaluate, lambda: self._measured, self._rests_at_start, self.lr, done
             )
             if self.tol is not None and change <= self.tol:
-                change = max(change, self._missed())
+                change = after_adam(change, self._promised(), max(self._measured), self.tol)
         else:
-            change = self._search(evaluate, temperature, last)
+            change = self._search(evaluate, temperature)
         return {"objective": max(self._measured), "change": change}
 
     @torch.enable_grad()
@@ -296,16 +294,25 @@ class QBethe(Engine):
         refuse_bad_gradient(*found, culprit)
         return loss
 
-    def _is_at_rest(self) -> bool:
+    def _gain(self) -> Tensor:
+        """What the last gradients promise, ``[B]``."""
+        return natural_gain(Components(self.network.kinds, self.parameters))
+
+    def _promised(self) -> float:
+        """What the best restart's gradient promises."""
+        best = max(range(self.num_restarts), key=self._measured.__getitem__)
+        return float(self._gain()[best])
+
+    def _rests_at_start(self) -> bool:
         """Whether it is where it started, at the posterior itself, and gradients are rounding: far
         more than the objective's where correlations are nearly one."""
         if not self._starts_exact:
             return False
         size = max(1.0, *map(abs, self._measured))
-        gain = natural_gain(Components(self.network.kinds, self.parameters))
+        gain = self._gain()
         return bool((gain <= math.sqrt(torch.finfo(gain.dtype).eps) * size).all())
 
-    def _search(self, evaluate: Callable[[], Tensor], temperature: float, last: float) -> float:
+    def _search(self, evaluate: Callable[[], Tensor], temperature: float) -> float:
         """A step of L-BFGS; returns the change of the last ones, or the promised one if that is
         more."""
 
@@ -315,49 +322,21 @@ class QBethe(Engine):
             self._measured = value.tolist()
             return value
 
-        least = least_change(last, self.graph.dtype)
+        course = self._course
         # where it was stuck it is so again, unless by then the weights are free
-        tries = not self._is_stuck or self.num_done == self.hold_weights
-        change = max(
-            self._rule.moved(evaluate, measure, last, least, tries),
-            unrest(self._of_these_weights([*self._objectives, max(self._measured)]), least),
-        )
+        tries = not course.is_stuck or self.num_done == self.hold_weights
+        change = self._rule.moved(evaluate, measure, course.last, course.least, tries)
+        change = max(change, course.unrest(max(self._measured)))
         if self.tol is None or change > self.tol:
             return change
         evaluate()
-        gain = self._promised()
-        return max(change, gain) if gain > PROMISED * least else change
-
-    def _promised(self) -> float:
-        """What the best restart's gradient promises."""
-        best = max(range(self.num_restarts), key=self._measured.__getitem__)
-        return float(natural_gain(Components(self.network.kinds, self.parameters))[best])
-
-    def _missed(self) -> float:
-        """The same where it is far more than where Adam rests: after huge gradients its steps are
-        tiny, and an objective that they hardly move is no optimum."""
-        gain = self._promised()
-        far = max(1.0, self.tol, MISSED * abs(max(self._measured)))
-        return gain if gain > far else 0.0
+        return after_search(change, self._promised(), course.least)
 
     @property
-    def _objectives(self) -> list[float]:
-        return self._history.get("objective", [])
-
-    def _of_these_weights(self, objectives: list[float]) -> list[float]:
-        """Those of steps with the weights as free as at the last one."""
-        is_free = self.num_components > 1 and len(objectives) > self.hold_weights
-        return objectives[self.hold_weights :] if is_free else objectives
-
-    @property
-    def _is_stuck(self) -> bool:
-        """Whether the last change was only promised to L-BFGS."""
-        if self.num_done < 2:
-            return False
-        before, last = self._objectives[-2:]
-        least = least_change(last, self.graph.dtype)
-        seen = unrest(self._of_these_weights(self._objectives), least)
-        return abs(last - before) <= least and self._history["change"][-1] > seen
+    def _course(self) -> Course:
+        objectives, changes = (self._history.get(name, []) for name in ("objective", "change"))
+        held = self.hold_weights if self.num_components > 1 else 0
+        return Course(objectives, changes, held, self.graph.dtype)
 
     # ------------------------------------------------------------------ results
     def posterior(self) -> MixturePosterior:
@@ -408,30 +387,7 @@ class QBethe(Engine):
     def remedy(self) -> str:
         if self._graph is None:
             return super().remedy()
-        if self.optimizer == "adam" and math.isinf(self._rule.unrest):
-            return (
-                f"Adam is to rest for {WINDOW} steps, from when all weights are free: raise "
-                "num_steps, or lower hold_weights."
-            )
-        if self.optimizer == "adam" and self._rule.unrest <= self.tol < self._history["change"][-1]:
-            return (
-                "The objective rests but its gradient is large: Adam's steps became tiny after "
-                'larger ones. Take optimizer="lbfgs", or start nearer: lower init_scale, or scale '
-                "the data."
-            )
-        if self.optimizer == "adam":
-            return "The objective still moves: raise num_steps, or lower lr."
-        if self._is_stuck:
-            return (
-                "The line search finds nothing better where the gradient promises as much, as at "
-                'kinks: take optimizer="adam".'
-            )
-        if math.isinf(self._history.get("change", [math.inf])[-1]):
-            return (
-                f"L-BFGS is to rest for {SETTLING} steps, from when all weights are free: raise "
-                "num_steps, or lower hold_weights."
-            )
-        return "The objective still moves: raise num_steps."
+        return remedy_for(self._rule, self._course, self.tol)
 
     # ------------------------------------------------------------------ checkpoints
     def carried(self) -> dict[str, Any]:
@@ -451,14 +407,14 @@ class QBethe(Engine):
 
     def is_at_rest(self) -> bool:
         """Whether the objective is what it was, and gradients promise no more than at rest."""
-        last, temperature = self._history["objective"][-1], self._temperature(self.num_done - 1)
+        course, temperature = self._course, self._temperature(self.num_done - 1)
         try:
             self._graded(temperature)
         except (PyrographError, ValueError, torch.linalg.LinAlgError):  # the run will say so
             return False
-        slack = REST * max(self.tol, least_change(last, self.graph.dtype))
-        gain = natural_gain(Components(self.network.kinds, self.parameters))
-        return abs(max(self._measured) - last) <= slack and bool((gain <= slack).all())
+        slack = REST * max(self.tol, course.least)
+        is_same = abs(max(self._measured) - course.last) <= slack
+        return is_same and bool((self._gain() <= slack).all())
 
 
 def _checked(value: Any, where: str) -> float:
