@@ -20,7 +20,7 @@ from pyrograph.errors import OptionError, UnsupportedSite
 from pyrograph.graph import FactorGraph, FactorGroup
 from pyrograph.graph.checked import constant_of, table_of
 from pyrograph.graph.spaces import refuse_outside
-from pyrograph.trace.sites import Site
+from pyrograph.trace.sites import OVER_MOST_STATES, Site
 
 #: Largest table of a group of factors.
 MAX_ENTRIES = 2**28
@@ -120,6 +120,11 @@ def _not_listed(site: Site) -> str:
         return (
             "has nodes of unequal numbers of states, and the nodes of a site have one list. Write "
             "one pyro.sample statement for every number of states."
+        )
+    if site.is_discrete and support is None:
+        return (
+            "has states that depend on other latents, and a compiled circuit has one list of "
+            f"states. Instead, {OVER_MOST_STATES}"
         )
     return (
         "is not finite and discrete; a compiled circuit has finitely many states. Observe it, "

@@ -22,7 +22,12 @@ from pyrograph.graph.checked import constant_of, note_on_unread
 from pyrograph.graph.devices import usable_device
 from pyrograph.infer.arguments import ParametersRead, bound, copied, same, versions
 from pyrograph.infer.options import floating, refuse_unknown
-from pyrograph.infer.requires import Requirement, check_program, refuse_no_mass
+from pyrograph.infer.requires import (
+    Requirement,
+    check_program,
+    refuse_moving_states,
+    refuse_no_mass,
+)
 from pyrograph.posterior import Posterior
 
 #: Times the tolerance by which what has come to rest may move when a run goes on: it came to rest
@@ -184,6 +189,7 @@ class Engine(ABC):
                 "the program has no latent site: there is nothing to infer. Its log evidence is "
                 "its log density, pg.trace_graph(model, ...).log_prob({})"
             )
+        refuse_moving_states(graph.sites.values(), type(self).__name__)
         refuse_no_mass(constant_of(graph))
         graph = graph.to(self.device, self.dtype) if self.device or self.dtype else graph
         is_wide = graph.constant.dtype == torch.float64

@@ -1,7 +1,7 @@
 """What an engine asks of a program, checked on one plain run before anything is traced."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,12 +9,21 @@ import torch
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
-from torch.distributions import Independent, biject_to
+from torch.distributions import Independent, biject_to, constraints
 
 from pyrograph.diagnostics.support import DRAW_THE_PLANE
 from pyrograph.errors import UnsupportedSite, ZeroMass
 from pyrograph.trace.plain_run import refuse_empty_plate, retried
-from pyrograph.trace.sites import draw, enumeration, is_latent, name_of, periodic_part, support_of
+from pyrograph.trace.sites import (
+    OVER_MOST_STATES,
+    Site,
+    draw,
+    enumeration,
+    is_latent,
+    name_of,
+    periodic_part,
+    support_of,
+)
 
 
 class Requirement(Protocol):
@@ -126,6 +135,21 @@ def refuse_long(msg: dict, engine: str) -> None:
         )
 
 
+def refuse_moving_states(sites: Iterable[Site], engine: str) -> None:
+    """Raise for discrete sites whose states, as a binomial's of a latent count, are others at every
+    draw.
+
+    Raises:
+        UnsupportedSite: there is one.
+    """
+    for site in sites:
+        if site.is_discrete and site.enumeration is None:
+            raise UnsupportedSite(
+                f"{site.describe()} has states that depend on other latents, and {engine} sums "
+                f"over one list of states. Instead, {OVER_MOST_STATES}"
+            )
+
+
 @dataclass(frozen=True)
 class FiniteOrContinuous:
     """Every latent site is continuous, no angle, not constant and no event of too many numbers, or
@@ -144,6 +168,13 @@ class FiniteOrContinuous:
                 f"numbers, and {engine} does not list their joint states. Make every number a node "
                 f"of its own: a pyro.plate in the place of .to_event"
                 f"({fn.reinterpreted_batch_ndims})."
+            )
+        if isinstance(support_of(fn, name), constraints.integer_interval):
+            raise UnsupportedSite(
+                f'site "{name}" ({name_of(fn)}) has nodes of unequal numbers of states, and '
+                f"{engine} sums over one list of states for all. Where these are constants, write "
+                "one pyro.sample statement for every number of states; where they depend on other "
+                f"latents, {OVER_MOST_STATES}"
             )
         raise UnsupportedSite(
             f'site "{name}" ({name_of(fn)}) has no finite list of states; {engine} sums over '

@@ -165,6 +165,8 @@ class ProgramReader(Messenger):
         with self._looking_at(fn):
             support = support_of(fn, msg["name"])
             latent_support = any(rec.is_latent(bound) for bound in bounds_of(support))
+            # the states of this draw may not be those of another
+            is_listed = bool(support.is_discrete) and not latent_support
             self.sites.append(
                 Site(
                     name=msg["name"],
@@ -173,7 +175,7 @@ class ProgramReader(Messenger):
                     constrained_event_shape=tuple(fn.event_shape),
                     support=None if latent_support else support,
                     is_discrete=bool(support.is_discrete),
-                    enumeration=enumeration(fn) if support.is_discrete else None,
+                    enumeration=enumeration(fn) if is_listed else None,
                     dtype=value.dtype,
                     device=value.device,
                     plates=tuple(

@@ -30,6 +30,14 @@ JACOBIAN = ":jacobian"
 STATES_TRIED = 8
 
 
+#: What to do about a discrete site whose states depend on latents.
+OVER_MOST_STATES = (
+    "write the site over the most states that it may have: a Binomial(n, p) as "
+    "dist.Categorical(logits=dist.Binomial(n.unsqueeze(-1), p, validate_args=False)"
+    ".log_prob(torch.arange(most + 1.0)))."
+)
+
+
 @dataclass(frozen=True, eq=False)
 class Site:
     """A latent sample site.
