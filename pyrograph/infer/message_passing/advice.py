@@ -41,7 +41,7 @@ def notes_on(network: Network, skipped: float) -> list[str]:
     for block in network.blocks:
         if isinstance(block, QuadratureFactors) and block.too_coarse is not None:
             notes.append(
-                f"The quadrature is too coarse for {block.too_coarse}: on fewer points it "
+                f"The quadrature is too coarse for {block.too_coarse}: on other points it "
                 "finds another mass or variance, so that those of its nodes may be wrong. A "
                 "spike beside a broad part is the usual cause: choose between them by a "
                 "discrete site. Or an edge, or a scale far below the width of the beliefs"

@@ -247,12 +247,21 @@ class TiltedMoments(MomentsOnPoints):
         if not self._differ(found, scan, within):
             self.coarse = None
             return found
-        if not boxes.are_sure:
-            return self._compared(found, g, origin)
+        if not boxes.are_sure:  # nor are they good for more than a doubt
+            found = self._compared(found, g, origin)
+            self.coarse = self.coarse | self._doubted(found, scan, boxes)
+            return found
         self.is_rough, self.coarse = True, None
         if within is FINE:  # those of the first cavities serve once
             self.boxes = boxes
         return scan
+
+    def _doubted(self, found: Tilted, scan: Tilted, boxes: Boxes) -> Tensor:
+        """``[D, E]`` where boxes that are not sure lie elsewhere than few points, by more than what
+        they know to have missed."""
+        off = (found.log_mass - scan.log_mass).abs()
+        unsure = -torch.log1p(-boxes.missed.clamp_max(1 - SURE))
+        return (off > STEPS + unsure) & self._moments_apart(found, scan, GROSS.moments)
 
     def _compared(self, found: Tilted, g: Surroundings, origin: Tensor) -> Tilted:
         """The same moments; points that are fewer tell whether few are enough."""
