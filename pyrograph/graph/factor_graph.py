@@ -56,12 +56,13 @@ class FactorGraph:
         constant: sum of all log-density elements that depend on no latent.
         unconstrained: whether values and events are in unconstrained space.
         fixed: sites held at a value while the structure was read; their nodes have no columns.
+        masked: of sites that are masked in part, ``[nodes]``, which lack their prior.
     """
 
     def __init__(self, reading: Reading, *, unconstrained: bool) -> None:
         self.unconstrained = unconstrained
         self.sites: dict[str, Site] = {s.name: s for s in reading.sites}
-        self.fixed = reading.fixed
+        self.fixed, self.masked = reading.fixed, reading.masked
         self.free_sites = [s for s in reading.sites if s.name not in reading.fixed]
         #: Numbers of every free site, and their columns.
         self._sizes = [s.num_nodes * s.width for s in self.free_sites]

@@ -18,7 +18,7 @@ from pyrograph.checks import count, positive
 from pyrograph.diagnostics.score import outside_inference_mode
 from pyrograph.errors import ConvergenceWarning, InferenceError, OptionError, ShapeMismatch
 from pyrograph.graph import FactorGraph, trace_graph
-from pyrograph.graph.checked import constant_of, note_on_unread
+from pyrograph.graph.checked import constant_of, note_on_masked
 from pyrograph.graph.devices import usable_device
 from pyrograph.infer.arguments import ParametersRead, bound, copied, same, versions
 from pyrograph.infer.options import floating, refuse_unknown
@@ -245,7 +245,7 @@ class Engine(ABC):
     def status(self) -> str:
         """``"converged"``, or what happened and what to do."""
         # a labelled program stands in the graph's place, or nothing does yet
-        note = note_on_unread(self._graph) if isinstance(self._graph, FactorGraph) else None
+        note = note_on_masked(self._graph) if isinstance(self._graph, FactorGraph) else None
         return with_notes(self._outcome(), [] if note is None else [note])
 
     def _outcome(self) -> str:

@@ -58,7 +58,7 @@ def refuse_empty(msg: dict) -> None:
         UnsupportedSite: its batch shape has a 0.
     """
     name, fn = msg["name"], msg["fn"]
-    if math.prod(fn.batch_shape) == 0:
+    if 0 in getattr(fn, "batch_shape", ()):  # where it has none its support is asked for next
         raise UnsupportedSite(
             f'site "{name}" ({name_of(fn)}, batch shape {tuple(fn.batch_shape)}) has no elements, '
             f"so there is nothing to infer about it. Leave it out where there are none: if its "

@@ -71,6 +71,7 @@ class Reading:
         random_draws: where the program drew constants outside ``pyro.sample``.
         printed: which latents became text, and where.
         functions: which ``torch.autograd.Function``s of its own latents went through, and where.
+        masked: of latent sites that constants mask in part, ``[nodes]``, which are masked out.
     """
 
     sites: tuple[Site, ...]
@@ -82,6 +83,7 @@ class Reading:
     random_draws: tuple[str, ...]
     printed: tuple[str, ...]
     functions: tuple[str, ...]
+    masked: dict[str, Tensor]
 
 
 class ProgramReader(Messenger):
@@ -103,6 +105,7 @@ class ProgramReader(Messenger):
         self.loops = LoopStatements()
         self.leaves: dict[str, int] = {}
         self.constrained: dict[str, Tensor] = {}
+        self.masked: dict[str, Tensor] = {}
 
     def _pyro_sample(self, msg: dict) -> None:
         if site_is_subsample(msg):
@@ -188,7 +191,11 @@ class ProgramReader(Messenger):
 
     def _pyro_post_sample(self, msg: dict) -> None:
         name, rec = msg["name"], self.recorder
-        if site_is_subsample(msg) or msg["mask"] is False or msg["infer"].get("_deterministic"):
+        if site_is_subsample(msg) or msg["infer"].get("_deterministic"):
+            return
+        if name in self.leaves:
+            self._note_mask(name, msg["fn"], msg["mask"])
+        if msg["mask"] is False:
             return
         rec.statement = name
         if self.loops.take(rec, len(self.statements), msg):
@@ -200,6 +207,18 @@ class ProgramReader(Messenger):
             log_prob = scale_and_mask(log_prob, msg["scale"], msg["mask"])
         self.statements.append((name, log_prob))
         rec.statement, rec.last_statement = None, name
+
+    def _note_mask(self, name: str, fn: object, mask: object) -> None:
+        """Which nodes a mask leaves without their prior; not where it depends on latents itself."""
+        masks = [m for m in (mask, getattr(fn, "_mask", None)) if m is not None]
+        if not masks or any(self.recorder.is_latent(m) for m in masks):
+            return
+        with self._looking_at(fn):
+            shown = torch.ones(fn.batch_shape, dtype=torch.bool, device="cpu")
+            for one in masks:
+                shown = shown & torch.as_tensor(one, device="cpu").bool()
+            if shown.shape == fn.batch_shape and not bool(shown.all()):
+                self.masked[name] = ~shown.flatten()
 
     def finish(self) -> None:
         """Fill in the log densities that waited for their likes."""
@@ -348,4 +367,5 @@ def _read_program(
         random_draws=tuple(recorder.random_draws),
         printed=tuple(recorder.printed),
         functions=tuple(f"{name} {place}" for name, place in functions.items()),
+        masked=reader.masked,
     )

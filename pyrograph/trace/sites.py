@@ -266,7 +266,7 @@ def support_of(fn: object, name: str | None = None) -> constraints.Constraint:
     """
     try:
         support = fn.support
-    except NotImplementedError as error:
+    except (NotImplementedError, AttributeError) as error:
         site = name_of(fn) if name is None else f'site "{name}" ({name_of(fn)})'
         raise UnsupportedSite(
             f"{site} says no support, so it is not known whether its values are continuous or "

@@ -152,3 +152,21 @@ def test_an_event_whose_covariance_does_not_fit_is_refused(engine):
         UnsupportedSite, match=r'site "x" \(Normal\) .* 20,000 numbers.* pyro.plate'
     ):
         engine(model, progress=False).setup()
+
+
+@pytest.mark.parametrize("engine", [pg.BP, pg.DPVI, pg.GraphicalSVGD])
+def test_a_distribution_without_shapes_or_support_is_asked_for_one(engine):
+    class Coin(pyro.distributions.Distribution):
+        has_enumerate_support = True
+
+        def sample(self, *args):
+            return torch.tensor(1.0)
+
+        def log_prob(self, x):
+            return torch.log(0.3 + 0.4 * x)
+
+    def model():
+        pyro.sample("x", Coin())
+
+    with pytest.raises(UnsupportedSite, match=r'"x" \(Coin\) says no support'):
+        pg.fit(model, infer=engine, progress=False)

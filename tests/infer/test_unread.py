@@ -92,3 +92,41 @@ def test_qbethe_refuses_a_continuous_node_that_is_masked_out_before_the_run():
 
     with pytest.raises(InferenceError, match=r'node "y_unobserved"\[0\].*unmasked elements'):
         pg.QBethe(model, progress=False).setup()
+
+
+def partly_masked(how):
+    """Two coins of .9, of the first of which no prior is to count, and what is seen of each."""
+
+    def model():
+        shown = torch.tensor([False, True])
+        with pyro.plate("n", 2):
+            fn = dist.Bernoulli(torch.tensor(0.9))
+            with poutine.mask(mask=shown if how == "poutine" else True):
+                x = pyro.sample("x", fn.mask(shown) if how == "distribution" else fn)
+            pyro.sample("y", dist.Bernoulli(0.2 + 0.6 * x), obs=torch.ones(2))
+
+    return model
+
+
+@pytest.mark.parametrize("how", ["poutine", "distribution"])
+@pytest.mark.parametrize("infer", [pg.BP, pg.DPVI])
+def test_masked_nodes_that_others_read_are_told_of(infer, how):
+    q = fit(partly_masked(how), infer)
+    expected = math.log(0.2 + 0.8) + math.log(0.1 * 0.2 + 0.9 * 0.8)  # as log_prob_sum() has it
+    assert abs(float(q.log_evidence) - expected) < 1e-6
+    assert (
+        'Discrete nodes that are masked out (1, "x"[0] the first) count without their prior in '
+        "what other statements say of them, as in log_prob_sum(), where Pyro's enumeration would "
+        "keep the prior. Mask the observations alone."
+    ) in q.status
+
+
+def test_masks_that_leave_all_shown_or_hide_observations_alone_say_nothing():
+    def model():
+        with pyro.plate("n", 2):
+            with poutine.mask(mask=torch.tensor([True, True])):
+                x = pyro.sample("x", dist.Bernoulli(torch.tensor(0.9)))
+            with poutine.mask(mask=torch.tensor([False, True])):
+                pyro.sample("y", dist.Bernoulli(0.2 + 0.6 * x), obs=torch.ones(2))
+
+    assert fit(model, pg.BP).status == "converged"

@@ -380,12 +380,20 @@ class _Builder:
         local.reduce_jointly(
             [type(bases[k]) if isinstance(bases[k], Conjugate) else None for k in local.continuous]
         )
-        inner = [] if has_conjugates or bool((alpha <= 0).any()) else quadratic_coordinates(local)
+        is_above = not has_conjugates and bool((alpha > 0).all())
+        inner = quadratic_coordinates(local) if is_above else []
         if local.dim - len(inner) not in POINTS:
+            given = [] if has_conjugates or is_above else quadratic_coordinates(local)
+            above = (
+                f"It is quadratic in {len(given)} of them given the others, which an alpha above 0 "
+                "makes use of: take pg.EP. Or: "
+                if given and local.dim - len(given) in POINTS
+                else ""
+            )
             raise UnsupportedFactor(
                 f"{self.graph.factor_name(group, int(index[0]))} depends on {local.dim} continuous "
                 f"coordinates jointly, and is not quadratic: a quadrature grid serves up to "
-                f"{max(POINTS)}. {without_grids(self.graph, group)}"
+                f"{max(POINTS)}. {above}{without_grids(self.graph, group)}"
             )
         return QuadratureFactors(local, alpha, rows, families, self.num_points, inner)
 

@@ -351,6 +351,25 @@ def test_shells_that_no_boxes_resolve_are_said(monkeypatch: pytest.MonkeyPatch):
     assert 'too coarse for factor "o"' in posterior.status
 
 
+def test_modes_that_boxes_see_beside_few_points_leave_a_doubt():
+    """A Gaussian process of unknown period: narrow modes, of which few points hold one."""
+    torch.manual_seed(0)
+    x = torch.linspace(0, 10, 20)
+    y = torch.sin(2 * math.pi * x / 1.3) + 0.4 * torch.randn(20)
+
+    def model():
+        a = pyro.sample("a", dist.Normal(0.0, 0.7))
+        b = pyro.sample("b", dist.Normal(0.0, 0.5))
+        wave = torch.sin(math.pi * (x[:, None] - x) / a.exp()) / b.exp()
+        cov = torch.exp(-2 * wave**2) + 0.16 * torch.eye(20)
+        pyro.sample("y", dist.MultivariateNormal(torch.zeros(20), cov), obs=y)
+
+    posterior = pg.fit(model, infer=pg.EP, progress=False, num_steps=30)
+    truth = -18.643  # 3,001 x 61 points
+    assert abs(float(posterior.log_evidence) - truth) > 0.5
+    assert 'too coarse for factor "y"' in posterior.status
+
+
 def test_where_boxes_cannot_be_laid_anew_few_points_go_on(monkeypatch: pytest.MonkeyPatch):
     """The first cavities take boxes; the next ones reach where the factor is no number."""
     laid = []

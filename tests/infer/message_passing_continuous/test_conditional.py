@@ -14,6 +14,7 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.beliefs import Gaussian
+from pyrograph.errors import UnsupportedFactor
 from pyrograph.infer.message_passing import conditional
 from pyrograph.infer.message_passing.conditional import ConditionalMoments, quadratic_coordinates
 from pyrograph.infer.message_passing.grids import Grid
@@ -393,3 +394,14 @@ def test_forms_of_many_nodes_are_looked_at_few_times(is_sparse, monkeypatch):
     else:
         engine.setup(x, x[:, 0], is_sparse)
         assert len(looked) < 100
+
+
+def test_a_prior_of_latent_scale_is_refused_at_alpha_0_with_the_preset_that_takes_it():
+    def model():
+        s = pyro.sample("s", dist.LogNormal(0.0, 1.0))
+        h = pyro.sample("h", dist.Normal(0.0, s).expand([8]).to_event(1))
+        pyro.sample("y", dist.Normal(h, 0.5).to_event(1), obs=torch.arange(8.0))
+
+    with pytest.raises(UnsupportedFactor, match=r'"h"\[0\].*quadratic in 8 of them.*take pg\.EP'):
+        pg.fit(model, infer=pg.VMP, progress=False)
+    assert pg.fit(model, infer=pg.EP, progress=False).converged
