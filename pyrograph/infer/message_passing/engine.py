@@ -49,7 +49,11 @@ from pyrograph.infer.message_passing.stability import instability, may_be_unstab
 from pyrograph.infer.message_passing.sweep import SCHEDULES
 from pyrograph.infer.message_passing.tree import applies
 from pyrograph.infer.message_passing.undone import undone_on_error
-from pyrograph.infer.message_passing.unheld import refuse_improper, refuse_masked_out
+from pyrograph.infer.message_passing.unheld import (
+    refuse_improper,
+    refuse_masked_out,
+    refuse_unheld_states,
+)
 from pyrograph.infer.requires import FiniteOrContinuous
 from pyrograph.posterior.beliefs import BeliefPosterior
 from pyrograph.posterior.posterior import EvidenceKind
@@ -164,6 +168,7 @@ class MessagePassing(Engine):
     def allocate(self) -> None:
         check_alpha(self.alpha, self.graph)
         refuse_masked_out(self.graph)
+        refuse_unheld_states(self.graph)
         refuse_adrift(self.graph)
         self.network = self.build()
         self._default_tol = 1e-8 if self.graph.constant.dtype == torch.float64 else 1e-4

@@ -1,17 +1,26 @@
-"""Continuous nodes that nothing holds in place: masked out, or known only jointly with others."""
+"""Continuous nodes that nothing holds in place: masked out, in all states of discrete nodes or in
+one, or known only jointly with others."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 
+import torch
 from torch import Tensor
 
 from pyrograph.beliefs import Natural
 from pyrograph.errors import InferenceError
-from pyrograph.graph import FactorGraph
+from pyrograph.graph import FactorGraph, FactorGroup
 from pyrograph.graph.checked import unread_nodes
 from pyrograph.infer.message_passing.families import Continuous
+from pyrograph.infer.message_passing.in_states import leaves_in_states, states_of
 from pyrograph.infer.message_passing.network import Family
+from pyrograph.trace.reach import leaves_that_reach
+from pyrograph.trace.sites import JACOBIAN
+
+#: Numbers of all factors of a group in all states, beyond which it counts as reading its nodes.
+MOST_NUMBERS = 2**24
 
 
 def refuse_masked_out(graph: FactorGraph) -> None:
@@ -29,6 +38,82 @@ def refuse_masked_out(graph: FactorGraph) -> None:
                 "(index the data by the mask, ahead of the plate); instead of obs_mask= observe "
                 "the given elements and sample the others in statements of their own."
             )
+
+
+def refuse_unheld_states(graph: FactorGraph) -> None:
+    """Refuse discrete nodes of which a state leaves a continuous one without any factor: there the
+    density is flat, and its integral infinite.
+
+    Raises:
+        InferenceError: naming the first ones.
+    """
+    groups = [g for g in graph.factors if not all(n.endswith(JACOBIAN) for n in g.statements)]
+    is_held = torch.zeros(graph.num_nodes, dtype=torch.bool, device=graph.device)
+    for group in groups:
+        if not _reads_in_states(group):
+            is_held[group.scope.flatten()] = True
+    reads = torch.zeros(graph.num_nodes, dtype=torch.int64, device=graph.device)
+    missed = []
+    for group in groups:
+        if not _reads_in_states(group):
+            continue
+        for node, others, read in _read(group):
+            some = read.any(0) & ~is_held[node]
+            reads.index_add_(0, node[some], torch.ones_like(node[some]))
+            for other, values in others:
+                for state in range(int(values.max()) + 1):
+                    never = some & ~read[values == state].any(0)
+                    number = torch.full_like(node[never], state)
+                    missed.append(torch.stack([node[never], other[never], number], 1))
+    if not missed:
+        return
+    rows, counts = torch.cat(missed).unique(dim=0, return_counts=True)
+    for node, other, state in rows[counts == reads[rows[:, 0]]].tolist():
+        if _is_possible(groups, other, state):
+            (site, index), (of, at) = graph.nodes[node], graph.nodes[other]
+            value = graph.sites[of].enumeration[state].tolist()
+            raise InferenceError(
+                f'no factor reads node "{site}"{list(index)} where "{of}"{list(at)} is {value}: '
+                "the density is flat there, and the posterior improper. Let the site keep its "
+                "prior in every state: mask the observations alone."
+            )
+
+
+def _reads_in_states(group: FactorGroup) -> bool:
+    """Whether what factors read of continuous nodes may hang on the states of discrete ones."""
+    cards = [site.cardinality for site in group.slots if site.is_discrete]
+    if not cards or group.is_discrete:
+        return False
+    width = sum(site.width for site in group.slots)
+    return math.prod(cards) * group.num_factors * width <= MOST_NUMBERS
+
+
+#: A node per factor, discrete ones beside it with their states, and where it is read.
+Read = tuple[Tensor, list[tuple[Tensor, Tensor]], Tensor]
+
+
+def _read(group: FactorGroup) -> Iterator[Read]:
+    """Of every continuous slot its nodes ``[E]``; of the discrete slots the nodes and, in each of D
+    joint states, the state; and whether a factor reads the first in the joint state, ``[D, E]``."""
+    states = states_of(group.slots, group.scope.device)
+    leaves = leaves_in_states(group.slots, states, group.num_factors)
+    found = leaves_that_reach(group.program, leaves)
+    discrete = [k for k, site in enumerate(group.slots) if site.is_discrete]
+    others = [(group.scope[:, k], values) for k, values in zip(discrete, states.t(), strict=True)]
+    for k, site in enumerate(group.slots):
+        if not site.is_discrete:
+            read = found[k].t().reshape(len(states), group.num_factors, -1).any(2)
+            yield group.scope[:, k], others, read
+
+
+def _is_possible(groups: Sequence[FactorGroup], node: int, state: int) -> bool:
+    """Whether factors of a discrete node alone leave it in a state."""
+    for group in groups:
+        if group.is_discrete and group.arity == 1:
+            own = (group.scope[:, 0] == node).nonzero().squeeze(1)
+            if len(own) and bool((group.part(own).table()[:, state] == -torch.inf).any()):
+                return False
+    return True
 
 
 def refuse_improper(

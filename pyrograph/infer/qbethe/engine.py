@@ -31,7 +31,7 @@ from pyrograph.errors import OptionError, PyrographError
 from pyrograph.graph.adrift import refuse_adrift
 from pyrograph.graph.blame import naming_underivable
 from pyrograph.infer.base import REST, Engine, with_notes
-from pyrograph.infer.message_passing.unheld import refuse_masked_out
+from pyrograph.infer.message_passing.unheld import refuse_masked_out, refuse_unheld_states
 from pyrograph.infer.qbethe.adam import CosineAdam
 from pyrograph.infer.qbethe.build import build
 from pyrograph.infer.qbethe.certificate import (
@@ -168,6 +168,7 @@ class QBethe(Engine):
     # ------------------------------------------------------------------ state
     def allocate(self) -> None:
         refuse_masked_out(self.graph)
+        refuse_unheld_states(self.graph)
         refuse_adrift(self.graph)
         self.network = build(self.graph, self.covariance == "full", self.closed_forms)
         self.parameters = starting_parameters(
