@@ -44,6 +44,8 @@ def refuse_bad_gradient(
     is_bad = not all(bool(grad.isfinite().all()) for grad in found)  # a sum may overflow
     if is_bad and all(map(math.isfinite, measured)):
         factor = culprit()
+        is_narrow = any(grad.dtype != torch.float64 for grad in found)
+        wider = " Or give dtype=torch.float64, which reaches further." if is_narrow else ""
         whose = "its gradient" if factor is None else f"the gradient of {factor}"
         raise NonFiniteDensity(
             f"the free energy is {min(measured):.4g} after {num_done} steps but {whose} is not "
@@ -52,5 +54,5 @@ def refuse_bad_gradient(
             f"the place of probabilities; or start narrower, with init_scale={init_scale / 10:g} "
             f"(it is {init_scale:g}), or narrow the priors, whose draws are the start. Or "
             "torch.where differentiates a branch not taken: keep its argument inside the domain, "
-            "as in torch.where(x > 0, x.clamp_min(1e-6).sqrt(), 0.0)."
+            f"as in torch.where(x > 0, x.clamp_min(1e-6).sqrt(), 0.0).{wider}"
         )
