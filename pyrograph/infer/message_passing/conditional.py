@@ -220,8 +220,8 @@ class ConditionalMoments(TiltedMoments):
             e = int(bad.flatten(0, 1).any(0).nonzero()[0])
             raise Improper(
                 f"{self.local.name(e)} and the cavities of its nodes leave no distribution: their "
-                "product cannot be normalised. Use a larger damping (0.5, 0.9), or priors that hold "
-                "the nodes; of a walk that is a sum of steps, make its states the nodes."
+                "product cannot be normalised. Use a larger damping (0.5, 0.9), or priors that "
+                "hold the nodes; of a walk that is a sum of steps, make its states the nodes."
             )
 
 
