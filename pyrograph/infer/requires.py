@@ -9,7 +9,7 @@ import torch
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
-from torch.distributions import Independent, biject_to, constraints
+from torch.distributions import Independent, biject_to
 
 from pyrograph.diagnostics.support import DRAW_THE_PLANE
 from pyrograph.errors import UnsupportedSite, ZeroMass
@@ -17,6 +17,7 @@ from pyrograph.trace.plain_run import refuse_empty_plate, retried
 from pyrograph.trace.sites import (
     OVER_MOST_STATES,
     Site,
+    bounds_of,
     draw,
     enumeration,
     is_latent,
@@ -169,7 +170,7 @@ class FiniteOrContinuous:
                 f"of its own: a pyro.plate in the place of .to_event"
                 f"({fn.reinterpreted_batch_ndims})."
             )
-        if isinstance(support_of(fn, name), constraints.integer_interval):
+        if any(bool((b != b.flatten()[0]).any()) for b in bounds_of(support_of(fn, name))):
             raise UnsupportedSite(
                 f'site "{name}" ({name_of(fn)}) has nodes of unequal numbers of states, and '
                 f"{engine} sums over one list of states for all. Where these are constants, write "

@@ -217,6 +217,8 @@ class ProgramReader(Messenger):
             shown = torch.ones(fn.batch_shape, dtype=torch.bool, device="cpu")
             for one in masks:
                 shown = shown & torch.as_tensor(one, device="cpu").bool()
+            for _ in range(shown.dim() - len(fn.batch_shape)):
+                shown = shown.any(0)
             if shown.shape == fn.batch_shape and not bool(shown.all()):
                 self.masked[name] = ~shown.flatten()
 

@@ -86,6 +86,7 @@ class Recorder(TorchDispatchMode):
         self._shadows: dict[int, Shadow] = {}
         self._leaves: dict[int, str] = {}
         self._tables: dict[tuple, tuple[Tensor, Tensor]] = {}  # the table and our copy
+        self._tables_of_rows: dict[tuple[int, int], Tensor] = {}
         self.positions: dict[tuple, Tensor] = {}  # of look-ups, by shapes
         self.table_results = TableResults()
         self.has_rows = False  # whether any rows of tables are at hand
@@ -267,7 +268,7 @@ class Recorder(TorchDispatchMode):
     def attached(self, t: Tensor) -> Iterator[None]:
         """What is computed of a constant inside differentiates with respect to the tensors that
         it came from; below the dispatcher autograd is off otherwise."""
-        if not self.is_attached(t):
+        if not self.is_attached(t) or self.paused:  # or within already
             yield
             return
         before, self.paused = self.paused, True
@@ -302,7 +303,9 @@ class Recorder(TorchDispatchMode):
         """A constant table that blocks look up, ``[1, size]``; one copy for all reads."""
         # an inference tensor counts no writes, so that each read of it has its own copy
         version = object() if t.is_inference() else t._version
-        key = (t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride(), version)
+        # of one storage there may be several with derivatives of their own
+        own = id(t) if self.is_attached(t) else None
+        key = (t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride(), version, own)
         known = self._tables.get(key)
         if known is None:
             with self.attached(t):
@@ -369,6 +372,17 @@ class Recorder(TorchDispatchMode):
             return found
         with self.attached(table):
             return Rows(places, table.reshape(len(table), *t.shape[lead:]))
+
+    def table_of_rows(self, t: Tensor, num_axes: int) -> Tensor:
+        """Our copy of a constant table, ``[R, *tail]``, its first axes taken together; one tensor
+        for all reads."""
+        table = self.table_operand(t).values
+        key = id(table), num_axes  # which is kept
+        if key not in self._tables_of_rows:
+            with self.attached(table):
+                rows = t.shape[:num_axes].numel()
+                self._tables_of_rows[key] = table.view(rows, *t.shape[num_axes:])
+        return self._tables_of_rows[key]
 
     def _record_rows(self, shadow: Shadow) -> None:
         """Record the step that looks up a storage's rows, if none has been yet."""

@@ -24,8 +24,9 @@ from pyrograph.trace.tape import Operand
 #: Numbers that may be computed of tables larger than what is chosen from them, as in a loop, of
 #: which every turn chooses one row.
 AHEAD = 2**24
-#: Results that are remembered, for loops over one table.
-REMEMBERED = 256
+#: Results that are remembered, for loops over one table, and numbers of a constant beside it that
+#: its bytes may name.
+REMEMBERED, NAMED = 256, 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,23 +98,29 @@ class TableResults:
 
 
 def lies_at(t: Tensor) -> tuple:
-    """Which memory a tensor reads, and how."""
+    """Which memory a tensor reads, and how; of one with derivatives itself."""
+    if t.requires_grad:  # others may read the same memory
+        return (id(t),)
     return t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride(), t.dtype
 
 
-def key_of(value: Any) -> tuple:
-    """A name of arguments: of tensors where they lie and how often they were written to.
+def key_of(value: Any, tables: list[Tensor]) -> tuple:
+    """A name of arguments: of tables, which nothing writes to, where they lie, of other tensors
+    their bytes (what writes to them by ``.data`` or numpy is not counted).
 
     Raises:
         TypeError: some have no name.
     """
     if isinstance(value, Tensor):
-        if value.is_inference():
-            raise TypeError("inference tensors do not count what is written to them")
-        return (Tensor, value._version, *lies_at(value))
+        if any(value is table for table in tables):
+            return (Tensor, *lies_at(value))
+        if value.requires_grad or value.numel() > NAMED:
+            raise TypeError("no name is known")
+        number = value.detach().cpu().reshape(-1).view(torch.uint8)
+        return (Tensor, value.shape, value.dtype, bytes(number.tolist()))
     if isinstance(value, dict):
         value = tuple(value.items())
     if isinstance(value, (list, tuple)):
-        return tuple(map(key_of, value))
+        return tuple(key_of(part, tables) for part in value)
     hash(value)
-    return (type(value), value)
+    return (type(value), value.hex() if isinstance(value, float) else value)

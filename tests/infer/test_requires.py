@@ -170,3 +170,21 @@ def test_a_distribution_without_shapes_or_support_is_asked_for_one(engine):
 
     with pytest.raises(UnsupportedSite, match=r'"x" \(Coin\) says no support'):
         pg.fit(model, infer=engine, progress=False)
+
+
+def test_an_interval_that_is_not_listed_is_no_unequal_one():
+    class Die(pyro.distributions.TorchDistribution):
+        arg_constraints = {}  # noqa: RUF012
+        support = torch.distributions.constraints.integer_interval(0, 2)
+
+        def sample(self, shape=()):
+            return torch.randint(0, 3, torch.Size(shape)).float()
+
+        def log_prob(self, value):
+            return torch.full(value.shape, -math.log(3))
+
+    def model():
+        pyro.sample("k", Die(validate_args=False))
+
+    with pytest.raises(UnsupportedSite, match="has no finite list of states"):
+        pg.fit(model, infer=pg.BP, progress=False)

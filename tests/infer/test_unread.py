@@ -101,14 +101,15 @@ def partly_masked(how):
         shown = torch.tensor([False, True])
         with pyro.plate("n", 2):
             fn = dist.Bernoulli(torch.tensor(0.9))
-            with poutine.mask(mask=shown if how == "poutine" else True):
+            mask = {"poutine": shown, "more axes": shown.expand(1, 2)}.get(how, True)
+            with poutine.mask(mask=mask):
                 x = pyro.sample("x", fn.mask(shown) if how == "distribution" else fn)
             pyro.sample("y", dist.Bernoulli(0.2 + 0.6 * x), obs=torch.ones(2))
 
     return model
 
 
-@pytest.mark.parametrize("how", ["poutine", "distribution"])
+@pytest.mark.parametrize("how", ["poutine", "distribution", "more axes"])
 @pytest.mark.parametrize("infer", [pg.BP, pg.DPVI])
 def test_masked_nodes_that_others_read_are_told_of(infer, how):
     q = fit(partly_masked(how), infer)

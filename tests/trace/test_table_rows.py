@@ -18,6 +18,19 @@ from pyrograph.trace import record, table_rows
 N, K, V = 6, 3, 5
 
 
+@pytest.fixture
+def computed(monkeypatch):
+    """The names of what is computed of tables."""
+    keep, found = table_rows.TableResults.keep, []
+
+    def counted(self, key, tables, read):
+        found.append(key)
+        keep(self, key, tables, read)
+
+    monkeypatch.setattr(table_rows.TableResults, "keep", counted)
+    return found
+
+
 @pytest.fixture(autouse=True)
 def double():
     torch.set_default_dtype(torch.float64)
@@ -190,11 +203,41 @@ def expanded():
             pyro.sample("v", dist.Categorical(rows).expand([2, N]), obs=WORDS.expand(2, N))
 
 
+def of_a_table_in_another_order():
+    rows = CUBE.permute(1, 2, 0)[labels()]  # [N, V, 2]
+    pyro.factor("all", (rows * torch.arange(2.0 * V).view(V, 2)).log1p().sum())
+
+
+def of_a_single_row():
+    z = pyro.sample("z", dist.Categorical(torch.ones(K)))
+    total = ROWS[z].sum()
+    last = total.sum(0) + total.logsumexp(-1) + torch.stack([total, total]).softmax(0)[0]
+    pyro.factor("all", last + ROWS[z].unsqueeze(-1).sin().flatten().kthvalue(2).values)
+
+
+def views_of_rows():
+    rows = ROWS[labels()]
+    both = rows.view(N, V, 1).exp().squeeze(-1) / rows.sum(-1, True).squeeze(-1).cos().view(N, 1)
+    words(both.unsqueeze(1).flatten(1))
+
+
+def constants_changed_out_of_sight():
+    rows, shift, total = ROWS[labels()], torch.zeros(V), 0.0
+    for k in range(3):
+        shift.data[:] = float(k)
+        total = total + (rows - shift).square().sum()
+        shift.numpy()[:] = k + 0.5
+        total = total + (rows * 2 + shift).log().sum()
+    pyro.factor("all", total + (1 / (rows * 0.0 + 1)).sum() + rows.kthvalue(2).values.sum())
+
+
 def several_numbers_of_a_row():
     pairs = torch.stack([WORDS, WORDS.flip(0)], 1)
     pyro.factor("all", ROWS[labels()].log().gather(-1, pairs).sum())
 
 
+#: Programs that autograd does not take with tables that require gradients.
+UNDIFFERENTIATED = ("written_to",)
 MODELS = {
     model.__name__: model
     for model in (
@@ -221,6 +264,10 @@ MODELS = {
         of_a_table_written_to_later,
         indices_that_are_of_rows,
         expanded,
+        of_a_table_in_another_order,
+        of_a_single_row,
+        views_of_rows,
+        constants_changed_out_of_sight,
         several_numbers_of_a_row,
     )
 }
@@ -263,7 +310,7 @@ def test_scopes_are_those_of_numbers_looked_up_one_by_one(name, monkeypatch):
     assert scopes(ours) == scopes(theirs)
 
 
-@pytest.mark.parametrize("name", [n for n in MODELS if n != "written_to"])
+@pytest.mark.parametrize("name", [n for n in MODELS if n not in UNDIFFERENTIATED])
 def test_derivatives_by_the_tables_are_those_of_pyro(name, monkeypatch):
     model = MODELS[name]
     for part in ("ROWS", "CUBE", "SQUARE"):
@@ -278,6 +325,39 @@ def test_derivatives_by_the_tables_are_those_of_pyro(name, monkeypatch):
             assert (own is None) == (other is None)
             if own is not None:
                 assert_close(own, other, rtol=1e-11, atol=1e-11)
+
+
+def test_constants_of_one_memory_keep_derivatives_of_their_own():
+    first = (torch.rand(V) + 0.5).requires_grad_()
+    second = first.detach().requires_grad_()
+    start = (table(K, V)).requires_grad_()
+
+    def model():
+        z = labels()
+        rows, still = start[z], start.detach()[z]
+        alike = (rows / first).sin() + (rows / second).cos() + (rows / first.detach()).exp()
+        pyro.factor("all", (alike + still.exp() * rows.exp()).sum())
+
+    graph, leaves = pg.trace_graph(model, differentiable=True), (first, second, start)
+    (values,) = draws(model, 1)
+    found = graph.log_prob({n: v.unsqueeze(0) for n, v in values.items()})[0]
+    ours = torch.autograd.grad(found, leaves)
+    theirs = torch.autograd.grad(pyro_density(model, values), leaves)
+    for own, other in zip(ours, theirs, strict=True):
+        assert_close(own, other, rtol=1e-11, atol=1e-11)
+
+
+def test_what_a_wide_constant_makes_of_a_table_counts(computed):
+    """5,000 rows beside 4,000 points: only the row that is chosen is computed."""
+    means, points = torch.randn(5000, 4), torch.linspace(-3, 3, 4000)
+
+    def model():
+        z = pyro.sample("z", dist.Categorical(torch.ones(5000)))
+        at = means[z].unsqueeze(-1)
+        pyro.factor("all", (at - points).square().logsumexp(-1).sum())
+
+    pg.trace_graph(model)
+    assert not computed
 
 
 def corpus(count, vocabulary, states=4):
@@ -316,19 +396,6 @@ def test_budgets_count_what_is_read(monkeypatch):
 
     with pytest.raises(ScopeBudgetError, match=r'statement|after statement "z"'):
         pg.trace_graph(model)
-
-
-@pytest.fixture
-def computed(monkeypatch):
-    """The names of what is computed of tables."""
-    keep, found = table_rows.TableResults.keep, []
-
-    def counted(self, key, tables, read):
-        found.append(key)
-        keep(self, key, tables, read)
-
-    monkeypatch.setattr(table_rows.TableResults, "keep", counted)
-    return found
 
 
 def test_a_loop_computes_a_table_once(computed):

@@ -252,6 +252,8 @@ def _rows_chosen(
     num_axes = len(index)
     if any(i is None for i in index) or x.shape[num_axes:].numel() <= 1 or not out.numel():
         return None
+    if not out.is_contiguous():  # of a table whose axes lie in another order
+        return None
     axes = x.shape[:num_axes]
     batch = torch.broadcast_shapes(*(i.shape for i in index))
     strides = _row_major(axes)
@@ -271,9 +273,7 @@ def _rows_chosen(
             base = base + torch.where(at < 0, at + size, at) * stride
     sources = tuple(i for i, is_latent in zip(index, latent, strict=False) if is_latent)
     places = Places(batch, base.reshape(-1), tuple(indices), tuple(static), sources)
-    table = rec.table_operand(x).values
-    with rec.attached(table):
-        return Rows(places, table.view(axes.numel(), *x.shape[num_axes:]))
+    return Rows(places, rec.table_of_rows(x, num_axes))
 
 
 def _row_major(shape: torch.Size) -> list[int]:

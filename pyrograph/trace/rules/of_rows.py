@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from pyrograph.trace.rules.lookups import look_up_places
 from pyrograph.trace.rules.pointwise import SAME_SHAPE, ZERO_SCALAR
-from pyrograph.trace.rules.reductions import ROWS, reduction_form
+from pyrograph.trace.rules.reductions import default_axis, reduction_form
 from pyrograph.trace.table_rows import Places, Rows, key_of, lies_at
 from pyrograph.trace.tape import stack_operands
 
@@ -95,9 +95,11 @@ def reduction_of_rows(rec: Recorder, func, args, kwargs):
     if rows is None:
         return None
     lead, num_dims = len(rows.places.batch), args[0].dim()
+    if num_dims == lead:
+        return None
     names, single, is_list = reduction_form(func)
     given = dict(zip(names[1:], args[1:], strict=False)) | kwargs
-    dims = given.pop("dim", -1 if func in ROWS else None)
+    dims = given.pop("dim", default_axis(func))
     dims = [dims] if isinstance(dims, int) else list(dims or range(num_dims))
     dims = [d % num_dims - lead for d in dims]
     if not dims or min(dims) < 0 or (len(dims) > 1 and not is_list):
@@ -182,13 +184,16 @@ def _computed(rec: Recorder, call: Call, call_of_table: Callable[[], Call], plac
     func, args, kwargs = call
     tensors = _tensors(args, kwargs)
     read = [rec.rows(t).table if rec.is_latent(t) else t for t in tensors]
-    size = max(table.numel() for t, table in zip(tensors, read, strict=True) if rec.is_latent(t))
+    own = [table for t, table in zip(tensors, read, strict=True) if rec.is_latent(t)]
     out = func(*args, **kwargs)
     outs = out if isinstance(out, tuple) else (out,)
     if not all(t.is_contiguous() and t.numel() for t in outs):
         return None
+    chosen = max(t.numel() for t in outs)
+    made = len(own[0]) * chosen // len(places.base)
+    size = max(made, *(table.numel() for table in own))
     with _attached(rec, read):
-        tables = _of_table(rec, call_of_table(), size, max(t.numel() for t in outs))
+        tables = _of_table(rec, call_of_table(), own, size, chosen)
     if tables is None:
         return None
     for t, table in zip(outs, tables, strict=True):
@@ -199,11 +204,13 @@ def _computed(rec: Recorder, call: Call, call_of_table: Callable[[], Call], plac
     return out
 
 
-def _of_table(rec: Recorder, call: Call, size: int, chosen: int) -> tuple[Tensor, ...] | None:
-    """What a call makes of a table of this size, of which so many numbers are chosen; what is known
-    since a loop made it before. None where the table is too large."""
+def _of_table(
+    rec: Recorder, call: Call, own: list[Tensor], size: int, chosen: int
+) -> tuple[Tensor, ...] | None:
+    """What a call makes of tables ``own``, one of this size, of which so many numbers are chosen;
+    what is known since a loop made it before. None where the table is too large."""
     try:
-        key = key_of(call)
+        key = key_of(call, own)
     except TypeError:
         key = None
     known = None if key is None else rec.table_results.known(key)

@@ -57,6 +57,12 @@ def reduction_form(func: Any) -> tuple[list[str], Any, bool | None]:
     return names, single, None if dim is None else "List[int]" in str(dim)
 
 
+@cache
+def default_axis(func: Any) -> int | list[int] | None:
+    """What is reduced where nothing is said, None for all axes."""
+    return next((a.default_value for a in func._schema.arguments if a.name == "dim"), None)
+
+
 def has_dim(func: Any) -> bool:
     """Whether a reduction has a form along one axis."""
     return reduction_form(func)[2] is not None
@@ -67,7 +73,7 @@ def reduction(rec: Recorder, func, args, kwargs):
     out = func(*args, **kwargs)
     names, single, listed = reduction_form(func)
     given = dict(zip(names, args, strict=False)) | kwargs
-    dims = given.pop("dim", None)
+    dims = given.pop("dim", default_axis(func))
     dims = [dims] if isinstance(dims, int) else list(dims or ())
     dims = sorted({d % max(x.dim(), 1) for d in dims}) or list(range(x.dim()))
     keep = [d for d in range(x.dim()) if d not in dims]
@@ -125,7 +131,7 @@ def row(rec: Recorder, func, args, kwargs):
         return out
     names = [a.name for a in func._schema.arguments]
     given = dict(zip(names, args, strict=False)) | kwargs
-    dim = given.pop("dim", -1)
+    dim = given.pop("dim", default_axis(func))
     options = tuple((k, v) for k, v in given.items() if k != "self")
     length = x.shape[dim] if x.dim() else 1
 
