@@ -346,6 +346,7 @@ def _read_program(
             last[0] = recorder.last_statement
         if recorder.refused is not None:  # the program caught it, and went another way than Pyro
             raise recorder.refused
+        recorder.has_run = True
         statements = []
         names = set()
         for name, log_prob in reader.statements:

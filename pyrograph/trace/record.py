@@ -90,6 +90,7 @@ class Recorder(TorchDispatchMode):
         self.positions: dict[tuple, Tensor] = {}  # of look-ups, by shapes
         self.table_results = TableResults()
         self.has_rows = False  # whether any rows of tables are at hand
+        self.has_run = False  # whether what is read now is read outside of all dispatch
 
     # ------------------------------------------------------------------ dispatch
     @classmethod
@@ -273,7 +274,7 @@ class Recorder(TorchDispatchMode):
             return
         before, self.paused = self.paused, True
         try:
-            with enable_reentrant_dispatch():
+            with nullcontext() if self.has_run else enable_reentrant_dispatch():
                 yield
         finally:
             self.paused = before

@@ -231,6 +231,12 @@ def constants_changed_out_of_sight():
     pyro.factor("all", total + (1 / (rows * 0.0 + 1)).sum() + rows.kthvalue(2).values.sum())
 
 
+def rows_themselves():
+    z = labels()
+    with pyro.plate("rows", N, dim=-2), pyro.plate("columns", V, dim=-1):
+        pyro.factor("all", ROWS.log()[z])
+
+
 def several_numbers_of_a_row():
     pairs = torch.stack([WORDS, WORDS.flip(0)], 1)
     pyro.factor("all", ROWS[labels()].log().gather(-1, pairs).sum())
@@ -268,6 +274,7 @@ MODELS = {
         of_a_single_row,
         views_of_rows,
         constants_changed_out_of_sight,
+        rows_themselves,
         several_numbers_of_a_row,
     )
 }
