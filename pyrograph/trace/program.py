@@ -209,7 +209,8 @@ class ProgramReader(Messenger):
         rec.statement, rec.last_statement = None, name
 
     def _note_mask(self, name: str, fn: object, mask: object) -> None:
-        """Which nodes a mask leaves without their prior; not where it depends on latents itself."""
+        """Which nodes a mask leaves without their prior, where it does not depend on latents; none
+        of a site that is masked out as a whole, as in fields of factors alone."""
         masks = [m for m in (mask, getattr(fn, "_mask", None)) if m is not None]
         if not masks or any(self.recorder.is_latent(m) for m in masks):
             return
@@ -219,7 +220,7 @@ class ProgramReader(Messenger):
                 shown = shown & torch.as_tensor(one, device="cpu").bool()
             for _ in range(shown.dim() - len(fn.batch_shape)):
                 shown = shown.any(0)
-            if shown.shape == fn.batch_shape and not bool(shown.all()):
+            if shown.shape == fn.batch_shape and bool(shown.any()) and not bool(shown.all()):
                 self.masked[name] = ~shown.flatten()
 
     def finish(self) -> None:

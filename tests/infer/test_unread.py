@@ -131,3 +131,12 @@ def test_masks_that_leave_all_shown_or_hide_observations_alone_say_nothing():
                 pyro.sample("y", dist.Bernoulli(0.2 + 0.6 * x), obs=torch.ones(2))
 
     assert fit(model, pg.BP).status == "converged"
+
+
+def test_a_field_of_factors_alone_has_no_priors_to_miss():
+    def model():
+        with pyro.plate("n", 2):
+            x = pyro.sample("x", dist.Bernoulli(torch.tensor(0.5)).mask(False))
+        pyro.factor("alike", 0.3 * x.prod())
+
+    assert fit(model, pg.BP).status == "converged"

@@ -96,7 +96,8 @@ def binomials():
 
 def count_of_counts():
     n = pyro.sample("n", dist.Categorical(tensor([0.2, 0.3, 0.5])))
-    k = pyro.sample("k", dist.Binomial(n.double(), 0.3, validate_args=False))
+    each = dist.Binomial(n.double().unsqueeze(-1), tensor(0.3), validate_args=False)
+    k = pyro.sample("k", dist.Categorical(logits=each.log_prob(torch.arange(3.0).double())))
     pyro.factor("more", 0.3 * k)
 
 
@@ -143,7 +144,7 @@ def chained():
 #: Of every program its sites: their values, and batch shapes.
 SITES = {
     binomials: {"k": (torch.arange(4.0).double(), (2,)), "b": (torch.arange(3.0).double(), ())},
-    count_of_counts: {"n": (THREE, ()), "k": (torch.arange(3.0).double(), ())},
+    count_of_counts: {"n": (THREE, ()), "k": (THREE, ())},
     one_hot: {"x": (torch.eye(3).double(), ()), "y": (TWO, (2,)), "w": (TWO, ())},
     scaled: {"x": (TWO, (3,))},
     two_plates: {"a": (TWO, (2, 1)), "b": (TWO, (2, 3))},
