@@ -265,8 +265,11 @@ def support_of(fn: object, name: str | None = None) -> constraints.Constraint:
         UnsupportedSite: it says none.
     """
     try:
+        # an AttributeError within a property is the user's to see
+        if not (hasattr(type(fn), "support") or "support" in vars(fn)):
+            raise NotImplementedError
         support = fn.support
-    except (NotImplementedError, AttributeError) as error:
+    except NotImplementedError as error:
         site = name_of(fn) if name is None else f'site "{name}" ({name_of(fn)})'
         raise UnsupportedSite(
             f"{site} says no support, so it is not known whether its values are continuous or "

@@ -188,3 +188,16 @@ def test_an_interval_that_is_not_listed_is_no_unequal_one():
 
     with pytest.raises(UnsupportedSite, match="has no finite list of states"):
         pg.fit(model, infer=pg.BP, progress=False)
+
+
+def test_an_error_within_a_support_of_the_users_own_is_shown():
+    class Broken(pyro.distributions.Normal):
+        @property
+        def support(self):
+            return self.no_such_bound
+
+    def model():
+        pyro.sample("x", Broken(0.0, 1.0))
+
+    with pytest.raises(AttributeError, match="no_such_bound"):
+        pg.fit(model, infer=pg.EP, progress=False)

@@ -55,7 +55,8 @@ def refuse_unheld_states(graph: FactorGraph) -> None:
     reads = torch.zeros(graph.num_nodes, dtype=torch.int64, device=graph.device)
     missed = []
     for group in groups:
-        if not _reads_in_states(group):
+        own = [k for k, site in enumerate(group.slots) if not site.is_discrete]
+        if not _reads_in_states(group) or bool(is_held[group.scope[:, own]].all()):
             continue
         for node, others, read in _read(group):
             some = read.any(0) & ~is_held[node]
