@@ -16,6 +16,7 @@ from collections import Counter
 import torch
 from torch import Tensor
 
+from pyrograph.trace.distinct import row_numbers
 from pyrograph.trace.loops import LOOP_STATEMENTS
 from pyrograph.trace.split import Terms
 
@@ -71,22 +72,3 @@ def _like_orders(family: Tensor) -> tuple[Tensor, ...]:
     number = row_numbers(family.argsort(dim=1, stable=True))
     sizes = torch.bincount(number).tolist()
     return number.argsort(stable=True).split(sizes) if len(sizes) <= MOST_ORDERS else (every,)
-
-
-def row_numbers(rows: Tensor) -> Tensor:
-    """Equal rows ``[n, m]`` of integers from 0 on get equal numbers ``[n]``, in the rows' order.
-
-    As ``rows.unique(dim=0, return_inverse=True)[1]``, many times faster.
-    """
-    number, count = torch.zeros(len(rows), dtype=torch.int64, device=rows.device), 1
-    if len(rows) < 2:
-        return number
-    for k, size in enumerate((rows.amax(0) + 1).tolist()):
-        if size == 1:  # equal in all
-            continue
-        column = rows[:, k]
-        if count * size >= 2**63:
-            number = number.unique(return_inverse=True)[1]
-            count = len(rows)
-        number, count = number * size + column, count * size
-    return number.unique(return_inverse=True)[1]

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyrograph.trace.distinct import distinct_rows
 from pyrograph.trace.localize import LocalProgram
 from pyrograph.trace.rules.matrices import replay_matrix
 from pyrograph.trace.rules.pointwise import replay_pointwise
@@ -106,7 +107,11 @@ class _Walk:
         rows = torch.cat(parts)
         rows = rows if read.order is None else rows[read.order.cpu()]
         rows = rows.reshape(read.num_rows, -1)
-        return rows[:, 0] if rows.shape[1] == 1 else self._by_row(rows, _of_several)
+        if rows.shape[1] == 1:
+            return rows[:, 0]
+        if len(rows) == 1:  # a large table, say: neither order nor number is anything to it
+            rows = rows.unique()[None]
+        return self._by_row(rows, _of_several)
 
     def _gathered(self, gather: Gather) -> Tensor:
         rows = self._buffers[gather.buffer]
@@ -116,7 +121,7 @@ class _Walk:
 
     def _by_row(self, rows: Tensor, of: Callable[[list[Form]], Form]) -> Tensor:
         """What becomes of rows of forms ``[count, k]``, each kind of row asked about once."""
-        kinds, which = rows.unique(dim=0, return_inverse=True)
+        kinds, which = distinct_rows(rows)
         found = [self._number(of([self.forms[k] for k in kind])) for kind in kinds.tolist()]
         return torch.tensor(found, device="cpu")[which]
 

@@ -3,11 +3,8 @@
 import pyro
 import pyro.distributions as dist
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pyrograph import trace_graph
-from pyrograph.graph.grouping import row_numbers
 from tests.structure.models import build
 
 from .models import mixed
@@ -65,19 +62,6 @@ def test_discrete_and_continuous_slots_are_never_mixed():
             kinds = {tuple(v < 2 for v in row) for row in group.scope.tolist()}
             assert len(kinds) == 1
             assert kinds == {tuple(s.is_discrete for s in group.slots)}
-
-
-@given(
-    st.integers(0, 4),
-    st.sampled_from([2, 7, 2**40]),
-    st.lists(st.integers(0, 2**39), min_size=0, max_size=60),
-)
-def test_row_numbers_are_those_of_distinct_rows_in_order(width, most, numbers):
-    count = len(numbers) // width if width else 5
-    rows = torch.tensor(numbers[: count * width], dtype=torch.int64).view(count, width) % most
-    found = row_numbers(rows)
-    expected = rows.unique(dim=0, return_inverse=True)[1] if count and width else 0 * found
-    assert torch.equal(found, expected)
 
 
 def test_slots_of_a_loops_factors_hold_nodes_of_like_names():

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from pyrograph.graph.grouping import row_numbers
 from pyrograph.infer.dpvi.network import Network, Tables
+from pyrograph.trace.distinct import row_numbers
 
 #: Entries looked up at once.
 CHUNK = 2**24

@@ -18,8 +18,8 @@ from torch import Tensor
 from pyrograph.errors import ZeroMass
 from pyrograph.graph import FactorGraph
 from pyrograph.graph.checked import table_of
-from pyrograph.graph.grouping import row_numbers
 from pyrograph.infer.dpvi.mass import MOST_ENTRIES, log_mass_of
+from pyrograph.trace.distinct import row_numbers
 
 #: Largest table of a group of factors.
 MAX_ENTRIES = 2**28

@@ -20,10 +20,10 @@ from torch import Tensor
 
 from pyrograph.errors import OptionError, ZeroMass
 from pyrograph.graph import FactorGraph
-from pyrograph.graph.grouping import row_numbers
 from pyrograph.graph.markov import neighbors
 from pyrograph.infer.dpvi.blocks import node_blocks
 from pyrograph.infer.dpvi.network import Network, Tables
+from pyrograph.trace.distinct import row_numbers
 
 #: Largest table of a node and its blanket.
 MOST_STATES = 2**12

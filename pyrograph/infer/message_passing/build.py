@@ -21,7 +21,6 @@ from pyrograph.beliefs import Conjugate, Gaussian
 from pyrograph.errors import UnsupportedFactor, ZeroMass
 from pyrograph.graph import FactorGraph, FactorGroup
 from pyrograph.graph.checked import refuse_non_finite, table_of
-from pyrograph.graph.grouping import row_numbers
 from pyrograph.graph.kinds import by_kind
 from pyrograph.infer.message_passing.advice import without_grids
 from pyrograph.infer.message_passing.alphas import or_limit
@@ -46,6 +45,7 @@ from pyrograph.infer.message_passing.same_scope import (
 )
 from pyrograph.infer.message_passing.tables import MAX_ENTRIES, TableFactors
 from pyrograph.infer.message_passing.tilted import POINTS
+from pyrograph.trace.distinct import row_numbers
 
 Alpha = Callable[[FactorGroup], Tensor]
 

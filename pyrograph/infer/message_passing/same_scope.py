@@ -22,13 +22,13 @@ from torch import Tensor
 
 from pyrograph.beliefs import Gaussian
 from pyrograph.graph import FactorGroup
-from pyrograph.graph.grouping import row_numbers
 from pyrograph.infer.message_passing.basis import Basis, Combinations, Entries
 from pyrograph.infer.message_passing.contained import contained
 from pyrograph.infer.message_passing.differences import table_of_differences
 from pyrograph.infer.message_passing.families import add_sites
 from pyrograph.infer.message_passing.quadratic import of_whole_nodes
 from pyrograph.infer.message_passing.reduction import LocalDensity
+from pyrograph.trace.distinct import row_numbers
 
 #: Most numbers of nodes that are read whole where factors on some of them are multiplied.
 WIDE = 4

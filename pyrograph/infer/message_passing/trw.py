@@ -32,7 +32,6 @@ from torch import Tensor
 from pyrograph.checks import count
 from pyrograph.errors import OptionError, UnsupportedFactor
 from pyrograph.graph import FactorGroup
-from pyrograph.graph.grouping import row_numbers
 from pyrograph.infer.message_passing.bp import BP, refuse_alpha
 from pyrograph.infer.message_passing.coefficients import is_discrete_or_quadratic
 from pyrograph.infer.message_passing.engine import MessagePassing
@@ -45,6 +44,7 @@ from pyrograph.infer.message_passing.spanning_trees import (
 )
 from pyrograph.infer.message_passing.undone import undone_on_error
 from pyrograph.posterior.posterior import EvidenceKind
+from pyrograph.trace.distinct import row_numbers
 
 #: By how much, for every node of a set, the appearances in it may exceed its nodes minus one.
 SLACK = 1e-6

@@ -22,7 +22,6 @@ from pyrograph.errors import UnsupportedFactor
 from pyrograph.graph import FactorGraph, FactorGroup
 from pyrograph.graph.checked import table_of
 from pyrograph.graph.forest import is_forest
-from pyrograph.graph.grouping import row_numbers
 from pyrograph.graph.kinds import by_kind
 from pyrograph.infer.message_passing.reduction import LocalDensity
 from pyrograph.infer.message_passing.tables import MAX_ENTRIES
@@ -37,6 +36,7 @@ from pyrograph.infer.qbethe.potentials import (
     Wiring,
     zero_states,
 )
+from pyrograph.trace.distinct import row_numbers
 
 
 @dataclass
