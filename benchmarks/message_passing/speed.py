@@ -354,19 +354,25 @@ def gaussian_process(num_points: int = 200) -> list[bool]:
     ]
 
 
-def regression(num_rows: int = 10_000, num_weights: int = 50) -> bool:
-    """One sweep over a probit regression."""
+def probit(num_rows: int, num_weights: int) -> tuple[Callable, Tensor, Tensor]:
+    """A probit regression: the program, its rows and what they show."""
     torch.manual_seed(0)
     rows = torch.randn(num_rows, num_weights, dtype=torch.float64)
     y = (rows @ torch.randn(num_weights, dtype=torch.float64) + torch.randn(num_rows) > 0).double()
 
-    def probit(rows: Tensor, y: Tensor) -> None:
-        prior = dist.Normal(torch.zeros(rows.shape[1], dtype=rows.dtype), 1.0).to_event(1)
+    def program(rows: Tensor, y: Tensor) -> None:
+        prior = dist.Normal(rows.new_zeros(rows.shape[1]), 1.0).to_event(1)
         w = pyro.sample("w", prior)
         with pyro.plate("rows", len(y)):
             pyro.factor("y", torch.special.log_ndtr((rows @ w) * (2 * y - 1)))
 
-    engine = pg.EP(probit, progress=False, tol=1e-6).setup(rows, y)
+    return program, rows, y
+
+
+def regression(num_rows: int = 10_000, num_weights: int = 50) -> bool:
+    """One sweep over a probit regression."""
+    model, rows, y = probit(num_rows, num_weights)
+    engine = pg.EP(model, progress=False, tol=1e-6).setup(rows, y)
     seconds = []
     for _ in range(10):
         begin = time.perf_counter()

@@ -100,6 +100,8 @@ def main(argv: Sequence[str] | None = None) -> bool:
             row = f"{step:6d} {objective:14.1f} {errors[-1]:7.3f} {seconds / step:8.4f}"
             print(row, flush=True)
     print(f"peak {peak_gb():.2f} GB")
+    if args.device != "cpu":
+        print(f"peak on the device {torch.cuda.max_memory_allocated() / 1e9:.2f} GB")
     text = f"{errors[-1]:.3f} of {still:.3f}"
     passed = [report("error below half of that of no motion", errors[-1] < still / 2, text)]
     if args.full and not args.quick:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from pyrograph.circuits.rows import equal_rows
 from pyrograph.circuits.units import INPUT, PRODUCT, Units
+from pyrograph.graph.devices import at_once
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,9 +77,10 @@ class _Blocks:
         values = differentiable_log(torch.where(low, 1.0, total)) + row + shift
         if bool(low.any()):
             own = []
-            for g, m, b in zip(*(i.split(PIECE) for i in low.nonzero(as_tuple=True)), strict=True):
+            places, size = low.nonzero(as_tuple=True), at_once(PIECE, low.device)
+            for g, m, b in zip(*(i.split(size) for i in places), strict=True):
                 own.append(log_sum_exp(x[g, :, b] + w[g, m]))
-            values = values.index_put(low.nonzero(as_tuple=True), torch.cat(own))
+            values = values.index_put(places, torch.cat(own))
         return values.flatten(0, 1)
 
     def highest(self, values: Sequence[Tensor], weights: Tensor) -> Tensor:

@@ -48,6 +48,7 @@ from pyrograph.circuits.positivity import refuse_zeros
 from pyrograph.circuits.ratio import RatioSide
 from pyrograph.circuits.sides import CircuitSide, largest_size
 from pyrograph.errors import InvalidCircuit, NonFiniteDensity, UnsupportedFactor, ZeroMass
+from pyrograph.graph.devices import at_once
 
 #: Numbers of the widest region that are held at once: arrays of a few MB, for which no memory has
 #: to be asked anew.
@@ -180,7 +181,8 @@ def _refuse_overflow(gram: Tensor) -> None:
 
 def pairs_at_once(side: CircuitSide, units: KernelUnits) -> int:
     """Pairs of samples of one pass."""
-    return max(1, CHUNK // (2 * largest_size([side, side]) * units.num_units))
+    most = at_once(CHUNK, side.circuit.log_weights.device)
+    return max(1, most // (2 * largest_size([side, side]) * units.num_units))
 
 
 def bar_of(num_passes: int, progress: bool) -> tqdm:

@@ -1,10 +1,19 @@
-"""Devices that tensors can be used on."""
+"""Devices that tensors can be used on, and how much at once."""
 
 from __future__ import annotations
 
 import torch
 
 from pyrograph.errors import OptionError
+
+#: Blocks of a GPU for one that fits a processor's cache: it has to start a kernel for every step of
+#: each, which takes as long as millions of numbers do.
+LARGER = 32
+
+
+def at_once(numbers: int, device: torch.device) -> int:
+    """Numbers of a block of work, of which ``numbers`` fit a processor's cache."""
+    return numbers if device.type == "cpu" else LARGER * numbers
 
 
 def usable_device(device: torch.device | str | int) -> torch.device:

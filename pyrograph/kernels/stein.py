@@ -4,9 +4,9 @@
     D^2        = sum_i E_{x,x'} [ s_i s'_i k_i + s_i d'_i k_i + s'_i d_i k_i + d_i d'_i k_i ]
 
 for kernels k_i on the scopes of the nodes, l = m included in phi. Particles are laid out
-``[columns, n]``; a bucket of nodes is gathered in chunks that fit a cache, so memory is bounded
-by the chunk and the cost is O(sum_i |C_i| n^2). The discrepancy is a by-product of the
-direction: its sums are the same products.
+``[columns, n]``; a bucket of nodes is gathered in chunks that fit a cache (on a GPU larger ones,
+see :func:`.at_once`), so memory is bounded by the chunk and the cost is O(sum_i |C_i| n^2). The
+discrepancy is a by-product of the direction: its sums are the same products.
 
 Source: Wang, Zeng & Liu (2018), eq (8) and Theorem 2.
 """
@@ -18,6 +18,7 @@ import torch
 from torch import Generator, Tensor
 
 from pyrograph.errors import OptionError
+from pyrograph.graph.devices import at_once
 from pyrograph.kernels.additive import Own, Summable, terms_of
 from pyrograph.kernels.bandwidth import cancels
 from pyrograph.kernels.imq import IMQ
@@ -218,7 +219,8 @@ def _blocks(
     n, start = columns.shape[1], 0
     for part in buckets:
         widest = max(n * n, part.scope.shape[1] * n)
-        chunk = max(1, min(MAX_NODES, MAX_ELEMENTS // widest))
+        chunk = at_once(MAX_ELEMENTS, columns.device) // widest
+        chunk = max(1, min(at_once(MAX_NODES, columns.device), chunk))
         for own, scope, size in zip(
             part.own.split(chunk), part.scope.split(chunk), part.size.split(chunk), strict=True
         ):

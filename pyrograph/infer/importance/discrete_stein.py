@@ -25,6 +25,7 @@ from torch import Tensor
 
 from pyrograph.circuits.kernels import Hamming, Kernel
 from pyrograph.errors import NonFiniteDensity
+from pyrograph.graph.devices import at_once
 from pyrograph.infer.dpvi.clusters import Clusters
 from pyrograph.infer.dpvi.network import Network
 
@@ -79,7 +80,7 @@ def discrete_stein_gram(
             _batch(x[nodes], ratios[nodes], [tables[i] for i in nodes.tolist()])
             for nodes in _by_cards(cards)
         ]
-        size = max(1, CHUNK // (n * len(cards)))
+        size = max(1, at_once(CHUNK, x.device) // (n * len(cards)))
         for first in range(0, n, size):
             rows = slice(first, min(first + size, n))
             out[rows, first:] += weight * _rows(batches, rows)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.errors import NonFiniteDensity, ZeroMass
+from pyrograph.graph.devices import at_once
 from pyrograph.infer.message_passing.families import zeros_refused
 from pyrograph.infer.message_passing.reduction import LocalDensity
 
@@ -37,7 +38,8 @@ class CheckedDensity:
         Raises:
             NonFiniteDensity: NaN or plus infinity, naming the factor.
         """
-        size = max(1, CHUNK // max(1, len(u[0]) * u.shape[-1] * self.local.numbers_at_once))
+        each = max(1, len(u[0]) * u.shape[-1] * self.local.numbers_at_once)
+        size = max(1, at_once(CHUNK, u.device) // each)
         parts = [self.local(part) for part in u.split(size)]
         value = torch.cat(parts) if len(parts) > 1 else parts[0]
         total = value.detach().sum()

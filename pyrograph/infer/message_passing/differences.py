@@ -25,6 +25,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pyrograph.errors import OptionError
 from pyrograph.graph import FactorGroup
+from pyrograph.graph.devices import at_once
 from pyrograph.infer.message_passing.log_values import (
     exp,
     finite_peak,
@@ -213,7 +214,8 @@ def _terms(value: Tensor, weight: Tensor) -> Tensor:
     """``[E, c]``: sum_y value[x + y] weight[y], term by term."""
     c = weight.shape[1]
     parts = []
-    for v, w in zip(_split(value, TERMS_CHUNK, c), _split(weight, TERMS_CHUNK, c), strict=True):
+    size = at_once(TERMS_CHUNK, value.device)
+    for v, w in zip(_split(value, size, c), _split(weight, size, c), strict=True):
         total = v[:, :c] * w[:, :1]
         for y in range(1, c):
             total = total.addcmul_(v[:, y : y + c], w[:, y : y + 1])

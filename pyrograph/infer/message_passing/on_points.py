@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.beliefs.gaussian import LOG_2PI, apply
+from pyrograph.graph.devices import at_once
 from pyrograph.infer.message_passing.boxes import Boxes
 from pyrograph.infer.message_passing.checked import CheckedDensity
 from pyrograph.infer.message_passing.grids import Grid, is_concave, laid_over
@@ -128,8 +129,8 @@ class MomentsOnPoints:
         """Points that are weighed at once: an even number, so that pieces begin with the same
         half."""
         numbers = grid.mean[..., 0].numel() * self.local.dim * self._evaluations
-        most, least = PIECE // max(1, numbers), min(SHORTEST, LARGEST // max(1, numbers))
-        return max(2, most, least) // 2 * 2
+        most, largest = (at_once(n, grid.mean.device) // max(1, numbers) for n in (PIECE, LARGEST))
+        return max(2, most, min(SHORTEST, largest)) // 2 * 2
 
     #: How often f is evaluated for a point.
     _evaluations = 1

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from pyrograph.beliefs import Gaussian
 from pyrograph.errors import NonFiniteDensity, ZeroMass
+from pyrograph.graph.devices import at_once
 from pyrograph.infer.message_passing.boxes import ENOUGH, RULE, Boxes, fewest_points, lay, spanning
 from pyrograph.infer.message_passing.checked import NOTHING, Improper
 from pyrograph.infer.message_passing.grids import Grid, evenly_spaced
@@ -350,7 +351,7 @@ class TiltedMoments(MomentsOnPoints):
             points = self._weights(g, origin, grid, z)
             return torch.where(points.is_zero, NOTHING, points.log_weight)
 
-        size = max(1, self._points_in(PIECE))
+        size = max(1, self._points_in(at_once(PIECE, origin.device)))
         return lay(log_weight, frame, first, self._points_in(within.numbers), size, within.enough)
 
     def _on_boxes(self, g: Surroundings, origin: Tensor, boxes: Boxes) -> Tilted:

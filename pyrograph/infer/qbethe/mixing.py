@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
+from pyrograph.graph.devices import at_once
 from pyrograph.infer.qbethe.components import others
 from pyrograph.infer.qbethe.first_order import first_order
 
@@ -147,8 +148,9 @@ class PairMixing(torch.autograd.Function):
         b, q = _End(second, needed[1], a), _End(q, needed[3], p)
         by_weight, total = torch.zeros_like(weights), torch.zeros_like(weights)
         numbers = weights.numel() * first.shape[2] * second.shape[2]
+        each = max(LEAST_PAIRS, at_once(BLOCK, weights.device) // numbers)
         for run in pairs:
-            count = math.ceil(len(run) / max(LEAST_PAIRS, BLOCK // numbers))
+            count = math.ceil(len(run) / each)
             for block in run.split(math.ceil(len(run) / max(1, count))):
                 value, own = _block(weights, a, b, p, q, block, ctx.needs_input_grad[0])
                 total += value
