@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.adam import adam
 
 #: The last steps are this share of the first.
 LAST_STEP = 0.02
@@ -70,10 +71,39 @@ class CosineAdam:
         if not rests():
             if self.unrest > LARGEST:  # else steps have long brought it down
                 self._bound_gradients()
-            self._rule.step()
+            self._step()
         self.recent.append(measure())
         # short steps change little: all together count for at least one of the first
         return self.unrest / min(1.0, WINDOW * share)
+
+    @torch.no_grad()
+    def _step(self) -> None:
+        """``self._rule.step()``, without what torch does around it: a tenth of a small graph's
+        time."""
+        (group,) = self._rule.param_groups
+        leaves = [leaf for leaf in group["params"] if leaf.grad is not None]
+        states = [self._rule.state[leaf] for leaf in leaves]
+        if not all(states):  # which the first step of a leaf makes
+            self._rule.step()
+            return
+        parts = ([s[name] for s in states] for name in ("exp_avg", "exp_avg_sq", "step"))
+        average, square, steps = parts
+        adam(
+            leaves,
+            [leaf.grad for leaf in leaves],
+            average,
+            square,
+            [],
+            steps,
+            fused=True,
+            amsgrad=False,
+            beta1=DECAY[0],
+            beta2=DECAY[1],
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            maximize=False,
+        )
 
     @torch.no_grad()
     def _bound_gradients(self) -> None:

@@ -289,11 +289,13 @@ class QBethe(Engine):
             refuse_non_finite(self._measured, self.num_done, self.graph.dtype)
             loss = -value.sum()
             loss.backward()
-        mixture = Components(self.network.kinds, self.parameters)
-        culprit = partial(factor_without_gradient, self.network, mixture, self._rules[0])
         found = self.parameters, self._measured, self.num_done, self.init_scale
-        refuse_bad_gradient(*found, culprit)
+        refuse_bad_gradient(*found, self._without_gradient)
         return loss
+
+    def _without_gradient(self) -> str | None:
+        mixture = Components(self.network.kinds, self.parameters)
+        return factor_without_gradient(self.network, mixture, self._rules[0])
 
     def _gain(self) -> Tensor:
         """What the last gradients promise, ``[B]``."""
