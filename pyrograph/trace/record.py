@@ -25,16 +25,13 @@ from torch.overrides import enable_reentrant_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pyrograph.errors import (
-    ControlFlowError,
     LatentMutationError,
-    LatentShapeError,
-    ScopeBudgetError,
     StructureError,
     UnsupportedOperation,
 )
 from pyrograph.trace.fused import fused_kernels_off
+from pyrograph.trace.messages import TOLD, Messages
 from pyrograph.trace.operations import handler_of, sparse_handler_of
-from pyrograph.trace.places import program_line
 from pyrograph.trace.python_reads import PythonReads, memory_watched
 from pyrograph.trace.rules.lookups import pool_look_up
 from pyrograph.trace.shadow import Shadow
@@ -43,9 +40,6 @@ from pyrograph.trace.tape import Operand, Rule, Step
 
 #: Ids one operation may read, all its blocks together; 1 GB of memory at the limit.
 MAX_READS = 64_000_000
-
-#: Random draws, or prints, that are told of: the first ones.
-TOLD = 3
 
 #: Dtypes whose numbers survive a round trip through Python.
 _EXACT = {torch.float64, torch.float32, torch.int64, torch.int32, torch.bool}
@@ -67,7 +61,7 @@ def _rows(arranged: Tensor, num_core: int) -> Tensor:
     return arranged.reshape(-1, *core)
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(Messages, TorchDispatchMode):
     """Collects :attr:`steps` from the operations on latent numbers."""
 
     def __init__(self, differentiable: bool = False) -> None:
@@ -212,7 +206,7 @@ class Recorder(TorchDispatchMode):
         if ids is not None:
             view = arrange(ids)
             if view.numel() > MAX_READS:
-                raise self._over_budget(view.numel())
+                raise self.over_budget(view.numel(), MAX_READS)
             core = view.shape[view.dim() - num_core :]
             shadow = self._shadows[t.untyped_storage()._cdata]
             ids = shadow.read(view.reshape(-1, *core).cpu())
@@ -391,7 +385,7 @@ class Recorder(TorchDispatchMode):
             return
         places, table = shadow.rows.places, shadow.rows.table
         if shadow.numel > MAX_READS:
-            raise self._over_budget(shadow.numel)
+            raise self.over_budget(shadow.numel, MAX_READS)
         places = places.within(table.shape[1:].numel())
         rule, operands = pool_look_up(self, table, places)
         kind = shadow.tensor.dtype
@@ -408,66 +402,6 @@ class Recorder(TorchDispatchMode):
             if o.ids is not None:
                 constant &= (o.ids == 0).reshape(count, -1).all(1)
         return constant if bool(constant.any()) else None
-
-    # ------------------------------------------------------------------ messages
-    def place(self) -> str:
-        """Where in the program this is: the statement, and the line that is not a library's."""
-        if self.statement is not None:
-            where = f'statement "{self.statement}"'
-        elif self.last_statement is not None:
-            where = f'after statement "{self.last_statement}"'
-        else:
-            where = "before the first statement"
-        line = program_line()
-        return where if line is None else f"{where} ({line})"
-
-    def sites_behind(self, t: Tensor) -> str:
-        """The latent sites a tensor was computed from, for messages."""
-        by_first = [s.first for s in self.steps]
-        starts = torch.tensor(by_first, dtype=torch.int64, device="cpu")
-        todo, seen, leaves = [self.ids_or_zero(t).reshape(-1).unique().cpu()], set(), set()
-        while todo:
-            ids = todo.pop()
-            leaves.update((-1 - ids[ids < 0]).tolist())
-            for k in (torch.searchsorted(starts, ids[ids > 0], right=True) - 1).unique().tolist():
-                if k not in seen:
-                    seen.add(k)
-                    todo += [
-                        torch.as_tensor(o.ids, device="cpu").reshape(-1).unique()
-                        for o in self.steps[k].operands
-                        if o.ids is not None
-                    ]
-        names = [
-            site for site, lo, n in self.leaf_sites if any(lo <= leaf < lo + n for leaf in leaves)
-        ]
-        label = "latent site" if len(names) == 1 else "latent sites"
-        return f"{label} " + ", ".join(f'"{n}"' for n in names)
-
-    def _over_budget(self, numbers: int) -> ScopeBudgetError:
-        return ScopeBudgetError(
-            f"{self.place()}: one operation reads {numbers:,} latent numbers, over the budget of "
-            f"{MAX_READS:,} (pyrograph.trace.record.MAX_READS). Write the statement with sparse "
-            f"indices instead of dense matrices."
-        )
-
-    def control_flow(self, what: str, t: Tensor) -> ControlFlowError:
-        return ControlFlowError(
-            f"{self.place()}: the value of {self.sites_behind(t)} is read in Python ({what}). The "
-            f"graph must not depend on a latent's value: use torch.where for a choice, "
-            f"torch.stack for a list of tensors, tensor indexing for a lookup; or hold the site "
-            f'with fixed={{"site": value}}, or condition on it.'
-        )
-
-    def note_printed(self, t: Tensor) -> None:
-        """Text of a latent may go to the screen or choose a branch: the first few are told of."""
-        if len(self.printed) < TOLD:
-            self.printed.append(f"{self.sites_behind(t)} {self.place()}")
-
-    def latent_shape(self, func: object, t: Tensor) -> LatentShapeError:
-        return LatentShapeError(
-            f"{self.place()}: the shape of {func}'s result depends on {self.sites_behind(t)}. "
-            f"Keep shapes fixed: use torch.where or a mask instead of selecting elements."
-        )
 
 
 @contextmanager
