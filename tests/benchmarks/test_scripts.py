@@ -31,9 +31,9 @@ QUICK += [("dpvi", name) for name in ("dpmm", "ihmm")]
 QUICK += [("circuits", name) for name in ("goodness_of_fit", "simplex_qp", "speed")]
 
 
-def run(folder, name):
+def run(folder, name, *flags):
     env = {**os.environ, "MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1"}
-    code = f"from {name} import main; main(['--quick'])"
+    code = f"from {name} import main; main({['--quick', *flags]})"
     done = subprocess.run(
         [sys.executable, "-c", code],
         check=False,
@@ -56,3 +56,8 @@ def test_an_experiment_prints_its_criteria(folder, name):
 @pytest.mark.parametrize("folder, name", REAL)
 def test_an_experiment_on_real_data_prints_its_criteria(data_root, folder, name):
     run(folder, name)
+
+
+@pytest.mark.slow
+def test_a_device_is_compared_with_itself():
+    run(".", "gpu", "--device", "cpu")
