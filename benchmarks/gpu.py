@@ -1,13 +1,13 @@
-"""What does a GPU gain, engine by engine?
+"""What does a GPU gain?
 
     python benchmarks/gpu.py [--device cuda] [--threads 16] [--only NAME] [--quick]
 
-One large model for each engine: seconds an iteration on the CPU and on the device, medians of
-rounds of which each waits for the device, the ratio, and how far both are apart after the same
-iterations: the largest difference of posterior means (of states: probabilities), over the largest
-of them. It comes from sums in another order, which iterations may amplify. Belief propagation
-stands beside a list of edges in torch and the same compiled by JAX (where installed), on the same
-device. Single precision, but for expectation propagation and circuits.
+One large model for each of five engines: seconds an iteration on the CPU and on the device,
+medians of rounds of which each waits for the device, the ratio, and how far both are apart after
+the same iterations: the largest difference of posterior means (of states: probabilities), over the
+largest of them. It comes from sums in another order, which iterations may amplify. Belief
+propagation stands beside a list of edges in torch and the same compiled by JAX (where installed),
+on the same device. Single precision, but for expectation propagation.
 
 Criterion: the device gives what the CPU gives.
 """
@@ -40,9 +40,11 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # one card for 
 
 def script(path: str) -> ModuleType:
     """A module of a sub-folder under a name of its own: some files are called alike."""
-    file = HERE / f"{path}.py"
+    file, name = HERE / f"{path}.py", path.replace("/", "_")
+    if name in sys.modules:
+        return sys.modules[name]
     sys.path.append(str(file.parent))
-    spec = importlib.util.spec_from_file_location(path.replace("/", "_"), file)
+    spec = importlib.util.spec_from_file_location(name, file)
     found = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(found)
     return found
@@ -182,7 +184,8 @@ def main(argv: Sequence[str] | None = None) -> bool:
     )
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--only", action="append", metavar="NAME")
+    names = [name for name, _ in cases(True)]
+    parser.add_argument("--only", action="append", choices=names)
     parser.add_argument("--quick", action="store_true", help="small models")
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)

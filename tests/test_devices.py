@@ -18,6 +18,7 @@ import torch
 from torch.testing import assert_close
 
 import pyrograph as pg
+from pyrograph.graph.devices import LARGER, at_once
 from pyrograph.posterior.joint_mixture import MixturePosterior
 
 CPU, GPU = torch.device("cpu"), "cuda"
@@ -200,28 +201,35 @@ def read_off(posterior, draws):
 @pytest.mark.parametrize("program", ["here", "there", "by default"])
 @pytest.mark.parametrize("case", [*CASES, *LABELS])
 @pytest.mark.filterwarnings("ignore::pyrograph.errors.ConvergenceWarning")
-def test_a_gpu_gives_the_same_run_from_the_same_start(case, program, monkeypatch):
-    """A program on a GPU draws other numbers than on the CPU, so the start is handed over."""
+def test_a_gpu_gives_the_same_run(case, program, monkeypatch):
+    """A program that is there draws other numbers than on the CPU, so its start is handed over."""
     if program == "here" and case in LABELS:
         pytest.skip("labels are scored where the program's numbers are")
     model, engine, options = {**CASES, **LABELS}[case]
     args = (here(*READINGS),)
+    pyro.set_rng_seed(0)
     first = engine(model, progress=False, **options).setup(*args)
     start = first.state_dict()
-    expected = first.run(*args)
-    draws = expected.sample(1)
-    expected = read_off(expected, draws)
+    posterior = first.run(*args)
+    draws = posterior.sample(1)
+    expected = read_off(posterior, draws)
     if program != "here":
         place = torch.device(GPU) if program == "there" else None
         monkeypatch.setitem(globals(), "CPU", place)
     with torch.device(GPU) if program == "by default" else nullcontext():
-        more = {"device": GPU} if program == "here" else {}
-        second = engine(model, progress=False, **options, **more)
-        second.load_state_dict(start)
         args = (here(*READINGS),)
-        draws = {name: value.to(GPU) for name, value in draws.items()}
-        found = read_off(second.run(*args), draws)
-    refuse_differences(found, expected, GPU, atol=1e-7)
+        second = engine(
+            model, progress=False, **options, **({"device": GPU} if program == "here" else {})
+        )
+        if program == "here":
+            pyro.set_rng_seed(0)
+        else:
+            second.load_state_dict(start)
+        posterior = second.run(*args)
+        found = read_off(posterior, {name: value.to(GPU) for name, value in draws.items()})
+        refuse_differences(found, expected, GPU, atol=1e-7)
+        for name, value in everything(posterior, args).items():
+            assert value is None or value.device.type == GPU, name
 
 
 @pytest.mark.gpu
@@ -246,6 +254,11 @@ def test_a_state_that_went_through_the_cpu_goes_on_on_a_gpu(case, monkeypatch):
     for name, value in draws[0].items():
         assert value.device.type == "cuda"
         assert_close(value, draws[1][name], rtol=0, atol=1e-7)
+
+
+def test_blocks_are_larger_where_no_cache_holds_them():
+    assert at_once(5, torch.device("cpu")) == 5
+    assert at_once(5, torch.device("meta")) == 5 * LARGER > 5
 
 
 @pytest.mark.gpu

@@ -77,7 +77,8 @@ class _Blocks:
         values = differentiable_log(torch.where(low, 1.0, total)) + row + shift
         if bool(low.any()):
             own = []
-            places, size = low.nonzero(as_tuple=True), at_once(PIECE, low.device)
+            places = low.nonzero(as_tuple=True)
+            size = max(1, at_once(PIECE, low.device) // x.shape[1])
             for g, m, b in zip(*(i.split(size) for i in places), strict=True):
                 own.append(log_sum_exp(x[g, :, b] + w[g, m]))
             values = values.index_put(places, torch.cat(own))
@@ -113,8 +114,8 @@ def _columns(rows: np.ndarray) -> np.ndarray:
     return whole.T
 
 
-#: Sums taken one by one at once.
-PIECE = 2**16
+#: Numbers that are added up in sums taken one by one at once.
+PIECE = 2**20
 #: A block pays where it saves gathers; smaller ones are taken one by one.
 SMALLEST_BLOCK = 2
 

@@ -51,6 +51,8 @@ def row_numbers(rows: Tensor) -> Tensor:
 
 def distinct_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
     """The rows ``[k, m]`` that differ, in order, and :func:`row_numbers`."""
+    if rows.shape[1] > len(rows):  # few long ones: the sort is less than a step for every column
+        return rows.unique(dim=0, return_inverse=True)
     number = row_numbers(rows)
     count = int(number.max()) + 1 if len(rows) else 0
     at = torch.arange(len(rows), device=rows.device)

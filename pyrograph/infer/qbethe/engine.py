@@ -55,6 +55,7 @@ from pyrograph.infer.qbethe.entropy import component_entropies, node_entropies, 
 from pyrograph.infer.qbethe.gaussian_forest import exact_parameters, is_gaussian
 from pyrograph.infer.qbethe.joint import joined
 from pyrograph.infer.qbethe.natural import natural_gain
+from pyrograph.infer.qbethe.potentials import expected_of_all
 from pyrograph.infer.qbethe.refusals import refuse_bad_gradient, refuse_non_finite
 from pyrograph.infer.qbethe.rest import Course, after_adam, after_search, remedy_for
 from pyrograph.infer.qbethe.results import mixture_of_graph
@@ -222,7 +223,7 @@ class QBethe(Engine):
 
     def _energy(self, mixture: Components, rules: Rules) -> Tensor:
         """sum_a E log f_a, ``[B]``."""
-        under = sum(potential.expected(mixture, rules) for potential in self.network.potentials)
+        under = expected_of_all(self.network.potentials, mixture, rules)
         return self.graph.constant.detach() + (mixture.weights * under).sum(1)
 
     def _entropy(self, mixture: Components, rules: Rules) -> Tensor:

@@ -47,6 +47,10 @@ class Numbers:
             self._together, torch.arange(len(self._together), device=self._together.device)
         )
 
+    @property
+    def is_of_one_kind(self) -> bool:
+        return self._together is not None
+
     def __call__(self, values: list[Tensor | None]) -> tuple[Tensor, Tensor | None]:
         """Numbers ``[B, L, ...]`` and rows ``[k E]`` of what is read among them, None if it is all
         in its order, of values ``[B, L, V, d]`` of every kind."""
@@ -57,11 +61,6 @@ class Numbers:
         is_all = self._in_order and numbers[0, 0].numel() == len(self._together)
         return numbers, None if is_all else self._together
 
-    def expected(self, mixture: Components, integral: Integral) -> Tensor:
-        """Sums of E log f over factors, ``[B, L]``."""
-        (mean, rows), (scale, _) = self(mixture.means), self(mixture.scales)
-        return ExpectedOfNumbers.apply(mean, scale, rows, len(self.kinds), integral)
-
     def read(self, values: list[Tensor | None]) -> Tensor:
         """``[B, L, k, E]``."""
         numbers, rows = self(values)
@@ -70,13 +69,35 @@ class Numbers:
         return read.unflatten(2, (len(self.kinds), -1))
 
 
+#: Sums of E log f over factors that are closed: where they read, and how.
+Closed = tuple[Numbers, Integral]
+
+
+def expected_together(closed: list[Closed], mixture: Components) -> Tensor:
+    """Sums of E log f over all of these factors, ``[B, L]``: those that read numbers of one kind of
+    nodes in one go."""
+    alike: dict[int, list[Closed]] = {}
+    for n, (numbers, integral) in enumerate(closed):
+        kind = numbers.kinds[0] if numbers.is_of_one_kind else -1 - n
+        alike.setdefault(kind, []).append((numbers, integral))
+    total = []
+    for same in alike.values():
+        parts = []
+        for numbers, integral in same:
+            mean, rows = numbers(mixture.means)
+            parts.append((rows, len(numbers.kinds), integral))
+        scale, _ = numbers(mixture.scales)
+        total.append(ExpectedOfNumbers.apply(mean, scale, parts))
+    return sum(total[1:], total[0])
+
+
 class ExpectedOfNumbers(torch.autograd.Function):
     """Sums of E log f over factors, ``[B, L]``.
 
     Shapes:
         mean, scale: ``[B, L, ...]``, means and standard deviations of W numbers.
-        rows: ``[k E]``, those that are read, or None for all.
-        slots: k.
+        parts: of factors alike each the rows that are read ``[k E]``, or None for all; k; and the
+            integral.
     """
 
     @staticmethod
@@ -84,30 +105,46 @@ class ExpectedOfNumbers(torch.autograd.Function):
         ctx: FunctionCtx,
         mean: Tensor,
         scale: Tensor,
-        rows: Tensor | None,
-        slots: int,
-        integral: Integral,
+        parts: list[tuple[Tensor | None, int, Integral]],
     ) -> Tensor:
         batch, variance = mean.shape[:2], scale.square()
-        if rows is None:
-            moments = mean.reshape(*batch, slots, -1), variance.reshape(*batch, slots, -1)
-            value, *slopes = integral(*moments)
-        else:
-            both = torch.stack([mean, variance]).view(-1, mean[0, 0].numel())
-            read = both.index_select(1, rows).view(2, *batch, slots, -1)
-            value, *slopes = integral(*read.unbind())
-            found = torch.stack(slopes).view(-1, len(rows))
-            slopes = torch.zeros_like(both).scatter_add_(1, rows.expand_as(found), found).chunk(2)
-        by_mean, by_half = (slope.reshape(mean.shape) for slope in slopes)
-        ctx.save_for_backward(by_mean, scale * by_half)
-        return value
+        both = by_rows = by_all = None
+        values = []
+        for rows, slots, integral in parts:
+            if rows is None:
+                moments = mean.reshape(*batch, slots, -1), variance.reshape(*batch, slots, -1)
+                value, *slopes = integral(*moments)
+                own = [slope.reshape(mean.shape) for slope in slopes]
+                by_all = (
+                    own if by_all is None else [a + b for a, b in zip(by_all, own, strict=True)]
+                )
+            else:
+                if both is None:
+                    both = torch.stack([mean, variance]).view(-1, mean[0, 0].numel())
+                    by_rows = torch.zeros_like(both)
+                read = both.index_select(1, rows).view(2, *batch, slots, -1)
+                value, *slopes = integral(*read.unbind())
+                found = torch.stack(slopes).view(-1, len(rows))
+                by_rows.scatter_add_(1, rows.expand_as(found), found)
+            values.append(value)
+        slopes = by_all
+        if by_rows is not None:
+            slopes = [slope.reshape(mean.shape) for slope in by_rows.chunk(2)]
+            if by_all is not None:
+                slopes = _added(slopes, by_all)
+        ctx.save_for_backward(slopes[0], scale * slopes[1])
+        return sum(values[1:], values[0])
 
     @staticmethod
     @first_order
     def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:
         by_mean, by_scale = ctx.saved_tensors
         grad = grad.view(*grad.shape, *(1,) * (by_mean.dim() - 2))
-        return grad * by_mean, grad * by_scale, None, None, None
+        return grad * by_mean, grad * by_scale, None
+
+
+def _added(some: list[Tensor], others: list[Tensor]) -> list[Tensor]:
+    return [a + b for a, b in zip(some, others, strict=True)]
 
 
 class OnLine:

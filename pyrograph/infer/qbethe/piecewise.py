@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.infer.qbethe.components import Components
-from pyrograph.infer.qbethe.numbers import ExpectedOfNumbers, OnLine
+from pyrograph.infer.qbethe.numbers import Closed, ExpectedOfNumbers, OnLine, expected_together
 from pyrograph.infer.qbethe.potentials import IntegratedPotential
 from pyrograph.infer.qbethe.ratios import LEAST
 from pyrograph.infer.qbethe.rules import Rules
@@ -67,10 +67,14 @@ class PiecewisePotential(IntegratedPotential):
         found._integral = OnLine(torch.ones_like(found.lever[:1]) if is_tied else found.lever, own)
         return found
 
+    def closed(self, mixture: Components) -> Closed | None:
+        return None if self.wiring.ties is not None else (self.numbers, self._integral)
+
     def expected(self, mixture: Components, rules: Rules) -> Tensor:
-        if self.wiring.ties is None:
-            return self.numbers.expected(mixture, self._integral)
-        return ExpectedOfNumbers.apply(*self.line_moments(mixture), None, 1, self._integral)
+        closed = self.closed(mixture)
+        if closed is not None:
+            return expected_together([closed], mixture)
+        return ExpectedOfNumbers.apply(*self.line_moments(mixture), [(None, 1, self._integral)])
 
 
 @torch.no_grad()

@@ -18,7 +18,7 @@ from pyrograph.errors import NonFiniteDensity
 from pyrograph.infer.message_passing.basis import Basis
 from pyrograph.infer.message_passing.reduction import LocalDensity
 from pyrograph.infer.qbethe.components import Components, correlation_root, taken
-from pyrograph.infer.qbethe.numbers import Numbers
+from pyrograph.infer.qbethe.numbers import Closed, Numbers, expected_together
 from pyrograph.infer.qbethe.quadratic import Expanded
 from pyrograph.infer.qbethe.rules import Rules
 
@@ -55,6 +55,9 @@ class TablePotential:
     def __init__(self, log_table: Tensor, wiring: Wiring):
         self.log_table, self.wiring = log_table, wiring
 
+    def closed(self, mixture: Components) -> None:
+        """Sums over states are none of single numbers."""
+
     def expected(self, mixture: Components, rules: Rules) -> Tensor:
         """``[B, L]``: sum of E_l log f over the factors."""
         value = self.log_table
@@ -85,11 +88,18 @@ class QuadraticPotential:
         #: P_kk, ``[R, E]``.
         self._curvature = self.precision.diagonal(dim1=1, dim2=2).t().contiguous()
 
+    def closed(self, mixture: Components) -> Closed | None:
+        """Of single numbers, where they are read, and how."""
+        if not self._expands:
+            return None
+        if self.expanded is None:
+            self.expanded = self._expanded(mixture)
+        return self.numbers, self.expanded
+
     def expected(self, mixture: Components, rules: Rules) -> Tensor:
-        if self._expands:
-            if self.expanded is None:
-                self.expanded = self._expanded(mixture)
-            return self.numbers.expected(mixture, self.expanded)
+        closed = self.closed(mixture)
+        if closed is not None:
+            return expected_together([closed], mixture)
         if self.numbers is not None:
             return self._expected_of_scalars(mixture)
         mean, root = scope_moments(mixture, self.wiring, self.maps)  # [B, L, E, R]
@@ -141,6 +151,10 @@ class IntegratedPotential:
         self._is_plain = (
             self.lever is not None and len(self.lever) == 1 and bool((self.lever == 1).all())
         )
+
+    def closed(self, mixture: Components) -> Closed | None:
+        """Where single numbers are read, and how, if their integrals are closed forms."""
+        return None
 
     def expected(self, mixture: Components, rules: Rules) -> Tensor:
         if self.lever is not None and self.wiring.ties is None:
@@ -280,6 +294,20 @@ class IntegratedPotential:
 
 
 Potential = TablePotential | QuadraticPotential | IntegratedPotential
+
+
+def expected_of_all(potentials: list[Potential], mixture: Components, rules: Rules) -> Tensor:
+    """``[B, L]``: sum of E_l log f over the factors of all, closed forms together."""
+    closed, under = [], []
+    for potential in potentials:
+        form = potential.closed(mixture)
+        if form is None:
+            under.append(potential.expected(mixture, rules))
+        else:
+            closed.append(form)
+    if closed:
+        under.append(expected_together(closed, mixture))
+    return sum(under[1:], under[0])
 
 
 def _numbers(local: LocalDensity, wiring: Wiring) -> Numbers:

@@ -13,6 +13,7 @@ import torch
 from scipy import integrate, stats
 from torch import Tensor
 from torch.autograd import gradcheck
+from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.errors import OptionError
@@ -98,11 +99,13 @@ def test_their_derivatives_are_right(name: str):
     one, two = (torch.tensor([[a]] * k, dtype=torch.float64) for a, k in ((1.0, 1), (0.7, 2)))
     rows = torch.tensor([0, 0])  # both numbers read are the same one
     for integral in (potential._integral.integral, ExpectedPieces(potential.pieces)):
-        for lever, where in ((one, None), (two, rows)):
-            arguments = where, len(lever), OnLine(lever, integral)
+        whole, twice = (None, 1, OnLine(one, integral)), (rows, 2, OnLine(two, integral))
+        for parts in ([whole], [twice], [whole, twice, whole, twice]):
             assert gradcheck(
-                lambda m, s, a=arguments: ExpectedOfNumbers.apply(m, s, *a), (mean, sd)
+                lambda m, s, parts=parts: ExpectedOfNumbers.apply(m, s, parts), (mean, sd)
             )
+            each = sum(ExpectedOfNumbers.apply(mean, sd, [part]) for part in parts)
+            assert_close(ExpectedOfNumbers.apply(mean, sd, parts), each)
 
 
 @pytest.mark.parametrize("covariance", ["diagonal", "full"])
