@@ -115,9 +115,7 @@ class ExpectedOfNumbers(torch.autograd.Function):
                 moments = mean.reshape(*batch, slots, -1), variance.reshape(*batch, slots, -1)
                 value, *slopes = integral(*moments)
                 own = [slope.reshape(mean.shape) for slope in slopes]
-                by_all = (
-                    own if by_all is None else [a + b for a, b in zip(by_all, own, strict=True)]
-                )
+                by_all = own if by_all is None else _added(by_all, own)
             else:
                 if both is None:
                     both = torch.stack([mean, variance]).view(-1, mean[0, 0].numel())
