@@ -298,15 +298,12 @@ Potential = TablePotential | QuadraticPotential | IntegratedPotential
 
 def expected_of_all(potentials: list[Potential], mixture: Components, rules: Rules) -> Tensor:
     """``[B, L]``: sum of E_l log f over the factors of all, closed forms together."""
-    closed, under = [], []
-    for potential in potentials:
-        form = potential.closed(mixture)
+    forms = [potential.closed(mixture) for potential in potentials]
+    closed = [form for form in forms if form is not None]
+    under = [expected_together(closed, mixture)] if closed else []
+    for potential, form in zip(potentials, forms, strict=True):
         if form is None:
             under.append(potential.expected(mixture, rules))
-        else:
-            closed.append(form)
-    if closed:
-        under.append(expected_together(closed, mixture))
     return sum(under[1:], under[0])
 
 
