@@ -86,8 +86,8 @@ class CosineAdam:
         if not all(states):  # which the first step of a leaf makes
             self._rule.step()
             return
-        parts = ([s[name] for s in states] for name in ("exp_avg", "exp_avg_sq", "step"))
-        average, square, steps = parts
+        names = ("exp_avg", "exp_avg_sq", "step")
+        average, square, steps = ([state[name] for state in states] for name in names)
         adam(
             leaves,
             [leaf.grad for leaf in leaves],
