@@ -25,9 +25,9 @@ from pyrograph.infer.stein_checks import coordinate_name
 RISE = 0.5
 #: Steps of a climb, at most.
 MAX_STEPS = 500
-#: Where a width over steps of itself is so many times as large, it is the one that counts; how
-#: often that is asked, at most.
-WIDENS, MAX_WIDENINGS = 1.5, 8
+#: Where a width over steps of itself is so many times as large or as small, it is the one that
+#: counts; how often that is asked, at most.
+DIFFERS, MAX_REPEATS = 1.5, 10
 EPS = torch.finfo(torch.float64).eps
 
 
@@ -114,7 +114,8 @@ def conditional_width(graph, x: Tensor) -> Tensor:
     """Conditional standard deviations at ``x``, 1 where there is no maximum: ``[dim]``.
 
     Curvature is measured over steps that are short beside numbers, and where it is far less over
-    steps of the width found, as at a kink, over those.
+    steps of the width found, as at a kink, over those. Where it is far more, as at a flat top
+    (-x^4), the width is between the two.
 
     Args:
         graph: in double precision, in which such steps are short beside densities too.
@@ -123,15 +124,23 @@ def conditional_width(graph, x: Tensor) -> Tensor:
     precision = conditional_precision(graph, at, EPS ** (1 / 3) * at.abs().clamp_min(1))
     is_top = precision > 0
     width = torch.where(is_top, precision.clamp_min(1e-300).rsqrt(), 1)
-    for _ in range(MAX_WIDENINGS):
+    shrank = torch.zeros_like(is_top)
+    for _ in range(MAX_REPEATS):
         try:
             precision = conditional_precision(graph, at, width)
         except NonFiniteDensity:  # short steps have said enough
             break
-        grows = is_top & (precision > 0) & (precision * (WIDENS * width) ** 2 < 1)
-        if not bool(grows.any()):
+        over_steps = precision.clamp_min(1e-300).rsqrt()
+        counts = is_top & (precision > 0)
+        grows, shrinks = (
+            counts & (over_steps > DIFFERS * width),
+            counts & (over_steps * DIFFERS < width),
+        )
+        if not bool((grows | shrinks).any()):
             break
-        width = torch.where(grows, precision.clamp_min(1e-300).rsqrt(), width)
+        shrank |= shrinks
+        between = (width.square() * over_steps).pow(1 / 3)  # nearer: steps as long would overshoot
+        width = torch.where(grows | shrinks, torch.where(shrank, between, over_steps), width)
     return width.to(x)
 
 

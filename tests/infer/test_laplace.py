@@ -309,3 +309,19 @@ def test_steps_of_the_width_leave_smooth_widths_as_they_are():
     curvature = 5 * (4 - r**2) / (4 + r**2) ** 2 / 9 + 0.01 * torch.exp(0.1 * y)
     truth = torch.stack([torch.tensor(0.02 / 2**0.5), curvature.rsqrt()])
     assert_close(width, truth, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("power", [4, 6])
+def test_a_flat_top_is_as_wide_as_it_is(power):
+    """exp(-x^p), whose curvature at the mode is 0. Truth: its standard deviation, by sums."""
+
+    def model():
+        with pyro.plate("numbers", 3):
+            x = pyro.sample("x", dist.Normal(0.0, 1.0).mask(False))
+            pyro.factor("top", -(x**power))
+
+    _, width = mode_and_width(trace_graph(model, unconstrained=True))
+    grid = torch.linspace(-3, 3, 6001, dtype=torch.float64)
+    p = (-(grid**power)).exp()
+    sd = float(((p * grid**2).sum() / p.sum()).sqrt())
+    assert ((width > 0.5 * sd) & (width < 2 * sd)).all()

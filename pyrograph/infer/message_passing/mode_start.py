@@ -73,20 +73,7 @@ def _expanded(block: QuadraticFactors | QuadratureFactors, v: Tensor) -> tuple[T
     """-Hessian ``[E, R, R]`` and gradient ``[E, R]`` of log f at ``v [E, R]``."""
     if isinstance(block, QuadraticFactors):
         return block.precision, block.shift - apply(block.precision, v)
-    like, v = v, v.to(block.local.like)
-    with torch.enable_grad():
-        v = v.detach().requires_grad_()
-        value = block.local.at_scope(v).sum()
-        slope = torch.zeros_like(v)
-        if value.requires_grad:  # else constant, piece by piece
-            (slope,) = torch.autograd.grad(value, v, create_graph=True, materialize_grads=True)
-        if not slope.requires_grad:  # at most linear
-            return like.new_zeros(*v.shape, v.shape[1]), slope.to(like)
-        rows = [
-            torch.autograd.grad(slope[:, i].sum(), v, retain_graph=True, materialize_grads=True)[0]
-            for i in range(v.shape[1])
-        ]
-    return -torch.stack(rows, 1).to(like), slope.detach().to(like)
+    return block.local.expanded(v)
 
 
 def _is_at(belief: Gaussian, point: Tensor) -> bool:

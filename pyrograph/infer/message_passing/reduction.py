@@ -142,6 +142,24 @@ class LocalDensity:
         """log f ``[E]`` at reduced coordinates ``[E, R]``, of factors without discrete slots."""
         return self.at_parts(v[None, None])[0, 0]
 
+    def expanded(self, v: Tensor) -> tuple[Tensor, Tensor]:
+        """-Hessian ``[E, R, R]`` and gradient ``[E, R]`` of log f at ``v [E, R]``, of factors
+        without discrete slots."""
+        like, v = v, v.to(self.like)
+        with torch.enable_grad():
+            v = v.detach().requires_grad_()
+            value = self.at_scope(v).sum()
+            slope = torch.zeros_like(v)
+            if value.requires_grad:  # else constant, piece by piece
+                (slope,) = torch.autograd.grad(value, v, create_graph=True, materialize_grads=True)
+            if not slope.requires_grad:  # at most linear
+                return like.new_zeros(*v.shape, v.shape[1]), slope.to(like)
+            rows = [
+                torch.autograd.grad(own, v, retain_graph=True, materialize_grads=True)[0]
+                for own in slope.sum(0)
+            ]
+        return -torch.stack(rows, 1).to(like), slope.detach().to(like)
+
     def at_numbers(self, x: Tensor) -> Tensor:
         """log f ``[N, E]`` at values ``[N, E]``, of factors of one node of one number."""
         return self.at_nodes([x[:, None, :, None]])[:, 0]

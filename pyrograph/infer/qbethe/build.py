@@ -26,6 +26,7 @@ from pyrograph.graph.kinds import by_kind
 from pyrograph.infer.message_passing.reduction import LocalDensity
 from pyrograph.infer.message_passing.tables import MAX_ENTRIES
 from pyrograph.infer.qbethe.components import Kind, num_ties
+from pyrograph.infer.qbethe.conditional import ConditionalPotential
 from pyrograph.infer.qbethe.entropy import ScopeEntropies
 from pyrograph.infer.qbethe.piecewise import PiecewisePotential
 from pyrograph.infer.qbethe.potentials import (
@@ -256,4 +257,6 @@ def _potential(
     local.reduce_jointly()
     potential = IntegratedPotential(local, wiring)
     wanted = group.arity > 1 if closed_forms is None else closed_forms
+    if potential.dim > 1:
+        return ConditionalPotential.recognised(potential)
     return PiecewisePotential.recognised(potential) if wanted else potential

@@ -63,6 +63,7 @@ class Components:
         self.kinds, self.parameters = kinds, parameters
         self.log_weights = parameters["weights"].log_softmax(1).clamp_min(LEAST_LOG_WEIGHT)
         self.weights = self.log_weights.exp()
+        self._correlations: dict[str, Tensor] = {}
 
     @property
     def num_components(self) -> int:
@@ -125,6 +126,17 @@ class Components:
         """``[B, L, V, d, d]`` whatever the covariance is like."""
         root = self.roots[kind]
         return torch.diag_embed(self.scales[kind]) if root is None else root
+
+    def correlation_root(self, tie: str, widths: list[int], at: Tensor) -> Tensor:
+        """``[B, L, E, R, R]`` of the scopes ``at [E]``: many factors may share one.
+
+        Args:
+            tie: name of the parameter; widths: of a scope's nodes.
+        """
+        root = self._correlations.get(tie)
+        if root is None:
+            root = self._correlations[tie] = correlation_root(self.parameters[tie], widths)
+        return taken(root, at)
 
 
 def others(count: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -54,6 +54,7 @@ from pyrograph.infer.qbethe.components import Components, Parameters
 from pyrograph.infer.qbethe.entropy import component_entropies, node_entropies, overlaps
 from pyrograph.infer.qbethe.gaussian_forest import exact_parameters, is_gaussian
 from pyrograph.infer.qbethe.joint import joined
+from pyrograph.infer.qbethe.mode_start import start_at_modes
 from pyrograph.infer.qbethe.natural import natural_gain
 from pyrograph.infer.qbethe.potentials import expected_of_all
 from pyrograph.infer.qbethe.refusals import refuse_bad_gradient, refuse_non_finite
@@ -187,8 +188,6 @@ class QBethe(Engine):
         for name, value in (exact or {}).items():
             self.parameters[name].copy_(value)  # of all restarts
         self._starts_exact = exact is not None
-        for value in self.parameters.values():
-            value.requires_grad_()
         like = self.graph.constant.detach()
         points = entropy_points(self.graph.num_nodes, self.num_components)
         if self.num_entropy is None:
@@ -196,6 +195,11 @@ class QBethe(Engine):
         else:
             entropies = coarse(self.num_entropy, like)
         self._rules = coarse(self.num_quadrature, like), entropies
+        if self.num_components == 1 and is_free and exact is None:
+            measure = partial(self.objective, rules=self._rules)
+            start_at_modes(self.graph, self.network, self.parameters, measure)
+        for value in self.parameters.values():
+            value.requires_grad_()
         self._start_optimiser()
 
     def _start_optimiser(self) -> None:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.beliefs.gaussian import LOG_2PI
-from pyrograph.infer.qbethe.components import Components, correlation_root, others, taken
+from pyrograph.infer.qbethe.components import Components, others, taken
 from pyrograph.infer.qbethe.mixing import NodeMixing, PairMixing, Run, columns, runs
 from pyrograph.infer.qbethe.potentials import CHUNK, Wiring, scope_moments
 from pyrograph.infer.qbethe.ratios import (
@@ -155,7 +155,7 @@ class ScopeEntropies:
         )
         if self.wiring.ties is not None:
             name, at = self.wiring.ties
-            n = correlation_root(taken(mixture.parameters[name], at), self.sizes)
+            n = mixture.correlation_root(name, self.sizes, at)
             closed = closed + n.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         if self.core is not None:
             core, at = self.core

@@ -30,7 +30,7 @@ from pyrograph.graph.forest import parent_slots
 from pyrograph.infer.qbethe.build import Network
 from pyrograph.infer.qbethe.components import Parameters, free_ties
 from pyrograph.infer.qbethe.entropy import ScopeEntropies
-from pyrograph.infer.qbethe.potentials import QuadraticPotential
+from pyrograph.infer.qbethe.potentials import IntegratedPotential, QuadraticPotential
 
 #: Solutions, of which the later ones mend the rounding of the first.
 SOLUTIONS = 2
@@ -62,38 +62,54 @@ def exact_parameters(graph: FactorGraph, network: Network) -> Parameters | None:
 
 
 def _exact_parameters(graph: FactorGraph, network: Network) -> Parameters:
-    forest = _Forest(network, graph.device)
-    columns = graph.columns.to(graph.device)
-    places = [_places(columns, k.nodes, k.size) for k in network.kinds]
+    precisions = [precision_in_numbers(network, p, p.precision) for p in network.potentials]
+    forest = Forest(network, graph.device, precisions)
+    places = places_of(graph, network)
     x = graph.constant.new_zeros(graph.dim)
-    for k, kind in enumerate(network.kinds):
-        x[places[k]] = kind.centre
+    for kind, place in zip(network.kinds, places, strict=True):
+        x[place] = kind.centre
     for _ in range(SOLUTIONS):
         slope = value_and_score(graph, x[None])[1][0].double()
         forest.solve([slope[place] for place in places])
         for place, step in zip(places, forest.means, strict=True):
             x[place] += step.to(x)
+    return parameters_of(network, [x[place] for place in places], forest.roots, forest.covariances)
+
+
+def parameters_of(
+    network: Network, means: list[Tensor], roots: list[Tensor], covariances: list[Tensor]
+) -> Parameters:
+    """Of one Gaussian, without the leading dimensions of restarts and components.
+
+    Args:
+        means ``[V, d]``, roots ``[V, d, d]``: of nodes by kind, lower triangular ones.
+        covariances: of the correlated nodes of scopes, ``[S, R, R]``.
+    """
     found: Parameters = {}
     for k, kind in enumerate(network.kinds):
-        root = forest.roots[k]
+        root = roots[k]
         scale = root.norm(dim=2)
-        found[f"mean_{k}"] = (x[places[k]] - kind.centre) / kind.unit
+        found[f"mean_{k}"] = (means[k] - kind.centre) / kind.unit
         found[f"log_scale_{k}"] = (scale / kind.unit).log()
         if kind.size > 1:
             own = root.diagonal(dim1=1, dim2=2).unsqueeze(2)
             row, column = torch.tril_indices(kind.size, kind.size, -1, device=root.device)
             found[f"shear_{k}"] = (root / own)[:, row, column]
-    for scope, covariance in zip(network.correlated, forest.covariances, strict=True):
-        white = block_diagonal(_of_slots(forest.roots, scope))
+    for scope, covariance in zip(network.correlated, covariances, strict=True):
+        white = block_diagonal(_of_slots(roots, scope))
         half = torch.linalg.solve_triangular(white, covariance, upper=False)
         correlation = torch.linalg.solve_triangular(white, half.mT, upper=False)
         found[scope.wiring.ties[0]] = free_ties(torch.linalg.cholesky(correlation), scope.sizes)
     return found
 
 
-def _places(columns: Tensor, nodes: Tensor, size: int) -> Tensor:
-    """Columns ``[V, d]`` of nodes' numbers."""
-    return columns[nodes].unsqueeze(1) + torch.arange(size, device=columns.device)
+def places_of(graph: FactorGraph, network: Network) -> list[Tensor]:
+    """Columns ``[V, d]`` of the numbers of continuous nodes, by kind."""
+    columns = graph.columns.to(graph.device)
+    return [
+        columns[k.nodes].unsqueeze(1) + torch.arange(k.size, device=columns.device)
+        for k in network.kinds
+    ]
 
 
 def _of_slots(values: list[Tensor], scope: ScopeEntropies) -> list[Tensor]:
@@ -118,15 +134,18 @@ class _Layer:
     below: Tensor
 
 
-class _Forest:
+class Forest:
     """Sums along a forest, in double precision: correlations of .9999 are ordinary.
+
+    Args:
+        precisions: of all potentials, ``[E, R, R]`` by all numbers of their scopes.
 
     Attributes:
         means ``[V, d]``, roots ``[V, d, d]``: of nodes by kind, lower triangular ones.
         covariances: of the scopes, ``[S, R, R]``.
     """
 
-    def __init__(self, network: Network, device: torch.device):
+    def __init__(self, network: Network, device: torch.device, precisions: list[Tensor]):
         self.network, self.device = network, device
         like = torch.zeros(0, dtype=torch.float64, device=device)
         self.own = [like.new_zeros(len(k.nodes), k.size, k.size) for k in network.kinds]
@@ -135,8 +154,7 @@ class _Forest:
             for scope in network.correlated
         ]
         by_name = {scope.wiring.ties[0]: n for n, scope in enumerate(network.correlated)}
-        for potential in network.potentials:
-            precision = _precision(network, potential)
+        for potential, precision in zip(network.potentials, precisions, strict=True):
             if potential.wiring.ties is None:
                 ((kind, rows, _),) = potential.maps
                 self.own[kind].index_add_(0, rows, precision)
@@ -255,15 +273,17 @@ def _solved(root: Tensor, vector: Tensor) -> Tensor:
     return torch.cholesky_solve(vector.unsqueeze(2), root).squeeze(2)
 
 
-def _precision(network: Network, potential: QuadraticPotential) -> Tensor:
-    """-Hessian by all numbers of the scopes, ``[E, R, R]``."""
+def precision_in_numbers(
+    network: Network, potential: QuadraticPotential | IntegratedPotential, precision: Tensor
+) -> Tensor:
+    """``[E, R, R]`` by all numbers of the scopes, of one by the parts that factors read."""
     levers = []
     for kind, rows, basis in potential.maps:
         size = network.kinds[kind].size
         eye = torch.eye(size, dtype=torch.float64, device=rows.device)
         levers.append(eye.expand(len(rows), size, size) if basis is None else basis.rows(eye))
     lever = block_diagonal(levers)
-    return lever.mT @ potential.precision.double() @ lever
+    return lever.mT @ precision.double() @ lever
 
 
 def _depths(scopes: list[Tensor], slots: list[Tensor], num_nodes: int) -> list[Tensor]:

@@ -17,7 +17,7 @@ from pyrograph.beliefs.gaussian import apply, block_diagonal
 from pyrograph.errors import NonFiniteDensity
 from pyrograph.infer.message_passing.basis import Basis
 from pyrograph.infer.message_passing.reduction import LocalDensity
-from pyrograph.infer.qbethe.components import Components, correlation_root, taken
+from pyrograph.infer.qbethe.components import Components, taken
 from pyrograph.infer.qbethe.numbers import Closed, Numbers, expected_together
 from pyrograph.infer.qbethe.quadratic import Expanded
 from pyrograph.infer.qbethe.rules import Rules
@@ -162,8 +162,7 @@ class IntegratedPotential:
         mean, root = self._moments(mixture)
         rule = rules(self.dim, mean[..., 0].numel(), sum(self.local.read_widths))
         total = mean.new_zeros(mean.shape[:2])
-        per_point = max(1, mean.numel() * sum(self.local.read_widths))
-        size = max(1, CHUNK // per_point)
+        size = self._at_once(mean)
         share = self._share(mixture)  # [B, L, D, E]
         for points, weights in zip(rule.points.split(size), rule.weights.split(size), strict=True):
             value = self._at(mean, root, points)  # [B, L, N, D, E]
@@ -195,13 +194,28 @@ class IntegratedPotential:
 
     def _at(self, mean: Tensor, root: Tensor, points: Tensor) -> Tensor:
         """log f at ``[B, L, N, D, E]`` points of u."""
+        z = self._standard(points)
         if root.dim() == mean.dim():
-            steps = root.unsqueeze(2) * points[:, None, None, :]
+            steps = root.unsqueeze(2) * z[:, None, None, :]
         else:
-            steps = apply(root.unsqueeze(2), points[:, None, None, :])
+            steps = apply(root.unsqueeze(2), z[:, None, None, :])
         u = mean.unsqueeze(2) + steps
-        value = self.local(u.flatten(0, 2)).view(u.shape[:-1])
-        return self._checked(value)
+        value = self._checked(self.local(u.flatten(0, 2)).view(u.shape[:-1]))
+        return value if z is points else value.unflatten(2, (len(points), -1)).mean(3)
+
+    def _standard(self, points: Tensor) -> Tensor:
+        """Standard normal points ``[N', r]`` that stand, as many for each and all alike, for those
+        ``[N, dim]`` of a rule."""
+        return points
+
+    def _at_once(self, mean: Tensor) -> int:
+        """Points of a rule that are evaluated together."""
+        per_point = (
+            mean.numel()
+            * sum(self.local.read_widths)
+            * len(self._standard(mean.new_zeros(1, self.dim)))
+        )
+        return max(1, CHUNK // max(1, per_point))
 
     def _checked(self, value: Tensor) -> Tensor:
         with torch.no_grad():
@@ -224,8 +238,7 @@ class IntegratedPotential:
         mean, root = self._moments(mixture)
         rule = rules(self.dim, mean[..., 0].numel())
         inner = rule.points.norm(dim=1) < 4
-        size = max(1, CHUNK // max(1, mean.numel() * sum(self.local.read_widths)))
-        for points in rule.points[inner].split(size):
+        for points in rule.points[inner].split(self._at_once(mean)):
             found = (self._at(mean, root, points) == EXCLUDED).flatten(0, -2).any(0)
             if bool(found.any()):
                 return int(found.nonzero()[0])
@@ -235,7 +248,7 @@ class IntegratedPotential:
         """A factor whose gradient is not finite at some point, if there is one."""
         mean, root = self._moments(mixture)
         rule = rules(self.dim, mean[..., 0].numel(), sum(self.local.read_widths))
-        for point in rule.points:
+        for point in self._standard(rule.points):
             step = root * point if root.dim() == mean.dim() else apply(root, point)
             u = (mean + step).detach().flatten(0, 1).requires_grad_()
             with torch.enable_grad():
@@ -252,7 +265,7 @@ class IntegratedPotential:
         """
         mean, root = self._moments(mixture)
         rule = rules(self.dim, mean[..., 0].numel(), sum(self.local.read_widths))
-        size = max(1, CHUNK // max(1, mean.numel() * sum(self.local.read_widths)))
+        size = self._at_once(mean)
         origin = self._at(mean, root, rule.points[:1])
         first = second = torch.zeros_like(mean[..., 0])
         for points, weights in zip(rule.points.split(size), rule.weights.split(size), strict=True):
@@ -278,7 +291,7 @@ class IntegratedPotential:
         else:
             mean = apply(self.joint, mean.unsqueeze(2))
             lever = self.joint @ root.unsqueeze(2)
-        if self.dim == 1:
+        if mean.shape[-1] == 1:
             return mean, lever.norm(dim=-1)
         return mean, torch.linalg.cholesky(lever @ lever.mT)
 
@@ -343,8 +356,8 @@ def scope_moments(
     root = block_diagonal(roots)
     if wiring.ties is not None:
         name, at = wiring.ties
-        tie = taken(mixture.parameters[name], at)
-        root = root @ correlation_root(tie, [mixture.kinds[kind].size for kind, _, _ in maps])
+        widths = [mixture.kinds[kind].size for kind, _, _ in maps]
+        root = root @ mixture.correlation_root(name, widths, at)
     return mean, root
 
 

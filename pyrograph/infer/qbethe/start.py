@@ -1,4 +1,8 @@
-"""Where a mixture starts: means at draws from the program, widths from their spread."""
+"""Where a mixture starts: means at draws from the program, widths from their spread.
+
+Where a program does not say what nodes are drawn from, a flat prior, draws mean nothing: these
+nodes start about the posterior's mode, as wide as their conditionals there.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from pyrograph.errors import InferenceError
 from pyrograph.graph import FactorGraph
+from pyrograph.infer.laplace import mode_and_width
 from pyrograph.infer.qbethe.build import Network
 from pyrograph.infer.qbethe.components import Parameters
 from pyrograph.trace.plain_run import plain_run
@@ -42,6 +48,8 @@ def starting_parameters(
     wanted = batch * components
     like = graph.constant.detach()
     free = _draws(graph, program, max(FEWEST, min(MOST, wanted)))
+    flat = _without_prior(graph)
+    mode = _mode(graph, network) if bool(flat.any()) else None
     parameters: Parameters = {"weights": like.new_zeros(batch, components)}
     for k, kind in enumerate(network.kinds):
         count, size = len(kind.nodes), kind.size
@@ -53,6 +61,12 @@ def starting_parameters(
         draws = torch.cat([free[s.name].reshape(-1, s.num_nodes, size) for s in alike], 1).to(like)
         unit = _spread(graph, draws, size)
         centre = draws.median(0).values
+        if mode is not None:
+            here, columns = flat[kind.nodes], _columns(graph, kind.nodes, size)
+            place = torch.where(here[:, None], mode[0][columns], centre)
+            unit = torch.where(here[:, None], mode[1][columns], unit)
+            noise = _noise(draws.shape, generator).to(like)
+            centre, draws = place, torch.where(here[:, None], place + unit * noise, draws)
         network.kinds[k] = replace(kind, centre=centre, unit=unit)
         chosen = draws[torch.arange(wanted, device=like.device) % len(draws)]
         if wanted > len(draws):
@@ -68,6 +82,32 @@ def starting_parameters(
     for name, (scopes, numbers) in network.num_ties.items():
         parameters[name] = like.new_zeros(batch, components, scopes, numbers)
     return parameters
+
+
+def _without_prior(graph: FactorGraph) -> Tensor:
+    """``[num_nodes]`` which are of sites that no draw of the program says anything about."""
+    flat = torch.zeros(graph.num_nodes, dtype=torch.bool, device=graph.device)
+    for site in graph.sites.values():
+        if site.distribution == "ImproperUniform":
+            nodes = graph.nodes_of(site.name)
+            flat[nodes.start : nodes.stop] = True
+    return flat
+
+
+def _mode(graph: FactorGraph, network: Network) -> tuple[Tensor, Tensor] | None:
+    """The mode and the conditional widths, ``[dim]``; None without a mode to start from."""
+    if any(kind.is_discrete for kind in network.kinds):
+        return None
+    try:
+        return mode_and_width(graph)
+    except InferenceError:  # draws are as good as anything
+        return None
+
+
+def _columns(graph: FactorGraph, nodes: Tensor, size: int) -> Tensor:
+    """Of nodes' numbers, ``[V, size]``."""
+    first = graph.columns.to(nodes.device)[nodes]
+    return first.unsqueeze(1) + torch.arange(size, device=nodes.device)
 
 
 def _noise(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
