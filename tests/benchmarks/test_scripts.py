@@ -61,3 +61,18 @@ def test_an_experiment_on_real_data_prints_its_criteria(data_root, folder, name)
 @pytest.mark.slow
 def test_a_device_is_compared_with_itself():
     run(".", "gpu", "--device", "cpu")
+
+
+@pytest.mark.slow
+def test_posteriors_are_compared_with_references():
+    if not os.environ.get("POSTERIORDB"):
+        pytest.skip("POSTERIORDB names no checkout of posteriordb")
+    run(".", "reference_posteriors")
+
+
+@pytest.mark.slow
+def test_references_that_are_missing_are_no_failure():
+    env = {**os.environ, "POSTERIORDB": "", "OMP_NUM_THREADS": "1"}
+    script = [sys.executable, BENCHMARKS / "reference_posteriors.py"]
+    done = subprocess.run(script, check=True, env=env, capture_output=True, text=True)
+    assert "git clone" in done.stdout

@@ -52,10 +52,12 @@ class CheckedDensity:
                 at = u[..., e, :][(value[..., e].isnan() | (value[..., e] == torch.inf))][0]
                 raise NonFiniteDensity(
                     f"{self.local.name(e)} has log density NaN or plus infinity, at effective "
-                    f"coordinates {[round(float(x), 4) for x in at]}. Look at that statement: a "
-                    "scale that can reach 0 or a logarithm of a negative number are the usual "
-                    "causes; infinite numbers that cancel far out are another (as in "
-                    "dist.Weibull): there write the log density in logarithms, as a pyro.factor."
+                    f"coordinates {[round(float(x), 4) for x in at]} (of constrained sites in "
+                    "unconstrained space). Look at that statement: a scale that can reach 0, a "
+                    "logarithm of a negative number and a covariance that rounding makes singular "
+                    "(add a larger jitter) are the usual causes; infinite numbers that cancel far "
+                    "out are another (as in dist.Weibull): there write the log density in "
+                    "logarithms, as a pyro.factor."
                 )
         return torch.nan_to_num(value, nan=torch.nan, neginf=NOTHING)
 
