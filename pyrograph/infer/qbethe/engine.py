@@ -109,7 +109,8 @@ class QBethe(Engine):
         temperature: T, a number or a function of the step; small for the search of modes.
         init_scale: width of the starting components in units of the prior draws' spread. One
             component of full covariance starts at the posterior itself where this is a Gaussian
-            along a forest (:mod:`.gaussian_forest`).
+            along a forest (:mod:`.gaussian_forest`), else at a mode (:mod:`.mode_start`);
+            components of sites without a prior start about the mode.
         dtype: of results; one component of full covariance, and L-BFGS, compute in double precision
             whatever it is.
         options: see :class:`Engine`; ``tol`` is for the change of the objective: of Adam over the

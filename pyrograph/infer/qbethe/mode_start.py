@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.diagnostics import value_and_score
-from pyrograph.errors import InferenceError
+from pyrograph.errors import InferenceError, NonFiniteDensity
 from pyrograph.graph import FactorGraph
 from pyrograph.infer.laplace import find_mode
 from pyrograph.infer.qbethe.build import Network
@@ -65,9 +65,18 @@ def start_at_modes(
     there = {name: value.clone() for name, value in parameters.items()}
     for name in found[0]:
         there[name].copy_(torch.stack([own[name] for own in found]).unsqueeze(1))
-    if bool((objective(there) >= objective(parameters)).all()):
+    before, after = _value(objective, parameters), _value(objective, there)
+    if bool((after >= before).all()):
         kinds = [_remeasured(k, kind, there) for k, kind in enumerate(network.kinds)]
         take(network, kinds, parameters, there)
+
+
+def _value(objective: Callable[[Parameters], Tensor], parameters: Parameters) -> Tensor:
+    """Minus infinity where it is none."""
+    try:
+        return torch.nan_to_num(objective(parameters), nan=-torch.inf, neginf=-torch.inf)
+    except NonFiniteDensity:
+        return parameters["weights"].new_full((len(parameters["weights"]),), -torch.inf)
 
 
 def _remeasured(k: int, kind: Kind, parameters: Parameters) -> Kind:
