@@ -25,9 +25,9 @@ from pyrograph.infer.stein_checks import coordinate_name
 RISE = 0.5
 #: Steps of a climb, at most.
 MAX_STEPS = 500
-#: Where a width over steps of itself is so many times as large or as small, it is the one that
-#: counts; how often that is asked, at most.
-DIFFERS, MAX_REPEATS = 1.5, 10
+#: Where a width over steps of itself is so many times as large, it is the one that counts; how
+#: often that is asked, at most. From where it is so many times as small, the top is flat.
+DIFFERS, MAX_REPEATS, FLAT = 1.5, 10, 1e3
 EPS = torch.finfo(torch.float64).eps
 
 
@@ -132,10 +132,8 @@ def conditional_width(graph, x: Tensor) -> Tensor:
             break
         over_steps = precision.clamp_min(1e-300).rsqrt()
         counts = is_top & (precision > 0)
-        grows, shrinks = (
-            counts & (over_steps > DIFFERS * width),
-            counts & (over_steps * DIFFERS < width),
-        )
+        grows = counts & (over_steps > DIFFERS * width)
+        shrinks = counts & (over_steps * torch.where(shrank, DIFFERS, FLAT) < width)
         if not bool((grows | shrinks).any()):
             break
         shrank |= shrinks

@@ -325,3 +325,14 @@ def test_a_flat_top_is_as_wide_as_it_is(power):
     p = (-(grid**power)).exp()
     sd = float(((p * grid**2).sum() / p.sum()).sqrt())
     assert ((width > 0.5 * sd) & (width < 2 * sd)).all()
+
+
+def test_a_wall_on_one_side_is_no_flat_top():
+    """exp(-x^2 / 2) cut off at .01: half of the numbers are as wide as ever."""
+
+    def model():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        pyro.factor("wall", -1e4 * torch.relu(x - 0.01))
+
+    _, width = mode_and_width(trace_graph(model, unconstrained=True))
+    assert 0.3 < float(width) < 1.5  # its standard deviation is 0.6

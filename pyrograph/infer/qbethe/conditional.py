@@ -22,6 +22,9 @@ from torch import Tensor
 from pyrograph.infer.message_passing.conditional import quadratic_coordinates
 from pyrograph.infer.qbethe.potentials import IntegratedPotential
 
+#: Numbers s, at most: of more, points scattered over all of u are fewer.
+MOST_INNER = 16
+
 
 class ConditionalPotential(IntegratedPotential):
     """Factors whose numbers u are sorted into t, integrated by rules, and s, in closed form."""
@@ -31,7 +34,7 @@ class ConditionalPotential(IntegratedPotential):
         """The potential with its integrals over s in closed form, or as it is."""
         local = potential.local
         inner = quadratic_coordinates(local)
-        if not inner:
+        if not 0 < len(inner) <= MOST_INNER:
             return potential
         order = [n for n in range(local.dim) if n not in inner] + inner
         if local.joint is None:
@@ -41,6 +44,8 @@ class ConditionalPotential(IntegratedPotential):
             local.joint = local.joint[:, :, order]
         found = cls(local, potential.wiring)
         found.dim = local.dim - len(inner)
+        if found.dim > 1:
+            found.num_read = found.dim
         return found
 
     def _standard(self, points: Tensor) -> Tensor:

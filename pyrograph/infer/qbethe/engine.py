@@ -109,8 +109,8 @@ class QBethe(Engine):
         temperature: T, a number or a function of the step; small for the search of modes.
         init_scale: width of the starting components in units of the prior draws' spread. One
             component of full covariance starts at the posterior itself where this is a Gaussian
-            along a forest (:mod:`.gaussian_forest`), else at a mode (:mod:`.mode_start`);
-            components of sites without a prior start about the mode.
+            along a forest (:mod:`.gaussian_forest`), at the mode where it nearly is
+            (:mod:`.mode_start`); components of sites without a prior start about the mode.
         dtype: of results; one component of full covariance, and L-BFGS, compute in double precision
             whatever it is.
         options: see :class:`Engine`; ``tol`` is for the change of the objective: of Adam over the
@@ -197,8 +197,8 @@ class QBethe(Engine):
             entropies = coarse(self.num_entropy, like)
         self._rules = coarse(self.num_quadrature, like), entropies
         if self.num_components == 1 and is_free and exact is None:
-            measure = partial(self.objective, rules=self._rules)
-            start_at_modes(self.graph, self.network, self.parameters, measure)
+            energy = partial(self.objective, rules=self._rules, temperature=0.0)
+            start_at_modes(self.graph, self.network, self.parameters, energy)
         for value in self.parameters.values():
             value.requires_grad_()
         self._start_optimiser()

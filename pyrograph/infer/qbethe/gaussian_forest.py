@@ -62,8 +62,7 @@ def exact_parameters(graph: FactorGraph, network: Network) -> Parameters | None:
 
 
 def _exact_parameters(graph: FactorGraph, network: Network) -> Parameters:
-    precisions = [precision_in_numbers(network, p, p.precision) for p in network.potentials]
-    forest = Forest(network, graph.device, precisions)
+    forest = _Forest(network, graph.device)
     places = places_of(graph, network)
     x = graph.constant.new_zeros(graph.dim)
     for kind, place in zip(network.kinds, places, strict=True):
@@ -134,18 +133,15 @@ class _Layer:
     below: Tensor
 
 
-class Forest:
+class _Forest:
     """Sums along a forest, in double precision: correlations of .9999 are ordinary.
-
-    Args:
-        precisions: of all potentials, ``[E, R, R]`` by all numbers of their scopes.
 
     Attributes:
         means ``[V, d]``, roots ``[V, d, d]``: of nodes by kind, lower triangular ones.
         covariances: of the scopes, ``[S, R, R]``.
     """
 
-    def __init__(self, network: Network, device: torch.device, precisions: list[Tensor]):
+    def __init__(self, network: Network, device: torch.device):
         self.network, self.device = network, device
         like = torch.zeros(0, dtype=torch.float64, device=device)
         self.own = [like.new_zeros(len(k.nodes), k.size, k.size) for k in network.kinds]
@@ -154,7 +150,8 @@ class Forest:
             for scope in network.correlated
         ]
         by_name = {scope.wiring.ties[0]: n for n, scope in enumerate(network.correlated)}
-        for potential, precision in zip(network.potentials, precisions, strict=True):
+        for potential in network.potentials:
+            precision = precision_in_numbers(network, potential, potential.precision)
             if potential.wiring.ties is None:
                 ((kind, rows, _),) = potential.maps
                 self.own[kind].index_add_(0, rows, precision)

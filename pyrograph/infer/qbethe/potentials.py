@@ -139,6 +139,8 @@ class IntegratedPotential:
         self.joint = joint
         total = sum(local.widths)
         self.dim = total if joint is None else joint.shape[2]
+        #: How many numbers a rule's dimensions stand for.
+        self.num_read = sum(local.read_widths)
         #: Whether a zero was met at some point of a rule.
         self.met_zero = False
         self.numbers = _numbers(local, wiring) if local.is_scalar else None
@@ -160,7 +162,7 @@ class IntegratedPotential:
         if self.lever is not None and self.wiring.ties is None:
             return self._expected_of_scalar(mixture, rules)
         mean, root = self._moments(mixture)
-        rule = rules(self.dim, mean[..., 0].numel(), sum(self.local.read_widths))
+        rule = rules(self.dim, mean[..., 0].numel(), self.num_read)
         total = mean.new_zeros(mean.shape[:2])
         size = self._at_once(mean)
         share = self._share(mixture)  # [B, L, D, E]
@@ -247,7 +249,7 @@ class IntegratedPotential:
     def without_gradient(self, mixture: Components, rules: Rules) -> int | None:
         """A factor whose gradient is not finite at some point, if there is one."""
         mean, root = self._moments(mixture)
-        rule = rules(self.dim, mean[..., 0].numel(), sum(self.local.read_widths))
+        rule = rules(self.dim, mean[..., 0].numel(), self.num_read)
         for point in self._standard(rule.points):
             step = root * point if root.dim() == mean.dim() else apply(root, point)
             u = (mean + step).detach().flatten(0, 1).requires_grad_()
@@ -264,7 +266,7 @@ class IntegratedPotential:
         What constants add to log f is not in it: it is the size of what points have to integrate.
         """
         mean, root = self._moments(mixture)
-        rule = rules(self.dim, mean[..., 0].numel(), sum(self.local.read_widths))
+        rule = rules(self.dim, mean[..., 0].numel(), self.num_read)
         size = self._at_once(mean)
         origin = self._at(mean, root, rule.points[:1])
         first = second = torch.zeros_like(mean[..., 0])

@@ -1,7 +1,7 @@
 """Where a mixture starts: means at draws from the program, widths from their spread.
 
 Where a program does not say what nodes are drawn from, a flat prior, draws mean nothing: these
-nodes start about the posterior's mode, as wide as their conditionals there.
+nodes start about the posterior's mode, as wide as their conditionals there, if all are continuous.
 """
 
 from __future__ import annotations

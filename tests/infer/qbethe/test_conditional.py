@@ -162,3 +162,17 @@ def test_gradients_are_those_of_differences(optimizer):
         return conditional(found).expected(mixture, found._rules[0])
 
     assert torch.autograd.gradcheck(energy, [found.parameters[name] for name in names])
+
+
+def test_many_numbers_are_not_taken_in_pairs_of_points():
+    """A walk of 40 numbers and its scale, as one factor."""
+
+    def model():
+        b = pyro.sample("b", dist.Normal(0.0, 1.0).expand([40]).to_event(1))
+        t = pyro.sample("t", dist.Normal(0.0, 0.5))
+        pyro.sample("c", dist.Normal(b, t.exp()).to_event(1), obs=torch.zeros(40))
+
+    found = engine_of(model, 0, num_components=1)
+    for potential in found.network.potentials:
+        if isinstance(potential, ConditionalPotential):
+            assert len(potential._standard(torch.zeros(16, potential.dim))) <= 16 * 32

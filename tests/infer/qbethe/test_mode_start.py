@@ -145,6 +145,29 @@ def test_where_there_is_no_mode_it_starts_at_draws(monkeypatch):
         assert torch.equal(found[name], value)
 
 
+def test_a_narrow_mode_of_small_scales_does_not_hold_the_component(monkeypatch):
+    """Eight schools whose scale has a mode near 0: the best Gaussian is elsewhere."""
+    y = torch.tensor([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
+    sd = torch.tensor([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
+
+    def model():
+        mu = pyro.sample("mu", dist.Normal(0.0, 5.0))
+        tau = pyro.sample("tau", dist.InverseGamma(1.0, 1.0))
+        with pyro.plate("schools", 8):
+            theta = pyro.sample("theta", dist.Normal(mu, tau))
+            pyro.sample("y", dist.Normal(theta, sd), obs=y)
+
+    def reached():
+        pyro.set_rng_seed(0)
+        options = {"num_components": 1, "covariance": "full", "num_steps": 400}
+        q = pg.fit(model, infer=pg.QBethe, progress=False, **options)
+        return float(q.history["objective"][-1])
+
+    found = reached()
+    monkeypatch.setattr(engine, "start_at_modes", lambda *start: None)
+    assert found > reached() - 0.05
+
+
 def test_a_run_that_starts_at_the_mode_resumes_to_the_same():
     x, y = heights(0, 40)
     options = {"covariance": "full", "num_components": 1, "num_steps": 20, "progress": False}
