@@ -95,9 +95,10 @@ def test_mean_field_is_below_the_solution(name, data_root):
     assert float(posterior.log_evidence) < solution.log_evidence
 
 
-def test_a_file_of_positive_mass_has_no_zero_mass(data_root):
+@pytest.mark.parametrize("num_steps", [40, pytest.param(400, marks=pytest.mark.slow)])
+def test_a_file_of_positive_mass_has_no_zero_mass(num_steps, data_root):
     with pytest.warns(ConvergenceWarning):
-        run(read_uai("linkage_16"), num_steps=400)
+        run(read_uai("linkage_16"), num_steps=num_steps)
 
 
 @pytest.mark.parametrize("name", ["Promedus_30", "CSP_12", "Segmentation_12"])

@@ -33,6 +33,8 @@ NAMES = (
 )
 #: Where the two end at one fixed point. Pedigree_11 has several: the ends differ, and each is one.
 SAME = set(NAMES) - {"Grids_11", "Grids_13", "Grids_15", "Pedigree_11", "linkage_16"}
+#: As parameters: one that takes a minute or two is among the slow tests.
+FILES = [pytest.param(n, marks=pytest.mark.slow) if n == "linkage_16" else n for n in NAMES]
 SWEEPS, DAMPING, SETTLED = 1500, 0.5, 1e-9
 #: Largest difference of marginals, and of a belief from its image under the reference's update.
 AGREE = 1e-5
@@ -209,7 +211,7 @@ def assert_it_ended_well(model, reference, messages, engine, posterior):
             assert np.abs(a - b).max() < AGREE
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", FILES)
 def test_it_ends_at_the_reference_or_at_another_fixed_point_of_its_update(name, data_root):
     model = read_uai(name)
     reference = Reference(model)
@@ -223,7 +225,7 @@ def test_it_ends_at_the_reference_or_at_another_fixed_point_of_its_update(name, 
         assert settled and distance(model, posterior, reference.marginals(messages)) < AGREE
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", FILES)
 def test_with_the_damping_of_the_reference_it_settles_where_the_reference_does(name, data_root):
     model = read_uai(name)
     reference = Reference(model)

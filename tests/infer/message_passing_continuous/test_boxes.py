@@ -69,7 +69,10 @@ def blocks(engine: pg.EP) -> list[QuadratureFactors]:
     return [block for block in engine.network.blocks if isinstance(block, QuadratureFactors)]
 
 
-@pytest.mark.parametrize("noise", [0.3, 0.1, 0.03, 0.01])
+BETWEEN = [pytest.param(noise, marks=pytest.mark.slow) for noise in (0.1, 0.03)]
+
+
+@pytest.mark.parametrize("noise", [0.3, 0.01, *BETWEEN])
 @pytest.mark.parametrize("read", [to_anchor, ring, valley])
 def test_shells_of_two_numbers(read: Callable, noise: float):
     posterior = pg.fit(of_two(read, noise), infer=pg.EP, progress=False)

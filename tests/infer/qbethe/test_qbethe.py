@@ -70,9 +70,9 @@ def test_a_bimodal_chain_is_found_by_enough_components():
     """Log evidence and marginals within 0.02, better with more components on average."""
     log_z, density = chain_truth()
     gaps = []
-    for components in (1, 4, 20):
+    for components, seeds in ((1, 2), (4, 2), (16, 1)):
         runs = [
-            fit(chain, num_components=components, num_steps=900, seed=seed) for seed in range(2)
+            fit(chain, num_components=components, num_steps=500, seed=seed) for seed in range(seeds)
         ]
         assert all(q.evidence_kind == "lower bound" for q in runs)
         assert all(float(q.log_evidence) < log_z + 2e-3 for q in runs)
@@ -110,8 +110,8 @@ def test_the_three_cycle_of_the_paper():
 
 def test_more_components_on_a_cycle_climb_and_are_no_bound():
     means = []
-    for components in (1, 2, 6):
-        q = fit(three_cycle, num_components=components, num_steps=800, num_restarts=6)
+    for components in (1, 2, 3):
+        q = fit(three_cycle, num_components=components, num_steps=400, num_restarts=4)
         means.append(float(q.history["objective"][-1]))
     assert means[0] < means[1] < means[2]
     assert q.evidence_kind == "estimate"
@@ -198,16 +198,16 @@ def test_conditioning_is_that_of_the_joint_mixture():
         again.condition({"x": given}, {"x": mask})
 
 
-@pytest.mark.parametrize("state", [0, 1, 2])
-def test_conditioning_agrees_with_running_again(state):
+def test_conditioning_agrees_with_running_again():
     """On a tree; the rarest state is the least well covered: .08 at most over three seeds."""
     q = fit(switch, num_components=8, num_steps=800)
-    c = q.condition({"z": torch.tensor(state)})
-    held = pyro.poutine.condition(switch, {"z": torch.tensor(state)})
-    rerun = fit(held, num_components=8, num_steps=800)
-    for site in ("a", "b"):
-        ours, theirs = c.marginal(site).mean, rerun.marginal(site).mean
-        assert_close(ours, theirs, rtol=0, atol=0.12)
+    for state in range(3):
+        c = q.condition({"z": torch.tensor(state)})
+        held = pyro.poutine.condition(switch, {"z": torch.tensor(state)})
+        rerun = fit(held, num_components=8, num_steps=400)
+        for site in ("a", "b"):
+            ours, theirs = c.marginal(site).mean, rerun.marginal(site).mean
+            assert_close(ours, theirs, rtol=0, atol=0.12)
 
 
 def test_conditioning_on_a_state_is_bayes_rule():
