@@ -13,9 +13,9 @@ least and the largest ratio of deviations to the reference's, seconds, and ``pos
 of about 0.01 deviations, 0.02 to 0.03 in the largest of ten numbers, and of 1 % of a deviation.
 ``EP`` takes two minutes for all, ``VMP`` half a minute, ``SVGD`` three minutes, ``QBethe`` six.
 
-Criteria: ``EP`` and ``QBethe`` converge, their means are within 0.1 sd and their deviations within
-10 %, but for exceptions, which are printed with their reasons (where means are off,
-deviations and convergence do not count).
+Criteria: ``EP`` and ``QBethe`` converge; means of these two and of ``SVGD`` (100 particles from
+``init="laplace"``) are within 0.1 sd and their deviations within 10 %, but for exceptions, which
+are printed with their reasons (where means are off, deviations and convergence do not count).
 
 Source: Magnusson, Torgander, Buerkner, Zhang, Carpenter & Vehtari (2025), posteriordb; the database
 is BSD-3, its models are in posterior_database/models/stan.
@@ -236,11 +236,22 @@ EXCEPTIONS: dict[str, dict[str, tuple[str, float, str]]] = {
             "of rho: values of a smooth process tell its scales, if they are held fixed",
         ),
     },
+    "SVGD": {
+        "gp_pois_regr-gp_pois_regr": (
+            "mean",
+            0.6,
+            "of rho, which the values of the process hold where they start",
+        ),
+    },
 }
 
 
-#: Not judged: the order of the means is a factor of zeros, and QBethe's status says so.
-UNFIT = {"QBethe": {"low_dim_gauss_mix-low_dim_gauss_mix"}}
+#: Not judged: the order of the means is a factor of zeros, and QBethe's status says so; SVGD
+#: refuses discrete sites, and the mode of a centred hierarchy is a spike, which its status names.
+UNFIT = {
+    "QBethe": {"low_dim_gauss_mix-low_dim_gauss_mix"},
+    "SVGD": {"low_dim_gauss_mix-low_dim_gauss_mix", "hmm_example-hmm_example", SCHOOLS},
+}
 
 
 def read_data(database: Path, name: str) -> Data:
@@ -333,8 +344,12 @@ def criteria(engine: str, found: Rows) -> bool:
     rows = {name: row for name, row in found.items() if row is not None}
     exceptions = EXCEPTIONS[engine]
     asked = [row for name, row in found.items() if exceptions.get(name, ("",))[0] != "mean"]
-    settled = sum(row is not None and row.converged for row in asked)
-    passed = [report(f"{engine} converges", settled == len(asked), f"{settled} of {len(asked)}")]
+    passed = []
+    if "num_particles" not in ENGINES[engine]:  # particles run without a stopping rule
+        settled = sum(row is not None and row.converged for row in asked)
+        passed = [
+            report(f"{engine} converges", settled == len(asked), f"{settled} of {len(asked)}")
+        ]
     for what, limit in (("mean", MEAN), ("sd", SD)):
         usual = {
             name: row

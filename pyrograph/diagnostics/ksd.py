@@ -25,6 +25,7 @@ from pyrograph.diagnostics.support import (
 from pyrograph.errors import OptionError, ShapeMismatch, UnsupportedSite
 from pyrograph.graph import FactorGraph
 from pyrograph.kernels import Kernel, Layout, Locality, SteinOperator, Summable
+from pyrograph.kernels.coordinates import Coordinates
 from pyrograph.kernels.stein import check_statistic, takes_double
 from pyrograph.posterior.pushforward import is_real
 from pyrograph.trace.sites import tensor_of
@@ -83,6 +84,7 @@ def stein_gram(
     locality: Locality | str = "blanket",
     generator: torch.Generator | None = None,
     dtype: torch.dtype | None = None,
+    coordinates: Coordinates | None = None,
 ) -> Tensor:
     """The Stein kernel of every pair of particles, summed over coordinates.
 
@@ -93,6 +95,7 @@ def stein_gram(
         dtype: of the matrix; default the graph's, in which scores are computed always. In single
             precision the matrix of many particles has eigenvalues below 0, in double (of the same
             scores) none beyond rounding.
+        coordinates: in which kernels look at particles; default the graph's own.
 
     Shapes:
         output: ``[n, n]``, positive semi-definite.
@@ -101,7 +104,7 @@ def stein_gram(
         UnsupportedSite, NonFiniteDensity, ShapeMismatch, OptionError: as there.
     """
     x = _continuous_particles(graph, x).detach()
-    operator = _operator(graph, kernel, locality, generator)
+    operator = _operator(graph, kernel, locality, generator).within(coordinates)
     score = value_and_score(graph, x)[1]
     return operator.gram(x.to(dtype), score.to(dtype)) if dtype else operator.gram(x, score)
 

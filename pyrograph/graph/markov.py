@@ -60,6 +60,23 @@ def neighbors(scopes: list[Tensor], num_nodes: int, device: torch.device) -> tup
     return ptr.to(device), column[apart].to(device)
 
 
+def quotient(pointer: Tensor, index: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
+    """Open neighbourhoods of groups of nodes, as CSR, from those of nodes.
+
+    Args:
+        pointer, index: as of :func:`neighbors`.
+        group: ``[num_nodes]`` on the CPU, 0, 1, ...
+    """
+    num_groups = int(group.max()) + 1 if len(group) else 0
+    owner = group.repeat_interleave(pointer.cpu().diff())
+    other = group[index.cpu()]
+    apart = owner != other
+    pair = (owner[apart] * num_groups + other[apart]).unique()
+    ptr = torch.zeros(num_groups + 1, dtype=torch.int64, device="cpu")
+    ptr[1:] = (pair // max(1, num_groups)).bincount(minlength=num_groups).cumsum(0)
+    return ptr, pair % max(1, num_groups)
+
+
 def _distinct(scope: np.ndarray, num_nodes: int) -> np.ndarray:
     """Distinct rows, told apart by sums of random labels (two are taken for one with 2^-62)."""
     label = np.random.default_rng(0).integers(0, 1 << 62, num_nodes)

@@ -27,9 +27,11 @@ class Langevin(ParticleEngine):
 
     Args:
         model: a Pyro program whose latent sites are all continuous.
-        step_size: eps above, in unconstrained units. The status tells, by Stein's identity, where
-            it is too long (variances too large) or where ``num_steps * step_size`` is less than
-            the slowest coordinate needs to forget its start (means off).
+        step_size: eps above, in unconstrained units, or after ``init="laplace"`` in those of the
+            coordinates in which the density is about 1 wide. The status tells, by Stein's
+            identity, where it is too long (variances too large) or where
+            ``num_steps * step_size`` is less than the slowest coordinate needs to forget its
+            start (means off).
         num_particles: number of chains n, default 50 or as many as ``init`` holds.
         options: see :class:`ParticleEngine`; the KSD costs extra and is computed only for
             ``tol``.
@@ -47,8 +49,7 @@ class Langevin(ParticleEngine):
         self.step_size = positive("step_size", step_size)
 
     def move(self, x: Tensor, score: Tensor) -> Tensor:
-        noise = self.normal(x.shape)
-        return x + self.step_size * score + (2 * self.step_size) ** 0.5 * noise
+        return self.diffused(x, score, self.step_size)
 
     def not_arrived(self) -> str:
         other = "" if isinstance(self.init, str) else ' (or give init="laplace")'
@@ -59,7 +60,7 @@ class Langevin(ParticleEngine):
 
     def wide(self, column: int) -> str:
         # eps a, where a chain of precision a is too wide for its step alone
-        precision = self.checks().ratio[column] / self.x[:, column].var(correction=0)
+        precision = self.checks().ratio[column] / self.as_seen()[0][:, column].var(correction=0)
         if float(self.step_size * precision) < 2 * (1 - 1 / WIDE):
             return self.narrow(column)
         return "step_size is too long for a density this narrow, shorten it."

@@ -8,7 +8,7 @@ coordinate by coordinate, for each particle. A rule is a value without state; wh
 is a dict of tensors that the caller keeps, replaced and never changed in place.
 
 A rule whose first steps have length lr does not know how wide a density is. Where that is known, as
-after a Laplace start, it sees x / unit and direction * unit: steps in units of the widths.
+after a Laplace start, it steps in coordinates in which the density is about 1 wide.
 
 Source: Duchi, Hazan & Singer (2011); Kingma & Ba (2015); RMSProp with lr 5e-3, d 0.9, eps 1e-6
 is the schedule released with Wang, Zeng & Liu (2018).
@@ -23,10 +23,9 @@ from torch import Tensor
 
 from pyrograph.checks import fraction, positive
 from pyrograph.errors import OptionError
+from pyrograph.kernels.coordinates import Coordinates
 
 Memory = dict[str, Tensor]
-#: What the units of a rule are remembered under, beside what the rule itself remembers.
-UNIT = "laplace_width"
 
 
 class Optimizer(Protocol):
@@ -129,21 +128,25 @@ def _settle(rule: Optimizer, check: Callable[[str, float], float], *names: str) 
         object.__setattr__(rule, name, value)
 
 
-def started(rule: Optimizer, x: Tensor, unit: Tensor | None = None) -> Memory:
-    """What a rule remembers before the first step at ``x`` ``[n, dim]``, and its units.
+def started(rule: Optimizer, x: Tensor, coordinates: Coordinates | None = None) -> Memory:
+    """What a rule remembers before the first step at ``x`` ``[n, dim]``.
 
     Args:
-        unit: ``[dim]``; None leaves ``x`` as it is.
+        coordinates: those it steps in; None leaves ``x`` as it is.
     """
-    return rule.start(x) if unit is None else {**rule.start(x / unit), UNIT: unit}
+    return rule.start(x if coordinates is None else coordinates.inward(x))
 
 
-def stepped(rule: Optimizer, x: Tensor, direction: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-    """One step of a rule in the units that its memory holds, if it holds any."""
-    unit = memory.get(UNIT)
-    if unit is None:
+def stepped(
+    rule: Optimizer,
+    x: Tensor,
+    direction: Tensor,
+    memory: Memory,
+    coordinates: Coordinates | None = None,
+) -> tuple[Tensor, Memory]:
+    """One step of a rule in these coordinates."""
+    if coordinates is None:
         return rule.step(x, direction, memory)
-    own = {name: value for name, value in memory.items() if name != UNIT}
-    scaled = x / unit
-    there, own = rule.step(scaled, direction * unit, own)
-    return x + (there - scaled) * unit, {**own, UNIT: unit}
+    z = coordinates.inward(x)
+    there, memory = rule.step(z, coordinates.inward(direction), memory)
+    return x + coordinates.outward(there - z), memory

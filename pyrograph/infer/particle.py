@@ -19,7 +19,7 @@ from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.infer import initial
 from pyrograph.infer.base import Engine
 from pyrograph.infer.laplace import mode_and_width
-from pyrograph.infer.optimizer import UNIT
+from pyrograph.infer.laplace_coordinates import coordinates_at, unit_coordinates
 from pyrograph.infer.requires import Continuous
 from pyrograph.infer.stein_checks import (
     ERRORS,
@@ -30,10 +30,13 @@ from pyrograph.infer.stein_checks import (
     without_density,
 )
 from pyrograph.kernels import Blanket, Layout, Locality, SteinOperator
+from pyrograph.kernels.coordinates import Coordinates
 from pyrograph.kernels.locality import Without
 from pyrograph.posterior import ParticlePosterior
 
 DEFAULT_PARTICLES = 50
+#: What blocks of coordinates are saved under, beside what a step rule remembers.
+COORDINATES = "coordinates"
 #: Supports of scales.
 LATENT_SCALES = (constraints.positive, constraints.nonnegative)
 
@@ -45,11 +48,13 @@ class ParticleEngine(Engine):
         model: a Pyro program whose latent sites are all continuous.
         num_particles: n; default as many as ``init`` holds, else 50.
         init: None (N(0, 1) in unconstrained space), ``"laplace"`` (about the mode, see
-            :mod:`pyrograph.infer.laplace`), or see
+            :mod:`pyrograph.infer.laplace`, from where on steps and discrepancies are those of
+            :mod:`pyrograph.infer.laplace_coordinates`), or see
             :func:`pyrograph.infer.initial.starting_particles`.
         options: see :class:`Engine`; ``tol`` is compared with the graphical KSD (squared,
             V-statistic) of the particles. It has the units of a squared score, 1 / x^2, summed
-            over coordinates: the same ``tol`` asks less of a wide density. So ``converged``
+            over coordinates: the same ``tol`` asks less of a wide density (after
+            ``init="laplace"`` it has none, and asks the same). So ``converged``
             takes besides that the particles pass :class:`.stein_checks.SteinChecks`, which have
             no units: of no coordinate, beside its neighbours as they are, is the mean off, or the
             variance by more than a factor 2 as far as a Gaussian's score tells. Of independent
@@ -118,6 +123,15 @@ class ParticleEngine(Engine):
 
     # What every particle engine does.
 
+    def diffused(self, x: Tensor, score: Tensor, length: float) -> Tensor:
+        """An unadjusted Langevin step, x + length * score + sqrt(2 length) * N(0, 1) in the
+        coordinates of the run."""
+        noise = (2 * length) ** 0.5 * self.normal(x.shape)
+        if self.coordinates is None:
+            return x + length * score + noise
+        step = length * self.coordinates.of_score(score) + noise
+        return x + self.coordinates.outward(step)
+
     def normal(self, shape: torch.Size) -> Tensor:
         """N(0, 1) of shape ``[n, dim]``, drawn node by node from the engine's own stream."""
         return initial.normal(shape[0], self.graph, self.generator)
@@ -127,19 +141,21 @@ class ParticleEngine(Engine):
         widths = self.graph.columns.cpu().diff()
         self._held = self._bare.repeat_interleave(widths).to(self.graph.device)
         self.stein = self.stein_operator()
-        #: conditional widths ``[dim]`` where the start measures them
-        self.width: Tensor | None = None
+        #: those of kernels and steps, where the start measures them
+        self.coordinates: Coordinates | None = None
         if self.init is None:
             x = self.default_start()
         elif isinstance(self.init, str):
-            mode, self.width = mode_and_width(self.graph)
+            mode, width = mode_and_width(self.graph)
+            self.coordinates = coordinates_at(self.graph, mode, width)
             noise = initial.normal(self.num_particles, self.graph, self.generator)
-            x = mode + self.width * noise
+            x = mode + self.coordinates.outward(noise)
         else:
             args, kwargs = self._arguments
             x = initial.starting_particles(self.init, self.num_particles, self.graph, args, kwargs)
         # numbers of one column lie together, as the density and the kernels read them
         x = x.t().contiguous().t()
+        self.stein = self.stein.within(self.coordinates)
         self.memory = self.start_memory(x)
         self._evaluate(x)
 
@@ -187,7 +203,19 @@ class ParticleEngine(Engine):
     def checks(self, errors: float = ERRORS) -> SteinChecks:
         """What Stein's identity says of the particles as they stand, with so many standard errors
         granted to what of them is chance."""
-        return SteinChecks.of(self.x, self.score, errors * self.chance())
+        return SteinChecks.of(*self.as_seen(), errors * self.chance())
+
+    def as_seen(self) -> tuple[Tensor, Tensor]:
+        """Particles and scores in the coordinates of kernels and steps, ``[n, dim]`` each."""
+        if self.coordinates is None:
+            return self.x, self.score
+        return self.coordinates.inward(self.x), self.coordinates.of_score(self.score)
+
+    def name_of(self, column: int) -> str:
+        """What a column of these is called."""
+        name = coordinate_name(self.graph, column)
+        is_mixed = self.coordinates is not None and bool(self.coordinates.is_mixed[column])
+        return f"{name} (beyond its correlations)" if is_mixed else name
 
     def chance(self) -> float | Tensor:
         """The standard error of a mean over the particles, by that of independent draws; one
@@ -200,7 +228,7 @@ class ParticleEngine(Engine):
         for what these do not see."""
         if not super().converged or self.num_particles == 1:
             return super().converged
-        return self._unsettled() is None and common_misfit(self.x, self.score) is None
+        return self._unsettled() is None and common_misfit(*self.as_seen()) is None
 
     def _unsettled(self) -> int | None:
         """A coordinate that speaks against a claim of convergence."""
@@ -230,7 +258,7 @@ class ParticleEngine(Engine):
         if column is None:
             return ""
         return (
-            f". The particles' variance at {coordinate_name(self.graph, column)} is "
+            f". The particles' variance at {self.name_of(column)} is "
             f"{checks.ratio[column]:.2f} of the target's, by Stein's identity: for a nearer one "
             "lower tol, or raise num_particles."
         )
@@ -238,7 +266,7 @@ class ParticleEngine(Engine):
     def _how_nearly(self) -> str:
         """Where the identity fails by what chance may do yet seldom does; else empty."""
         checks, column = self.checks(), self._unsettled()
-        misfit = common_misfit(self.x, self.score)
+        misfit = common_misfit(*self.as_seen())
         if column is None and misfit is not None:
             return (
                 " along a sum of all coordinates, whose mean score times its standard deviation is "
@@ -250,7 +278,7 @@ class ParticleEngine(Engine):
             return ""
         return (
             f" as nearly as {self.num_particles} independent ones commonly do: at "
-            f"{coordinate_name(self.graph, column)} the mean score times the standard deviation is "
+            f"{self.name_of(column)} the mean score times the standard deviation is "
             f"{checks.shift[column]:.3g} (0 of draws), the variance by that of the target "
             f"{checks.ratio[column]:.3g} (1). Raise num_steps, or num_particles"
         )
@@ -263,14 +291,14 @@ class ParticleEngine(Engine):
             if column is not None and checks.ratio[column] <= 0:
                 return (
                     " By the Stein identity the particles do not have the target's shape at "
-                    f"{coordinate_name(self.graph, column)}, where scores rise with the "
+                    f"{self.name_of(column)}, where scores rise with the "
                     f"coordinate: {remedy(column)}"
                 )
             if column is not None:
                 return (
                     " By the Stein identity the particles' variance is "
                     f"{checks.ratio.median():.2f} of the target's (median over coordinates), at "
-                    f"{coordinate_name(self.graph, column)} {checks.ratio[column]:.2f}: "
+                    f"{self.name_of(column)} {checks.ratio[column]:.2f}: "
                     f"{remedy(column)}"
                 )
         return ""
@@ -282,7 +310,7 @@ class ParticleEngine(Engine):
         if far is not None:
             size = "wide" if checks.ratio[far] > 1 else "narrow"
             spread = (
-                f" Besides, {coordinate_name(self.graph, far)} is too {size}: the variance there "
+                f" Besides, {self.name_of(far)} is too {size}: the variance there "
                 f"is {checks.ratio[far]:.2f} of the target's."
             )
         rounding = ""
@@ -290,7 +318,7 @@ class ParticleEngine(Engine):
             rounding = f" Or rounding does it: try dtype=torch.float64 (it is {self.graph.dtype})."
         return (
             " Stein's identity (the mean of the score is 0) fails: the mean score of "
-            f"{coordinate_name(self.graph, column)} times its standard deviation is "
+            f"{self.name_of(column)} times its standard deviation is "
             f"{checks.shift[column]:.3g}. The particles have not settled about the target's mean, "
             "or, where that is right, not into the shape of the target at this site or a "
             f"neighbour.{spread} {self.not_arrived()}{rounding}"
@@ -359,9 +387,15 @@ class ParticleEngine(Engine):
     def carried(self) -> dict[str, Any]:
         return {
             "particles": self.x.clone(),
-            "memory": {name: value.clone() for name, value in self.memory.items()},
+            "memory": {name: value.clone() for name, value in self._remembered().items()},
             "generator": self._stream.clone(),
         }
+
+    def _remembered(self) -> dict[str, Tensor]:
+        """The memory of the rule, and the coordinates if any."""
+        if self.coordinates is None:
+            return self.memory
+        return {**self.memory, COORDINATES: self.coordinates.roots}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         saved, memory = state["particles"], state["memory"]
@@ -371,10 +405,11 @@ class ParticleEngine(Engine):
                 f"engine {list(self.x.shape)} and {self.x.dtype}: give num_particles= and dtype= "
                 "as in the saved run"
             )
-        # a run goes on in the units it was in, whatever start this engine had
-        own = {name: value for name, value in self.memory.items() if name != UNIT}
-        if UNIT in memory:
-            own[UNIT] = self.x[0]
+        # a run goes on in the coordinates it was in, whatever start this engine had
+        coordinates, own = None, dict(self.memory)
+        if COORDINATES in memory:
+            coordinates = self.coordinates or unit_coordinates(self.graph)
+            own[COORDINATES] = coordinates.roots
         if memory.keys() != own.keys():
             raise ShapeMismatch(
                 f"the state remembers {sorted(memory) or 'nothing'}, this engine "
@@ -391,5 +426,9 @@ class ParticleEngine(Engine):
                     "optim= as in the saved run"
                 )
         self.generator.set_state(state["generator"].cpu())
-        self.memory = {name: value.to(own[name]) for name, value in memory.items()}
+        memory = {name: value.to(own[name]) for name, value in memory.items()}
+        if coordinates is not None:
+            coordinates = coordinates.with_roots(memory.pop(COORDINATES))
+        self.memory, self.coordinates = memory, coordinates
+        self.stein = self.stein.within(coordinates)
         self._evaluate(saved.to(self.graph.device))

@@ -93,8 +93,9 @@ class GraphicalSVGD(ParticleEngine):
             gradient ascent.
         init: default N(0, 1) in unconstrained space; see :class:`ParticleEngine`. Particles that
             start alike are moved apart by a little at the first step (without ``noise``), see
-            :func:`pyrograph.infer.initial.apart`; after ``"laplace"`` ``optim`` takes its steps
-            in units of the widths found there.
+            :func:`pyrograph.infer.initial.apart`; after ``"laplace"`` kernels look and ``optim``
+            steps in coordinates in which the density is round there, see
+            :mod:`pyrograph.infer.laplace_coordinates`.
         thin: keep this many particles, chosen by Stein thinning, in the posterior.
         reweight: weight the posterior's particles to the least Stein discrepancy.
         options: see :class:`ParticleEngine` and :class:`Engine`.
@@ -170,7 +171,7 @@ class GraphicalSVGD(ParticleEngine):
         return initial.uniform(self.num_particles, self.graph, self.generator, PAPER_REACH)
 
     def start_memory(self, x: Tensor) -> dict[str, Tensor]:
-        return started(self.optim, x, self.width)
+        return started(self.optim, x, self.coordinates)
 
     def allocate(self) -> None:
         self._bandwidths: list[Tensor] | None = None
@@ -200,11 +201,11 @@ class GraphicalSVGD(ParticleEngine):
             over = self.num_done >= self.num_steps
             share = 1.0 if over else self.num_done / self.num_steps
             length = 0.5 * (1 + math.cos(math.pi * share))
-        there, self.memory = stepped(self.optim, x, direction, self.memory)
+        there, self.memory = stepped(self.optim, x, direction, self.memory, self.coordinates)
         x = there if length == 1 else x.lerp(there, length)
         if self.noise:
             step = length * self.noise
-            x = x + step * score + (2 * step) ** 0.5 * self.normal(x.shape)
+            x = self.diffused(x, score, step)
         elif self.num_done == 0:  # whatever made the start: a saved one does not tell
             x = initial.apart(x, self.x, self.normal)
         return x
@@ -216,7 +217,9 @@ class GraphicalSVGD(ParticleEngine):
         # random scopes are those that the engine would draw next, whenever it is asked
         stream = torch.Generator()
         stream.set_state(self._stream)
-        gram = stein_gram(self.graph, self.x, self.kernel, self.stein.locality, stream)
+        gram = stein_gram(
+            self.graph, self.x, self.kernel, self.stein.locality, stream, None, self.coordinates
+        )
         x, weights = self.x, None
         if self.thin is not None:
             chosen = stein_thinning(gram, self.thin)
@@ -231,7 +234,7 @@ class GraphicalSVGD(ParticleEngine):
             return 0.0
         # what noise has put into the scores so far (as if none of it were forgotten), by their
         # spread: H^2 v with v the sum of the steps' variances, by H, where H is the precision
-        precision = self.score.var(0, correction=0)
+        precision = self.as_seen()[1].var(0, correction=0)
         return (2 * self.noise * self.num_done * precision).clamp_max(1).sqrt()
 
     @property
@@ -251,8 +254,10 @@ class GraphicalSVGD(ParticleEngine):
         return f"they have not settled, raise num_steps{other}."
 
     def narrow(self, column: int) -> str:
-        centred = self.x[:, column] - self.x[:, column].mean()
-        gain = float((self._direction[:, column] * centred).mean())
+        x, direction = self.as_seen()[0][:, column], self._direction
+        if self.coordinates is not None:
+            direction = self.coordinates.inward(direction)
+        gain = float((direction[:, column] * (x - x.mean())).mean())
         missing = 1 - float(self.checks().ratio[column])
         if gain > SPREADING * missing:
             other = "" if isinstance(self.init, str) else ', or give init="laplace"'

@@ -11,6 +11,7 @@ discrepancy is a by-product of the direction: its sums are the same products.
 Source: Wang, Zeng & Liu (2018), eq (8) and Theorem 2.
 """
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ from pyrograph.errors import OptionError
 from pyrograph.graph.devices import at_once
 from pyrograph.kernels.additive import Own, Summable, terms_of
 from pyrograph.kernels.bandwidth import cancels
+from pyrograph.kernels.coordinates import Coordinates
 from pyrograph.kernels.imq import IMQ
 from pyrograph.kernels.linear import Linear
 from pyrograph.kernels.locality import Locality, resolve
@@ -89,6 +91,10 @@ class SteinOperator:
         device: where particles live.
         generator: what a random locality draws from.
         compile: evaluate blocks through ``torch.compile``.
+
+    Attributes:
+        coordinates: in which kernels look at particles, and the discrepancy is measured; None
+            leaves them as they are.
     """
 
     def __init__(
@@ -105,11 +111,18 @@ class SteinOperator:
         self.locality = resolve(locality)
         self.device = torch.device(device)
         self.generator = generator
+        self.coordinates: Coordinates | None = None
         self._evaluate = torch.compile(_evaluate) if compile else _evaluate
         terms = terms_of(self.kernel)
         self._on_scope = [(w, k) for w, k in terms if not isinstance(k, Own)]
         self._on_own = [(w, k.kernel) for w, k in terms if isinstance(k, Own)]
         self.draw()
+
+    def within(self, coordinates: Coordinates | None) -> "SteinOperator":
+        """The same operator, looking at particles in other coordinates."""
+        other = copy.copy(self)
+        other.coordinates = coordinates
+        return other
 
     def draw(self) -> None:
         """Take the scopes from the locality: once, or before every step if it is random."""
@@ -136,8 +149,7 @@ class SteinOperator:
             discrepancy: whether it is wanted beside the direction.
             bandwidths: those of an earlier field on these scopes; None measures them.
         """
-        columns = _centered(x)
-        score = score.t().contiguous()
+        columns, score = self._seen(x, score)
         direction = torch.zeros_like(score)
         total = diagonal = x.new_zeros((), dtype=torch.float64) if discrepancy else None
         used = []
@@ -159,11 +171,14 @@ class SteinOperator:
                         total = total + weight * sums.total.double().sum()
                         diagonal = diagonal + weight * sums.diagonal.double().sum()
             used.append(torch.cat(parts) if known is None else known)
-        return Field(direction.t(), total, diagonal, used)
+        moved = direction.t()
+        if self.coordinates is not None:
+            moved = self.coordinates.outward(moved)
+        return Field(moved, total, diagonal, used)
 
     def gram(self, x: Tensor, score: Tensor) -> Tensor:
         """Stein kernel of every pair of particles, summed over the nodes: ``[n, n]``."""
-        columns, score = _centered(x), score.t().contiguous()
+        columns, score = self._seen(x, score)
         gram = x.new_zeros(len(x), len(x))
         for position, (share, buckets) in enumerate(self.scopes):
             for _, _, block in _blocks(columns, score, buckets):
@@ -172,6 +187,15 @@ class SteinOperator:
                     pairs = kernel.pairs(_exact(block, h), h)
                     gram = gram + weight * share * pairs.to(gram)
         return gram
+
+    def _seen(self, x: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
+        """Centred columns and scores as kernels see them, ``[dim + 1, n]`` and ``[dim, n]``."""
+        columns = _centered(x)
+        if self.coordinates is None:
+            return columns, score.t().contiguous()
+        centred = self.coordinates.inward(columns[:-1].t())
+        score = self.coordinates.of_score(score).t().contiguous()
+        return torch.cat([centred.t(), columns[-1:]]), score
 
 
 def _evaluate(kernel: Kernel, block: Block, h: Tensor, discrepancy: bool) -> SteinSums:
