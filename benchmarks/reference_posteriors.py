@@ -344,7 +344,8 @@ def criteria(engine: str, found: Rows) -> bool:
     rows = {name: row for name, row in found.items() if row is not None}
     exceptions = EXCEPTIONS[engine]
     asked = [row for name, row in found.items() if exceptions.get(name, ("",))[0] != "mean"]
-    passed = []
+    runs = sum(row is not None for row in asked)
+    passed = [report(f"{engine} runs", runs == len(asked), f"{runs} of {len(asked)}")]
     if "num_particles" not in ENGINES[engine]:  # particles run without a stopping rule
         settled = sum(row is not None and row.converged for row in asked)
         passed = [

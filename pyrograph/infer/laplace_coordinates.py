@@ -18,18 +18,22 @@ from pyrograph.errors import NonFiniteDensity
 from pyrograph.graph.colouring import colour
 from pyrograph.graph.markov import quotient
 from pyrograph.graph.twins import twins
+from pyrograph.infer.laplace import EPS
 from pyrograph.kernels.coordinates import Coordinates
 
 #: Columns of a group that are mixed at most. Wider ones are taken node by node, and columns of a
 #: wider node each by itself.
 WIDEST = 128
+#: What a draw may lose in log density beside a Gaussian's loss, and how it is shortened otherwise.
+TIMES, MORE, SHORTER, MOST_TIMES = 4.0, 1.0, 0.7, 60
 
 
 def coordinates_at(graph, mode: Tensor, width: Tensor) -> Coordinates:
     """Round coordinates at a mode.
 
-    Where the curvature of a group is not that of a maximum (along a ridge, say), or so flat that
-    rounding hides it, its columns keep their widths and are not mixed.
+    Where the curvature of a group is not that of a maximum (along a ridge, say), so flat that
+    rounding hides it, or not to be measured for a wall, its columns keep their widths and are not
+    mixed.
 
     Args:
         graph: of which the density is evaluated, in double precision as curvature asks for it.
@@ -39,13 +43,24 @@ def coordinates_at(graph, mode: Tensor, width: Tensor) -> Coordinates:
     fine = graph if graph.dtype == torch.float64 else graph.to(None, torch.float64)
     at, reach = mode.double(), width.double()
     roots = [reach[own].diag_embed() for own in groups]
-    try:
-        curvature = _curvature(fine, groups, at, reach)
-    except NonFiniteDensity:  # the widths have been measured over shorter steps
-        curvature = {}
-    for k, found in curvature.items():
+    for k, found in _curvature(fine, groups, at, reach).items():
         roots[k] = roots[k] @ _root(found, torch.finfo(graph.dtype).eps ** 0.5)
     return Coordinates([(own, root.to(width)) for own, root in zip(groups, roots, strict=True)])
+
+
+def drawn_about(graph, mode: Tensor, coordinates: Coordinates, z: Tensor) -> Tensor:
+    """mode + R z, of particles ``[n, dim]``, each nearer where that lies far lower than under a
+    Gaussian: along a ridge that is curved, or has a flat top, the Hessian reaches too far."""
+    highest = graph.density(mode[None]).double()
+    for _ in range(MOST_TIMES):
+        x = mode + coordinates.outward(z)
+        loss = highest - graph.density(x).double()
+        # of NaN this is true
+        is_low = ~(loss <= TIMES * z.double().square().sum(1) / 2 + MORE)
+        if not bool(is_low.any()):
+            break
+        z = torch.where(is_low[:, None], SHORTER * z, z)
+    return mode + coordinates.outward(z)
 
 
 def unit_coordinates(graph) -> Coordinates:
@@ -82,30 +97,39 @@ def _node_of_column(graph) -> Tensor:
 
 def _curvature(graph, groups: list[Tensor], x: Tensor, reach: Tensor) -> dict[int, Tensor]:
     """-d^2 log p / dx_i dx_j times the reach of i and of j, ``[G, w, w]`` of every w > 1 (by its
-    place), from central differences of the score over ``reach``."""
+    place), from central differences of the score over ``reach``, or over far shorter steps where
+    these meet a wall; NaN where they do too."""
     group = _node_groups(graph)
     hue = colour(*quotient(*graph.neighbors, group))[group][_node_of_column(graph)].to(x.device)
     mixed = {k: own for k, own in enumerate(groups) if own.shape[1] > 1}
-    found = {k: x.new_zeros(*own.shape, own.shape[1]) for k, own in mixed.items()}
+    found = {k: x.new_full((*own.shape, own.shape[1]), torch.nan) for k, own in mixed.items()}
+    lengths = (reach, EPS ** (1 / 3) * x.abs().clamp_min(1))
     for shade in sorted({int(h) for own in mixed.values() for h in hue[own[:, 0]].unique()}):
         moving = {k: (hue[own[:, 0]] == shade).nonzero()[:, 0] for k, own in mixed.items()}
         for j in range(max(mixed[k].shape[1] for k, rows in moving.items() if len(rows))):
             wide_enough = {k: rows for k, rows in moving.items() if j < mixed[k].shape[1]}
-            step = torch.zeros_like(x)
-            for k, rows in wide_enough.items():
-                column = mixed[k][rows, j]
-                step[column] = reach[column]
-            _, score = value_and_score(graph, torch.stack([x + step, x - step]))
-            change = 0.5 * reach * (score[1] - score[0])
-            for k, rows in wide_enough.items():
-                found[k][rows, :, j] = change[mixed[k][rows]]
+            moved = {k: mixed[k][rows, j] for k, rows in wide_enough.items()}
+            columns = torch.cat(list(moved.values()))
+            for length in lengths:
+                step = torch.zeros_like(x).index_copy(0, columns, length[columns])
+                try:
+                    _, score = value_and_score(graph, torch.stack([x + step, x - step]))
+                except NonFiniteDensity:
+                    continue
+                change = 0.5 * reach * (score[1] - score[0])
+                for k, rows in wide_enough.items():
+                    share = (reach / length)[moved[k]].unsqueeze(1)
+                    found[k][rows, :, j] = share * change[mixed[k][rows]]
+                break
     return found
 
 
 def _root(curvature: Tensor, least: float) -> Tensor:
     """Upper triangular U, with U U^T the inverse of ``[G, w, w]`` curvatures of unit diagonal; the
-    identity where they are not positive by more than ``least`` squared."""
+    identity where they are not positive by more than ``least`` squared, or NaN."""
     eye = torch.eye(curvature.shape[-1], dtype=curvature.dtype, device=curvature.device)
+    is_known = curvature.isfinite().all(-1).all(-1)[:, None, None]
+    curvature = torch.where(is_known, curvature, -eye)
     top = curvature.diagonal(dim1=-2, dim2=-1)
     scale = top.clamp_min(torch.finfo(top.dtype).tiny).rsqrt()
     symmetric = (curvature + curvature.mT) / 2 * scale.unsqueeze(-1) * scale.unsqueeze(-2)

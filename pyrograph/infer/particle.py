@@ -19,7 +19,11 @@ from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.infer import initial
 from pyrograph.infer.base import Engine
 from pyrograph.infer.laplace import mode_and_width
-from pyrograph.infer.laplace_coordinates import coordinates_at, unit_coordinates
+from pyrograph.infer.laplace_coordinates import (
+    coordinates_at,
+    drawn_about,
+    unit_coordinates,
+)
 from pyrograph.infer.requires import Continuous
 from pyrograph.infer.stein_checks import (
     ERRORS,
@@ -35,8 +39,8 @@ from pyrograph.kernels.locality import Without
 from pyrograph.posterior import ParticlePosterior
 
 DEFAULT_PARTICLES = 50
-#: What blocks of coordinates are saved under, beside what a step rule remembers.
-COORDINATES = "coordinates"
+#: What coordinates are saved under, beside what a step rule remembers.
+ROOTS, COLUMNS = "laplace_roots", "laplace_columns"
 #: Supports of scales.
 LATENT_SCALES = (constraints.positive, constraints.nonnegative)
 
@@ -54,7 +58,8 @@ class ParticleEngine(Engine):
         options: see :class:`Engine`; ``tol`` is compared with the graphical KSD (squared,
             V-statistic) of the particles. It has the units of a squared score, 1 / x^2, summed
             over coordinates: the same ``tol`` asks less of a wide density (after
-            ``init="laplace"`` it has none, and asks the same). So ``converged``
+            ``init="laplace"`` in units of the widths there: it has none, and is no longer the
+            :func:`.graphical_ksd` of the particles as they are). So ``converged``
             takes besides that the particles pass :class:`.stein_checks.SteinChecks`, which have
             no units: of no coordinate, beside its neighbours as they are, is the mean off, or the
             variance by more than a factor 2 as far as a Gaussian's score tells. Of independent
@@ -149,7 +154,7 @@ class ParticleEngine(Engine):
             mode, width = mode_and_width(self.graph)
             self.coordinates = coordinates_at(self.graph, mode, width)
             noise = initial.normal(self.num_particles, self.graph, self.generator)
-            x = mode + self.coordinates.outward(noise)
+            x = drawn_about(self.graph, mode, self.coordinates, noise)
         else:
             args, kwargs = self._arguments
             x = initial.starting_particles(self.init, self.num_particles, self.graph, args, kwargs)
@@ -215,7 +220,7 @@ class ParticleEngine(Engine):
         """What a column of these is called."""
         name = coordinate_name(self.graph, column)
         is_mixed = self.coordinates is not None and bool(self.coordinates.is_mixed[column])
-        return f"{name} (beyond its correlations)" if is_mixed else name
+        return f"{name} (less what later ones tell of it)" if is_mixed else name
 
     def chance(self) -> float | Tensor:
         """The standard error of a mean over the particles, by that of independent draws; one
@@ -395,7 +400,8 @@ class ParticleEngine(Engine):
         """The memory of the rule, and the coordinates if any."""
         if self.coordinates is None:
             return self.memory
-        return {**self.memory, COORDINATES: self.coordinates.roots}
+        blocks = {ROOTS: self.coordinates.roots, COLUMNS: self.coordinates.columns}
+        return {**self.memory, **blocks}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         saved, memory = state["particles"], state["memory"]
@@ -407,9 +413,9 @@ class ParticleEngine(Engine):
             )
         # a run goes on in the coordinates it was in, whatever start this engine had
         coordinates, own = None, dict(self.memory)
-        if COORDINATES in memory:
+        if ROOTS in memory:
             coordinates = self.coordinates or unit_coordinates(self.graph)
-            own[COORDINATES] = coordinates.roots
+            own |= {ROOTS: coordinates.roots, COLUMNS: coordinates.columns}
         if memory.keys() != own.keys():
             raise ShapeMismatch(
                 f"the state remembers {sorted(memory) or 'nothing'}, this engine "
@@ -428,7 +434,14 @@ class ParticleEngine(Engine):
         self.generator.set_state(state["generator"].cpu())
         memory = {name: value.to(own[name]) for name, value in memory.items()}
         if coordinates is not None:
-            coordinates = coordinates.with_roots(memory.pop(COORDINATES))
+            columns = memory.pop(COLUMNS)
+            is_same = torch.equal(columns, coordinates.columns)
+            coordinates = coordinates.with_roots(memory.pop(ROOTS))
+            if not (is_same and coordinates.are_sound):
+                raise ShapeMismatch(
+                    "the state's coordinates are of other blankets than this graph's, or damaged: "
+                    "set the engine up with the model and arguments of the saved run"
+                )
         self.memory, self.coordinates = memory, coordinates
         self.stein = self.stein.within(coordinates)
         self._evaluate(saved.to(self.graph.device))

@@ -24,16 +24,31 @@ class Coordinates:
     Args:
         blocks: columns ``[G, w]`` and roots R ``[G, w, w]``, upper triangular with a positive
             diagonal, of groups of equal width. Every column is in one group.
+
+    Attributes:
+        is_mixed: ``[dim]``, whether z of a column reads other columns of x.
     """
 
     def __init__(self, blocks: Sequence[tuple[Tensor, Tensor]]):
         self.blocks = list(blocks)
-        columns = torch.cat([own.flatten() for own, _ in self.blocks])
-        self._order = columns.argsort()
-        is_mixed = [torch.full_like(own, own.shape[1] > 1, dtype=torch.bool) for own, _ in blocks]
-        #: ``[dim]``, whether a column shares a block with others
-        self.is_mixed = torch.cat([part.flatten() for part in is_mixed])[self._order]
-        self._inverses = [_inverse(root) for _, root in self.blocks]
+        dim = sum(own.numel() for own, _ in self.blocks)
+        like = self.blocks[0][1]
+        #: of columns by themselves; 1 for the others
+        self._scale = like.new_ones(dim)
+        self.is_mixed = torch.zeros(dim, dtype=torch.bool, device=like.device)
+        self._mixing: list[tuple[Tensor, Tensor, Tensor]] = []
+        for own, root in self.blocks:
+            if root.shape[-1] == 1:
+                self._scale[own[:, 0]] = root[:, 0, 0]
+                continue
+            inverse = _inverse(root)
+            self._mixing.append((own, root, inverse))
+            self.is_mixed[own] = inverse.triu(1).ne(0).any(-1)
+
+    @property
+    def columns(self) -> Tensor:
+        """All columns, in the order of :attr:`roots`."""
+        return torch.cat([own.flatten() for own, _ in self.blocks])
 
     @property
     def roots(self) -> Tensor:
@@ -46,30 +61,34 @@ class Coordinates:
         blocks = zip(self.blocks, parts, strict=True)
         return Coordinates([(own, part.view_as(root)) for (own, root), part in blocks])
 
+    @property
+    def are_sound(self) -> bool:
+        """Whether every root is finite, with a positive diagonal."""
+        tops = [root.diagonal(dim1=-2, dim2=-1) for _, root in self.blocks]
+        return all(bool((top > 0).all()) for top in tops) and bool(self.roots.isfinite().all())
+
     def inward(self, x: Tensor) -> Tensor:
         """z = R^-1 x of ``[n, dim]`` particles or directions."""
-        return self._product(x, self._inverses)
+        out = x / self._scale.to(x)
+        return self._mixed(out, x, [(own, inverse) for own, _, inverse in self._mixing])
 
     def outward(self, z: Tensor) -> Tensor:
         """x = R z."""
-        return self._product(z, [root for _, root in self.blocks])
+        out = z * self._scale.to(z)
+        return self._mixed(out, z, [(own, root) for own, root, _ in self._mixing])
 
     def of_score(self, score: Tensor) -> Tensor:
         """The score with respect to z, R^T s."""
-        return self._product(score, [root.mT for _, root in self.blocks])
+        out = score * self._scale.to(score)
+        return self._mixed(out, score, [(own, root.mT) for own, root, _ in self._mixing])
 
-    def _product(self, x: Tensor, matrices: Sequence[Tensor]) -> Tensor:
-        rows = x.t()
-        parts = [
-            _times(matrix.to(x), rows[own]).flatten(0, 1)
-            for (own, _), matrix in zip(self.blocks, matrices, strict=True)
-        ]
-        return torch.cat(parts).index_select(0, self._order).t()
-
-
-def _times(matrix: Tensor, rows: Tensor) -> Tensor:
-    """``[G, w, w]`` times ``[G, w, n]``."""
-    return matrix * rows if matrix.shape[-1] == 1 else matrix @ rows
+    @staticmethod
+    def _mixed(out: Tensor, x: Tensor, matrices: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+        rows, result = x.t(), out.t()
+        for own, matrix in matrices:
+            product = matrix.to(x) @ rows[own]  # [G, w, n]
+            result = result.index_copy(0, own.flatten(), product.flatten(0, 1))
+        return result.t()
 
 
 def _inverse(root: Tensor) -> Tensor:
