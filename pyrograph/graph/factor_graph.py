@@ -39,6 +39,7 @@ from pyrograph.graph.spaces import (
 from pyrograph.trace.localize import LocalProgram
 from pyrograph.trace.program import Reading
 from pyrograph.trace.sites import Site
+from pyrograph.trace.tape import Tape
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -127,11 +128,11 @@ class FactorGraph:
         return FactorGroup(names[0], names, scope, index, slots, self._compile_group)
 
     def _compile_group(self, index: Tensor, scope: Tensor) -> LocalProgram:
-        ids = self._factors.terms.ids[index.cpu()]
+        return self._compiled(self._reading.tape, self._factors.terms.ids[index.cpu()], scope)
+
+    def _compiled(self, tape: Tape, ids: Tensor, scope: Tensor) -> LocalProgram:
         with torch.enable_grad():  # constants may be attached to the program's tensors
-            program = local_program(
-                self._reading.tape, ids, self._value_dtype(), scope.cpu(), self.columns.cpu()
-            )
+            program = local_program(tape, ids, self._value_dtype(), scope.cpu(), self.columns.cpu())
             return program.to(self.device, self._wide or self._cast)
 
     # ------------------------------------------------------------------ labels

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from pyrograph.trace.localize import LocalProgram
-from pyrograph.trace.tape import Tape
+from pyrograph.trace.rules.products import DOT
+from pyrograph.trace.tape import Operand, Tape
 
 
 def local_program(
@@ -31,6 +32,15 @@ def local_program(
 
     sizes = (width * num_factors).tolist()
     return LocalProgram(tape, ids, torch.zeros(1, dtype=dtype, device="cpu"), home, sizes, rows)
+
+
+def with_sums(tape: Tape, ids: Tensor) -> tuple[Tape, Tensor]:
+    """The tape with a step more, and ``[U]`` the ids of sums of numbers ``ids [U, n]``."""
+    longer = Tape(list(tape.steps))
+    dtype = tape.steps[int(tape.step_of(ids[0, :1]))].dtype
+    ones = torch.ones(ids.shape, dtype=dtype, device="cpu")
+    operands = (Operand(ids, None, dtype), Operand(None, ones, dtype))
+    return longer, longer.append(DOT, 1, operands, dtype)
 
 
 def shared_program(tape: Tape, ids: Tensor, dtype: torch.dtype, sizes: list[int]) -> LocalProgram:

@@ -4,7 +4,8 @@ Factors of one node that the node's family represents exactly (tables of a discr
 quadratic log densities of a continuous one) go into the family's base. All others become blocks:
 binary pairs, tables, pairs that depend on a difference, quadratic factors, factors integrated by
 quadrature. Where alpha is 1, or one of each scope, tables on one scope are one factor, and so are
-quadratic ones, those on part of it included (:mod:`.same_scope`).
+quadratic ones, those on part of it included (:mod:`.same_scope`), and recurrences
+(:mod:`.shared_work`).
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from pyrograph.infer.message_passing.same_scope import (
     multiplied,
     multiplied_gaussians,
 )
+from pyrograph.infer.message_passing.shared_work import multiplied_where_shared
 from pyrograph.infer.message_passing.tables import MAX_ENTRIES, TableFactors
 from pyrograph.infer.message_passing.tilted import POINTS
 from pyrograph.trace.distinct import row_numbers
@@ -133,10 +135,14 @@ class _Builder:
         tables, merged = multiplied(tables, self.one_alpha)
         tables = [self._at_one(part) for part in tables] if merged else tables
         locals_, products = multiplied_gaussians(locals_, self._is_gaussian, self.one_alpha)
+        locals_, alike = multiplied_where_shared(
+            self.graph, locals_, self._needs_no_points, self.one_alpha
+        )
         differences = [part for part in tables if part.is_difference]
         tables = tables[: len(tables) - len(differences)]
         without_pairs = [(group, index) for group, index, _, _ in checks]
-        without_pairs += [(part.group, part.index) for part in [*differences, *locals_]]
+        every = [*differences, *locals_, *(part for part, _ in alike)]
+        without_pairs += [(part.group, part.index) for part in every]
         self._use_odds(tables, without_pairs)
         blocks, members = [], []
         for part in tables:
@@ -158,6 +164,10 @@ class _Builder:
             blocks.append(ParityFactors(values, alpha, rows, families[0]))
             members.append((group, index))
         for part in itertools.chain.from_iterable(map(self._by_numbers_read, locals_)):
+            blocks.append(self._local_block(part))
+            members.append((part.group, part.index))
+        for part, others in alike:
+            merged.append(replace(others, block=len(blocks)))
             blocks.append(self._local_block(part))
             members.append((part.group, part.index))
         for product in products:
@@ -334,6 +344,10 @@ class _Builder:
         """Whether these factors are integrated without quadrature."""
         return part.local.quadratic is not None and not self._conjugates(part.group, part.index)
 
+    def _needs_no_points(self, part: Locals) -> bool:
+        """Whether these are integrated in closed form, or beliefs are no Gaussians."""
+        return self._is_gaussian(part) or self._conjugates(part.group, part.index)
+
     def _product_block(self, product: Product) -> QuadraticFactors:
         function = product.function()
         rows, families = self._wiring(product.group, product.index)
@@ -350,9 +364,7 @@ class _Builder:
     def _by_numbers_read(self, part: Locals) -> list[Locals]:
         """Factors that read fewer combinations apart from those that read more, where that saves
         half the points: of an ordered outcome each level reads others."""
-        if self._is_gaussian(part) or self._conjugates(part.group, part.index):
-            return [part]
-        if sum(part.local.widths) == 1:
+        if self._needs_no_points(part) or sum(part.local.widths) == 1:
             return [part]
         count = part.local.num_read
         groups = {r: (count == r).nonzero().squeeze(1) for r in count.unique().tolist()}
