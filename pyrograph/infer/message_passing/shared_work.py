@@ -68,14 +68,16 @@ def _product(graph: FactorGraph, part: Locals, one_alpha: bool) -> tuple[Locals,
         local.like,
         lambda e: f"{names[e]}, times {rows.shape[1] - 1} others on its nodes,",
     )
-    if SAVES * _work(whole) > _work(local):
+    work = _work(whole)
+    if work == torch.inf or SAVES * work > _work(local):
         return None
     row = torch.arange(len(rows), device=first.device).repeat_interleave(rows.shape[1] - 1)
     return Locals(part.group, first, whole, alpha[rows[:, 0]]), Merged(part.group, others, 0, row)
 
 
 def _work(local: LocalDensity) -> float:
-    """Numbers that a sweep computes."""
+    """Numbers that a sweep computes; infinity where all of what is read needs too many points (of
+    what is quadratic given the rest it does not)."""
     read = int(local.num_read.max())
     points = POINTS[read] ** read if read in POINTS else torch.inf
     return points * local.program.num_numbers

@@ -37,8 +37,8 @@ def smoothing(y, scale=0.4):
 
 def smoothing_truth(y, scale=0.4):
     """Log evidence, means and variances of share and start, and of the level after four."""
-    grid = np.linspace(-9, 9, 1201)
-    share, level = grid[:, None], np.broadcast_to(grid[None], (1201, 1201))
+    grid = np.linspace(-9, 9, 601)
+    share, level = grid[:, None], np.broadcast_to(grid[None], (601, 601))
     log_p = stats.norm.logpdf(share, 0, 1.5) + stats.norm.logpdf(level)
     for value in y.numpy():
         log_p = log_p + stats.norm.logpdf(value, level, scale)
