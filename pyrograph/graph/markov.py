@@ -67,14 +67,9 @@ def quotient(pointer: Tensor, index: Tensor, group: Tensor) -> tuple[Tensor, Ten
         pointer, index: as of :func:`neighbors`.
         group: ``[num_nodes]`` on the CPU, 0, 1, ...
     """
-    num_groups = int(group.max()) + 1 if len(group) else 0
-    owner = group.repeat_interleave(pointer.cpu().diff())
-    other = group[index.cpu()]
-    apart = owner != other
-    pair = (owner[apart] * num_groups + other[apart]).unique()
-    ptr = torch.zeros(num_groups + 1, dtype=torch.int64, device="cpu")
-    ptr[1:] = (pair // max(1, num_groups)).bincount(minlength=num_groups).cumsum(0)
-    return ptr, pair % max(1, num_groups)
+    owner, other = group.repeat_interleave(pointer.cpu().diff()), group[index.cpu()]
+    pairs = torch.stack([owner, other], 1)[owner != other]
+    return neighbors([pairs], int(group.max()) + 1, torch.device("cpu"))
 
 
 def _distinct(scope: np.ndarray, num_nodes: int) -> np.ndarray:

@@ -39,11 +39,12 @@ def coordinates_at(graph, mode: Tensor, width: Tensor) -> Coordinates:
         graph: of which the density is evaluated, in double precision as curvature asks for it.
         mode, width: ``[dim]``, as of :func:`.laplace.mode_and_width`.
     """
-    groups = column_groups(graph)
+    of_nodes = node_groups(graph)
+    groups = column_groups(graph, of_nodes)
     fine = graph if graph.dtype == torch.float64 else graph.to(None, torch.float64)
     at, reach = mode.double(), width.double()
     roots = [reach[own].diag_embed() for own in groups]
-    for k, found in _curvature(fine, groups, at, reach).items():
+    for k, found in _curvature(fine, of_nodes, groups, at, reach).items():
         roots[k] = roots[k] @ _root(found, torch.finfo(graph.dtype).eps ** 0.5)
     return Coordinates([(own, root.to(width)) for own, root in zip(groups, roots, strict=True)])
 
@@ -66,12 +67,14 @@ def drawn_about(graph, mode: Tensor, coordinates: Coordinates, z: Tensor) -> Ten
 def unit_coordinates(graph) -> Coordinates:
     """The graph's own, in the same groups: for the blocks of a saved run."""
     ones = torch.ones(graph.dim, dtype=graph.dtype, device=graph.device)
-    return Coordinates([(own, ones[own].diag_embed()) for own in column_groups(graph)])
+    return Coordinates(
+        [(own, ones[own].diag_embed()) for own in column_groups(graph, node_groups(graph))]
+    )
 
 
-def column_groups(graph) -> list[Tensor]:
-    """Columns that may be mixed, ``[G, w]`` for each width w."""
-    group, node = _node_groups(graph), _node_of_column(graph)
+def column_groups(graph, group: Tensor) -> list[Tensor]:
+    """Columns that may be mixed, ``[G, w]`` for each width w, by the groups of nodes."""
+    node = _node_of_column(graph)
     single = torch.arange(graph.dim, device="cpu") + graph.num_nodes
     is_wide = graph.columns.cpu().diff() > WIDEST
     of_column = torch.where(is_wide[node], single, group[node]).unique(return_inverse=True)[1]
@@ -83,7 +86,7 @@ def column_groups(graph) -> list[Tensor]:
     ]
 
 
-def _node_groups(graph) -> Tensor:
+def node_groups(graph) -> Tensor:
     """``[num_nodes]``: twins, but for those who are too many."""
     group = twins(*graph.neighbors)
     columns = group.bincount(graph.columns.cpu().diff().double())
@@ -95,11 +98,12 @@ def _node_of_column(graph) -> Tensor:
     return torch.arange(graph.num_nodes, device="cpu").repeat_interleave(graph.columns.cpu().diff())
 
 
-def _curvature(graph, groups: list[Tensor], x: Tensor, reach: Tensor) -> dict[int, Tensor]:
+def _curvature(
+    graph, group: Tensor, groups: list[Tensor], x: Tensor, reach: Tensor
+) -> dict[int, Tensor]:
     """-d^2 log p / dx_i dx_j times the reach of i and of j, ``[G, w, w]`` of every w > 1 (by its
     place), from central differences of the score over ``reach``, or over far shorter steps where
     these meet a wall; NaN where they do too."""
-    group = _node_groups(graph)
     hue = colour(*quotient(*graph.neighbors, group))[group][_node_of_column(graph)].to(x.device)
     mixed = {k: own for k, own in enumerate(groups) if own.shape[1] > 1}
     found = {k: x.new_full((*own.shape, own.shape[1]), torch.nan) for k, own in mixed.items()}

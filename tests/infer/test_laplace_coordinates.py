@@ -11,7 +11,11 @@ from pyrograph.errors import NonFiniteDensity, ShapeMismatch
 from pyrograph.graph import trace_graph
 from pyrograph.infer import AdaGrad, Adam, GraphicalSVGD, Langevin, RMSProp, laplace_coordinates
 from pyrograph.infer.laplace import mode_and_width
-from pyrograph.infer.laplace_coordinates import column_groups, coordinates_at
+from pyrograph.infer.laplace_coordinates import (
+    column_groups,
+    coordinates_at,
+    node_groups,
+)
 
 
 def of(model, *args):
@@ -109,11 +113,13 @@ def test_wide_groups_are_taken_node_by_node_and_wide_nodes_by_column(monkeypatch
         pyro.factor("tie", -((a - b) ** 2).sum())
 
     graph = trace_graph(model, unconstrained=True)
-    assert [own.tolist() for own in column_groups(graph)] == [[[0, 1, 2, 3]]]
+    assert [own.tolist() for own in column_groups(graph, node_groups(graph))] == [[[0, 1, 2, 3]]]
     monkeypatch.setattr(laplace_coordinates, "WIDEST", 3)
-    assert [own.tolist() for own in column_groups(graph)] == [[[0, 1], [2, 3]]]
+    assert [own.tolist() for own in column_groups(graph, node_groups(graph))] == [[[0, 1], [2, 3]]]
     monkeypatch.setattr(laplace_coordinates, "WIDEST", 1)
-    assert [own.tolist() for own in column_groups(graph)] == [[[0], [1], [2], [3]]]
+    assert [own.tolist() for own in column_groups(graph, node_groups(graph))] == [
+        [[0], [1], [2], [3]]
+    ]
     _, _, width, coordinates = of(model)
     assert_close(coordinates.outward(torch.eye(4)), width.diag(), rtol=1e-5, atol=0)
 
