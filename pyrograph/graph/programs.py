@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 import torch
 from torch import Tensor
 
@@ -37,7 +39,8 @@ def local_program(
 def with_sums(tape: Tape, ids: Tensor) -> tuple[Tape, Tensor]:
     """The tape with a step more, and ``[U]`` the ids of sums of numbers ``ids [U, n]``."""
     longer = Tape(list(tape.steps))
-    dtype = tape.steps[int(tape.step_of(ids[0, :1]))].dtype
+    steps = tape.step_of(ids[ids > 0]).unique().tolist()
+    dtype = reduce(torch.promote_types, {tape.steps[step].dtype for step in steps})
     ones = torch.ones(ids.shape, dtype=dtype, device="cpu")
     operands = (Operand(ids, None, dtype), Operand(None, ones, dtype))
     return longer, longer.append(DOT, 1, operands, dtype)

@@ -141,7 +141,7 @@ class _Builder:
         differences = [part for part in tables if part.is_difference]
         tables = tables[: len(tables) - len(differences)]
         without_pairs = [(group, index) for group, index, _, _ in checks]
-        every = [*differences, *locals_, *(part for part, _ in alike)]
+        every = [*differences, *locals_, *(own.whole for own in alike)]
         without_pairs += [(part.group, part.index) for part in every]
         self._use_odds(tables, without_pairs)
         blocks, members = [], []
@@ -166,8 +166,9 @@ class _Builder:
         for part in itertools.chain.from_iterable(map(self._by_numbers_read, locals_)):
             blocks.append(self._local_block(part))
             members.append((part.group, part.index))
-        for part, others in alike:
-            merged.append(replace(others, block=len(blocks)))
+        for own in alike:
+            part = own.whole
+            merged.append(Merged(part.group, own.others, len(blocks), own.row))
             blocks.append(self._local_block(part))
             members.append((part.group, part.index))
         for product in products:

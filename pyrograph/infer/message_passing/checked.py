@@ -14,8 +14,9 @@ from pyrograph.infer.message_passing.reduction import LocalDensity
 NOTHING = -1e30
 #: Halvings of the way to a zero, whose edge is then known to rounding.
 BISECTIONS = 60
-#: Numbers evaluated at once.
-CHUNK = 2**18
+#: Numbers evaluated at once; and numbers of a step, on average, that are worth its call: programs
+#: of many short steps, as recurrences are, take more points, as far as memory goes.
+CHUNK, WORTH, LARGEST = 2**18, 2**12, 2**22
 
 
 class Improper(Exception):
@@ -38,9 +39,7 @@ class CheckedDensity:
         Raises:
             NonFiniteDensity: NaN or plus infinity, naming the factor.
         """
-        each = max(1, len(u[0]) * u.shape[-1] * self.local.numbers_at_once)
-        size = max(1, at_once(CHUNK, u.device) // each)
-        parts = [self.local(part) for part in u.split(size)]
+        parts = [self.local(part) for part in u.split(self._points_at_once(u))]
         value = torch.cat(parts) if len(parts) > 1 else parts[0]
         total = value.detach().sum()
         if bool(total.isfinite()):
@@ -49,9 +48,10 @@ class CheckedDensity:
             bad = (value.isnan() | (value == torch.inf)).flatten(0, 1).any(0)
             if bool(bad.any()):
                 e = int(bad.nonzero()[0])
-                at = u[..., e, :][(value[..., e].isnan() | (value[..., e] == torch.inf))][0]
+                n, d = (value[..., e].isnan() | (value[..., e] == torch.inf)).nonzero()[0].tolist()
+                at, name = u[n, d, e], self.local.name_at(u[n : n + 1], d, e)
                 raise NonFiniteDensity(
-                    f"{self.local.name(e)} has log density NaN or plus infinity, at effective "
+                    f"{name} has log density NaN or plus infinity, at effective "
                     f"coordinates {[round(float(x), 4) for x in at]} (of constrained sites in "
                     "unconstrained space). Look at that statement: a scale that can reach 0, a "
                     "logarithm of a negative number and a covariance that rounding makes singular "
@@ -60,6 +60,13 @@ class CheckedDensity:
                     "logarithms, as a pyro.factor."
                 )
         return torch.nan_to_num(value, nan=torch.nan, neginf=NOTHING)
+
+    def _points_at_once(self, u: Tensor) -> int:
+        states = len(u[0])
+        each = max(1, states * u.shape[-1] * self.local.numbers_at_once)
+        most, largest = (at_once(n, u.device) // each for n in (CHUNK, LARGEST))
+        worth = int(WORTH / (states * max(1, self.local.numbers_a_step)))
+        return max(1, most, min(worth, largest))
 
     def refuse_zeros(self, value: Tensor, u: Tensor, alpha: Tensor) -> None:
         """Refuse values ``[N, D, E]`` at ``u`` of factors with ``alpha [E]`` <= 0 that are zeros.
@@ -79,7 +86,8 @@ class CheckedDensity:
                 "beliefs are too wide. Use pg.EP or pg.QBethe, or a prior that holds the nodes "
                 "tighter."
             )
-        raise zeros_refused(self.local.name(e), float(alpha[e]))
+        n, d = (value[..., e] <= NOTHING).nonzero()[0].tolist()
+        raise zeros_refused(self.local.name_at(u[n : n + 1], d, e), float(alpha[e]))
 
     def too_large(self, value: Tensor, u: Tensor) -> Tensor:
         """``[E]`` which factors have values ``[N, D, E]`` at ``u`` that are no zeros but overflow:

@@ -118,16 +118,36 @@ class LocalDensity:
 
     def at_parts(self, v: Tensor) -> Tensor:
         """log f at reduced coordinates ``[N, D, E, R]``."""
-        x = []
-        for part, basis in zip(v.split(self.widths, -1), self._inner, strict=True):
-            x.append(part if basis is None else apply(basis.mT, part))
-        return self._at_read(x)
+        return self._at_read(self._read(v))
+
+    def _read(self, v: Tensor) -> list[Tensor]:
+        """The entries that are read, ``[N, D, E, m]`` of every continuous slot, at reduced
+        coordinates."""
+        parts = zip(v.split(self.widths, -1), self._inner, strict=True)
+        return [part if basis is None else apply(basis.mT, part) for part, basis in parts]
+
+    def nodes(self, u: Tensor) -> list[Tensor]:
+        """Node values ``[N, D, E, d]`` of every continuous slot, 0 where they are not read, at
+        effective coordinates ``[N, D, E, r]``."""
+        found = []
+        read = self._read(self._parts(u))
+        for value, columns, width in zip(read, self.columns, self.nodes_widths, strict=True):
+            if columns is not None:
+                nothing = value.new_zeros(*value.shape[:3], width)
+                value = nothing.scatter(3, columns.expand_as(value), value)
+            found.append(value)
+        return found
 
     @property
     def numbers_at_once(self) -> int:
         """Numbers that all factors take for one point in one state: what they read, or their widest
         step, as the matrix of a Gaussian process whose length-scale is all that is read."""
         return max(self.num_factors * sum(self.read_widths), self.program.num_widest)
+
+    @property
+    def numbers_a_step(self) -> float:
+        """Numbers that a step of the program computes for one point in one state, on average."""
+        return self.program.num_numbers / max(1, len(self.program.lines))
 
     @property
     def is_scalar(self) -> bool:
@@ -170,7 +190,15 @@ class LocalDensity:
 
     def __call__(self, u: Tensor) -> Tensor:
         """log f at effective coordinates ``[N, D, E, r]``: ``[N, D, E]``."""
-        return self.at_parts(u if self.joint is None else apply(self.joint.mT, u))
+        return self.at_parts(self._parts(u))
+
+    def _parts(self, u: Tensor) -> Tensor:
+        """Reduced coordinates of effective ones."""
+        return u if self.joint is None else apply(self.joint.mT, u)
+
+    def name_at(self, u: Tensor, d: int, e: int) -> str:
+        """Of the factor to blame for what factor e is in state d, at a point ``u [1, D, E, r]``."""
+        return self.name(e)
 
     @property
     def dim(self) -> int:

@@ -75,9 +75,9 @@ class Locals:
         """Some of them, in order."""
         if len(which) == len(self.index):
             return self
-        index, own = self.index[which], which.tolist()
-        local = LocalDensity(self.group, index, self.local.like, lambda e: self.local.name(own[e]))
-        return Locals(self.group, index, local, self.alpha[which])
+        own, like = which.tolist(), self.local.like
+        local = LocalDensity(self.local.group, which, like, lambda e: self.local.name(own[e]))
+        return Locals(self.group, self.index[which], local, self.alpha[which])
 
 
 @dataclass(frozen=True)

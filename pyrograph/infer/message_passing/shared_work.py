@@ -1,21 +1,33 @@
 """Factors on one scope that compute much alike, multiplied into one.
 
 A likelihood that recurs in its parameters, as of an ARMA or a GARCH series, has a factor for every
-time, each of which computes all that was before: O(T^2) for every point, on T grids. Their product
+time, each of which computes all that was before: O(T^2) numbers for every point, on T grids. Their
+product
+
+    F(x) = prod_t f_t(x)
+
 computes it once, O(T), on one grid, and is projected as a whole. At alpha = 1 the product is what
 belongs into one belief, as in :mod:`.same_scope`, and at alpha = 0 averages add up.
+
+With W numbers that a program computes for a point, and P points of a grid, factors are multiplied
+where
+
+    4 P(F) W(F)  <=  P(f_1) W(f_1, ..., f_T)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
-from pyrograph.graph import FactorGraph
+from pyrograph.graph import FactorGraph, FactorGroup
 from pyrograph.graph.products import product
+from pyrograph.infer.message_passing.conditional import quadratic_coordinates
 from pyrograph.infer.message_passing.reduction import LocalDensity
-from pyrograph.infer.message_passing.same_scope import Locals, Merged
+from pyrograph.infer.message_passing.same_scope import Locals
 from pyrograph.infer.message_passing.tilted import POINTS
 from pyrograph.trace.distinct import row_numbers
 
@@ -25,13 +37,63 @@ DEEP = 40
 SAVES = 4
 
 
+@dataclass(frozen=True)
+class Multiplied:
+    """Products of factors of a group.
+
+    Attributes:
+        whole: they, in the places of their first factors.
+        others: ``[F]`` the factors that they are made of besides.
+        row: ``[F]`` of which product.
+    """
+
+    whole: Locals
+    others: Tensor
+    row: Tensor
+
+
+class ProductDensity(LocalDensity):
+    """Products of as many factors each.
+
+    Args:
+        group: the products.
+        factors: what they are made of.
+        rows: ``[U, n]`` of these.
+    """
+
+    def __init__(self, group: FactorGroup, factors: LocalDensity, rows: Tensor):
+        self.factors, self.rows = factors, rows
+        firsts, others = rows[:, 0].tolist(), rows.shape[1] - 1
+        super().__init__(
+            group,
+            torch.arange(len(rows), device=rows.device),
+            factors.like,
+            lambda e: f"{factors.name(firsts[e])} (times {others} others on its nodes)",
+        )
+
+    def part(self, which: Tensor) -> LocalDensity:
+        found = super().part(which)
+        found.rows = self.rows[which]
+        return found
+
+    def name_at(self, u: Tensor, d: int, e: int) -> str:
+        """Of the factor that has no finite value there, if one has none."""
+        factors = self.factors.part(self.rows[e])
+        x = [node[:, :, [e]].expand(-1, -1, len(self.rows[e]), -1) for node in self.nodes(u)]
+        value = factors.at_nodes(x)[0, d].detach()
+        for bad in (value.isnan() | (value == torch.inf), value == -torch.inf):
+            if bool(bad.any()):
+                return factors.name(int(bad.nonzero()[0]))
+        return self.name(e)
+
+
 def multiplied_where_shared(
     graph: FactorGraph,
     parts: list[Locals],
     is_closed: Callable[[Locals], bool],
     one_alpha: bool,
-) -> tuple[list[Locals], list[tuple[Locals, Merged]]]:
-    """Factors that stay as they are, and products, each with what is part of it (of block 0).
+) -> tuple[list[Locals], list[Multiplied]]:
+    """Factors that stay as they are, and products.
 
     Args:
         is_closed: whether factors need no points, or their beliefs are no Gaussians.
@@ -39,45 +101,63 @@ def multiplied_where_shared(
     """
     kept, products = [], []
     for part in parts:
-        found = None if is_closed(part) else _product(graph, part, one_alpha)
-        if found is None:
-            kept.append(part)
-        else:
-            products.append(found)
+        found = []
+        if len(part.local.program.lines) >= DEEP and not is_closed(part):
+            found = [
+                own for rows in _alike(part, one_alpha) if (own := _product(graph, part, rows))
+            ]
+        gone = torch.cat([part.index[:0], *(own.others for own in found)])
+        gone = torch.cat([gone, *(own.whole.index for own in found)])
+        rest = (~torch.isin(part.index, gone)).nonzero().squeeze(1)
+        if len(rest):
+            kept.append(part.only(rest))
+        products += found
     return kept, products
 
 
-def _product(graph: FactorGraph, part: Locals, one_alpha: bool) -> tuple[Locals, Merged] | None:
-    """None where it would not save much."""
-    local, alpha = part.local, part.alpha
-    may_be = one_alpha or bool(((alpha == 0) | (alpha == 1)).all())
-    if len(local.program.lines) < DEEP or not may_be:
-        return None
-    number = row_numbers(part.group.scope[part.index])
+def _alike(part: Locals, one_alpha: bool) -> Iterator[Tensor]:
+    """Factors ``[U, n]`` that may be multiplied, those of a row on one scope and n > 1 alike, by
+    their first."""
+    alpha = part.alpha
+    eligible = torch.arange(len(alpha), device=alpha.device)
+    if not one_alpha:
+        eligible = ((alpha == 0) | (alpha == 1)).nonzero().squeeze(1)
+    number = row_numbers(part.group.scope[part.index[eligible]])
     count = number.bincount()
-    if int(count.min()) < 2 or int(count.min()) < int(count.max()):
-        return None
-    rows = number.argsort(stable=True).view(-1, int(count[0]))
-    rows = rows[rows[:, 0].argsort()]
-    group = product(graph, part.group, part.index[rows])
+    by_scope = number.argsort(stable=True).split(count.tolist())
+    for n in count.unique().tolist():
+        if n > 1:
+            rows = torch.stack([own for own in by_scope if len(own) == n])
+            yield eligible[rows[rows[:, 0].argsort()]]
+
+
+def _product(graph: FactorGraph, part: Locals, rows: Tensor) -> Multiplied | None:
+    """None where it would not save much, or has no grid."""
     first, others = part.index[rows[:, 0]], part.index[rows[:, 1:]].flatten()
-    names = [local.name(e) for e in rows[:, 0].tolist()]
-    whole = LocalDensity(
-        group,
-        torch.arange(len(rows), device=first.device),
-        local.like,
-        lambda e: f"{names[e]}, times {rows.shape[1] - 1} others on its nodes,",
-    )
-    work = _work(whole)
-    if work == torch.inf or SAVES * work > _work(local):
+    local = ProductDensity(product(graph, part.group, part.index[rows]), part.local, rows)
+    whole = Locals(part.group, first, local, part.alpha[rows[:, 0]])
+    dim = _grid_dim(whole)
+    if dim not in POINTS:
         return None
-    row = torch.arange(len(rows), device=first.device).repeat_interleave(rows.shape[1] - 1)
-    return Locals(part.group, first, whole, alpha[rows[:, 0]]), Merged(part.group, others, 0, row)
+    apart = min(dim, _num_read(part.local))
+    share = rows.numel() / len(part.index)
+    numbers = POINTS[apart] ** apart * share * part.local.program.num_numbers
+    if SAVES * POINTS[dim] ** dim * local.program.num_numbers > numbers:
+        return None
+    row = torch.arange(len(rows), device=rows.device).repeat_interleave(rows.shape[1] - 1)
+    return Multiplied(whole, others, row)
 
 
-def _work(local: LocalDensity) -> float:
-    """Numbers that a sweep computes; infinity where all of what is read needs too many points (of
-    what is quadratic given the rest it does not)."""
-    read = int(local.num_read.max())
-    points = POINTS[read] ** read if read in POINTS else torch.inf
-    return points * local.program.num_numbers
+def _grid_dim(whole: Locals) -> int:
+    """Of products, without what is integrated in closed form."""
+    whole.local.reduce_jointly()
+    is_above = bool((whole.alpha > 0).all())
+    return whole.local.dim - len(quadratic_coordinates(whole.local) if is_above else [])
+
+
+def _num_read(local: LocalDensity) -> int:
+    """Most numbers that a factor reads. Of nodes of one number each all are taken for read: what
+    combinations of them takes as long to find out as many sweeps do."""
+    if max(local.read_widths) == 1:
+        return len(local.read_widths)
+    return int(local.num_read.max())

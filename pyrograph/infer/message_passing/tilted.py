@@ -28,7 +28,15 @@ from torch import Tensor
 from pyrograph.beliefs import Gaussian
 from pyrograph.errors import NonFiniteDensity, ZeroMass
 from pyrograph.graph.devices import at_once
-from pyrograph.infer.message_passing.boxes import ENOUGH, RULE, Boxes, fewest_points, lay, spanning
+from pyrograph.infer.message_passing.boxes import (
+    ENOUGH,
+    RULE,
+    Boxes,
+    LastBoxes,
+    fewest_points,
+    lay,
+    spanning,
+)
 from pyrograph.infer.message_passing.checked import NOTHING, Improper
 from pyrograph.infer.message_passing.grids import Grid, evenly_spaced
 from pyrograph.infer.message_passing.on_points import FEW_POINTS, PIECE, MomentsOnPoints, Points
@@ -96,6 +104,8 @@ class TiltedMoments(MomentsOnPoints):
     ):
         dim = local.dim if dim is None else dim
         super().__init__(local, alpha, dim, num_points or POINTS[dim])
+        #: By what they may differ; copies share them.
+        self._last = {GROSS: LastBoxes(), FINE: LastBoxes()}
         self.forget()
 
     def forget(self) -> None:
@@ -351,8 +361,15 @@ class TiltedMoments(MomentsOnPoints):
             points = self._weights(g, origin, grid, z)
             return torch.where(points.is_zero, NOTHING, points.log_weight)
 
-        size = max(1, self._points_in(at_once(PIECE, origin.device)))
-        return lay(log_weight, frame, first, self._points_in(within.numbers), size, within.enough)
+        def laid() -> Boxes:
+            size = max(1, self._points_in(at_once(PIECE, origin.device)))
+            room = self._points_in(within.numbers)
+            return lay(log_weight, frame, first, room, size, within.enough)
+
+        if not isinstance(g, Gaussian):
+            return laid()
+        asked = g.precision, g.shift, origin, first.mean, first.root, frame.mean, frame.root
+        return self._last[within]([*asked, self.alpha], laid)
 
     def _on_boxes(self, g: Surroundings, origin: Tensor, boxes: Boxes) -> Tilted:
         found = self._on(g, origin, boxes.frame, boxes)

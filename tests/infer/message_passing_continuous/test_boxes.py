@@ -20,7 +20,7 @@ from torch.testing import assert_close
 import pyrograph as pg
 from pyrograph.errors import NonFiniteDensity
 from pyrograph.infer.message_passing import tilted
-from pyrograph.infer.message_passing.boxes import Boxes, lay, spanning
+from pyrograph.infer.message_passing.boxes import Boxes, LastBoxes, lay, spanning
 from pyrograph.infer.message_passing.grids import Grid
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 from tutorials.sensor_localization import model as room
@@ -398,3 +398,34 @@ def test_points_of_boxes_come_in_pieces():
     pieces = list(boxes.pieces(80))
     assert [len(z) for z, _ in pieces] == [72, 72, 36]
     assert float(sum(volume.exp().sum() for _, volume in pieces)) == pytest.approx(5 * 0.25)
+
+
+# ---------------------------------------------------------------------- the last ones
+def test_the_last_boxes_serve_those_who_ask_for_the_same():
+    last, laid = LastBoxes(), []
+
+    def get(*asked: Tensor) -> int:
+        return last(asked, lambda: laid.append(asked) or len(laid))
+
+    one, other = torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0 + 1e-15])
+    assert [get(one, one), get(one, one.clone())] == [1, 1]
+    assert [get(one, other), get(one, one), get(one, one)] == [2, 3, 3]
+
+
+def test_a_look_at_the_evidence_and_the_sweep_after_it_lay_boxes_once(monkeypatch):
+    runs = []
+    for remembers in (True, False):
+        count = []
+
+        def counted(*args, count=count, **options):
+            count.append(1)
+            return lay(*args, **options)
+
+        monkeypatch.setattr(tilted, "lay", counted)
+        if not remembers:
+            monkeypatch.setattr(LastBoxes, "__call__", lambda self, asked, lay: lay())
+        engine = pg.EP(of_two(ring, 0.01), progress=False)
+        runs.append((len(count), engine.run().marginal("x").variance, len(count)))
+    (_, variance, once), (_, same, twice) = runs
+    assert once < twice
+    assert torch.equal(variance, same)

@@ -336,7 +336,7 @@ def test_finite_log_densities_whose_sum_overflows_are_taken_as_they_are():
     def local(u):
         return 1e308 * u[..., 0]
 
-    local.numbers_at_once = 1
+    local.numbers_at_once = local.numbers_a_step = 1
     u = torch.linspace(0.5, 1.0, 20)[:, None, None, None]
     assert torch.equal(CheckedDensity(local)(u), 1e308 * u[..., 0])
 

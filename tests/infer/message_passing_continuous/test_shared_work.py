@@ -9,6 +9,7 @@ from scipy import stats
 from torch.testing import assert_close
 
 import pyrograph as pg
+from pyrograph.errors import NonFiniteDensity, OptionError
 from pyrograph.graph import trace_graph
 from pyrograph.graph.products import product
 from pyrograph.infer.message_passing import shared_work
@@ -35,13 +36,14 @@ def smoothing(y, scale=0.4):
         level = level + torch.sigmoid(share) * (y[t] - level)
 
 
-def smoothing_truth(y, scale=0.4):
-    """Log evidence, means and variances of share and start, and of the level after four."""
+def smoothing_truth(y, scale=0.4, missing=()):
+    """Log evidence, means and variances of share and start."""
     grid = np.linspace(-9, 9, 601)
     share, level = grid[:, None], np.broadcast_to(grid[None], (601, 601))
     log_p = stats.norm.logpdf(share, 0, 1.5) + stats.norm.logpdf(level)
-    for value in y.numpy():
-        log_p = log_p + stats.norm.logpdf(value, level, scale)
+    for t, value in enumerate(y.numpy()):
+        if t not in missing:
+            log_p = log_p + stats.norm.logpdf(value, level, scale)
         level = level + (value - level) / (1 + np.exp(-share))
     peak = log_p.max()
     p = np.exp(log_p - peak)
@@ -129,20 +131,145 @@ def test_mean_field_has_the_same_bound_with_a_product_and_without(monkeypatch):
     assert bounds[0] < smoothing_truth(Y)[0]
 
 
-@pytest.mark.parametrize(
-    ("infer", "options"), [(pg.PowerEP, {"alpha": 0.5}), (pg.EP, {"family": {"s": "gamma"}})]
-)
-def test_other_alphas_and_other_families_stay_apart(infer, options):
+def test_series_that_miss_observations_have_products_of_their_own():
+    holes = {0: [], 1: [30], 2: [5, 30]}
+
+    def model():
+        with pyro.plate("series", 3):
+            share = pyro.sample("share", dist.Normal(0.0, 1.5))
+            level = pyro.sample("start", dist.Normal(0.0, 1.0))
+        for t in range(len(Y)):
+            for n, missing in holes.items():
+                if t not in missing:
+                    pyro.sample(f"y{n}.{t}", dist.Normal(level[n], 0.4), obs=Y[t])
+            level = level + torch.sigmoid(share) * (Y[t] - level)
+
+    engine = pg.EP(model, progress=False)
+    posterior = engine.run()
+    assert sorted(products(engine)) == [36, 37, 38]
+    truths = [smoothing_truth(Y, missing=missing) for missing in holes.values()]
+    expected = sum(log_z for log_z, _ in truths)
+    assert float(posterior.log_evidence) == pytest.approx(expected, abs=2e-3)
+    marginals = [posterior.marginal(site) for site in ("share", "start")]
+    for n, (_, moments) in enumerate(truths):
+        found = [float(x[n]) for m in marginals for x in (m.mean, m.variance)]
+        assert found == pytest.approx(moments, rel=5e-3, abs=2e-3)
+
+
+def seasons(share, starts, y):
+    """Levels before each of the observations: of every season one, which follows the next a bit."""
+    levels = list(starts)
+    for t, value in enumerate(y):
+        k = t % len(levels)
+        yield levels[k]
+        following = levels[(k + 1) % len(levels)]
+        levels[k] = levels[k] + torch.sigmoid(share) * (value - levels[k]) + 0.1 * following
+
+
+def test_what_is_linear_given_a_share_takes_no_points():
+    """Six starts would be too many for a grid."""
+    num_seasons, scale = 6, 0.5
+
+    def model():
+        share = pyro.sample("share", dist.Normal(0.0, 1.5))
+        starts = pyro.sample("starts", dist.Normal(torch.zeros(num_seasons), 1.0).to_event(1))
+        for t, level in enumerate(seasons(share, starts, Y)):
+            pyro.sample(f"y{t}", dist.Normal(level, scale), obs=Y[t])
+
+    engine = pg.EP(model, progress=False)
+    posterior = engine.run()
+    assert products(engine) == [len(Y) - num_seasons - 1]
+    # levels are affine in the starts, so their joint density given a share is Gaussian
+    grid = torch.linspace(-10, 10, 2001)
+    eye = torch.eye(num_seasons)
+    at_zero, *columns = (
+        torch.stack(list(seasons(grid, starts.expand(len(grid), -1).t(), Y)), 1)
+        for starts in (torch.zeros(num_seasons), *eye)
+    )
+    slope = torch.stack([column - at_zero for column in columns], 2)  # [grid, T, seasons]
+    covariance = slope @ slope.mT + scale**2 * torch.eye(len(Y))
+    log_p = dist.MultivariateNormal(at_zero, covariance).log_prob(Y)
+    log_p = log_p + dist.Normal(0.0, 1.5).log_prob(grid)
+    log_z = log_p.logsumexp(0) + (grid[1] - grid[0]).log()
+    assert float(posterior.log_evidence) == pytest.approx(float(log_z), abs=1e-4)
+    p = log_p.softmax(0)
+    precision = eye + slope.mT @ slope / scale**2
+    means = torch.linalg.solve(precision, (slope.mT @ (Y - at_zero)[..., None]) / scale**2)[..., 0]
+    found = posterior.marginal("starts").mean
+    assert_close(found, (p[:, None] * means).sum(0), atol=1e-3, rtol=0)
+    variance = float((p * (grid - (p * grid).sum()).square()).sum())
+    assert float(posterior.marginal("share").variance) == pytest.approx(variance, rel=1e-3)
+
+
+def test_factors_of_other_alphas_stay_apart():
+    def merged(infer, **options):
+        return products(infer(smoothing, progress=False, **options).setup(Y))
+
+    every = len(Y) - 2  # y0 reads the start alone
+    assert merged(pg.EP) == merged(pg.PowerEP, alpha=1.0) == [every]
+    assert merged(pg.PowerEP, alpha=0.5) == []
+    assert merged(pg.PowerEP, alpha={"y5": 0.5}) == [every - 1]
+
+
+def test_factors_of_other_families_stay_apart():
+    def model():
+        share = pyro.sample("share", dist.Normal(0.0, 1.5))
+        level = pyro.sample("level", dist.Gamma(5.0, 5.0))
+        for t in range(len(Y)):
+            pyro.sample(f"y{t}", dist.Normal(level, 0.4), obs=Y[t])
+            level = level + torch.sigmoid(share) * (Y[t] - level)
+
+    assert products(pg.EP(model, progress=False).setup()) == [len(Y) - 2]
+    assert not products(pg.EP(model, family={"level": "gamma"}, progress=False).setup())
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_long_factors_that_share_nothing_stay_apart(is_shared):
     def model():
         a = pyro.sample("a", dist.Normal(0.0, 1.0))
-        s = pyro.sample("s", dist.Gamma(5.0, 5.0))
+        b = pyro.sample("b", dist.Normal(0.0, 1.0))
         x = a
-        for t in range(30):
-            x = torch.tanh(x * a)
-            pyro.sample(f"y{t}", dist.Normal(x, s), obs=Y[t])
+        for t in range(20):
+            x = x if is_shared else a
+            for k in range(2):
+                x = torch.tanh(b * x + k + t)
+            pyro.sample(f"y{t}", dist.Normal(x, 1.0), obs=Y[t])
 
-    engine = infer(model, progress=False, **options).setup()
-    assert not products(engine)
+    engine = pg.EP(model, progress=False).setup()
+    assert all(
+        len(block.local.program.lines) >= shared_work.DEEP for block in engine.network.blocks
+    )
+    assert bool(products(engine)) == is_shared
+
+
+@pytest.mark.parametrize("infer", [pg.EP, pg.VMP])
+def test_a_factor_without_a_density_is_named(infer):
+    def model():
+        a = pyro.sample("a", dist.Normal(0.0, 1.0))
+        b = pyro.sample("b", dist.Normal(0.0, 1.0))
+        x = a
+        for t in range(len(Y)):
+            x = torch.tanh(b * x) + a
+            scale = torch.sqrt(x - 0.2) if t == 20 else 1.0
+            pyro.sample(f"y{t}", dist.Normal(x, scale, validate_args=False), obs=Y[t])
+
+    engine = infer(model, progress=False)
+    with pytest.raises(NonFiniteDensity, match=r'"y20".* NaN'):
+        engine.run()
+
+
+def test_a_factor_with_zeros_is_named():
+    def model():
+        a = pyro.sample("a", dist.Normal(0.0, 1.0))
+        b = pyro.sample("b", dist.Normal(0.0, 1.0))
+        x = a
+        for t in range(len(Y)):
+            x = torch.tanh(b * x) + a
+            half = 1.0 if t == 20 else 1e3
+            pyro.sample(f"y{t}", dist.Uniform(x - half, x + half, validate_args=False), obs=Y[t])
+
+    with pytest.raises(OptionError, match=r'"y20".* zeros'):
+        pg.VMP(model, progress=False).run()
 
 
 def test_a_regression_stays_as_it_is():
