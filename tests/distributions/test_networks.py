@@ -116,13 +116,13 @@ def states(undirected):
 
 
 @pytest.mark.parametrize("undirected", [False, True])
-def test_scores_equal_full_rescoring_after_a_thousand_moves(undirected):
+def test_scores_equal_full_rescoring_after_hundreds_of_moves(undirected):
     for state, truth in states(undirected):
-        for step in range(1000):
+        for step in range(400):
             i = int(torch.randint(N, ()))
             state.take_out(i)
             scores, base = state.scores(i), state.log_prob()
-            if step >= 980:
+            if step >= 380:
                 for c in range(state.capacity):
                     z = state.labels.clone()
                     z[:, i] = c
@@ -199,7 +199,7 @@ def test_all_partitions_as_particles_give_the_evidence(engine, undirected):
 
 @pytest.mark.parametrize("undirected", [False, True])
 def test_planted_communities_are_found(undirected):
-    for seed in (1, 2, 5):  # of which passes of filtering alone lose 2 and 5
+    for seed in (2, 5):  # passes of filtering alone lose both
         pyro.set_rng_seed(seed)
         truth = torch.arange(60) % 3
         alike = truth.unsqueeze(0) == truth.unsqueeze(1)

@@ -35,8 +35,10 @@ def test_constants_of_values_are_kept_beside_them():
 
 
 # draws from marginals alone lose the dependence of y's share of its bound on x: .041 of its mean
-@pytest.mark.parametrize(("infer", "gap"), [(pg.EP, 0.06), (pg.QBethe, 0.02)])
-def test_draws_lie_within_bounds_that_are_drawn_with_them(infer, gap):
+@pytest.mark.parametrize(
+    ("infer", "gap", "num_steps"), [(pg.EP, 0.06, 100), (pg.QBethe, 0.02, 300)]
+)
+def test_draws_lie_within_bounds_that_are_drawn_with_them(infer, gap, num_steps):
     def model():
         x = pyro.sample("x", dist.Uniform(torch.zeros((), dtype=torch.float64), 1.0))
         y = pyro.sample("y", dist.Uniform(torch.zeros((), dtype=torch.float64), x + 1))
@@ -45,7 +47,7 @@ def test_draws_lie_within_bounds_that_are_drawn_with_them(infer, gap):
         pyro.factor("known", 2.0 * z)
 
     pyro.set_rng_seed(0)
-    q = pg.fit(model, infer=infer, progress=False)
+    q = pg.fit(model, infer=infer, num_steps=num_steps, progress=False)
     draws = q.sample(20000)
     x, y, z = (draws[name] for name in "xyz")
     assert bool(((y > 0) & (y < 1 + x)).all()) and 1.0 < float(y.max()) < 2.0

@@ -160,8 +160,8 @@ def test_results_feed_predictive_and_importance():
     state = pyro.condition(model, {f"z{i}": x[0, i] for i in range(5)})
     log_evidence = trace(state).get_trace().log_prob_sum() - p[0].log()
     guide = posterior.guide()
-    found = Importance(model, guide, num_samples=1000).run()
-    estimate = torch.stack(found.log_weights).logsumexp(0) - torch.tensor(1000.0).log()
+    found = Importance(model, guide, num_samples=400).run()
+    estimate = torch.stack(found.log_weights).logsumexp(0) - torch.tensor(400.0).log()
     # states that agree with no sample are never proposed
     covered = p[guide.__dict__["samples"].log_prob(x) > -torch.inf].sum().log()
     assert -0.2 < covered < 0

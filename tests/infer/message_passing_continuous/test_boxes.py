@@ -367,7 +367,7 @@ def test_modes_that_boxes_see_beside_few_points_leave_a_doubt():
         cov = torch.exp(-2 * wave**2) + 0.16 * torch.eye(20)
         pyro.sample("y", dist.MultivariateNormal(torch.zeros(20), cov), obs=y)
 
-    posterior = pg.fit(model, infer=pg.EP, progress=False, num_steps=30)
+    posterior = pg.fit(model, infer=pg.EP, progress=False, num_steps=12)
     truth = -18.643  # 3,001 x 61 points
     assert abs(float(posterior.log_evidence) - truth) > 0.5
     assert 'too coarse for factor "y"' in posterior.status

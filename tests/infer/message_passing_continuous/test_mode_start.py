@@ -153,7 +153,7 @@ def test_discrete_nodes_have_no_mode_to_start_from():
 
 
 def test_a_run_resumed_after_the_start_ends_where_the_whole_run_does():
-    rows, labels = labelled_rows(2000, 0)
+    rows, labels = labelled_rows(600, 0)
     whole = pg.EP(logistic, num_steps=60)
     whole.run(rows, labels)
     first = pg.EP(logistic, num_steps=60).setup(rows, labels)

@@ -227,8 +227,8 @@ def _correlation(covariance):
 
 
 def test_more_components_stay_below_the_evidence_where_regions_make_a_tree():
-    q = fit(lambda: beside_states(True), num_components=3, num_steps=300)
-    one = fit(lambda: beside_states(True), num_components=1, num_steps=300)
+    q = fit(lambda: beside_states(True), num_components=2, num_steps=200)
+    one = fit(lambda: beside_states(True), num_components=1, num_steps=200)
     assert q.evidence_kind == one.evidence_kind == "lower bound"
     assert one.log_evidence < q.log_evidence < dense_log_z(True)
 

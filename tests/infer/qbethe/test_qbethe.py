@@ -70,9 +70,9 @@ def test_a_bimodal_chain_is_found_by_enough_components():
     """Log evidence and marginals within 0.02, better with more components on average."""
     log_z, density = chain_truth()
     gaps = []
-    for components, seeds in ((1, 2), (4, 2), (16, 1)):
+    for components, seeds in ((1, 1), (4, 2), (16, 1)):
         runs = [
-            fit(chain, num_components=components, num_steps=500, seed=seed) for seed in range(seeds)
+            fit(chain, num_components=components, num_steps=350, seed=seed) for seed in range(seeds)
         ]
         assert all(q.evidence_kind == "lower bound" for q in runs)
         assert all(float(q.log_evidence) < log_z + 2e-3 for q in runs)
@@ -111,7 +111,7 @@ def test_the_three_cycle_of_the_paper():
 def test_more_components_on_a_cycle_climb_and_are_no_bound():
     means = []
     for components in (1, 2, 3):
-        q = fit(three_cycle, num_components=components, num_steps=300, num_restarts=3)
+        q = fit(three_cycle, num_components=components, num_steps=200, num_restarts=2)
         means.append(float(q.history["objective"][-1]))
     assert means[0] < means[1] < means[2]
     assert q.evidence_kind == "estimate"

@@ -19,19 +19,19 @@ def hybrid():
     pyro.sample("o", dist.Normal(y, 0.5), obs=torch.tensor(0.2))
 
 
-@pytest.mark.parametrize("saved_at", [5, 13])
+@pytest.mark.parametrize("saved_at", [3, 9])
 @pytest.mark.parametrize("optimizer", ["adam", "lbfgs"])
 @pytest.mark.parametrize("covariance", ["diagonal", "full"])
 def test_a_resumed_run_is_the_uninterrupted_one(covariance, optimizer, saved_at):
     def engine():
         return pg.QBethe(
             hybrid,
-            num_components=3,
+            num_components=2,
             num_restarts=2,
             covariance=covariance,
             optimizer=optimizer,
-            num_steps=24,
-            hold_weights=9,
+            num_steps=14,
+            hold_weights=6,
             progress=False,
         )
 
