@@ -51,6 +51,11 @@ class Multiplied:
     others: Tensor
     row: Tensor
 
+    @property
+    def index(self) -> Tensor:
+        """All factors in them."""
+        return torch.cat([self.whole.index, self.others])
+
 
 class ProductDensity(LocalDensity):
     """Products of as many factors each.
@@ -106,8 +111,7 @@ def multiplied_where_shared(
             found = [
                 own for rows in _alike(part, one_alpha) if (own := _product(graph, part, rows))
             ]
-        gone = torch.cat([part.index[:0], *(own.others for own in found)])
-        gone = torch.cat([gone, *(own.whole.index for own in found)])
+        gone = torch.cat([part.index[:0], *(own.index for own in found)])
         rest = (~torch.isin(part.index, gone)).nonzero().squeeze(1)
         if len(rest):
             kept.append(part.only(rest))
