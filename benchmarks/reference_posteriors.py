@@ -326,7 +326,7 @@ def moments_of(posterior: pg.Posterior, site: str) -> tuple[Tensor, Tensor]:
     try:
         marginal = posterior.marginal(site)
     except UnsupportedSite:
-        draws = posterior.sample(DRAWS)[site].flatten(1)
+        draws = posterior.sample(DRAWS)[site].reshape(DRAWS, -1)
         return draws.mean(0), draws.std(0)
     return marginal.mean.flatten(), marginal.variance.flatten().sqrt()
 
