@@ -128,10 +128,11 @@ def _alike(part: Locals, one_alpha: bool) -> Iterator[Tensor]:
         eligible = ((alpha == 0) | (alpha == 1)).nonzero().squeeze(1)
     number = row_numbers(part.group.scope[part.index[eligible]])
     count = number.bincount()
-    by_scope = number.argsort(stable=True).split(count.tolist())
+    by_scope = number.argsort(stable=True)
+    alike = count[number[by_scope]]
     for n in count.unique().tolist():
         if n > 1:
-            rows = torch.stack([own for own in by_scope if len(own) == n])
+            rows = by_scope[alike == n].view(-1, n)
             yield eligible[rows[rows[:, 0].argsort()]]
 
 
