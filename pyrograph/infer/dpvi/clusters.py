@@ -17,11 +17,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from pyrograph.infer.dpvi.lookup import rows_at
 from pyrograph.infer.dpvi.network import Network, Tables
 from pyrograph.trace.distinct import row_numbers
 
 #: Entries looked up at once.
-CHUNK = 2**24
+CHUNK = 2**20
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,7 @@ class _Touching:
         place = self.place[rows].unsqueeze(1)
         for nodes, stride in self.fixed:
             place = place.add(x.index_select(0, nodes[rows]), alpha=stride)
-        found = self.values.index_select(0, place.reshape(-1))
-        return found.view(*place.shape, *self.cards)
+        return rows_at(self.values, place).view(*place.shape, *self.cards)
 
 
 class Clusters:

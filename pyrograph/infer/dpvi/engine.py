@@ -252,6 +252,8 @@ class DPVI(Engine):
     def _begin_stages(self) -> None:
         """All kinds of moves have their turn yet."""
         self._stage, self._is_last = 0, False
+        #: Hashes of the particles whose opposites have been offered.
+        self._tried: Tensor | None = None
 
     # ------------------------------------------------------------------ sweeps
     def advance(self) -> dict[str, Tensor]:
@@ -268,7 +270,9 @@ class DPVI(Engine):
         is_stuck = float(particles.bound - before) <= (self.tol or 0.0)
         is_last = self._stage == len(kinds) - 1
         if is_stuck:
-            particles = self._joined(particles, self.sweeps.far(particles.x, is_last))
+            far = self.sweeps.far(particles, is_last, self._tried)
+            self._tried = particles.hash
+            particles = self._joined(particles, far)
         self.particles, self._is_last = particles, is_last
         gain = gain_of(before, particles.bound)
         # the next kind of move has its turn when this one gains no more; all have it again after

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.infer.dpvi.clusters import Clusters
+from pyrograph.infer.dpvi.lookup import columns_at
 from pyrograph.infer.dpvi.particles import Hash, Particles, first_of_equal, highest
 
 
@@ -54,12 +55,13 @@ def block_move(
     x = particles.x
     nodes = clusters.nodes if only is None else clusters.nodes[only : only + 1]
     rows = slice(None) if only is None else slice(only, only + 1)
-    local = clusters.local_scores(x, only)  # [n, K, T]
-    present = clusters.current(x, rows)
     flat = nodes.flatten()
     outside = particles.hash - hashes.among(flat, x[flat])
+    # particles that differ in the block alone have the same joint states before them
     bases = first_of_equal(outside).nonzero().squeeze(1)
-    local, present = local.index_select(1, bases), present.index_select(1, bases)
+    of_bases = columns_at(x, bases) if len(bases) < len(particles) else x
+    local = clusters.local_scores(of_bases, only)  # [n, R, T]
+    present = clusters.current(of_bases, rows)
     best, state = local.max(2)
     now = local.gather(2, present.unsqueeze(2)).squeeze(2)
     # among equals the present state stays: else particles in opposite modes drift together
@@ -71,15 +73,16 @@ def block_move(
     cost = cost.scatter(2, state.unsqueeze(2), torch.inf).permute(1, 0, 2).flatten(1)  # [R, n T]
     options = _Options(*cost.topk(min(most, cost.shape[1]), largest=False), clusters.num_states)
     chosen = _best_joint(top, options, most)
-    new = x.index_select(1, bases[chosen.base])
-    states = state.index_select(1, chosen.base)
+    new = columns_at(of_bases, chosen.base)
+    states = columns_at(state, chosen.base)
     for rank in chosen.options.unbind(1):
         which = (rank >= 0).nonzero().squeeze(1)
         option = options.index[chosen.base[which], rank[which]]
         at = torch.div(option, clusters.num_states, rounding_mode="floor")
         states[at, which] = option % clusters.num_states
-    joint = clusters.states[states]  # [n, M, m]
-    new[flat] = joint.permute(0, 2, 1).flatten(0, 1)
+    if nodes.shape[1] > 1:
+        states = clusters.states[states].permute(0, 2, 1).flatten(0, 1)  # [n m, M]
+    new[flat] = states
     code = outside[:, bases[chosen.base]] + hashes.among(flat, new[flat])
     return Particles(new, chosen.score, code)
 
@@ -113,6 +116,8 @@ def _best_joint(top: Tensor, options: _Options, most: int) -> _Chosen:
     while bool(frontier.any()):
         grown = found.take(frontier.nonzero().squeeze(1))
         children = _children(grown, options, found.score, most)
+        if not len(children.base):
+            break
         width = children.options.shape[1]
         padded = torch.nn.functional.pad(
             found.options, (0, width - found.options.shape[1]), value=-1
@@ -137,10 +142,11 @@ def _children(grown: _Chosen, options: _Options, present: Tensor, most: int) -> 
     rank = torch.arange(options.cost.shape[1], device=score.device)
     last = grown.options.amax(1) if grown.options.shape[1] else torch.full_like(grown.base, -1)
     allowed = (rank > last.unsqueeze(1)) & (score > least) & score.isfinite()
-    cluster = options.cluster[grown.base]
-    for own in grown.options.unbind(1):
-        at = cluster.gather(1, own.clamp_min(0).unsqueeze(1))
-        allowed &= (own < 0).unsqueeze(1) | (cluster != at)
+    if options.num_states > 2:  # else a cluster has one change, and no two are of the same one
+        cluster = options.cluster[grown.base]
+        for own in grown.options.unbind(1):
+            at = cluster.gather(1, own.clamp_min(0).unsqueeze(1))
+            allowed &= (own < 0).unsqueeze(1) | (cluster != at)
     parent, option = allowed.nonzero(as_tuple=True)
     return _Chosen(
         grown.base[parent],
@@ -178,7 +184,7 @@ def flip_move(particles: Particles, clusters: Clusters, hashes: Hash, most: int)
     changed = (chosen - count).clamp_min(0)
     is_new = chosen >= count
     origin = torch.where(is_new, parent[changed] if len(parent) else chosen, chosen)
-    new = x.index_select(1, origin)
+    new = columns_at(x, origin)
     which = is_new.nonzero().squeeze(1)
     for p in range(clusters.nodes.shape[1]):
         new[clusters.nodes[cluster[changed[which]], p], which] = clusters.states[

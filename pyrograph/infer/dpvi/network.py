@@ -94,7 +94,7 @@ class Tables:
             values = self.values.flatten(1)
             if place.tolist() != list(range(self.entries)):
                 values = values.index_select(1, place.to(values.device))
-            self._seen[slots] = values.reshape(-1, len(at_own))
+            self._seen[slots] = values.reshape(-1, len(at_own)).contiguous()
         return self._seen[slots]
 
 

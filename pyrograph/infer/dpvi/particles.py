@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.errors import ShapeMismatch
+from pyrograph.infer.dpvi.lookup import columns_at, rows_at
 from pyrograph.infer.dpvi.network import Network
 
 #: Two hashes of 63 bits.
@@ -41,7 +42,7 @@ class Hash:
     def of(self, nodes: Tensor, states: Tensor) -> Tensor:
         """``[n, K, 2]`` terms of nodes ``[n]`` in states ``[n, K]``."""
         place = self.start[nodes].unsqueeze(1) + states
-        return self.bits.index_select(0, place.reshape(-1)).view(*place.shape, NUM_HASHES)
+        return rows_at(self.bits.view(torch.float64), place).view(torch.int64)
 
     def among(self, nodes: Tensor, states: Tensor) -> Tensor:
         """``[2, K]``: what nodes ``[n]`` in states ``[n, K]`` add to a hash; sums wrap around."""
@@ -79,7 +80,8 @@ class Particles:
         x = x.unique(dim=1)
         score = network.score(x)
         order = score.argsort(descending=True, stable=True)[:most]
-        return cls(x[:, order], score[order], hashes(x[:, order]))
+        best = columns_at(x, order)
+        return cls(best, score[order], hashes(best))
 
     def joined(self, network: Network, hashes: Hash, x: Tensor, most: int) -> Particles:
         """The best distinct ones among these and states ``[V, M]``, which alone are scored."""
@@ -88,7 +90,7 @@ class Particles:
         distinct = first_of_equal(code).nonzero().squeeze(1)
         order = distinct[highest(score[distinct], most)]
         every = torch.cat([self.x, x], 1)
-        return Particles(every.index_select(1, order), score[order], code[:, order])
+        return Particles(columns_at(every, order), score[order], code[:, order])
 
 
 def first_of_equal(key: Tensor) -> Tensor:

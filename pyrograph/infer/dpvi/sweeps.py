@@ -7,15 +7,17 @@ helps. What no near change reaches, the opposite of a state and whole domains, i
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from pyrograph.errors import OptionError
 from pyrograph.infer.dpvi.blocks import affordable_pairs, blocks_of, clusters_of
 from pyrograph.infer.dpvi.clusters import Clusters
 from pyrograph.infer.dpvi.domains import domain_changes
+from pyrograph.infer.dpvi.lookup import columns_at
 from pyrograph.infer.dpvi.moves import block_move, flip_move
 from pyrograph.infer.dpvi.network import Network
-from pyrograph.infer.dpvi.particles import Hash, Particles
+from pyrograph.infer.dpvi.particles import Hash, Particles, first_of_equal
 from pyrograph.infer.dpvi.regions import Regions, before_singles, region_move, regions_of
 
 
@@ -79,10 +81,19 @@ class Sweeps:
             return found
         return clusters_of(self.network, blocks_of("block", self.network, *self.neighbors))
 
-    def far(self, x: Tensor, is_last: bool) -> list[Tensor]:
-        """States that may be better than all near the particles ``[V, K]``, the best first."""
+    def far(self, particles: Particles, is_last: bool, tried: Tensor | None) -> list[Tensor]:
+        """States that may be better than all near the particles, the best first.
+
+        Args:
+            tried: ``[2, M]`` hashes of particles whose opposites have been offered, if any. What
+                was not among the best then is not now.
+        """
+        x = particles.x
+        if tried is not None:
+            is_first = first_of_equal(torch.cat([tried, particles.hash], 1))
+            x = columns_at(x, is_first[tried.shape[1] :].nonzero().squeeze(1))
         # a mode that is the opposite of another is far from it by all moves
         found = [(self.network.cards - 1).unsqueeze(1) - x]
         if self.is_default and is_last:
-            found.append(domain_changes(self.network, x[:, 0], *self.neighbors))
+            found.append(domain_changes(self.network, particles.x[:, 0], *self.neighbors))
         return found

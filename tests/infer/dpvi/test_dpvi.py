@@ -228,6 +228,15 @@ def test_a_symmetric_model_keeps_both_modes_with_two_particles():
         np.testing.assert_allclose(q.marginal("x").mean.numpy(), 0.5, atol=1e-9)
 
 
+def test_opposites_are_offered_once():
+    engine = pg.DPVI(ising(3, 0.3), num_particles=6, moves=("block",), progress=False).setup()
+    particles, sweeps = engine.particles, engine.sweeps
+    (every,) = sweeps.far(particles, False, None)
+    assert torch.equal(every, 1 - particles.x)
+    (rest,) = sweeps.far(particles, False, particles.hash[:, [4, 0, 1]])
+    assert torch.equal(rest, 1 - particles.x[:, [2, 3, 5]])
+
+
 def test_starts_that_have_come_to_rest_are_not_scored_again(monkeypatch):
     scored = []
     plain = Clusters.local_scores
