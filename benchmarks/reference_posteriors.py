@@ -11,7 +11,7 @@ deviations of the draws. A row: the largest |mean - reference| in deviations of 
 least and the largest ratio of deviations to the reference's, seconds, and ``posterior.converged``
 (``SVGD`` makes 1000 steps without a stopping rule: always "no"). Draws by themselves leave errors
 of about 0.01 deviations, 0.02 to 0.03 in the largest of ten numbers, and of 1 % of a deviation.
-``EP`` takes four minutes for all, ``VMP`` half a minute, ``SVGD`` five minutes, ``QBethe`` six.
+``EP`` takes four minutes for all, ``VMP`` half a minute, ``SVGD`` five minutes, ``QBethe`` seven.
 
 Criteria: ``EP`` and ``QBethe`` converge; means of these two and of ``SVGD`` (100 particles from
 ``init="laplace"``) are within 0.1 sd and their deviations within 10 %, but for exceptions, which
@@ -259,6 +259,7 @@ EXCEPTIONS: dict[str, dict[str, tuple[str, float, str]]] = {
     },
     "QBethe": {
         "mesquite-logmesquite": ("sd", 0.15, "of sigma, too sure of few rows, as VMP is"),
+        GARCH: ("sd", 0.15, "of alpha1, which one Gaussian of its logit is too sure of"),
         SCHOOLS: ("mean", 0.25, "of tau, whose skewed tail one Gaussian of its logarithm cuts off"),
         "gp_pois_regr-gp_pois_regr": (
             "mean",
@@ -282,8 +283,6 @@ UNFIT = {
     "QBethe": {"low_dim_gauss_mix-low_dim_gauss_mix"},
     "SVGD": {"low_dim_gauss_mix-low_dim_gauss_mix", "hmm_example-hmm_example", SCHOOLS},
 }
-#: Not run: it evaluates every factor of a recurrence from the first time on, a second a step.
-SLOW = {"QBethe": {ARMA, GARCH}}
 
 
 def read_data(database: Path, name: str) -> Data:
@@ -359,9 +358,6 @@ def table(database: Path, names: Sequence[str], engines: Sequence[str]) -> dict[
         case, reference = CASES[name](read_data(database, name)), read_reference(database, name)
         for engine in engines:
             print(f"{name:41}{engine:8}", end="", flush=True)
-            if name in SLOW.get(engine, ()):
-                print("not run: too slow")
-                continue
             try:
                 row = compare(case, engine, reference)
                 print(row, flush=True)

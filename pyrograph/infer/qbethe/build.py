@@ -1,6 +1,7 @@
 """From a factor graph to the parts of the Bethe free energy.
 
-Factors of equal scopes share one belief: their entropy counts once, as if they were one factor.
+Factors of equal scopes share one belief: their entropy counts once, as if they were one factor. So
+those that compute much alike are multiplied into one (:mod:`~..message_passing.shared_work`).
 
 With full covariance scopes whose continuous nodes C are the same, whatever their discrete ones,
 share the correlations of C. So C is a region of its own beside scopes and nodes,
@@ -24,6 +25,8 @@ from pyrograph.graph.checked import table_of
 from pyrograph.graph.forest import is_forest
 from pyrograph.graph.kinds import by_kind
 from pyrograph.infer.message_passing.reduction import LocalDensity
+from pyrograph.infer.message_passing.same_scope import Locals
+from pyrograph.infer.message_passing.shared_work import multiplied_where_shared
 from pyrograph.infer.message_passing.tables import MAX_ENTRIES
 from pyrograph.infer.qbethe.components import Kind, num_ties
 from pyrograph.infer.qbethe.conditional import ConditionalPotential
@@ -46,7 +49,8 @@ class Network:
 
     Attributes:
         kinds: of nodes; kind: ``[num_nodes]`` of each node; row: ``[num_nodes]`` in its kind.
-        potentials: of the groups of factors, in the graph's order.
+        wirings: of the groups of factors, in the graph's order.
+        potentials: of their factors, or of products of these.
         scopes: different scopes of two and more nodes, by the kinds of their nodes.
         correlated: different sets of continuous nodes that are correlated, by their kinds.
         counting: per kind ``[V]``, 1 - d_i.
@@ -59,6 +63,7 @@ class Network:
     kinds: list[Kind]
     kind: Tensor
     row: Tensor
+    wirings: list[Wiring]
     potentials: list[Potential]
     scopes: list[ScopeEntropies]
     correlated: list[ScopeEntropies]
@@ -94,18 +99,29 @@ def build(graph: FactorGraph, is_full: bool, closed_forms: bool | None) -> Netwo
     for scope in [*correlated, *(own for own in entropies if own.wiring.ties is None)]:
         for k, rows in zip(scope.wiring.kinds, scope.wiring.rows, strict=True):
             counting[k] = counting[k].index_add(0, rows, -counting[k].new_ones(len(rows)))
-    potentials = []
+    wirings, potentials = [], []
     for number, group in enumerate(graph.factors):
         wiring = _wiring(group.scope, kind, row)
         if number in place and place[number][0] in part_of:
             mine, at = place[number]
             own, rows = part_of[mine]
             wiring.ties = f"tie_{own}", rows[at]
-        potentials.append(_potential(graph, group, wiring, closed_forms))
+        wirings.append(wiring)
+        potentials += _potentials(graph, group, wiring, closed_forms)
     forest = _is_forest(scopes, parts, part_of, kinds, kind)
     joins = is_forest(parts, graph.num_nodes)
     return Network(
-        kinds, kind, row, potentials, entropies, correlated, counting, ties, forest, joins
+        kinds,
+        kind,
+        row,
+        wirings,
+        potentials,
+        entropies,
+        correlated,
+        counting,
+        ties,
+        forest,
+        joins,
     )
 
 
@@ -236,9 +252,10 @@ def _is_forest(
     return is_forest(edges, number)
 
 
-def _potential(
+def _potentials(
     graph: FactorGraph, group: FactorGroup, wiring: Wiring, closed_forms: bool | None
-) -> Potential:
+) -> list[Potential]:
+    """Of the factors of a group that stay as they are, and of products of others."""
     like = graph.constant.detach().new_zeros(0)
     if group.is_discrete:
         table = table_of(graph, group, MAX_ENTRIES).to(like)
@@ -249,14 +266,25 @@ def _potential(
                 "state some mass, and its free energy would be minus infinity. Use pg.BP, or "
                 "replace the zeros by small numbers."
             )
-        return TablePotential(table, wiring)
+        return [TablePotential(table, wiring)]
     every = torch.arange(group.num_factors, device=graph.device)
     local = LocalDensity(group, every, like, lambda e: graph.factor_name(group, e))
+    alone = [Locals(group, every, local, like.new_ones(len(every)))]
+    kept, products = multiplied_where_shared(graph, alone, _is_quadratic, one_alpha=True)
+    parts = [*kept, *(product.whole for product in products)]
+    return [_potential(part.local, wiring.part(part.index), closed_forms) for part in parts]
+
+
+def _is_quadratic(part: Locals) -> bool:
+    return part.local.quadratic is not None
+
+
+def _potential(local: LocalDensity, wiring: Wiring, closed_forms: bool | None) -> Potential:
     if local.quadratic is not None:
         return QuadraticPotential(local, wiring)
     local.reduce_jointly()
     potential = IntegratedPotential(local, wiring)
-    wanted = group.arity > 1 if closed_forms is None else closed_forms
+    wanted = local.group.arity > 1 if closed_forms is None else closed_forms
     if potential.dim > 1:
         return ConditionalPotential.recognised(potential)
     return PiecewisePotential.recognised(potential) if wanted else potential

@@ -82,9 +82,9 @@ def excluding_factor(network: Network, mixture: Components, rules: Rules) -> str
     """A factor that is zero where the mixture, of one restart, has mass."""
     for potential in network.potentials:
         if isinstance(potential, IntegratedPotential) and potential.met_zero:
-            e = potential.excludes(mixture, rules)
-            if e is not None:
-                return potential.local.name(e)
+            name = potential.excludes(mixture, rules)
+            if name is not None:
+                return name
     return None
 
 

@@ -44,6 +44,11 @@ class Wiring:
     rows: list[Tensor]
     ties: tuple[str, Tensor] | None
 
+    def part(self, which: Tensor) -> Wiring:
+        """Of some of the factors, ``[e]``."""
+        ties = None if self.ties is None else (self.ties[0], self.ties[1][which])
+        return Wiring(self.kinds, [rows[which] for rows in self.rows], ties)
+
 
 class TablePotential:
     """Discrete factors.
@@ -180,7 +185,7 @@ class IntegratedPotential:
         size = max(1, CHUNK // max(1, centre.numel() * len(self.lever)))
         for points, weights in zip(rule.points.split(size), rule.weights.split(size), strict=True):
             u = (centre.unsqueeze(2) + sd * points).flatten(0, 2)  # [B L N, E]
-            value = self._checked(self.local.at_scalars([a * u for a in self.lever]))
+            value = self._checked(self.local.at_scalars([a * u for a in self.lever]), u)
             total = total + value.sum(1).view(*total.shape, -1) @ weights
         return total
 
@@ -196,14 +201,16 @@ class IntegratedPotential:
 
     def _at(self, mean: Tensor, root: Tensor, points: Tensor) -> Tensor:
         """log f at ``[B, L, N, D, E]`` points of u."""
-        z = self._standard(points)
-        if root.dim() == mean.dim():
-            steps = root.unsqueeze(2) * z[:, None, None, :]
-        else:
-            steps = apply(root.unsqueeze(2), z[:, None, None, :])
-        u = mean.unsqueeze(2) + steps
-        value = self._checked(self.local(u.flatten(0, 2)).view(u.shape[:-1]))
-        return value if z is points else value.unflatten(2, (len(points), -1)).mean(3)
+        u = self._places(mean, root, points)
+        value = self._checked(self.local(u.flatten(0, 2)), u.flatten(0, 2)).view(u.shape[:-1])
+        inner = u.shape[2] // len(points)
+        return value if inner == 1 else value.unflatten(2, (len(points), inner)).mean(3)
+
+    def _places(self, mean: Tensor, root: Tensor, points: Tensor) -> Tensor:
+        """u ``[B, L, N', D, E, r]`` at the standard normal points that stand for some."""
+        z = self._standard(points)[:, None, None, :]
+        steps = root.unsqueeze(2) * z if root.dim() == mean.dim() else apply(root.unsqueeze(2), z)
+        return mean.unsqueeze(2) + steps
 
     def _standard(self, points: Tensor) -> Tensor:
         """Standard normal points ``[N', r]`` that stand, as many for each and all alike, for those
@@ -219,31 +226,39 @@ class IntegratedPotential:
         )
         return max(1, CHUNK // max(1, per_point))
 
-    def _checked(self, value: Tensor) -> Tensor:
+    def _checked(self, value: Tensor, u: Tensor) -> Tensor:
+        """log f ``[N, D, E]`` at ``u [N, D, E, r]``, or ``[N, E]`` both, as it counts."""
         with torch.no_grad():
             total = value.sum()
         if bool(total.isfinite()):
             return value
         bad = value.isnan() | (value == torch.inf)
         if bool(bad.any()):
-            e = int(bad.flatten(0, -2).any(0).nonzero()[0])
             raise NonFiniteDensity(
-                f"{self.local.name(e)} has log density NaN or plus infinity under a component of "
-                "the mixture. Look at that statement: a scale that can reach 0 or a logarithm of a "
-                "negative number are the usual causes."
+                f"{self._name_of_first(bad, u)} has log density NaN or plus infinity under a "
+                "component of the mixture. Look at that statement: a scale that can reach 0 or a "
+                "logarithm of a negative number are the usual causes."
             )
         self.met_zero = True
         return torch.where(value == -torch.inf, EXCLUDED, value)
 
-    def excludes(self, mixture: Components, rules: Rules) -> int | None:
+    def _name_of_first(self, bad: Tensor, u: Tensor) -> str:
+        """Of the factors that are ``bad`` at u, shapes as of :meth:`_checked`."""
+        if bad.dim() == 2:
+            bad, u = bad.unsqueeze(1), u[:, None, :, None]
+        n, d, e = bad.nonzero()[0].tolist()
+        return self.local.name_at(u[n : n + 1], d, e)
+
+    def excludes(self, mixture: Components, rules: Rules) -> str | None:
         """A factor that is zero where a component has mass, if there is one."""
         mean, root = self._moments(mixture)
         rule = rules(self.dim, mean[..., 0].numel())
         inner = rule.points.norm(dim=1) < 4
         for points in rule.points[inner].split(self._at_once(mean)):
-            found = (self._at(mean, root, points) == EXCLUDED).flatten(0, -2).any(0)
-            if bool(found.any()):
-                return int(found.nonzero()[0])
+            u = self._places(mean, root, points).flatten(0, 2)
+            is_zero = self.local(u) == -torch.inf
+            if bool(is_zero.any()):
+                return self._name_of_first(is_zero, u)
         return None
 
     def without_gradient(self, mixture: Components, rules: Rules) -> int | None:

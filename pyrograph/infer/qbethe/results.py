@@ -48,9 +48,9 @@ def mixture_of_graph(
         Scopes(
             graph.statements_of(group),
             group.index,
-            partial(_belief, components, potential.wiring, group),
+            partial(_belief, components, wiring, group),
         )
-        for group, potential in zip(graph.factors, network.potentials, strict=True)
+        for group, wiring in zip(graph.factors, network.wirings, strict=True)
     ]
     mixture = JointMixture(components.log_weights[0], sites, root is not None)
     return MixturePosterior(graph, mixture, scopes, **run)

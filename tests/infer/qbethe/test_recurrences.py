@@ -1,0 +1,139 @@
+"""Likelihoods that recur in their parameters: factors on one scope, multiplied into one."""
+
+import math
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from scipy import stats
+from torch.testing import assert_close
+
+import pyrograph as pg
+from pyrograph.errors import NonFiniteDensity
+from pyrograph.infer.message_passing import shared_work
+
+
+@pytest.fixture(autouse=True)
+def double():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+#: Two noisy rises.
+T = torch.arange(20.0)
+Y = torch.stack([T / 15 + 0.4 * torch.sin(T**2), 0.4 * torch.cos(T**2) - T / 30])
+
+
+def smoothing(y, scale=0.4):
+    """A level of each series that an observation moves by a share of its error; NaN are missing."""
+    with pyro.plate("series", len(y)):
+        share = pyro.sample("share", dist.Normal(0.0, 1.5))
+        start = pyro.sample("start", dist.Normal(0.0, 1.0))
+        level = start
+        for t in range(y.shape[1]):
+            seen = ~y[:, t].isnan()
+            value = torch.where(seen, y[:, t], 0.0)
+            with pyro.poutine.mask(mask=seen):
+                pyro.sample(f"y{t}", dist.Normal(level, scale), obs=value)
+            level = level + seen * torch.sigmoid(share) * (value - level)
+
+
+def truth(y, scale=0.4):
+    """Log evidence of one series, means and standard deviations of share and start."""
+    grid = np.linspace(-8, 8, 401)
+    share, level = np.meshgrid(grid, grid, indexing="ij")
+    log_p = stats.norm.logpdf(share, 0, 1.5) + stats.norm.logpdf(level)
+    for value in y.numpy():
+        log_p = log_p + stats.norm.logpdf(value, level, scale)
+        level = level + (value - level) / (1 + np.exp(-share))
+    peak, cell = log_p.max(), grid[1] - grid[0]
+    p = np.exp(log_p - peak)
+    log_z = peak + math.log(p.sum() * cell**2)
+    p /= p.sum()
+    means = [p.sum(1) @ grid, p.sum(0) @ grid]
+    sds = [math.sqrt(p.sum(k) @ (grid - m) ** 2) for k, m in zip((1, 0), means, strict=True)]
+    return log_z, means, sds
+
+
+def set_up(y, **options):
+    pyro.set_rng_seed(0)
+    return pg.QBethe(smoothing, progress=False, **options).setup(y)
+
+
+def products(engine):
+    """How many factors are in each product."""
+    locals_ = [potential.local for potential in engine.network.potentials]
+    return [v.rows.shape[1] for v in locals_ if isinstance(v, shared_work.ProductDensity)]
+
+
+def with_gaps():
+    y = Y.clone()
+    y[0, 9] = torch.nan
+    return y
+
+
+@pytest.mark.parametrize("options", [{"covariance": "full"}, {"num_components": 2}])
+@pytest.mark.parametrize("y", [Y[:1], with_gaps()], ids=["one", "two of different lengths"])
+def test_products_leave_the_free_energy_as_it_is(y, options, monkeypatch):
+    together = set_up(y, **options)
+    assert sum(products(together)) >= y.shape[1] - 3
+    monkeypatch.setattr(shared_work, "DEEP", 10**9)
+    apart = set_up(y, **options)
+    assert not products(apart)
+    found = []
+    for engine in (together, apart):
+        pyro.set_rng_seed(1)
+        leaves = {n: v.detach() + 0.1 * torch.randn_like(v) for n, v in engine.parameters.items()}
+        for value in leaves.values():
+            value.requires_grad_()
+        energy = engine.objective(leaves, engine._rules)
+        slopes = torch.autograd.grad(energy.sum(), list(leaves.values()), allow_unused=True)
+        found.append([energy, *(slope for slope in slopes if slope is not None)])
+    for ours, theirs in zip(*found, strict=True):
+        assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+def test_the_evidence_is_a_bound_and_near_a_dense_grid():
+    log_z, means, sds = truth(Y[0])
+    posterior = set_up(Y[:1], covariance="full", num_quadrature=6, num_steps=120).run(Y[:1])
+    assert posterior.evidence_kind == "lower bound"
+    assert log_z - 0.01 < float(posterior.log_evidence) < log_z
+    for site, mean, sd in zip(("share", "start"), means, sds, strict=True):
+        marginal = posterior.marginal(site)
+        assert float(marginal.mean) == pytest.approx(mean, abs=0.02 * sd)
+        assert float(marginal.variance.sqrt()) == pytest.approx(sd, rel=0.05)
+
+
+def test_every_factor_of_a_product_has_its_belief():
+    posterior = set_up(Y, covariance="full", num_steps=5).run(Y)
+    first, last = (posterior.factor_marginal(f"y{t}") for t in (1, 19))
+    for ours, theirs in zip(first, last, strict=True):
+        assert ours.shape[0] == 2
+        assert_close(ours, theirs)
+
+
+def test_the_factor_of_a_product_that_is_to_blame_is_named():
+    def model(bad, limit):
+        a = pyro.sample("a", dist.Normal(0.0, 1.0))
+        b = pyro.sample("b", dist.Normal(0.0, 1.0))
+        x = a
+        for t in range(20):
+            x = torch.tanh(b * x) + a
+            pyro.factor(f"f{t}", torch.where((x > limit) & (t == 13), bad, -0.01 * x.square()))
+
+    def engine(*args):
+        pyro.set_rng_seed(0)
+        return pg.QBethe(model, num_components=2, num_steps=3, progress=False).setup(*args)
+
+    zero = torch.tensor(-torch.inf), 1.2
+    excluding = engine(*zero)
+    assert max(products(excluding)) > 10
+    posterior = excluding.run(*zero)
+    assert posterior.log_evidence is None
+    assert '"f13"' in posterior.status and "is zero where" in posterior.status
+    infinite = torch.tensor(torch.inf), 2.5
+    with pytest.raises(NonFiniteDensity, match=r'"f13".* plus infinity'):
+        engine(*infinite).run(*infinite)
