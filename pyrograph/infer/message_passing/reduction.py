@@ -200,6 +200,11 @@ class LocalDensity:
         """Of the factor to blame for what factor e is in state d, at a point ``u [1, D, E, r]``."""
         return self.name(e)
 
+    def with_zeros_as(self, least: float, value: Tensor, u: Tensor) -> Tensor:
+        """log f, ``value [N, D, E]`` at ``u [N, D, E, r]``, where a zero of a factor counts for
+        ``least``."""
+        return torch.where(value == -torch.inf, least, value)
+
     @property
     def dim(self) -> int:
         """Effective dimension: r of u."""

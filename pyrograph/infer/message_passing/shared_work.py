@@ -91,6 +91,17 @@ class ProductDensity(LocalDensity):
                 return factors.name(int(bad.nonzero()[0]))
         return self.name(e)
 
+    def with_zeros_as(self, least: float, value: Tensor, u: Tensor) -> Tensor:
+        """The same, by zeros of single factors: what the others of a product say stays."""
+        there = (value == -torch.inf).flatten(1).any(1).nonzero().squeeze(1)
+        every, order = self.rows.flatten().sort()
+        row = torch.div(order, self.rows.shape[1], rounding_mode="floor")
+        factors = self.factors.part(every)
+        each = factors.at_nodes([node[:, :, row] for node in self.nodes(u[there])])
+        each = factors.with_zeros_as(least, each, u[there])
+        whole = each.new_zeros(*each.shape[:2], len(self.rows)).index_add(2, row, each)
+        return value.index_copy(0, there, whole)
+
 
 def multiplied_where_shared(
     graph: FactorGraph,

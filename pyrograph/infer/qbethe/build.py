@@ -270,13 +270,16 @@ def _potentials(
     every = torch.arange(group.num_factors, device=graph.device)
     local = LocalDensity(group, every, like, lambda e: graph.factor_name(group, e))
     alone = [Locals(group, every, local, like.new_ones(len(every)))]
-    kept, products = multiplied_where_shared(graph, alone, _is_quadratic, one_alpha=True)
+
+    def is_closed(part: Locals) -> bool:
+        """Whether integrals of the factors, told by their last, are closed forms."""
+        one = part.only(part.index[-1:])
+        found = _potential(one.local, wiring.part(one.index), closed_forms)
+        return isinstance(found, (QuadraticPotential, PiecewisePotential))
+
+    kept, products = multiplied_where_shared(graph, alone, is_closed, one_alpha=True)
     parts = [*kept, *(product.whole for product in products)]
     return [_potential(part.local, wiring.part(part.index), closed_forms) for part in parts]
-
-
-def _is_quadratic(part: Locals) -> bool:
-    return part.local.quadratic is not None
 
 
 def _potential(local: LocalDensity, wiring: Wiring, closed_forms: bool | None) -> Potential:

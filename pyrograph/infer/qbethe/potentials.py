@@ -232,6 +232,8 @@ class IntegratedPotential:
             total = value.sum()
         if bool(total.isfinite()):
             return value
+        if value.dim() == 2:
+            return self._checked(value.unsqueeze(1), u[:, None, :, None]).squeeze(1)
         bad = value.isnan() | (value == torch.inf)
         if bool(bad.any()):
             raise NonFiniteDensity(
@@ -240,12 +242,10 @@ class IntegratedPotential:
                 "logarithm of a negative number are the usual causes."
             )
         self.met_zero = True
-        return torch.where(value == -torch.inf, EXCLUDED, value)
+        return self.local.with_zeros_as(EXCLUDED, value, u)
 
     def _name_of_first(self, bad: Tensor, u: Tensor) -> str:
-        """Of the factors that are ``bad`` at u, shapes as of :meth:`_checked`."""
-        if bad.dim() == 2:
-            bad, u = bad.unsqueeze(1), u[:, None, :, None]
+        """Of the factors that are ``bad [N, D, E]`` at ``u [N, D, E, r]``."""
         n, d, e = bad.nonzero()[0].tolist()
         return self.local.name_at(u[n : n + 1], d, e)
 

@@ -13,6 +13,8 @@ from torch.testing import assert_close
 import pyrograph as pg
 from pyrograph.errors import NonFiniteDensity
 from pyrograph.infer.message_passing import shared_work
+from pyrograph.infer.qbethe.piecewise import PiecewisePotential
+from pyrograph.infer.qbethe.potentials import IntegratedPotential
 
 
 @pytest.fixture(autouse=True)
@@ -137,3 +139,51 @@ def test_the_factor_of_a_product_that_is_to_blame_is_named():
     infinite = torch.tensor(torch.inf), 2.5
     with pytest.raises(NonFiniteDensity, match=r'"f13".* plus infinity'):
         engine(*infinite).run(*infinite)
+
+
+def test_zeros_of_a_factor_leave_the_others_of_its_product(monkeypatch):
+    """Where a component is on the wrong side they pull it back."""
+
+    def model():
+        a = pyro.sample("a", dist.Normal(4.0, 1.0))
+        b = pyro.sample("b", dist.Normal(0.0, 1.0))
+        x = a
+        for t in range(20):
+            x = 0.9 * x + torch.tanh(b * x) + 0.01 * a
+            likelihood = dist.Normal(x, 0.5).log_prob(torch.tensor(1.0))
+            most = 3.0 if t == 19 else 1e6
+            pyro.factor(f"f{t}", torch.where(a < most, likelihood, -torch.inf))
+
+    found = []
+    for deep in (shared_work.DEEP, 10**9):
+        monkeypatch.setattr(shared_work, "DEEP", deep)
+        pyro.set_rng_seed(0)
+        engine = pg.QBethe(model, num_components=1, progress=False).setup()
+        found.append([len(products(engine))])
+        for mean in (2.5, 4.0):
+            leaves = {n: v.detach().clone() for n, v in engine.parameters.items()}
+            leaves["mean_0"].fill_(mean).requires_grad_()
+            energy = engine.objective(leaves, engine._rules).sum()
+            found[-1] += [energy, *torch.autograd.grad(energy, leaves["mean_0"])]
+    assert found[0].pop(0) == 1 and found[1].pop(0) == 0
+    assert_close(found[0], found[1], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("closed_forms", [None, False])
+def test_factors_in_pieces_keep_their_closed_forms(closed_forms):
+    """A product of them has kinks in all directions, which no grid sees."""
+
+    def model():
+        a = pyro.sample("a", dist.Normal(0.0, 1.0))
+        b = pyro.sample("b", dist.Normal(0.0, 1.0))
+        x = a
+        for t in range(30):
+            x = 0.9 * x + b
+            pyro.sample(f"y{t}", dist.Laplace(x, 0.3), obs=torch.tensor(2.0))
+
+    engine = pg.QBethe(model, closed_forms=closed_forms, progress=False).setup()
+    kinds = {type(potential) for potential in engine.network.potentials}
+    is_closed = closed_forms is None
+    assert not (is_closed and products(engine))
+    assert (PiecewisePotential in kinds) == is_closed
+    assert (IntegratedPotential in kinds) != is_closed
