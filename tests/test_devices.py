@@ -86,7 +86,7 @@ def clusters(x):
 
 
 READINGS = [0.3, -1.2, 0.8, 1.9]
-MESSAGES = {"num_steps": 30}
+MESSAGES = {"num_steps": 8}
 CASES = {
     "svgd": (hidden_walk, pg.GraphicalSVGD, {"num_particles": 6, "num_steps": 4}),
     "langevin": (hidden_walk, pg.Langevin, {"num_particles": 6, "num_steps": 4}),

@@ -83,13 +83,13 @@ def check(graph, evidence=None, **options):
     return circuit
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.integers(0, 10_000))
 def test_a_random_graph_is_compiled_exactly(seed):
     check(pg.trace_graph(random_model(seed)))
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.integers(0, 10_000), st.sampled_from([0.2, 0.6]))
 def test_zeros_and_equal_values_are_compiled_exactly(seed, zeros):
     graph = pg.trace_graph(random_model(seed, zeros=zeros, levels=2))

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
@@ -48,6 +48,7 @@ def summed(p, q, kernel, cards):
     return p.log_prob(x).exp() @ kernel.gram(x, x, cards) @ q.log_prob(x).exp()
 
 
+@settings(max_examples=40)
 @given(seed=seeds)
 def test_expected_kernel_is_the_sum_over_all_pairs_of_states(seed):
     cards, p, q = random_pair(seed)
@@ -57,6 +58,7 @@ def test_expected_kernel_is_the_sum_over_all_pairs_of_states(seed):
         )
 
 
+@settings(max_examples=40)
 @given(seed=seeds)
 def test_expected_kernel_is_symmetric_in_its_circuits(seed):
     _, p, q = random_pair(seed)
@@ -65,6 +67,7 @@ def test_expected_kernel_is_symmetric_in_its_circuits(seed):
     )
 
 
+@settings(max_examples=40)
 @given(seed=seeds)
 def test_circuits_split_more_finely_are_regrouped(seed):
     """One product of all variables fits every vtree."""
@@ -77,6 +80,7 @@ def test_circuits_split_more_finely_are_regrouped(seed):
         )
 
 
+@settings(max_examples=40)
 @given(seed=seeds)
 def test_squared_mmd_is_that_of_the_normalised_tables_and_zero_of_equals(seed):
     cards, p, q = random_pair(seed)
@@ -266,8 +270,8 @@ def test_expected_kernel_is_differentiable_in_weights_inputs_and_bandwidth():
 
 
 def test_many_variables_do_not_underflow():
-    """2000 factors of 1e-3 are far below the smallest double; their ratio is not."""
-    d = 2000
+    """500 factors of 1e-3 are far below the smallest double; their ratio is not."""
+    d = 500
     nodes = [{"type": "input", "var": v, "probs": [1e-3, 1e-3]} for v in range(d)]
     p = Circuit.from_nodes([*nodes, {"type": "product", "children": list(range(d))}])
     assert_close(p.log_mass(), torch.tensor(d * math.log(2e-3)), rtol=1e-12, atol=0)

@@ -208,7 +208,7 @@ seeds = st.integers(0, 10_000)
 
 
 @given(seed=seeds)
-@settings(deadline=None)
+@settings(max_examples=40)
 def test_predictions_of_circuits_with_far_apart_weights_are_means_over_completions(seed):
     generator = torch.Generator().manual_seed(seed)
     cards = (2 + torch.randint(2, (4,), generator=generator)).tolist()
@@ -232,7 +232,7 @@ def test_predictions_of_circuits_with_far_apart_weights_are_means_over_completio
 
 
 @given(seed=seeds)
-@settings(deadline=None)
+@settings(max_examples=40)
 def test_stein_kernels_of_targets_with_far_apart_weights_are_those_of_the_states(seed):
     """Samples around the most probable state, where ratios are finite."""
     generator = torch.Generator().manual_seed(seed)
@@ -273,7 +273,7 @@ def test_stein_kernels_of_targets_with_far_apart_weights_are_those_of_the_states
 
 
 @given(seed=seeds)
-@settings(deadline=None)
+@settings(max_examples=40)
 def test_kernels_and_discrepancies_of_circuits_with_far_apart_weights_are_those_of_the_states(seed):
     generator = torch.Generator().manual_seed(seed)
     cards = [2, 3, 2]

@@ -114,7 +114,8 @@ def test_fixed_point_and_direct_minimisation_agree(alpha):
 
 
 def test_a_batch_is_projected_like_its_elements():
-    singles = [mixture(), mixture(means=(-3.0, 2.0)), mixture(sds=(0.3, 2.0))]
+    shapes = {}, {"means": (-3.0, 2.0)}, {"sds": (0.3, 2.0)}
+    singles = [mixture(points=121, **shape) for shape in shapes]
     batch = Gridded(torch.stack([p.log_density for p in singles]), singles[0].points)
     for alpha in (-1.0, 0.0, 2.0):
         together = as_numbers(alpha_project(batch, Gaussian1D(), alpha))
@@ -208,7 +209,7 @@ def test_factorised_fixed_points_are_stationary(seed, alpha):
 def test_the_best_mass_does_not_decrease_with_alpha(seed):
     table = torch.randn(3, 3, generator=torch.Generator().manual_seed(seed))
     p = Discrete(table, 2)
-    alphas = (-2.0, -0.5, 0.0, 0.5, 1.0, 1.5, 3.0)
+    alphas = (-2.0, 0.0, 0.5, 1.0, 3.0)
     masses = [float(alpha_project(p, FullyFactorised(), a).log_mass) for a in alphas]
     assert all(low <= high + 1e-9 for low, high in pairwise(masses))
     assert abs(masses[alphas.index(1.0)] - float(p.log_mass_total)) < 1e-12

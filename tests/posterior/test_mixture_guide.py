@@ -267,14 +267,15 @@ def vector_posterior():
 
 
 @pytest.mark.parametrize(
-    ("vectorize", "particles", "steps", "gap"), [(True, 10, 800, 0.03), (False, 1, 1200, 0.06)]
+    ("vectorize", "particles", "steps", "lr", "gap"),
+    [(True, 10, 300, 0.06, 0.03), (False, 1, 1200, 0.03, 0.06)],
 )
-def test_svi_climbs_to_the_evidence_of_a_hybrid_program(vectorize, particles, steps, gap):
+def test_svi_climbs_to_the_evidence_of_a_hybrid_program(vectorize, particles, steps, lr, gap):
     start = np.array([0.0, 0.0, -0.5, 0.5, 0.0, 0.0, 0.3, -0.3, -0.3, 0.3])
     guide = two_sites_guide(start)
     before = {name: value.detach().clone() for name, value in guide.named_parameters()}
     elbo = Trace_ELBO(particles, vectorize_particles=vectorize, max_plate_nesting=0)
-    svi = SVI(two_sites, guide, Adam({"lr": 0.03}), elbo)
+    svi = SVI(two_sites, guide, Adam({"lr": lr}), elbo)
     for _ in range(steps):
         svi.step()
     parts = (guide.logits, guide.loc_0, guide.scale_tril_0.log(), guide.logits_1)

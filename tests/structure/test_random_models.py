@@ -17,7 +17,7 @@ from .traced import factor_values
 POINTS = 4
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10**6), unconstrained=st.booleans())
 def test_a_random_model_has_pyros_density_and_misses_no_dependence(seed, unconstrained):
     torch.manual_seed(seed)

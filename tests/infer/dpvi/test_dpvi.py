@@ -172,7 +172,7 @@ def random_network(seed: int, num_nodes: int, density: float) -> tuple[Callable,
 
 
 @given(st.integers(0, 10_000), st.integers(2, 6), st.floats(0.2, 1.0), st.integers(1, 40))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_on_random_networks_the_bound_is_at_most_that_of_the_best_states(
     seed, num_nodes, density, count
 ):

@@ -85,7 +85,7 @@ def assert_same_passes(program, elements, most: int, tolerance: float = 1e-9) ->
     return True
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     kind=st.sampled_from(KINDS),
     n=st.integers(1, 14),

@@ -31,7 +31,7 @@ def test_the_double_loop_comes_to_the_fixed_point_of_the_plain_iteration(cards, 
     assert reference.converged
     engine = pg.FractionalBP(tables, alpha=alpha, progress=False).setup()
     loop = DoubleLoop(engine.graph, engine.network)
-    for _ in range(400):
+    for _ in range(100):
         engine.messages = loop.step(1e-8)
     assert_close(engine.log_evidence, reference.log_evidence, rtol=0, atol=1e-8)
     ours, theirs = engine.posterior(), reference
@@ -39,13 +39,13 @@ def test_the_double_loop_comes_to_the_fixed_point_of_the_plain_iteration(cards, 
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_free_energy_never_falls_over_outer_steps(seed):
-    """F of feasible beliefs rises; eq (66) of the messages comes to it, so the end is compared."""
+def test_outer_steps_close_the_gap_of_strong_couplings(seed):
+    """Between eq (66) of the messages and F of the beliefs."""
     tables = grid_model(seed, strength=2.5)
     engine = pg.BP(tables, progress=False).setup()
     loop = DoubleLoop(engine.graph, engine.network)
     gaps = []
-    for _ in range(600):
+    for _ in range(150):
         engine.messages = loop.step(1e-8)
         gaps.append(float(gap(engine.network, engine.messages, engine.beliefs)))
     assert gaps[-1] < 1e-3 * max(gaps[:5])

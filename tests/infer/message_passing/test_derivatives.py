@@ -39,15 +39,12 @@ def point():
 
 
 @pytest.mark.parametrize("engine, options", ENGINES, ids=lambda e: getattr(e, "__name__", ""))
-@pytest.mark.parametrize("what", ["evidence", "marginal", "pair"])
-def test_derivatives_are_those_of_finite_differences(engine, options, what, point):
+def test_derivatives_are_those_of_finite_differences(engine, options, point):
     def value(theta, w):
         posterior = pg.fit(ising, (theta, w), infer=engine, **RUN, **options)
-        if what == "evidence":
-            return posterior.log_evidence
-        if what == "marginal":
-            return posterior.marginal("x").probs[:, 1]
-        return posterior.factor_marginal("pair")
+        # in one tensor: gradcheck passes over outputs that have no derivatives
+        parts = posterior.marginal("x").probs[:, 1], posterior.factor_marginal("pair").flatten()
+        return torch.cat([posterior.log_evidence.reshape(1), *parts])
 
     assert gradcheck(value, point, eps=1e-5, atol=1e-6)
 
@@ -88,7 +85,7 @@ def test_parameters_of_the_store_are_learnt():
 
     # E s_i s_j = tanh w on a tree: the mean field of the data is tanh .8
     target = 2 * torch.tensor(0.8).tanh()
-    for _ in range(200):
+    for _ in range(30):  # each leaves less than half of what is missing
         posterior = pg.fit(model, infer=pg.BP, progress=False)
         w = pyro.get_param_store()._params["w"]
         likelihood = target * w - posterior.log_evidence
@@ -125,16 +122,15 @@ def robust(mu, s, r):
     ],
     ids=lambda f: f.__name__,
 )
-@pytest.mark.parametrize("what", ["evidence", "mean", "variance"])
-def test_continuous_models_differentiate_too(program, engine, what):
+def test_continuous_models_differentiate_too(program, engine):
     torch.manual_seed(1)
     at = [torch.randn(3), torch.tensor(0.2), torch.tensor(0.4)]
 
     def value(*args):
         posterior = pg.fit(program, args, infer=engine, **RUN)
-        return (
-            posterior.log_evidence if what == "evidence" else getattr(posterior.marginal("x"), what)
-        )
+        marginal = posterior.marginal("x")
+        parts = posterior.log_evidence.reshape(1), marginal.mean, marginal.variance
+        return torch.cat(parts)  # gradcheck passes over outputs that have no derivatives
 
     assert gradcheck(value, [t.requires_grad_() for t in at], eps=1e-5, atol=1e-5)
 

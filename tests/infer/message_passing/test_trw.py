@@ -72,7 +72,8 @@ def test_appearances_of_parallel_edges_components_and_lone_nodes():
 def test_appearances_of_a_large_grid_come_from_effective_resistances():
     graph = nx.convert_node_labels_to_integers(nx.grid_2d_graph(25, 17))
     edges = edges_of(graph)
-    inverse = np.linalg.pinv(nx.laplacian_matrix(graph).toarray().astype(float))
+    laplacian = nx.laplacian_matrix(graph).toarray().astype(float)
+    inverse = np.linalg.pinv(laplacian, rcond=1e-10, hermitian=True)
     u, v = edges.numpy().T
     resistance = inverse[u, u] + inverse[v, v] - 2 * inverse[u, v]
     found = uniform_appearance(edges, len(graph))

@@ -107,7 +107,7 @@ def dense(scores: Tensor, y: Tensor) -> tuple[float, Tensor, Tensor]:
     a grid over all three."""
     centre = torch.tensor([0.0, -0.7, 0.7], dtype=torch.float64)
     width = torch.tensor([1.0, 0.3, 0.3], dtype=torch.float64)
-    z = torch.linspace(-5, 5, 101, dtype=torch.float64)
+    z = torch.linspace(-5, 5, 41, dtype=torch.float64)
     x = centre + width * torch.cartesian_prod(z, z, z)
     log_p = dist.Normal(centre, width).log_prob(x).sum(1)
     below = (x[:, None, 1:] - (x[:, :1] * scores)[..., None]).sigmoid()  # [N, n, 2]

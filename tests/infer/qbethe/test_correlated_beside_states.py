@@ -227,8 +227,8 @@ def _correlation(covariance):
 
 
 def test_more_components_stay_below_the_evidence_where_regions_make_a_tree():
-    q = fit(lambda: beside_states(True), num_components=2, num_steps=200)
-    one = fit(lambda: beside_states(True), num_components=1, num_steps=200)
+    q = fit(lambda: beside_states(True), num_components=2, num_steps=100, lr=0.1)
+    one = fit(lambda: beside_states(True), num_components=1, num_steps=100, lr=0.1)
     assert q.evidence_kind == one.evidence_kind == "lower bound"
     assert one.log_evidence < q.log_evidence < dense_log_z(True)
 
@@ -261,7 +261,7 @@ def test_the_evidence_is_a_bound_where_a_joint_distribution_has_it(model, compon
 
 
 def test_one_component_of_a_chain_of_states_is_below_the_evidence():
-    q = fit(chained, num_components=1, num_steps=400)
+    q = fit(chained, num_components=1, num_steps=150, lr=0.1)
     log_z = logsumexp(
         [
             np.log(p) + _of_sum(1.0 + z, 1.0 + t)

@@ -84,14 +84,14 @@ def assert_smoothed(q, name, y, atol=1e-6):
 
 @pytest.mark.parametrize("name", ["fast", "place and speed"])
 def test_kalman_chains_are_exact_by_default(name):
-    y = data(*MODELS[name], 40)
+    y = data(*MODELS[name], 15)
     q = fit(chain, *MODELS[name], y)
     assert q.evidence_kind == "lower bound"
     assert len(q.history["objective"]) == 1000
     assert_smoothed(q, name, y)
 
 
-@pytest.mark.parametrize("length", [5, 20, 200])
+@pytest.mark.parametrize("length", [5, 20, 120])
 @pytest.mark.parametrize("name", ["returning", "slow"])
 def test_chains_of_any_length_are_exact_from_the_start(name, length):
     y = data(*MODELS[name], length)
@@ -205,7 +205,9 @@ def test_a_single_node_of_several_numbers_is_solved_too():
         with pyro.plate("years", len(year)):
             pyro.sample("y", dist.Normal(w[0] + w[1] * year, 0.1), obs=y)
 
-    q = pg.fit(model, infer=pg.QBethe, num_components=1, covariance="full", progress=False)
+    q = pg.fit(
+        model, infer=pg.QBethe, num_components=1, covariance="full", num_steps=150, progress=False
+    )
     x = np.stack([np.ones(40), year.numpy()], 1)
     covariance = np.linalg.inv(x.T @ x / 0.01 + np.diag(scale.numpy() ** -2.0))
     # log N(y; Xw, .01) + log N(w; 0, scale^2) - log p(w | y) at the mean

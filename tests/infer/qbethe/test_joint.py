@@ -211,14 +211,14 @@ def test_draws_importance_and_predictive_see_the_correlations(mixed):
     drawn = mixed.sample(20_000)
     drawn["s"] = drawn["s"].log()
     assert_covariance(torch.stack([drawn[n] for n in mixed.graph.sites], 1).numpy(), covariance)
-    drawn = Predictive(walk, guide=mixed.guide(), num_samples=500)()
+    drawn = Predictive(walk, guide=mixed.guide(), num_samples=250)()
     assert abs(np.corrcoef(drawn["x0"], drawn["x1"])[0, 1] - correlation(covariance, 0, 1)) < 0.1
     # the guide is next to the posterior: nearly all particles count
     share = []
-    options = {"num_components": 3, "num_steps": 300, "num_quadrature": 12}
+    options = {"num_components": 3, "num_steps": 120, "lr": 0.1, "num_quadrature": 12}
     for q in (mixed, fit(walk, covariance="diagonal", **options)):
-        run = Importance(walk, guide=q.guide(), num_samples=400).run()
-        share.append(float(run.get_ESS()) / 400)
+        run = Importance(walk, guide=q.guide(), num_samples=150).run()
+        share.append(float(run.get_ESS()) / 150)
     assert share[0] > 0.9
     assert share[0] > share[1] + 0.1
 
@@ -261,7 +261,7 @@ def hybrid():
 
 
 def test_a_discrete_node_beside_correlated_numbers():
-    q = fit(hybrid, num_components=4, num_steps=300)
+    q = fit(hybrid, num_components=3, num_steps=40, lr=0.1)
     assert "independently" not in q.status
     mixture = q.mixture
     point = {"x": 0.3, "y": -0.1, "t": 0.8}

@@ -28,6 +28,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(covariance, optimizer, saved_at)
             hybrid,
             num_components=2,
             num_restarts=2,
+            num_entropy=8,
             covariance=covariance,
             optimizer=optimizer,
             num_steps=14,

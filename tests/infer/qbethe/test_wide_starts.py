@@ -37,7 +37,13 @@ def fit(model, *args, **options):
     return pg.fit(model, args, infer=pg.QBethe, progress=False, **options)
 
 
-@pytest.mark.parametrize("options", [{"covariance": "full", "num_components": 1}, {}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"covariance": "full", "num_components": 1, "num_steps": 200},
+        {"num_components": 2, "num_steps": 500},
+    ],
+)
 @pytest.mark.parametrize(("scale", "gap"), [(10.0, 1e-3), (100.0, 1e-2)])
 def test_components_shrink_to_posteriors_far_narrower_than_priors(scale, gap, options):
     q = fit(levels, scale, **options)
