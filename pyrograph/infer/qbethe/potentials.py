@@ -227,7 +227,11 @@ class IntegratedPotential:
         return max(1, CHUNK // max(1, per_point))
 
     def _checked(self, value: Tensor, u: Tensor) -> Tensor:
-        """log f ``[N, D, E]`` at ``u [N, D, E, r]``, or ``[N, E]`` both, as it counts."""
+        """log f ``[N, D, E]`` at ``u [N, D, E, r]``, or ``[N, E]`` both, as it counts.
+
+        Raises:
+            NonFiniteDensity: NaN or plus infinity, naming the factor.
+        """
         with torch.no_grad():
             total = value.sum()
         if bool(total.isfinite()):
@@ -241,6 +245,8 @@ class IntegratedPotential:
                 "component of the mixture. Look at that statement: a scale that can reach 0 or a "
                 "logarithm of a negative number are the usual causes."
             )
+        if not bool((value == -torch.inf).any()):
+            return value  # large numbers whose sum overflows
         self.met_zero = True
         return self.local.with_zeros_as(EXCLUDED, value, u)
 

@@ -169,6 +169,25 @@ def test_zeros_of_a_factor_leave_the_others_of_its_product(monkeypatch):
     assert_close(found[0], found[1], rtol=1e-9, atol=1e-9)
 
 
+def test_large_numbers_whose_sum_overflows_are_no_zeros():
+    def model():
+        a = pyro.sample("a", dist.Normal(0.0, 1.0))
+        b = pyro.sample("b", dist.Normal(0.0, 1.0))
+        x = a
+        for t in range(20):
+            x = torch.tanh(b * x) + a
+            pyro.factor(f"f{t}", -3e36 * x.square().cosh())
+
+    engine = pg.QBethe(model, num_components=1, dtype=torch.float32, progress=False).setup()
+    assert products(engine) == [20]
+    potential = engine.network.potentials[-1]
+    u = torch.tensor([0.3, 0.2]).expand(9, 1, 1, 2)
+    value = potential.local(u)
+    assert value.isfinite().all() and value.sum() == -torch.inf
+    assert torch.equal(potential._checked(value, u), value)
+    assert not potential.met_zero
+
+
 @pytest.mark.parametrize("closed_forms", [None, False])
 def test_factors_in_pieces_keep_their_closed_forms(closed_forms):
     """A product of them has kinks in all directions, which no grid sees."""
