@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -79,7 +80,15 @@ class ProductDensity(LocalDensity):
     def part(self, which: Tensor) -> LocalDensity:
         found = super().part(which)
         found.rows = self.rows[which]
+        vars(found).pop("_apart", None)
         return found
+
+    @cached_property
+    def _apart(self) -> tuple[LocalDensity, Tensor]:
+        """What all products are made of, and of which each is."""
+        every, order = self.rows.flatten().sort()
+        row = torch.div(order, self.rows.shape[1], rounding_mode="floor")
+        return self.factors.part(every), row
 
     def name_at(self, u: Tensor, d: int, e: int) -> str:
         """Of the factor that has no finite value there, if one has none."""
@@ -94,9 +103,7 @@ class ProductDensity(LocalDensity):
     def with_zeros_as(self, least: float, value: Tensor, u: Tensor) -> Tensor:
         """The same, by zeros of single factors: what the others of a product say stays."""
         there = (value == -torch.inf).flatten(1).any(1).nonzero().squeeze(1)
-        every, order = self.rows.flatten().sort()
-        row = torch.div(order, self.rows.shape[1], rounding_mode="floor")
-        factors = self.factors.part(every)
+        factors, row = self._apart
         each = factors.at_nodes([node[:, :, row] for node in self.nodes(u[there])])
         each = factors.with_zeros_as(least, each, u[there])
         whole = each.new_zeros(*each.shape[:2], len(self.rows)).index_add(2, row, each)
