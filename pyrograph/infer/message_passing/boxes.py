@@ -2,52 +2,64 @@
 
 A factor may be a thin shell in the numbers it reads: a measured distance, the product of two
 numbers. A grid of Gauss-Hermite points falls between, wherever it is laid. Boxes that cover
-[-8, 8]^r in a frame's coordinates are halved along every axis as long as log f varies by many nats
-over the points of a box and the box may hold mass,
+[-8, 8]^r in a frame's coordinates are halved as long as log f varies by many nats over the points
+of a box and the box may hold mass,
 
-    top + varied / 2 + r log(edge)  >  log mass - 14,      top, varied over the points of a box
+    top + varied / 2 + log(volume)  >  log mass - 14,      top, varied over the points of a box
 
 where the first two terms guess what may lie between the points of a shell, whose log falls with the
-square of the distance; and then as long as the mass that its Gauss-Legendre rule finds in a box is
-not that of its halves,
+square of the distance; or a peak that a search has found (:mod:`.peaks`) is higher than all of its
+points; and then as long as the mass that its Gauss-Legendre rule finds in a box is not that of its
+halves,
 
-    |mass of box - mass of halves|  >  1e-6 of the whole mass
+    |mass of box - mass of halves|  >  1e-7 of the whole mass
+
+A box is halved along one axis: the one along which log f varies most while it does by many nats,
+then the one whose rule has converged least, by the last two of its Legendre coefficients. A narrow
+ridge along an axis takes as many boxes as it is long, not as it is narrow.
 
 The rules of the boxes that are left make one that is as good for all functions near the one it is
 made for, and smooth in what changes.
 
-Source: adaptive cubature by subdivision (Genz & Malik 1980); the criterion is of this file.
+Source: adaptive cubature by subdivision (Genz & Malik 1980); the criteria are of this file.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from pyrograph.infer.message_passing.checked import NOTHING
+from pyrograph.errors import NonFiniteDensity
+from pyrograph.infer.message_passing.box_rules import RULE, is_there, points, roughness
+from pyrograph.infer.message_passing.checked import NOTHING, Improper
 from pyrograph.infer.message_passing.grids import REACH, Grid
+from pyrograph.infer.message_passing.peaks import Peaks, climbed
 
-#: Points of a box's rule per dimension, and boxes per dimension to begin with, by dimension.
-RULE, FIRST = {2: 6, 3: 4}, 4
+#: Boxes per dimension to begin with.
+FIRST = 4
 #: Nats by which log f varies over the points of a box that says nothing of its mass yet, or by
 #: which it varies so little that its mass is known.
 VARIES, SMOOTH = 16.0, 0.5
+#: Nats by which a peak is higher than the points of its box and they have not seen it.
+HIDDEN = 1.0
+#: Share of what log f varies along one axis from which another is as good to part, if it is longer.
+ALIKE = 0.7
 #: Boxes without anything are halved too while they are as wide as this, by dimension: a corner of
 #: what is in the next one may lie between their points.
 BLANK = {2: 2.0, 3: 4.0}
 #: Share of the whole mass by which a box and its halves may differ, and in units of rounding.
-ENOUGH, ROUNDING = 1e-6, 16.0
+ENOUGH, ROUNDING = 1e-7, 16.0
 #: Nats below the whole mass at which boxes are not halved any more, and not kept.
 SPLITS, KEEPS = 14.0, 28.0
 #: Most boxes of a factor, and numbers of points that are looked at at once.
 MOST_BOXES, PIECE = 2**14, 2**22
-#: Most halvings: a factor may be as much narrower than the cavities as a dtype can tell.
+#: Most halvings along an axis: a factor may be as much narrower than the cavities as a dtype can
+#: tell.
 MOST_HALVINGS = 40
 #: Share of the mass in boxes at the edge from which the frame is too small, and how often it grows.
 AT_EDGE, MOST_GROWTHS = 1e-8, 12
@@ -62,7 +74,7 @@ class Boxes:
     """Boxes of every factor, as many of each: those of edge 0 stand in.
 
     Shapes:
-        low: ``[M, D, E, r]``, their lowest corners; edge: ``[M, D, E]``.
+        low: ``[M, D, E, r]``, their lowest corners; edge: ``[M, D, E, r]``.
         missed: ``[D, E]``, the share of the mass in boxes that ought to be halved again.
     Attributes:
         frame: whose coordinates these are; laid_for: the grid over the cavities of that time. They
@@ -95,7 +107,7 @@ class Boxes:
     def pieces(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Points ``[N, D, E, r]``, and the logs of the volumes that they stand for ``[N, D, E]``,
         about ``size`` at a time."""
-        for z, volume in _points(self.low, self.edge, size):
+        for z, volume in points(self.low, self.edge, size):
             yield z.flatten(0, 1), volume.flatten(0, 1)
 
 
@@ -113,24 +125,6 @@ class LastBoxes:
         if self._boxes is None or not all(torch.equal(a, b) for a, b in pairs):
             self._boxes, self._asked = lay(), tuple(a.detach() for a in asked)
         return self._boxes
-
-
-def _points(low: Tensor, edge: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Points ``[m, q, D, E, r]`` of the rules of some boxes, and log volumes ``[m, q, D, E]``."""
-    dim = low.shape[-1]
-    node, log_weight = _legendre(dim)
-    node, log_weight = node.to(low)[:, None, None], log_weight.to(low)[:, None, None]
-    boxes = max(1, size // len(node))
-    for corner, width in zip(low.split(boxes), edge.split(boxes), strict=True):
-        volume = torch.where(width > 0, dim * width.log(), NOTHING)
-        yield corner[:, None] + width[:, None, ..., None] * node, volume[:, None] + log_weight
-
-
-def _legendre(dim: int) -> tuple[Tensor, Tensor]:
-    """Nodes ``[q, r]`` on the unit cube, logs of their weights ``[q]``."""
-    x, w = (torch.from_numpy(a) for a in np.polynomial.legendre.leggauss(RULE[dim]))
-    nodes = torch.cartesian_prod(*[(x + 1) / 2] * dim)
-    return nodes, torch.cartesian_prod(*[(w / 2).log()] * dim).sum(-1)
 
 
 def fewest_points(dim: int) -> float:
@@ -187,41 +181,54 @@ def _laid(
     """Boxes in a frame, and ``[2, D, E, r]`` at which of its sides there is mass."""
     dim = frame.mean.shape[-1]
     boxes = _first_boxes(frame.mean)
+    peaks = _peaks(log_weight, frame, room)
     room = min(MOST_BOXES, room // RULE[dim] ** dim)
     done: list[_Looked] = []
     tried: _Looked | None = None  # boxes whose halves are looked at, to see if these are needed
-    for halvings in range(MOST_HALVINGS + 1):
-        found = _looked_at(log_weight, frame, *boxes, size)
+    most = dim * MOST_HALVINGS
+    for halvings in range(most + 1):
+        found = _looked_at(log_weight, frame, peaks, *boxes, size)
         whole = torch.cat([found.mass, *(k.mass for k in done)]).logsumexp(0)
         if tried is not None:
             served, found = _compared(tried, found, whole, enough)
             done.append(served)
         found = found.judged(whole)
-        left = (room - sum(_most(k.edge > 0) for k in [*done, found])) // (2**dim - 1)
+        left = room - sum(_most(is_there(k.edge)) for k in [*done, found])
         wanted = found.must | found.may
         count = min(_most(wanted), left)
-        if halvings == MOST_HALVINGS or count < 1:
+        if halvings == most or count < 1:
             done.append(found)
             break
         worth, at = torch.where(wanted, found.guess, -torch.inf).topk(count, 0)
         chosen = worth > -torch.inf
         tried = found.at(at, chosen)
         done.append(found.without(torch.zeros_like(wanted).scatter(0, at, chosen)))
-        boxes = _halves(tried.low, tried.edge)
+        boxes = _halves(tried.low, tried.edge, tried.axis)
     return _counted(done, frame, laid_for)
+
+
+def _peaks(log_weight: LogWeight, frame: Grid, room: int) -> Peaks | None:
+    """Peaks to look for; None where f is no number somewhere out there."""
+    try:
+        return climbed(partial(log_weight, frame), frame.mean.shape, frame.mean, room)
+    except (NonFiniteDensity, Improper):
+        return None
 
 
 @dataclass(frozen=True)
 class _Looked:
-    """Boxes that were looked at: their log masses, which of them must or may be halved, logs of the
-    masses that they may have, and by what share of the whole mass halving may still change them:
-    their part of what it changed when they came to be; all ``[M, D, E]``."""
+    """Boxes that were looked at: their log masses, by how many nats log f varies over their points,
+    whether a peak is hidden between these, logs of the masses that they may have, along which axis
+    to halve them, by what share of the whole mass halving may still change them (their part of what
+    it changed when they came to be), and which of them must or may be halved; all ``[M, D, E]``."""
 
     low: Tensor
     edge: Tensor
     mass: Tensor
     varied: Tensor
+    hides: Tensor
     guess: Tensor
+    axis: Tensor
     doubt: Tensor
     must: Tensor
     may: Tensor
@@ -229,28 +236,29 @@ class _Looked:
     def judged(self, whole: Tensor) -> _Looked:
         """With what is to be halved, for the whole mass ``[D, E]``: boxes over which log f varies
         too much to be known, and those that their halves might correct."""
-        there = (self.edge > 0) & (self.guess > whole - SPLITS)
-        must = there & (self.varied > VARIES)
-        must = must | (self.guess < NOTHING / 2) & (self.edge >= BLANK[self.low.shape[-1]])
+        there = is_there(self.edge) & (self.guess > whole - SPLITS)
+        must = there & ((self.varied > VARIES) | self.hides)
+        is_wide = self.edge.amax(-1) >= BLANK[self.low.shape[-1]]
+        must = must | (self.guess < NOTHING / 2) & is_wide
         may = there & ~must & (self.varied > SMOOTH) & (self.mass > whole - SPLITS)
         return replace(self, must=must, may=may)
 
     def at(self, rows: Tensor, chosen: Tensor) -> _Looked:
         """Some boxes ``[m, D, E]``, those that are not chosen of edge 0."""
-
-        def take(x: Tensor) -> Tensor:
-            return x.gather(0, rows)
-
-        low = self.low.gather(0, rows[..., None].expand(*rows.shape, self.low.shape[-1]))
-        rest = (take(x) for x in (self.edge, self.mass, self.varied, self.guess, self.doubt))
-        found = _Looked(low, *rest, take(self.must), take(self.may))
+        corners = rows[..., None].expand(*rows.shape, self.low.shape[-1])
+        names = ("mass", "varied", "hides", "guess", "axis", "doubt", "must", "may")
+        found = _Looked(
+            self.low.gather(0, corners),
+            self.edge.gather(0, corners),
+            **{name: getattr(self, name).gather(0, rows) for name in names},
+        )
         return found.without(~chosen)
 
     def without(self, gone: Tensor) -> _Looked:
         """The others, ``[M, D, E]``: those of edge 0 stand in."""
         return replace(
             self,
-            edge=self.edge.masked_fill(gone, 0.0),
+            edge=self.edge.masked_fill(gone[..., None], 0.0),
             mass=self.mass.masked_fill(gone, NOTHING),
             must=self.must & ~gone,
             may=self.may & ~gone,
@@ -261,15 +269,14 @@ def _compared(
     tried: _Looked, halves: _Looked, whole: Tensor, enough: float
 ) -> tuple[_Looked, _Looked]:
     """Boxes that need not be halved, and the halves of the others."""
-    parts = len(halves.mass) // len(tried.mass)
-    together = halves.mass.view(-1, parts, *whole.shape).logsumexp(1)
+    together = halves.mass.view(-1, 2, *whole.shape).logsumexp(1)
     off = ((tried.mass - whole).exp() - (together - whole).exp()).abs()
     rounding = ROUNDING * torch.finfo(off.dtype).eps
     serves = tried.may & (off < max(enough, rounding))
-    halves = replace(halves, doubt=(off / parts).repeat_interleave(parts, 0))
+    halves = replace(halves, doubt=(off / 2).repeat_interleave(2, 0))
     return (
         replace(tried, may=torch.zeros_like(serves)).without(~serves),
-        halves.without(serves.repeat_interleave(parts, 0)),
+        halves.without(serves.repeat_interleave(2, 0)),
     )
 
 
@@ -284,30 +291,50 @@ def _first_boxes(like: Tensor) -> tuple[Tensor, Tensor]:
     axis = torch.arange(FIRST, dtype=like.dtype, device=like.device) * step - REACH
     low = torch.cartesian_prod(*[axis] * like.shape[-1])[:, None, None]
     low = low.expand(-1, *like.shape)
-    return low, torch.full_like(low[..., 0], step)
+    return low, torch.full_like(low, step)
 
 
-def _halves(low: Tensor, edge: Tensor) -> tuple[Tensor, Tensor]:
-    """The 2^r boxes that boxes are made of."""
-    dim, edge = low.shape[-1], edge / 2
-    corner = torch.tensor(list(itertools.product((0.0, 1.0), repeat=dim)), device="cpu").to(low)
-    low = low[:, None] + edge[:, None, ..., None] * corner[:, None, None]
-    return low.flatten(0, 1), edge.repeat_interleave(2**dim, 0)
+def _halves(low: Tensor, edge: Tensor, axis: Tensor) -> tuple[Tensor, Tensor]:
+    """The two boxes that boxes are made of, parted along an axis ``[M, D, E]``."""
+    is_parted = torch.nn.functional.one_hot(axis, low.shape[-1]).bool()
+    edge = torch.where(is_parted, edge / 2, edge)
+    upper = torch.where(is_parted, low + edge, low)
+    return torch.stack([low, upper], 1).flatten(0, 1), edge.repeat_interleave(2, 0)
 
 
-def _looked_at(log_weight: LogWeight, frame: Grid, low: Tensor, edge: Tensor, size: int) -> _Looked:
+def _looked_at(
+    log_weight: LogWeight, frame: Grid, peaks: Peaks | None, low: Tensor, edge: Tensor, size: int
+) -> _Looked:
     """Boxes, ``size`` points at a time; not judged yet."""
     found = []
-    for z, volume in _points(low, edge, size):
+    for z, volume in points(low, edge, size):
         value = log_weight(frame, z.flatten(0, 1)).view(volume.shape)
-        found.append(((value + volume).logsumexp(1), value.amax(1), value.amin(1)))
-    mass, top, bottom = (torch.cat(parts) for parts in zip(*found, strict=True))
+        top = value.amax(1)
+        parts = (value + volume).logsumexp(1), top, value.amin(1), *roughness(value, top, low)
+        found.append(parts)
+    mass, top, bottom, ranges, tail = (torch.cat(parts) for parts in zip(*found, strict=True))
     has_zeros = bottom <= NOTHING / 2  # where there is an edge, what is beyond it says nothing
-    rises = torch.where(has_zeros, 0.0, (top - bottom) / 2)
+    highest = top if peaks is None else peaks.highest_in(low, edge).maximum(top)
+    rises = torch.where(has_zeros, 0.0, (highest - bottom) / 2)
     varied = torch.where(has_zeros & (top > NOTHING / 2), torch.inf, top - bottom)
-    guess = top + rises + low.shape[-1] * edge.clamp_min(torch.finfo(edge.dtype).tiny).log()
+    volume = edge.clamp_min(torch.finfo(edge.dtype).tiny).log().sum(-1)
+    rough = torch.where((varied > VARIES)[..., None], ranges, tail)
+    hides = highest > top + HIDDEN
+    is_like = hides[..., None] | (rough >= ALIKE * rough.amax(-1, keepdim=True))
+    axis = torch.where(is_like, edge, 0.0).argmax(-1)
     none = torch.zeros_like(has_zeros)
-    return _Looked(low, edge, mass, varied, guess, torch.ones_like(mass), none, none)
+    return _Looked(
+        low,
+        edge,
+        mass,
+        varied,
+        hides,
+        highest + rises + volume,
+        axis,
+        torch.ones_like(mass),
+        none,
+        none,
+    )
 
 
 def _counted(done: list[_Looked], frame: Grid, laid_for: Grid) -> tuple[Boxes, Tensor]:
@@ -317,14 +344,14 @@ def _counted(done: list[_Looked], frame: Grid, laid_for: Grid) -> tuple[Boxes, T
         for name in ("low", "edge", "mass", "doubt", "must", "may")
     )
     share = (mass - mass.logsumexp(0)).exp()
-    counts = (edge > 0) & (share > math.exp(-KEEPS))
+    counts = is_there(edge) & (share > math.exp(-KEEPS))
     slack = REACH * torch.finfo(edge.dtype).eps * 16
-    sides = torch.stack([low <= slack - REACH, low + edge[..., None] >= REACH - slack])
+    sides = torch.stack([low <= slack - REACH, low + edge >= REACH - slack])
     at_edge = (share[..., None] * sides * counts[..., None]).sum(1) > AT_EDGE
     unsure = torch.where(may, doubt.minimum(share), torch.where(must, share, 0.0))
     missed = (unsure * counts).sum(0)
     order = counts.to(torch.uint8).sort(dim=0, descending=True, stable=True).indices
     at = order[: max(1, _most(counts))]
-    edge = torch.where(counts.gather(0, at), edge.gather(0, at), 0.0)
-    low = low.gather(0, at[..., None].expand(*at.shape, low.shape[-1]))
-    return Boxes(low, edge, missed, frame, laid_for), at_edge
+    corners = at[..., None].expand(*at.shape, low.shape[-1])
+    edge = torch.where(counts.gather(0, at)[..., None], edge.gather(0, corners), 0.0)
+    return Boxes(low.gather(0, corners), edge, missed, frame, laid_for), at_edge

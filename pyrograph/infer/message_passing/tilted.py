@@ -28,9 +28,9 @@ from torch import Tensor
 from pyrograph.beliefs import Gaussian
 from pyrograph.errors import NonFiniteDensity, ZeroMass
 from pyrograph.graph.devices import at_once
+from pyrograph.infer.message_passing.box_rules import RULE
 from pyrograph.infer.message_passing.boxes import (
     ENOUGH,
-    RULE,
     Boxes,
     LastBoxes,
     fewest_points,
