@@ -84,7 +84,7 @@ def assert_smoothed(q, name, y, atol=1e-6):
 
 @pytest.mark.parametrize("name", ["fast", "place and speed"])
 def test_kalman_chains_are_exact_by_default(name):
-    y = data(*MODELS[name], 15)
+    y = data(*MODELS[name], 8)
     q = fit(chain, *MODELS[name], y)
     assert q.evidence_kind == "lower bound"
     assert len(q.history["objective"]) == 1000
