@@ -38,18 +38,11 @@ class Labellings:
 
     def __init__(self, program: LabelledProgram, labels: Mapping[str, Tensor] | None = None):
         self.program = program
-        sizes = {name: site.event_shape[0] for name, site in program.sites.items()}
         if labels is None:
             nobody = torch.zeros(1, 0, dtype=torch.int64, device=program.device)
-            labels = dict.fromkeys(sizes, nobody)
+            labels = dict.fromkeys(program.sites, nobody)
         labels = {name: z.to(program.device) for name, z in labels.items()}  # of saved states too
-        #: All elements, sites in step with each other.
-        self.elements = [
-            (name, i)
-            for _, name, i in sorted(
-                ((i + 0.5) / n, name, i) for name, n in sizes.items() for i in range(n)
-            )
-        ]
+        self.elements = program.elements
         self._clusters = program.clusters(labels)
         self._score = torch.zeros(0, device="cpu")
         #: Elements come in by it, until anything else is asked.

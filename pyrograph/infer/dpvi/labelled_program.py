@@ -84,6 +84,13 @@ class LabelledProgram:
     def dtype(self) -> torch.dtype:
         return self.constant.dtype
 
+    @functools.cached_property
+    def elements(self) -> tuple[tuple[str, int], ...]:
+        """All elements of all sites, sites in step with each other."""
+        sizes = {name: site.event_shape[0] for name, site in self.sites.items()}
+        order = sorted(((i + 0.5) / n, name, i) for name, n in sizes.items() for i in range(n))
+        return tuple((name, i) for _, name, i in order)
+
     @property
     def is_exchangeable(self) -> bool:
         """Whether elements may come in in any order."""
