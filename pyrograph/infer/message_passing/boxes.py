@@ -322,18 +322,18 @@ def _looked_at(
     hides = highest > top + HIDDEN
     is_like = hides[..., None] | (rough >= ALIKE * rough.amax(-1, keepdim=True))
     axis = torch.where(is_like, edge, 0.0).argmax(-1)
-    none = torch.zeros_like(has_zeros)
+    undecided = torch.zeros_like(has_zeros)
     return _Looked(
-        low,
-        edge,
-        mass,
-        varied,
-        hides,
-        highest + rises + volume,
-        axis,
-        torch.ones_like(mass),
-        none,
-        none,
+        low=low,
+        edge=edge,
+        mass=mass,
+        varied=varied,
+        hides=hides,
+        guess=highest + rises + volume,
+        axis=axis,
+        doubt=torch.ones_like(mass),
+        must=undecided,
+        may=undecided,
     )
 
 

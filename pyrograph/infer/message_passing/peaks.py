@@ -70,7 +70,7 @@ def climbed(log_value: LogValue, shape: torch.Size, like: Tensor, room: int) -> 
     dim = shape[-1]
     z = _spread(count, dim).to(like)[:, None, None].expand(count, *shape)
     value = log_value(z)
-    chosen = torch.cat([_best_of_slices(value, z[:, :1, :1, j]) for j in range(dim)])
+    chosen = torch.cat([_best_of_slices(value, z[:, 0, 0, j]) for j in range(dim)])
     value = value.gather(0, chosen)
     z = z.gather(0, chosen[..., None].expand(*chosen.shape, dim))
     step = torch.full_like(value, FIRST_STEP * 2 * WIDTH * count ** (-1 / dim))
@@ -91,11 +91,10 @@ def climbed(log_value: LogValue, shape: torch.Size, like: Tensor, room: int) -> 
 
 def _best_of_slices(value: Tensor, coordinate: Tensor) -> Tensor:
     """Rows ``[count / SLICE, D, E]`` of the highest of ``value [count, D, E]`` among neighbours
-    along an axis."""
-    order = coordinate.argsort(0).view(-1, min(SLICE, len(value)), 1, 1)
-    order = order.expand(*order.shape[:2], *value.shape[1:])
-    best = value[None].expand(len(order), *value.shape).gather(1, order).argmax(1, keepdim=True)
-    return order.gather(1, best).squeeze(1)
+    along an axis, ``coordinate [count]``."""
+    order = coordinate.argsort().view(-1, SLICE)
+    best = value[order].argmax(1)
+    return order.gather(1, best.flatten(1)).view_as(best)
 
 
 @lru_cache(maxsize=8)
