@@ -75,7 +75,7 @@ class ClusterTerm(Protocol):
     def moves(self, elements: Tensor, own: Tensor, seating: Seating) -> tuple[Tensor, Tensor]:
         """What each of ``elements [B]``, which are in, would add to each cluster, ``[limit, B]``,
         and what it adds to its own, rows ``own [P, B]``: ``[P, B]``, -inf where that is not known
-        well."""
+        well. For the former alone, P = 0, they may be out."""
 
     def append(self, i: int, source: Tensor, start: int, sign: int, seating: Seating) -> None:
         """Rows ``start``, ... are rows ``source [U]`` with (+1) or without (-1) element i; their
@@ -199,6 +199,19 @@ class Clusters:
         is_open, is_closed = ((seating.rows == kind).unsqueeze(2) for kind in (EMPTY, CLOSED))
         gain.masked_fill_(is_closed | (is_open & is_alone), -torch.inf)
         return gain.scatter_(1, slot.unsqueeze(1), -torch.inf)
+
+    def joins(self, elements: Tensor) -> Tensor:
+        """``[P, C, B]``: what each of ``elements [B]``, in or out, would add to each slot's
+        cluster, but for what it would add to all alike. Closed slots hold anything.
+
+        Raises:
+            OptionError: a term is not a sum over clusters.
+        """
+        if self.by_particle:
+            raise OptionError("joins of many elements at once need terms that sum over clusters")
+        nobody = elements.new_zeros(0, len(elements))
+        joins = (term.moves(elements, nobody, self.seating)[0] for term in self.by_cluster)
+        return sum(joins)[self.seating.rows]
 
     def scores(self, i: int) -> Tensor:
         seating = self.seating

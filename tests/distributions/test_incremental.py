@@ -299,6 +299,33 @@ def test_gains_of_many_elements_at_once_are_those_one_by_one(name):
             assert bool((known | (labels[:, i] == c) | (size == 1)).all())
 
 
+@pytest.mark.parametrize("name", STATES)
+def test_joins_of_many_elements_at_once_differ_as_scores_one_by_one(name):
+    state, _ = STATES[name]()
+    for _ in range(20):
+        move(state)
+    out, inside = torch.randperm(N)[:8].split(4)
+    for i in out.tolist():
+        state.take_out(i)
+    joins = state.joins(torch.cat([out, inside]))
+    assert joins.shape == (P, state.capacity, 8)
+    for k, i in enumerate([*out.tolist(), *inside.tolist()]):
+        own = state.seating.slot_of(i)
+        is_in = bool((own >= 0).all())
+        if is_in:
+            state.take_out(i)
+        excess = joins[:, :, k] - state.scores(i)
+        if is_in:
+            state.put_in(i, own)
+        for p in range(P):
+            # an element that is in is counted in its own cluster
+            slots = [c for c in state.labels[p].unique().tolist() if c >= 0 and c != own[p]]
+            slots += [] if is_in else [int(state.seating.open()[p])]
+            assert_close(
+                excess[p, slots], excess[p, slots[:1]].expand(len(slots)), atol=1e-9, rtol=0
+            )
+
+
 def test_particles_that_have_a_cluster_in_common_share_one_row():
     state, _ = joint()
     for _ in range(50):

@@ -49,7 +49,8 @@ class Labellings:
         self._pass: ForwardPass | None = None
         self._sums: Sums | None = None
         self._may_pass = True
-        self.rescore()
+        self._rescore_clusters()
+        self._refuse_nan()
 
     def __len__(self) -> int:
         return len(self.score)
@@ -102,7 +103,24 @@ class Labellings:
         if self._pass is not None:
             self._pass.rescore(self.program.constant)
         else:
+            for clusters in self._clusters.values() if self._is_complete() else ():
+                clusters.refresh()
             self._rescore_clusters()
+        self._refuse_nan()
+
+    def _rescore_clusters(self) -> None:
+        """From statistics that are fresh."""
+        if self._is_complete():
+            self._score = self.program.score(self._clusters)
+        else:
+            some = next(iter(self._clusters.values()))
+            constant = self.program.constant.double().to(some.labels.device)
+            self._score = constant.expand(len(some.labels))
+
+    def _is_complete(self) -> bool:
+        return all(all(c.seating.inside) for c in self._clusters.values())
+
+    def _refuse_nan(self) -> None:
         if bool(self.score.isnan().any()):
             raise self._no_density("NaN")
 
@@ -114,16 +132,6 @@ class Labellings:
             f"labels of {sites} have log density {value}. Look at the data {data}: numbers so far "
             "apart, or so large, that double precision cannot hold their squares; rescale them."
         )
-
-    def _rescore_clusters(self) -> None:
-        labels = {name: c.labels for name, c in self.clusters.items()}
-        if all(bool((v >= 0).all()) for v in labels.values()):
-            for clusters in self.clusters.values():
-                clusters.refresh()
-            self.score = self.program.score(self.clusters)
-        else:
-            some = next(iter(labels.values()))
-            self.score = self.program.constant.double().expand(len(some)).to(some.device)
 
     # ------------------------------------------------------------------ filtering
     @torch.inference_mode()

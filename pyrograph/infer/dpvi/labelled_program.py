@@ -34,6 +34,7 @@ from pyrograph.distributions import (
 )
 from pyrograph.distributions.beta_bernoulli import LineTerm
 from pyrograph.distributions.labels import by_appearance
+from pyrograph.distributions.seating import Seating
 from pyrograph.errors import (
     NonFiniteDensity,
     OptionError,
@@ -130,18 +131,31 @@ class LabelledProgram:
 
     def clusters(self, labels: Mapping[str, Tensor]) -> dict[str, Clusters]:
         """States that score single reassignments, from labels ``{site: [P, t]}``."""
+        memo: dict = {}  # rows and columns of a relation share their cells
+        first = torch.zeros(1, dtype=torch.int64, device=self.device)
+        found = {}
+        for name, nobody in self._with_nobody.items():
+            terms = nobody.select(first, memo)
+            seating = Seating(labels[name], self.sites[name].event_shape[0])
+            found[name] = Clusters(seating, terms.by_cluster, terms.by_particle)
+        return found
+
+    @functools.cached_property
+    def _with_nobody(self) -> dict[str, Clusters]:
+        """The same with nobody in: what terms know of data and parameters is computed once."""
+        nobody = torch.zeros(1, 0, dtype=torch.int64, device=self.device)
         parts: dict[str, list[Clusters]] = {name: [] for name in self.sites}
         for rows, columns, fn, data in self.relations.values():
             if rows == columns:
-                parts[rows].append(fn.incremental_within(labels[rows], data))
+                parts[rows].append(fn.incremental_within(nobody, data))
                 continue
-            found = fn.incremental(labels[rows], labels[columns], data)
+            found = fn.incremental(nobody, nobody, data)
             parts[rows].append(found.rows)
             parts[columns].append(found.columns)
         for name, prior in self.priors.items():
-            parts[name].append(prior.incremental(labels[name]))
+            parts[name].append(prior.incremental(nobody))
         for site, fn, data in self.mixtures.values():
-            parts[site].append(fn.incremental(labels[site], data))
+            parts[site].append(fn.incremental(nobody, data))
         return {name: join(*found) for name, found in parts.items()}
 
 

@@ -19,7 +19,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pyrograph.distributions.incremental import Clusters
 from pyrograph.infer.dpvi.labelled import Labellings
+from pyrograph.infer.dpvi.screening import SCREENED
 
 #: Place of the second element of a split among all, by how little it is at home with the first.
 APART = 0.05
@@ -154,15 +156,28 @@ def _at_home(best: Labellings, name: str, members: Tensor, alone: Tensor) -> Ten
     own = others.index_fill(1, members, -1)
     own[0, members[which]] = slots
     clusters = _with(best, name, own).clusters[name]
-    home = own[0].tolist()
-    found = []
-    for i in members.tolist():
-        if home[i] >= 0:
-            clusters.take_out(i)
-        score = clusters.scores(i)[0]
-        found.append(score[slots] - score[clusters.seating.open()])
-        if home[i] >= 0:
-            clusters.put_in(i, slots.new_tensor([home[i]]))
-    at_home = torch.stack(found)
+    joins = (_joins_by_turns if clusters.by_particle else _joins)(clusters, members)
+    at_home = joins[:, slots] - joins[:, clusters.seating.open()]
     at_home[which, torch.arange(len(which), device=which.device)] = torch.inf
     return at_home[:, column]
+
+
+def _joins(clusters: Clusters, members: Tensor) -> Tensor:
+    """``[n, C]``: what ``members [n]`` would add to the clusters of one labelling, but for what
+    they would add to all alike."""
+    parts = members.split(max(1, SCREENED // clusters.seating.limit))
+    return torch.cat([clusters.joins(part)[0].T for part in parts])
+
+
+def _joins_by_turns(clusters: Clusters, members: Tensor) -> Tensor:
+    """The same where terms depend on whole labellings; anything to slots of their own."""
+    home = clusters.labels[0, members]
+    found = []
+    for i, slot in zip(members.tolist(), home.unsqueeze(1), strict=True):
+        is_in = clusters.seating.inside[i]
+        if is_in:
+            clusters.take_out(i)
+        found.append(clusters.scores(i)[0])
+        if is_in:
+            clusters.put_in(i, slot)
+    return torch.stack(found)
