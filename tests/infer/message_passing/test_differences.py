@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import pyrograph as pg
 from pyrograph.errors import OptionError, UnsupportedFactor, ZeroMass
-from pyrograph.infer.message_passing import build, differences
+from pyrograph.infer.message_passing import differences, discrete_factors
 from pyrograph.infer.message_passing.differences import DifferenceFactors
 from pyrograph.infer.message_passing.double_loop import DoubleLoop
 from pyrograph.infer.message_passing.tables import TableFactors
@@ -83,7 +83,7 @@ def through_tables(monkeypatch):
 
     def same(call):
         with monkeypatch.context() as patch:
-            patch.setattr(build, "difference_values", lambda group: None)
+            patch.setattr(discrete_factors, "difference_values", lambda group: None)
             return call()
 
     return same
@@ -337,7 +337,7 @@ def test_an_image_of_64_labels_never_holds_its_tables():
 
 def test_beyond_the_budget_of_tables_all_but_beliefs_of_pairs_is_there(monkeypatch, through_tables):
     model = model_of(truncated, 12, 3, [(0, 1), (1, 2)])
-    for module in (build, differences):
+    for module in (differences, discrete_factors):
         monkeypatch.setattr(module, "MAX_ENTRIES", 200)
     with pytest.raises(UnsupportedFactor, match="over the budget"):
         through_tables(lambda: run(model))

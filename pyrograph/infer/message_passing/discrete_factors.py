@@ -1,0 +1,209 @@
+"""Factors of discrete nodes, read into blocks: tables, binary pairs, pairs that depend on a
+difference of states, checks of parity.
+
+Values are divided by the largest of each factor, whose logs the constant adds up. Factors of one
+node are part of its base. Tables on one scope are one factor where alpha allows it
+(:mod:`.same_scope`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from pyrograph.errors import ZeroMass
+from pyrograph.graph import FactorGroup
+from pyrograph.graph.checked import refuse_non_finite, table_of
+from pyrograph.infer.message_passing.alphas import or_limit
+from pyrograph.infer.message_passing.binary import RANGE, BinaryFactors
+from pyrograph.infer.message_passing.differences import DifferenceFactors, difference_values
+from pyrograph.infer.message_passing.families import Categorical, Odds, zeros_refused
+from pyrograph.infer.message_passing.log_values import is_zero
+from pyrograph.infer.message_passing.network import Block
+from pyrograph.infer.message_passing.node_families import Alpha, NodeFamilies, by_sign
+from pyrograph.infer.message_passing.parity import ParityFactors, parity_values
+from pyrograph.infer.message_passing.same_scope import Merged, Tables, multiplied
+from pyrograph.infer.message_passing.tables import MAX_ENTRIES, TableFactors
+
+
+class DiscreteFactors:
+    """What is read of the discrete factors, group by group.
+
+    Attributes:
+        tables: of two or more nodes.
+        differences: pairs, by the difference of their states.
+        checks: of parity, by group and index, with values and alpha.
+    """
+
+    def __init__(self, nodes: NodeFamilies, alpha: Alpha):
+        self.nodes, self.alpha = nodes, alpha
+        self.tables: list[Tables] = []
+        self.differences: list[Tables] = []
+        self.checks: list[tuple[FactorGroup, Tensor, Tensor, Tensor]] = []
+
+    # ------------------------------------------------------------------ reading
+    def read(self, group: FactorGroup) -> None:
+        """Read a group.
+
+        Raises:
+            NonFiniteDensity: a value is NaN or plus infinity.
+            OptionError: a factor has zeros and alpha <= 0.
+            ZeroMass: a factor is zero everywhere.
+        """
+        parity = parity_values(group)
+        apart = difference_values(group) if parity is None else None
+        if parity is not None:
+            self.checks += self._read_values(group, parity)
+        elif apart is not None:
+            self.differences += [Tables(*part) for part in self._read_values(group, apart)]
+        else:
+            self._read_table(group)
+
+    def _read_values(
+        self, group: FactorGroup, values: Tensor
+    ) -> Iterator[tuple[FactorGroup, Tensor, Tensor, Tensor]]:
+        """Factors that need no tables."""
+        values = values.to(self.nodes.like)
+        refuse_non_finite(self.nodes.graph, group, values)
+        values = self._scaled(group, values)
+        alpha = self._alpha_without_zeros(group, values)
+        for index in by_sign(alpha):
+            yield group, index, values[index], alpha[index]
+
+    def _read_table(self, group: FactorGroup) -> None:
+        advice = (
+            " Checks of parity need no tables, nor do pairs that depend on the difference of their "
+            "states alone."
+        )
+        table = table_of(self.nodes.graph, group, MAX_ENTRIES, advice).to(self.nodes.like)
+        table = self._scaled(group, table)
+        if group.arity == 1:
+            every = torch.arange(group.num_factors, device=group.scope.device)
+            self.nodes.absorb(group, every, table)
+            return
+        alpha = self._alpha_without_zeros(group, table)
+        for index in by_sign(alpha):
+            self.tables.append(Tables(group, index, table[index], alpha[index]))
+
+    def _scaled(self, group: FactorGroup, log_values: Tensor) -> Tensor:
+        """Values ``[E, ...]`` with a largest one of 1; the scale goes to the constant."""
+        every = torch.arange(group.num_factors, device=log_values.device)
+        return self._of_peak_one(group, every, log_values, "is zero")
+
+    def _of_peak_one(
+        self, group: FactorGroup, index: Tensor, log_values: Tensor, what: str
+    ) -> Tensor:
+        flat = log_values.flatten(1)
+        peak = flat.amax(1)
+        if bool((peak == -torch.inf).any()):
+            e = int(index[int((peak == -torch.inf).nonzero()[0])])
+            raise ZeroMass(
+                f"{self.nodes.graph.factor_name(group, e)} {what} whatever its nodes are: the "
+                "program's total mass is zero."
+            )
+        self.nodes.constant = self.nodes.constant + peak.sum().to(self.nodes.constant)
+        return (flat - peak.unsqueeze(1)).view(log_values.shape)
+
+    def _alpha_without_zeros(self, group: FactorGroup, log_values: Tensor) -> Tensor:
+        """Alpha of every factor, after a look at the values ``[E, ...]``."""
+        has_zeros = is_zero(log_values).flatten(1).any(1)
+        alpha = or_limit(self.alpha(group), has_zeros)
+        refused = has_zeros & (alpha <= 0)
+        if bool(refused.any()):
+            e = int(refused.nonzero()[0])
+            raise zeros_refused(self.nodes.graph.factor_name(group, e), float(alpha[e]))
+        return alpha
+
+    # ------------------------------------------------------------------ all of them
+    def scale_bases(self) -> None:
+        """Bases of nodes with a largest state of 1.
+
+        Raises:
+            ZeroMass: a node has no state that its own factors allow.
+        """
+        for number, family in enumerate(self.nodes.families):
+            if isinstance(family, Categorical):
+                self._refuse_empty(family)
+                peak = family.base.amax(1)
+                self.nodes.constant = self.nodes.constant + peak.sum()
+                self.nodes.families[number] = replace(family, base=family.base - peak.unsqueeze(1))
+
+    def _refuse_empty(self, family: Categorical) -> None:
+        empty = is_zero(family.base.amax(1))
+        if bool(empty.any()):
+            node = int(family.nodes[empty][0])
+            site, index = self.nodes.graph.nodes[node]
+            raise ZeroMass(
+                f'node "{site}"{list(index)} has no state that its own factors allow: the '
+                "program's total mass is zero. Look at the supports and hard constraints on it."
+            )
+
+    def multiply(self, one_alpha: bool) -> list[Merged]:
+        """Make those on one scope one factor; what is part of others then.
+
+        Raises:
+            ZeroMass: factors on one scope exclude each other.
+        """
+        tables, merged = multiplied([*self.tables, *self.differences], one_alpha)
+        tables = [self._at_one(part) for part in tables] if merged else tables
+        self.differences = [part for part in tables if part.is_difference]
+        self.tables = tables[: len(tables) - len(self.differences)]
+        return merged
+
+    def _at_one(self, part: Tables) -> Tables:
+        what = "and the other factors on its nodes exclude each other: their product is zero"
+        table = self._of_peak_one(part.group, part.index, part.log_table, what)
+        return replace(part, log_table=table.to(self.nodes.like))
+
+    def use_odds(self, others: list[tuple[FactorGroup, Tensor]]) -> None:
+        """Binary nodes whose factors are positive pairs keep log odds only.
+
+        Args:
+            others: all factors that are not of discrete nodes alone.
+        """
+        others = [*others, *(check[:2] for check in self.checks)]
+        others += [(part.group, part.index) for part in self.differences]
+        families = self.nodes.families
+        for number, family in enumerate(families):
+            if not (isinstance(family, Categorical) and family.size == 2):
+                continue
+            positive = not bool(is_zero(family.base).any())
+            mine = [
+                t.alpha.abs().clamp_min(1).view(-1, *(1,) * t.group.arity) * t.log_table
+                for t in self.tables
+                if number in self.nodes.wiring(t.group, t.index)[1]
+            ]
+            pairs = all(t.shape[1:] == (2, 2) and _spread(t) < RANGE for t in mine)
+            alone = all(number not in self.nodes.wiring(g, i)[1] for g, i in others)
+            if positive and pairs and alone:
+                base = family.base
+                families[number] = Odds(family.nodes, base[:, 1] - base[:, 0], base[:, 0])
+
+    # ------------------------------------------------------------------ blocks
+    def blocks(self) -> Iterator[tuple[Block, FactorGroup, Tensor]]:
+        """Blocks with the factors that they stand for; tables, by which products are numbered,
+        first."""
+        for part in self.tables:
+            rows, families = self.nodes.wiring(part.group, part.index)
+            binary = isinstance(self.nodes.families[families[0]], Odds)
+            block = (
+                BinaryFactors(part.log_table, part.alpha, rows, families[0])
+                if binary
+                else TableFactors(part.log_table, part.alpha, rows, families)
+            )
+            yield block, part.group, part.index
+        for part in self.differences:
+            wiring = self.nodes.wiring(part.group, part.index)
+            block = DifferenceFactors(part.log_table, part.alpha, *wiring)
+            yield block, part.group, part.index
+        for group, index, values, alpha in self.checks:
+            rows, families = self.nodes.wiring(group, index)
+            yield ParityFactors(values, alpha, rows, families[0]), group, index
+
+
+def _spread(table: Tensor) -> float:
+    flat = table.detach().flatten(1)
+    return float((flat.amax(1) - flat.amin(1)).max()) if flat.numel() else 0.0

@@ -1,0 +1,196 @@
+"""Factors with continuous nodes, read into blocks: quadratic ones, and those integrated by
+quadrature.
+
+Factors of one node that its family represents exactly are part of its base. Quadratic factors on
+one scope, those on part of it included, are one factor where alpha allows it
+(:mod:`.same_scope`), and so are recurrences (:mod:`.shared_work`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from torch import Tensor
+
+from pyrograph.beliefs import Conjugate
+from pyrograph.errors import UnsupportedFactor
+from pyrograph.graph import FactorGroup
+from pyrograph.infer.message_passing.advice import without_grids
+from pyrograph.infer.message_passing.alphas import or_limit
+from pyrograph.infer.message_passing.conditional import quadratic_coordinates
+from pyrograph.infer.message_passing.conjugate_sites import member
+from pyrograph.infer.message_passing.network import Block
+from pyrograph.infer.message_passing.node_families import Alpha, NodeFamilies, by_sign
+from pyrograph.infer.message_passing.quadratic import QuadraticFactors
+from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
+from pyrograph.infer.message_passing.reduction import LocalDensity
+from pyrograph.infer.message_passing.same_scope import (
+    Locals,
+    Merged,
+    Product,
+    multiplied_gaussians,
+)
+from pyrograph.infer.message_passing.shared_work import Multiplied, multiplied_where_shared
+from pyrograph.infer.message_passing.tilted import POINTS
+from pyrograph.trace.distinct import row_numbers
+
+
+class LocalFactors:
+    """What is read of factors with continuous nodes, group by group.
+
+    Attributes:
+        parts: like factors.
+        alike: products of recurrences.
+        products: of quadratic factors.
+    """
+
+    def __init__(self, nodes: NodeFamilies, alpha: Alpha, num_points: int | None):
+        self.nodes, self.alpha, self.num_points = nodes, alpha, num_points
+        self.parts: list[Locals] = []
+        self.alike: list[Multiplied] = []
+        self.products: list[Product] = []
+
+    # ------------------------------------------------------------------ reading
+    def read(self, group: FactorGroup) -> None:
+        """Read a group."""
+        alpha = or_limit(self.alpha(group))
+        for index in self._by_family(group, by_sign(alpha)):
+            local = LocalDensity(group, index, self.nodes.like, self._names(group, index))
+            part = Locals(group, index, local, alpha[index])
+            if group.arity > 1 or not self._is_absorbed(part):
+                self.parts.append(part)
+
+    def _by_family(self, group: FactorGroup, parts: list[Tensor]) -> list[Tensor]:
+        """The parts, split so that a slot's nodes are of one family."""
+        which = self.nodes.family[group.scope]
+        if bool((which == which[:1]).all()):
+            return parts
+        labels = row_numbers(which)
+        return [part[labels[part] == k] for part in parts for k in labels[part].unique()]
+
+    def _is_absorbed(self, part: Locals) -> bool:
+        """Whether factors of one node are of its family, and part of its base now."""
+        (base,), local = self.nodes.bases(part.group, part.index), part.local
+        if isinstance(base, Conjugate):
+            said = member(local, type(base)), local.at_node
+        else:
+            said = local.quadratic, local.at_node, local.bases[0]
+        if said[0] is not None:
+            self.nodes.absorb(part.group, part.index, *said)
+        return said[0] is not None
+
+    def _names(self, group: FactorGroup, index: Tensor) -> Callable[[int], str]:
+        return lambda e: self.nodes.graph.factor_name(group, int(index[e]))
+
+    # ------------------------------------------------------------------ all of them
+    def multiply(self, one_alpha: bool) -> None:
+        """Make those on one scope one factor."""
+        parts, self.products = multiplied_gaussians(self.parts, self._is_gaussian, one_alpha)
+        parts, self.alike = multiplied_where_shared(
+            self.nodes.graph, parts, self._needs_no_points, one_alpha
+        )
+        self.parts = [own for part in parts for own in self._by_numbers_read(part)]
+
+    def scopes(self) -> list[tuple[FactorGroup, Tensor]]:
+        """Factors that are no products of quadratic ones, by group."""
+        every = [*self.parts, *(own.whole for own in self.alike)]
+        return [(part.group, part.index) for part in every]
+
+    def _conjugates(self, part: Locals) -> bool:
+        """Whether a node in these scopes has a gamma or beta belief."""
+        bases = self.nodes.bases(part.group, part.index)
+        return any(isinstance(base, Conjugate) for base in bases)
+
+    def _is_gaussian(self, part: Locals) -> bool:
+        """Whether these factors are integrated without quadrature."""
+        return part.local.quadratic is not None and not self._conjugates(part)
+
+    def _needs_no_points(self, part: Locals) -> bool:
+        """Whether these are integrated in closed form, or beliefs are no Gaussians."""
+        return self._is_gaussian(part) or self._conjugates(part)
+
+    # ------------------------------------------------------------------ blocks
+    def merged(self, first: int) -> list[Merged]:
+        """Factors that are part of others, whose blocks are numbered from ``first`` on."""
+        first += len(self.parts)
+        found = [
+            Merged(own.whole.group, own.others, block, own.row)
+            for block, own in enumerate(self.alike, first)
+        ]
+        for block, product in enumerate(self.products, first + len(self.alike)):
+            found += [
+                Merged(part.factors.group, part.factors.index, block, part.row, part.columns)
+                for part in product.parts[1:]
+            ]
+        return found
+
+    def blocks(self) -> Iterator[tuple[Block, FactorGroup, Tensor]]:
+        """Blocks with the factors that they stand for.
+
+        Raises:
+            UnsupportedFactor: one depends on too many continuous coordinates.
+        """
+        for part in [*self.parts, *(own.whole for own in self.alike)]:
+            yield self._block(part), part.group, part.index
+        for product in self.products:
+            yield self._product_block(product), product.group, product.index
+
+    def _product_block(self, product: Product) -> QuadraticFactors:
+        function = product.function()
+        rows, families = self.nodes.wiring(product.group, product.index)
+        return QuadraticFactors(
+            function,
+            product.log_density,
+            product.parts[0].factors.alpha,
+            rows,
+            families,
+            [None] * len(rows),
+            product.widths,
+        )
+
+    def _by_numbers_read(self, part: Locals) -> list[Locals]:
+        """Factors that read fewer combinations apart from those that read more, where that saves
+        half the points: of an ordered outcome each level reads others."""
+        if self._needs_no_points(part) or sum(part.local.widths) == 1:
+            return [part]
+        count = part.local.num_read
+        groups = {r: (count == r).nonzero().squeeze(1) for r in count.unique().tolist()}
+        points = {r: POINTS.get(r, POINTS[max(POINTS)]) ** r for r in groups}
+        apart = sum(points[r] * len(which) for r, which in groups.items())
+        if 2 * apart > max(points.values()) * len(count):
+            return [part]
+        return [part.only(which) for which in groups.values()]
+
+    def _block(self, part: Locals) -> Block:
+        group, index, local, alpha = part.group, part.index, part.local, part.alpha
+        rows, families = self.nodes.wiring(group, index)
+        if self._is_gaussian(part):
+            return QuadraticFactors(
+                local.quadratic,
+                local.at_scope,
+                alpha,
+                rows,
+                families,
+                local.bases,
+                local.widths,
+            )
+        bases, has_conjugates = self.nodes.bases(group, index), self._conjugates(part)
+        local.reduce_jointly(
+            [type(bases[k]) if isinstance(bases[k], Conjugate) else None for k in local.continuous]
+        )
+        is_above = not has_conjugates and bool((alpha > 0).all())
+        inner = quadratic_coordinates(local) if is_above else []
+        if local.dim - len(inner) not in POINTS:
+            given = [] if has_conjugates or is_above else quadratic_coordinates(local)
+            above = (
+                f"It is quadratic in {len(given)} of them given the others, which an alpha above 0 "
+                "makes use of: take pg.EP. Or: "
+                if given and local.dim - len(given) in POINTS
+                else ""
+            )
+            raise UnsupportedFactor(
+                f"{self.nodes.graph.factor_name(group, int(index[0]))} depends on {local.dim} "
+                "continuous coordinates jointly, and is not quadratic: a quadrature grid serves up "
+                f"to {max(POINTS)}. {above}{without_grids(self.nodes.graph, group)}"
+            )
+        return QuadratureFactors(local, alpha, rows, families, self.num_points, inner)
