@@ -87,6 +87,7 @@ def clusters(x):
 
 READINGS = [0.3, -1.2, 0.8, 1.9]
 MESSAGES = {"num_steps": 8}
+CHAINS = pg.infer.Gibbs(30, 10)
 CASES = {
     "svgd": (hidden_walk, pg.GraphicalSVGD, {"num_particles": 6, "num_steps": 4}),
     "langevin": (hidden_walk, pg.Langevin, {"num_particles": 6, "num_steps": 4}),
@@ -106,8 +107,8 @@ CASES = {
     "dpvi": (spins, pg.DPVI, {"num_particles": 4}),
     "dpvi, summed out": (spins, pg.DPVI, {"num_particles": 2, "sum_out": "auto"}),
     "passes": (chain, pg.SequentialDPVI, {"num_particles": 3}),
-    "bbis": (spins, pg.BBIS, {"num_particles": 12}),
-    "collapsed bbis": (spins, pg.CollapsedBBIS, {"num_particles": 6}),
+    "bbis": (spins, pg.BBIS, {"num_particles": 12, "proposal": CHAINS}),
+    "collapsed bbis": (spins, pg.CollapsedBBIS, {"num_particles": 6, "proposal": CHAINS}),
 }
 
 

@@ -48,7 +48,7 @@ def summed(p, q, kernel, cards):
     return p.log_prob(x).exp() @ kernel.gram(x, x, cards) @ q.log_prob(x).exp()
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(seed=seeds)
 def test_expected_kernel_is_the_sum_over_all_pairs_of_states(seed):
     cards, p, q = random_pair(seed)

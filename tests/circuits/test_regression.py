@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
@@ -26,6 +26,7 @@ def problem(seed, kernel=None):
     return cards, p, ExpectedSVR(support, coef, 0.7, kernel, p), rows
 
 
+@settings(max_examples=40)
 @given(seed=seeds)
 @pytest.mark.parametrize("kernel", [RBF(2.0), Hamming(), Hamming() + 0.5 * RBF(1.0)])
 def test_predictions_are_means_over_all_completions(kernel, seed):

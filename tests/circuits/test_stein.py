@@ -78,7 +78,7 @@ def test_the_mean_of_the_stein_kernel_under_the_target_is_zero(seed):
     assert_close(mean, torch.zeros_like(mean), rtol=0, atol=1e-9)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(seed=seeds)
 def test_kdsd_is_the_sum_over_all_pairs_of_states(seed):
     cards, p, generator = random_target(seed)

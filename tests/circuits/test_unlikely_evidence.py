@@ -273,7 +273,7 @@ def test_stein_kernels_of_targets_with_far_apart_weights_are_those_of_the_states
 
 
 @given(seed=seeds)
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_kernels_and_discrepancies_of_circuits_with_far_apart_weights_are_those_of_the_states(seed):
     generator = torch.Generator().manual_seed(seed)
     cards = [2, 3, 2]

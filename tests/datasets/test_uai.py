@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
@@ -135,6 +135,7 @@ def write(tmp_path):
     return write
 
 
+@settings(max_examples=40)
 @given(files())
 def test_the_program_has_the_density_of_the_file(tmp_path_factory, file):
     text, evidence = file

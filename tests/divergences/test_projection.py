@@ -7,8 +7,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import optimize
 from torch.testing import assert_close
 
@@ -114,12 +112,17 @@ def test_fixed_point_and_direct_minimisation_agree(alpha):
 
 
 def test_a_batch_is_projected_like_its_elements():
-    shapes = {}, {"means": (-3.0, 2.0)}, {"sds": (0.3, 2.0)}
-    singles = [mixture(points=121, **shape) for shape in shapes]
+    shapes = {}, {"means": (-3.0, 2.0)}
+    singles = [mixture(points=61, **shape) for shape in shapes]
     batch = Gridded(torch.stack([p.log_density for p in singles]), singles[0].points)
+    few = {"tol": 1e-3, "max_steps": 60}  # each settles at a step of its own
+
+    def found(p, alpha):
+        return as_numbers(alpha_project(p, Gaussian1D(), alpha, **few))
+
     for alpha in (-1.0, 0.0, 2.0):
-        together = as_numbers(alpha_project(batch, Gaussian1D(), alpha))
-        alone = torch.stack([as_numbers(alpha_project(p, Gaussian1D(), alpha)) for p in singles])
+        together = found(batch, alpha)
+        alone = torch.stack([found(p, alpha) for p in singles])
         assert_close(together, alone, rtol=0, atol=1e-8)
 
 
@@ -189,30 +192,26 @@ def test_a_corner_is_no_minimum_above_one_half(alpha):
     assert_close(minima[0][1], EQUALITY[alpha][2], rtol=0, atol=1e-5)
 
 
-@settings(max_examples=12)
-@given(st.integers(0, 50), st.sampled_from([-1.0, 0.0, 0.5, 1.0, 2.0]))
-def test_factorised_fixed_points_are_stationary(seed, alpha):
-    table = torch.randn(2, 3, 2, generator=torch.Generator().manual_seed(seed))
-    p = Discrete(table, 3)
+@pytest.mark.parametrize("alpha", [-1.0, 0.0, 0.5, 1.0, 2.0])
+def test_factorised_fixed_points_are_stationary(alpha):
+    p = Discrete(torch.randn(4, 2, 3, 2), 3)
     with warnings.catch_warnings():
         warnings.simplefilter("error", ConvergenceWarning)
         q = alpha_project(p, FullyFactorised(), alpha)
     parameters = [m.clone().requires_grad_() for m in (q.log_mass, *q.log_marginals)]
     shape = [m.log_softmax(-1) for m in parameters[1:]]
     value = alpha_divergence(p, Factorised(parameters[0], tuple(shape)).joint(), alpha)
-    for gradient in torch.autograd.grad(value, parameters):
-        assert gradient.abs().max() < 1e-7 * float(1 + p.log_mass_total.exp())
+    for gradient in torch.autograd.grad(value.sum(), parameters):
+        largest = gradient.flatten(1).abs().amax(1) if gradient.dim() > 1 else gradient.abs()
+        assert (largest < 1e-7 * (1 + p.log_mass_total.exp())).all()
 
 
-@settings(max_examples=3)
-@given(st.integers(0, 50))
-def test_the_best_mass_does_not_decrease_with_alpha(seed):
-    table = torch.randn(3, 3, generator=torch.Generator().manual_seed(seed))
-    p = Discrete(table, 2)
+def test_the_best_mass_does_not_decrease_with_alpha():
+    p = Discrete(torch.randn(3, 3, 3), 2)
     alphas = (-2.0, 0.0, 0.5, 1.0, 3.0)
-    masses = [float(alpha_project(p, FullyFactorised(), a).log_mass) for a in alphas]
-    assert all(low <= high + 1e-9 for low, high in pairwise(masses))
-    assert abs(masses[alphas.index(1.0)] - float(p.log_mass_total)) < 1e-12
+    masses = [alpha_project(p, FullyFactorised(), a).log_mass for a in alphas]
+    assert all((low <= high + 1e-9).all() for low, high in pairwise(masses))
+    assert_close(masses[alphas.index(1.0)], p.log_mass_total, rtol=0, atol=1e-12)
 
 
 def test_alpha_two_gives_the_importance_sampler_of_least_variance():
@@ -325,20 +324,21 @@ def every_number(member):
 def test_the_direct_method_needs_no_derivatives_of_its_measure(make):
     p = make()
     family = FullyFactorised() if isinstance(p, Discrete) else Gaussian1D()
-    expected = every_number(alpha_project(p, family, 0.6, "direct"))
-    others = [float(d) for _, d in local_minima(p, family, 0.6)]
+    few = {"restarts": 1}
+    expected = every_number(alpha_project(p, family, 0.6, "direct", **few))
+    others = [float(d) for _, d in local_minima(p, family, 0.6, **few)]
     learnt = p.with_atoms(p.log_atoms.clone().requires_grad_())
     # as what it starts from has derivatives, too
     start = project(learnt, family)
-    found = alpha_project(learnt, family, 0.6, "direct")
+    found = alpha_project(learnt, family, 0.6, "direct", **few)
     assert_close(every_number(found), expected) and not found.log_mass.requires_grad
     alpha_project(learnt, family, 0.6, "direct", init=start)
-    assert_close([d for _, d in local_minima(learnt, family, 0.6)], others)
+    assert_close([d for _, d in local_minima(learnt, family, 0.6, **few)], others)
     with torch.inference_mode():
         p = make()
-        assert_close(every_number(alpha_project(p, family, 0.6, "direct")), expected)
+        assert_close(every_number(alpha_project(p, family, 0.6, "direct", **few)), expected)
         alpha_project(p, family, 0.6, "direct", init=project(p, family))
-        assert_close([d for _, d in local_minima(p, family, 0.6)], others)
+        assert_close([d for _, d in local_minima(p, family, 0.6, **few)], others)
 
 
 @pytest.mark.parametrize("method", ["fixed point", "direct"])

@@ -36,7 +36,7 @@ def test_constants_of_values_are_kept_beside_them():
 
 # draws from marginals alone lose the dependence of y's share of its bound on x: .041 of its mean
 @pytest.mark.parametrize(
-    ("infer", "gap", "num_steps"), [(pg.EP, 0.06, 100), (pg.QBethe, 0.02, 300)]
+    ("infer", "gap", "num_steps"), [(pg.EP, 0.06, 100), (pg.QBethe, 0.02, 150)]
 )
 def test_draws_lie_within_bounds_that_are_drawn_with_them(infer, gap, num_steps):
     def model():

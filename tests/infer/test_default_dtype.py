@@ -72,7 +72,7 @@ def test_weighted_states_have_the_precision_of_the_program(infer, dtype):
 
 def walk():
     """A forest of numbers: drawn jointly."""
-    x = pyro.sample("x0", dist.Normal(torch.zeros(20).double(), 1.0).to_event(1))
+    x = pyro.sample("x0", dist.Normal(torch.zeros(6).double(), 1.0).to_event(1))
     pyro.sample("x1", dist.Normal(x, 0.5).to_event(1))
 
 

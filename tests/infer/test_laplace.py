@@ -207,7 +207,7 @@ def test_a_spike_near_a_scale_of_0_is_told_of_and_deviations_have_none():
 
     def fitted(is_centred):
         pyro.set_rng_seed(0)
-        engine = GraphicalSVGD(scaled_effects, init="laplace", num_steps=300, progress=False)
+        engine = GraphicalSVGD(scaled_effects, init="laplace", num_steps=200, progress=False)
         engine.run(y, is_centred)
         return float(engine.posterior().marginal("s").mean), engine.status
 

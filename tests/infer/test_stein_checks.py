@@ -108,7 +108,7 @@ def eight_schools():
 
 def test_a_mean_score_that_is_off_where_the_mean_is_right_is_not_called_a_wrong_mean():
     pyro.set_rng_seed(0)
-    posterior = run(GraphicalSVGD, eight_schools)
+    posterior = run(GraphicalSVGD, eight_schools, num_steps=500)
     status = posterior.status
     named = int(re.search(r'fails: the mean score of site "th"\[(\d)\]', status).group(1))
     # E[th] = E[tau (y - mu) / (tau^2 + s^2)] under p(mu, tau | y), by a grid over (mu, log tau)
@@ -119,7 +119,7 @@ def test_a_mean_score_that_is_off_where_the_mean_is_right_is_not_called_a_wrong_
     assert 'site "tau" is too wide: the variance there is 1.' in status
     places = [status.index(word) for word in ('init="laplace"', "num_particles", "else num_steps")]
     assert places == sorted(places)
-    assert "Stein" not in run(GraphicalSVGD, eight_schools, init="laplace").status
+    assert "Stein" not in run(GraphicalSVGD, eight_schools, init="laplace", num_steps=200).status
 
 
 def eight_schools_effects():
@@ -304,19 +304,23 @@ def test_a_chain_that_is_too_narrow_as_a_whole_has_not_converged(name):
     """Each site has the width that its neighbours leave it, and a twentieth of its variance."""
     infer, tol, options = TOGETHER[name]
     with pytest.warns(ConvergenceWarning, match="do not satisfy Stein's identity"):
-        posterior = run(infer, correlated_chain, tol=tol, num_steps=320, **options)
+        posterior = run(infer, correlated_chain, tol=tol, num_steps=60, **options)
     variances = [float(posterior.marginal(f"x{t}").variance) for t in range(0, LENGTH, 10)]
     assert max(variances) < 0.25
     assert float(posterior.history["ksd"][-1]) <= tol and not posterior.converged
 
 
-@pytest.mark.parametrize(("infer", "tol"), [(Langevin, 300.0), (GraphicalSVGD, 100.0)])
-def test_a_chain_that_is_shifted_as_a_whole_has_not_converged(infer, tol):
+@pytest.mark.parametrize(
+    ("infer", "tol", "num_steps"), [(Langevin, 300.0, 20), (GraphicalSVGD, 100.0, 80)]
+)
+def test_a_chain_that_is_shifted_as_a_whole_has_not_converged(infer, tol, num_steps):
+    pyro.set_rng_seed(2)  # by chance one of the hundred coordinates may look off too, and be named
     law = torch.distributions.MultivariateNormal(torch.zeros(LENGTH), chain_covariance())
     start = {f"x{t}": column for t, column in enumerate((law.sample((200,)) + 2).t())}
-    options = {"step_size": 1e-4} if infer is Langevin else {}
+    options = {"init": start, "tol": tol, "num_steps": num_steps}
+    options |= {"step_size": 1e-4} if infer is Langevin else {}
     with pytest.warns(ConvergenceWarning, match="along a sum of all coordinates"):
-        posterior = run(infer, correlated_chain, init=start, tol=tol, num_steps=100, **options)
+        posterior = run(infer, correlated_chain, **options)
     assert float(posterior.marginal("x50").mean) > 1.5
     assert not posterior.converged
 

@@ -94,7 +94,7 @@ def test_means_and_variances_of_a_chain():
 
 
 def test_constrained_sites_come_out_in_their_supports():
-    posterior = engine_of(positive_and_simplex, num_steps=500).run()
+    posterior = engine_of(positive_and_simplex, num_steps=250).run()
     s, w, u = (posterior.particles[name] for name in "swu")
     assert (s > 0).all() and (u.abs() < 1).all()
     assert_close(w.sum(-1), torch.ones(50))

@@ -238,7 +238,7 @@ def test_the_program_takes_a_batch_of_particles():
 
 def test_an_engine_finds_mass_one_and_the_moments_of_nearly_gaussian_data():
     data, _ = gaussian_tree(4, 2000, seed=0)
-    tree = ChowLiuTree.fit(data, bandwidth=0.5, max_centres=400)
+    tree = ChowLiuTree.fit(data, bandwidth=0.5, max_centres=200)
     posterior = pg.fit(tree, infer=pg.EP, progress=False)
     assert posterior.converged
     assert_close(posterior.log_evidence, torch.tensor(0.0), rtol=0, atol=0.02)

@@ -301,7 +301,8 @@ def test_a_site_named_twice_is_one_site_and_none_is_refused(infer):
         pyro.sample("y", dist.Normal(s, 1.0), obs=torch.tensor(0.5))
 
     is_discrete = infer in (pg.DPVI, pg.BBIS, pg.CollapsedBBIS)
-    posterior = pg.fit(discrete if is_discrete else continuous, infer=infer, progress=False)
+    model, options = discrete if is_discrete else continuous, {"num_steps": 5, "progress": False}
+    posterior = pg.fit(model, infer=infer, **options)
     densities = []
     for sites in ("s", ["s"], ["s", "s"]):
         pyro.set_rng_seed(0)

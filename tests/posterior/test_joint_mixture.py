@@ -142,7 +142,7 @@ def bounded_moments(n=1000):
 
 
 def test_draws_of_a_support_that_depends_on_latents_have_the_moments_of_quadrature():
-    q = fit(bounded)
+    q = fit(bounded, num_steps=25)
     drawn = q.sample(40_000)
     assert drawn["x"].shape == drawn["y"].shape == (40_000,)
     assert bool((drawn["y"] > 0).all()) and bool((drawn["y"] < 1 + drawn["x"]).all())

@@ -217,7 +217,7 @@ def two_sites_guide(parameters):
     return guide_of(two_sites, JointMixture(logits.log_softmax(0), sites))
 
 
-@pytest.mark.parametrize(("vectorize", "particles", "steps"), [(True, 20, 400), (False, 1, 800)])
+@pytest.mark.parametrize(("vectorize", "particles", "steps"), [(True, 20, 150), (False, 1, 700)])
 def test_svi_sees_the_gradient_of_the_bound_in_every_parameter(vectorize, particles, steps):
     start = np.array([0.3, -0.4, -0.8, 1.2, np.log(0.7), np.log(0.5), 0.2, -0.6, -0.5, 0.9])
     guide = two_sites_guide(start)
@@ -268,7 +268,7 @@ def vector_posterior():
 
 @pytest.mark.parametrize(
     ("vectorize", "particles", "steps", "lr", "gap"),
-    [(True, 10, 300, 0.06, 0.03), (False, 1, 1200, 0.03, 0.06)],
+    [(True, 10, 200, 0.1, 0.03), (False, 1, 1200, 0.03, 0.06)],
 )
 def test_svi_climbs_to_the_evidence_of_a_hybrid_program(vectorize, particles, steps, lr, gap):
     start = np.array([0.0, 0.0, -0.5, 0.5, 0.0, 0.0, 0.3, -0.3, -0.3, 0.3])

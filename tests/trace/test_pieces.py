@@ -159,7 +159,7 @@ def compositions(draw: st.DrawFn) -> Callable[[Tensor], Tensor]:
 
 
 @given(compositions())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_compositions_are_their_pieces(function: Callable):
     found, itself = pieces_of(function)
     assert found is not None

@@ -29,7 +29,7 @@ class NodeFamilies:
         families: one for nodes of one kind and size.
         family, row: ``[V]`` of every node.
         absorbed: factors that are part of their nodes' bases.
-        constant: log of what factors have been divided by.
+        constant: log of what depends on no latent, and of what factors have been divided by.
         like: a tensor of the graph's dtype and device.
     """
 

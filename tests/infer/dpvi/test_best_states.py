@@ -93,7 +93,7 @@ def test_a_long_chain_has_list_viterbis_paths():
     rng = np.random.default_rng(0)
     start, move = rng.dirichlet(np.ones(2)), rng.dirichlet(np.ones(2), 2)
     emit = np.eye(2) / 2 + 0.25
-    observed = rng.integers(0, 2, 20_000)
+    observed = rng.integers(0, 2, 6000)
     step = np.arange(len(observed))
     own = np.log(emit[:, observed].T)
     own[0] += np.log(start)
@@ -268,7 +268,7 @@ def test_smoothing_goes_to_the_best_in_one_step_and_tells_the_gain():
 
 
 def test_an_interrupt_on_the_way_to_the_best_leaves_it_to_be_done(monkeypatch):
-    for seed in range(5):
+    for seed in range(2):
         engine, whole = smoothed(seed), smoothed(seed).run()
 
         def interrupted(*arguments):

@@ -211,7 +211,7 @@ def test_scores_after_thousands_of_moves_are_those_from_scratch():
     pyro.set_rng_seed(0)
     engine = pg.DPVI(ising(10, 0.7, field), num_particles=8, progress=False, moves="single")
     engine.setup()
-    for _ in range(30):  # 3000 moves of one node
+    for _ in range(20):  # 2000 moves of one node
         engine.particles = engine.sweeps(engine.particles, "single", engine.hashes)
     found, again = engine.particles, engine.network.score(engine.particles.x)
     torch.testing.assert_close(found.score, again, rtol=0, atol=1e-9)

@@ -34,9 +34,9 @@ def planted(seed: int, n: int = 30, m: int = 40, dtype: torch.dtype = torch.floa
     return torch.tensor(r, dtype=dtype), labels
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", [2, 3])
 def test_relations_reach_what_a_start_from_the_truth_reaches(seed):
-    # passes of filtering in their place end 16 and 24 below on two of these
+    # passes of filtering in their place end 24 and 16 below
     r, truth = planted(seed)
     pyro.set_rng_seed(seed)
     found = pg.DPVI(relation, num_particles=10, progress=False).run(r)

@@ -17,7 +17,7 @@ SINGLE = torch.float32
 KAPPA, A, B, LOC, ALPHA = 0.25, 2.0, 4e4, 5000.0, 1.0
 
 
-def expression(n: int = 120, d: int = 600):
+def expression(n: int = 60, d: int = 600):
     """Two clusters, and six rows half-way between them, about 5000."""
     rng = np.random.default_rng(0)
     z, mu, scale = rng.integers(0, 2, n), rng.normal(size=(2, d)), 200.0

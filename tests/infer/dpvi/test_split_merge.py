@@ -39,8 +39,9 @@ def engine_at(x, z, num_particles=3):
 # ---------------------------------------------------------------------- runs
 @pytest.mark.parametrize("scale, seed", [(3.0, 1), (8.0, 1), (8.0, 3)])
 def test_labels_are_at_least_as_probable_as_those_that_made_the_data(seed, scale):
-    # in units of which the prior's scale is an eighth, the first pass leaves dozens of clusters
-    x, truth = three_groups(seed, scale)
+    # in units of which the prior's scale is an eighth, the first pass leaves two dozen clusters;
+    # without splits and merges both runs there end below the truth
+    x, truth = three_groups(seed, scale, n=120)
     pyro.set_rng_seed(seed)
     engine = pg.DPVI(mixture, num_particles=5, progress=False).setup(x)
     assert engine.run().converged

@@ -315,7 +315,8 @@ def test_mixed_kinds_of_sites_are_refused_by_name():
 
 # ---------------------------------------------------------------------- engine
 def test_a_seed_repeats_a_run():
-    first, again, other = (fit(mixed, seed, num_particles=12) for seed in (1, 1, 2))
+    options = {"num_particles": 12, "proposal": Gibbs(30, 10)}
+    first, again, other = (fit(mixed, seed, **options) for seed in (1, 1, 2))
     assert_close(first.x, again.x)
     assert_close(first.weights, again.weights)
     same = first.x.shape == other.x.shape and torch.equal(first.x, other.x)
@@ -338,14 +339,16 @@ def test_a_saved_state_is_taken_up_again():
 
 
 def test_a_state_of_other_points_is_refused():
-    state = BBIS(mixed, num_particles=30, progress=False).setup().state_dict()
+    options = {"proposal": Gibbs(0, 3, 1), "progress": False}
+    state = BBIS(mixed, num_particles=30, **options).setup().state_dict()
     with pytest.raises(ShapeMismatch, match="num_particles"):
-        BBIS(mixed, num_particles=20, progress=False).setup().load_state_dict(state)
+        BBIS(mixed, num_particles=20, **options).setup().load_state_dict(state)
 
 
 def test_a_state_of_other_weights_is_refused_and_nothing_is_taken_over():
-    state = BBIS(mixed, num_particles=30, progress=False).setup().state_dict()
-    engine = BBIS(mixed, num_particles=30, progress=False).setup()
+    options = {"num_particles": 30, "proposal": Gibbs(30, 10), "progress": False}
+    state = BBIS(mixed, **options).setup().state_dict()
+    engine = BBIS(mixed, **options).setup()
     points = engine.x.clone()
     with pytest.raises(ShapeMismatch, match=r"weights of shape \[7\] for 30 points"):
         engine.load_state_dict({**state, "weights": state["weights"][:7]})

@@ -28,6 +28,8 @@ from pyrograph.infer.importance import simplex_weights
 from tests.circuits.random_circuits import states
 
 CARDS = (3, 4, 2, 2, 3)
+#: A few nodes forget their start long before the 2,000 steps of the default.
+BRIEF = Gibbs(100, 50)
 
 
 def chain(seed=0):
@@ -73,7 +75,8 @@ def test_all_variables_collapsed_is_exact():
     model, x, p = chain()
     labels = [(f"z{i}", ()) for i in range(5)]
     for collapse in (1.0, labels):
-        engine = pg.CollapsedBBIS(model, collapse=collapse, num_particles=2, progress=False)
+        options = {"collapse": collapse, "proposal": BRIEF, "num_particles": 2}
+        engine = pg.CollapsedBBIS(model, progress=False, **options)
         assert error(engine.run(), x, p) < 1e-12
 
 
@@ -154,14 +157,16 @@ def test_samples_and_guide_follow_the_mixture():
 
 def test_results_feed_predictive_and_importance():
     model, x, p = chain()
-    posterior = pg.fit(model, infer=pg.CollapsedBBIS, num_particles=30, progress=False)
+    pyro.set_rng_seed(3)  # weights p / q of this guide vary by .29 of their mean
+    options = {"num_particles": 30, "proposal": BRIEF, "progress": False}
+    posterior = pg.fit(model, infer=pg.CollapsedBBIS, **options)
     predicted = Predictive(model, posterior_samples=posterior.sample(7))()
     assert predicted["f0"].shape[0] == 7
     state = pyro.condition(model, {f"z{i}": x[0, i] for i in range(5)})
     log_evidence = trace(state).get_trace().log_prob_sum() - p[0].log()
     guide = posterior.guide()
-    found = Importance(model, guide, num_samples=400).run()
-    estimate = torch.stack(found.log_weights).logsumexp(0) - torch.tensor(400.0).log()
+    found = Importance(model, guide, num_samples=130).run()
+    estimate = torch.stack(found.log_weights).logsumexp(0) - torch.tensor(130.0).log()
     # states that agree with no sample are never proposed
     covered = p[guide.__dict__["samples"].log_prob(x) > -torch.inf].sum().log()
     assert -0.2 < covered < 0
@@ -227,7 +232,7 @@ def test_a_checkpoint_gives_the_same_posterior():
     model, _, _ = chain()
 
     def engine():
-        return pg.CollapsedBBIS(model, num_particles=15, progress=False)
+        return pg.CollapsedBBIS(model, num_particles=15, proposal=BRIEF, progress=False)
 
     first = engine()
     first.run()
@@ -243,7 +248,8 @@ def test_the_seed_decides_samples_and_sets():
 
     def run(seed):
         pyro.set_rng_seed(seed)
-        return pg.fit(model, infer=pg.CollapsedBBIS, num_particles=15, progress=False)
+        options = {"num_particles": 15, "proposal": BRIEF, "progress": False}
+        return pg.fit(model, infer=pg.CollapsedBBIS, **options)
 
     a, b, c = run(1), run(1), run(2)
     assert torch.equal(a.points, b.points)
@@ -423,8 +429,8 @@ def test_a_bar_goes_over_all_passes_of_the_gram_matrix(monkeypatch, collapse, is
     monkeypatch.setattr("pyrograph.circuits.stein.CHUNK", 500)
     monkeypatch.setattr("pyrograph.circuits.stein.tqdm", Bar)
     monkeypatch.setattr(Bar, "made", [])
-    options = {"collapse": collapse, "max_width": 1, "progress": is_shown}
-    pg.CollapsedBBIS(lattice(3), num_particles=20, **options).run()
+    options = {"collapse": collapse, "max_width": 1, "proposal": BRIEF, "progress": is_shown}
+    pg.CollapsedBBIS(lattice(3), num_particles=8, **options).run()
     (bar,) = Bar.made
     assert bar.is_shown == is_shown
     assert bar.done == bar.total > 1
@@ -482,9 +488,8 @@ def test_a_held_node_without_factors_has_equal_probabilities():
     assert_close(apart.log_prob(points), whole.log_prob(points), rtol=1e-12, atol=0)
     assert_close(apart.stein_gram(points), circuits.stein_gram(whole, points), rtol=1e-9, atol=1e-9)
     assert_close(apart.marginals(points)[1], torch.eye(2)[points[:, 1]])
-    every = pg.CollapsedBBIS(
-        masked(8), num_particles=20, collapse=[("z", (0,))], max_edges=300, progress=False
-    )
+    options = {"collapse": [("z", (0,))], "max_edges": 300, "proposal": BRIEF}
+    every = pg.CollapsedBBIS(masked(8), num_particles=20, progress=False, **options)
     assert torch.isfinite(every.run().marginal("z").probs).all()
     assert isinstance(every.circuit, HeldCircuit)
 
@@ -500,7 +505,7 @@ def path(num_nodes):
 
 @pytest.mark.parametrize(
     ("model", "num_nodes", "is_apart"),
-    [(path(1200), 1200, False), (lattice(4), 16, False), (lattice(8), 64, True)],
+    [(path(200), 200, False), (lattice(4), 16, False), (lattice(8), 64, True)],
     ids=["path", "small lattice", "lattice"],
 )
 def test_nodes_are_held_apart_where_the_whole_circuit_costs_more(model, num_nodes, is_apart):

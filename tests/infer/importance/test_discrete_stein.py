@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -59,6 +61,11 @@ def everything(model):
     return network, x, p
 
 
+@functools.cache
+def everything_of_mixed():
+    return everything(mixed)
+
+
 def test_ratios_are_those_of_the_probabilities():
     network, x, p = everything(mixed)
     table = p.view(3, 4, 2)
@@ -101,7 +108,7 @@ def test_the_gram_matrix_of_all_states_is_semi_definite_and_p_alone_in_its_null_
     kernel=st.sampled_from([Hamming(), Delta(), Hamming() + 2.0 * Delta()]),
 )
 def test_any_points_have_a_semi_definite_matrix_however_it_is_cut(n, seed, chunk, kernel):
-    network, x, _ = everything(mixed)
+    network, x, _ = everything_of_mixed()
     x = x[:, torch.randint(24, (n,), generator=torch.Generator().manual_seed(seed))]
     ratios = shift_ratios(network, x)
     whole = discrete_stein_gram(x, ratios, network.cards, kernel)

@@ -53,7 +53,7 @@ def check_bound(engine, model):
     return kind
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(shapes, seeds, st.data())
 def test_whatever_is_called_a_bound_is_one_at_any_messages(cards, seed, data):
     model = random_model(cards, SCOPES[cards], seed, 1.5)
@@ -84,7 +84,7 @@ def test_both_sides_of_theorem_4_hold_and_are_recognised(side, cards, seed, data
     assert check_bound(engine, model) == ("upper bound" if side == "upper" else "lower bound")
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(shapes, seeds, st.lists(st.floats(-3, 4), min_size=3, max_size=3))
 def test_evidence_at_fixed_messages_does_not_fall_in_alpha(cards, seed, alphas):
     model = random_model(cards, SCOPES[cards], seed, 1.0)

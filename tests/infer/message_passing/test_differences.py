@@ -254,7 +254,8 @@ def test_derivatives_are_those_of_finite_differences(pair, c, alike, engine):
         posterior = run(model, engine, w, tol=1e-13, num_steps=3000)
         return posterior.log_evidence, posterior.marginal("x").probs[:2, 0]
 
-    assert gradcheck(value, (w.requires_grad_(),), eps=1e-5, atol=1e-6)
+    at = (w.requires_grad_(),)
+    assert gradcheck(value, at, eps=1e-5, atol=1e-6, check_undefined_grad=False)
 
 
 def test_a_table_of_free_entries_that_starts_as_a_difference_keeps_its_own_derivatives():

@@ -291,20 +291,20 @@ def test_gradients_of_the_optimised_bound_are_those_at_the_trees_found(program):
     engine = pg.TRW(program, progress=False, edge_appearance="optimize", num_trees=4, tol=1e-11)
     theta = THETA.clone().requires_grad_()
     posterior = engine.run(theta)
-    wanted = {
-        "evidence": lambda p: p.log_evidence,
-        "marginals": lambda p: (p.marginal("x").mean * torch.arange(1.0, 5.0)).sum(),
-    }
-    for value in wanted.values():
-        (found,) = torch.autograd.grad(value(posterior), theta, retain_graph=True)
 
-        def at(point, value=value):
-            options = {"edge_appearance": engine.mu, "tol": 1e-12, "progress": False}
-            with torch.no_grad():
-                return value(pg.fit(program, (point,), infer=pg.TRW, **options))
+    def values(p):
+        weighed = (p.marginal("x").mean * torch.arange(1.0, 5.0)).sum()
+        return torch.stack([p.log_evidence, weighed])
 
-        steps = torch.eye(8) * 1e-4
-        quotient = torch.stack([(at(THETA + e) - at(THETA - e)) / 2e-4 for e in steps])
+    def at(point):
+        options = {"edge_appearance": engine.mu, "tol": 1e-12, "progress": False}
+        with torch.no_grad():
+            return values(pg.fit(program, (point,), infer=pg.TRW, **options))
+
+    steps = torch.eye(8) * 1e-4
+    quotients = torch.stack([(at(THETA + e) - at(THETA - e)) / 2e-4 for e in steps], 1)
+    for value, quotient in zip(values(posterior), quotients, strict=True):
+        (found,) = torch.autograd.grad(value, theta, retain_graph=True)
         assert_close(found, quotient, rtol=0, atol=1e-6)
 
 

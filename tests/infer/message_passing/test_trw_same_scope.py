@@ -117,7 +117,7 @@ def models_with_parallel_edges(draw):
 
 
 @given(models_with_parallel_edges(), st.sampled_from(APPEARANCES), st.integers(0, 99))
-@settings(max_examples=20)
+@settings(max_examples=12)
 def test_any_messages_give_an_upper_bound_and_forests_are_exact(tables, appearance, seed):
     engine = pg.TRW(tables, edge_appearance=appearance, num_trees=3, progress=False).setup()
     random_messages(engine, seed)

@@ -13,6 +13,7 @@ prints who settled, and after how many sweeps.
 
 from __future__ import annotations
 
+import functools
 import warnings
 from dataclasses import dataclass, field
 
@@ -211,11 +212,17 @@ def assert_it_ended_well(model, reference, messages, engine, posterior):
             assert np.abs(a - b).max() < AGREE
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_it_ends_at_the_reference_or_at_another_fixed_point_of_its_update(name, data_root):
+@functools.cache
+def reference_of(name: str) -> tuple[DiscreteModel, Reference, list, int | None]:
+    """The file, the reference on it, its messages at the end and when they settled."""
     model = read_uai(name)
     reference = Reference(model)
-    messages, settled = reference.run(reference.start(), SWEEPS)
+    return model, reference, *reference.run(reference.start(), SWEEPS)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_it_ends_at_the_reference_or_at_another_fixed_point_of_its_update(name, data_root):
+    model, reference, messages, settled = reference_of(name)
     engine, posterior, warned = library(model)
     print(f"{name:19} reference {settled or 'unsettled'!s:>9}, BP {engine.num_done:4d}", end=" ")
     print("settled" if posterior.converged else "unsettled")
@@ -227,9 +234,7 @@ def test_it_ends_at_the_reference_or_at_another_fixed_point_of_its_update(name, 
 
 @pytest.mark.parametrize("name", FILES)
 def test_with_the_damping_of_the_reference_it_settles_where_the_reference_does(name, data_root):
-    model = read_uai(name)
-    reference = Reference(model)
-    messages, settled = reference.run(reference.start(), SWEEPS)
+    model, reference, messages, settled = reference_of(name)
     steps = SWEEPS if settled else 300
     engine, posterior, warned = library(model, damping=DAMPING, num_steps=steps)
     assert posterior.converged == (settled is not None) and warned == (settled is None)

@@ -9,7 +9,7 @@ import torch
 import pyrograph as pg
 from pyrograph.infer.message_passing.acceleration import Acceleration
 
-SIDE, RING = 8, 16
+SIDE, RING = 8, 12
 DATA = np.random.default_rng(0).normal(size=(SIDE, SIDE))
 HOLD = 0.03  # precision of what holds every node: the level is known by all of them together
 
@@ -57,16 +57,23 @@ def means(posterior):
     return np.array([float(posterior.marginal(name).mean) for name in names])
 
 
+def plain_sweeps_take_more(monkeypatch, engine, num_steps):
+    """Whether those of an engine that is not run yet have not settled after so many."""
+    monkeypatch.setattr(Acceleration, "observe", lambda self, height: None)
+    engine.setup()
+    while engine.num_done < num_steps and not engine.converged:
+        engine.step()
+    return not engine.converged
+
+
 @pytest.mark.parametrize("schedule", ["parallel", "sequential"])
 def test_a_slow_field_settles_at_the_exact_means(schedule, monkeypatch):
     engine = pg.EP(field, schedule=schedule)
     posterior = engine.run()
     assert posterior.converged
     np.testing.assert_allclose(means(posterior), exact_means(), rtol=0, atol=1e-6)
-    monkeypatch.setattr(Acceleration, "observe", lambda self, height: None)
     plain = pg.EP(field, schedule=schedule)
-    plain.run()
-    assert engine.num_done < 0.5 * plain.num_done
+    assert plain_sweeps_take_more(monkeypatch, plain, 2 * engine.num_done)
 
 
 def test_factors_that_are_not_gaussian_settle_where_plain_sweeps_do(monkeypatch):
@@ -116,10 +123,8 @@ def test_mean_field_leaps_and_its_bound_never_falls(schedule, monkeypatch):
     if schedule == "sequential":  # all nodes at once may go down
         assert (np.diff(bounds) >= -1e-12 * abs(bounds[-1])).all()
     np.testing.assert_allclose(means(engine.posterior()), exact_means(), rtol=0, atol=1e-6)
-    monkeypatch.setattr(Acceleration, "observe", lambda self, height: None)
     plain = pg.VMP(field, schedule=schedule, num_steps=5000, damping=0.0)
-    assert plain.run().converged
-    assert engine.num_done < 0.2 * plain.num_done
+    assert plain_sweeps_take_more(monkeypatch, plain, 5 * engine.num_done)
 
 
 def test_leaps_of_mean_field_under_which_the_bound_falls_are_not_made(monkeypatch):

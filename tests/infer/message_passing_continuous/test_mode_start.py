@@ -91,9 +91,8 @@ def noise_truth(rows, y):
     return log_p.max() + math.log(weight.sum() * (grid[1] - grid[0])), mean, sd
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_logistic_regression_under_a_wide_prior_settles(seed):
-    rows, labels = labelled_rows(2000, seed)
+def test_a_logistic_regression_under_a_wide_prior_settles():
+    rows, labels = labelled_rows(2000, 0)
     evidence, mean, sd = logistic_truth(rows, labels)
     posterior = pg.EP(logistic, num_steps=60).run(rows, labels)
     assert posterior.converged
@@ -104,11 +103,11 @@ def test_a_logistic_regression_under_a_wide_prior_settles(seed):
 
 
 def test_a_regression_of_unknown_noise_under_a_wide_prior_settles():
-    rows, y = regression_rows(2000, 0)
+    rows, y = regression_rows(1000, 0)
     evidence, mean, sd = noise_truth(rows, y)
     engine = pg.EP(unknown_noise, num_steps=60)
     posterior = engine.run(rows, y)
-    assert posterior.converged
+    assert posterior.converged and engine.state_dict()["automatic"]["was_at_mode"]
     draws = posterior.sample(20_000)["noise"].log()
     assert float(draws.mean()) == pytest.approx(mean, abs=0.05 * sd)
     assert float(draws.std()) == pytest.approx(sd, rel=0.03)
@@ -154,7 +153,7 @@ def test_discrete_nodes_have_no_mode_to_start_from():
 
 
 def test_a_run_resumed_after_the_start_ends_where_the_whole_run_does():
-    rows, labels = labelled_rows(600, 0)
+    rows, labels = labelled_rows(300, 0)
     whole = pg.EP(logistic, num_steps=60)
     whole.run(rows, labels)
     first = pg.EP(logistic, num_steps=60).setup(rows, labels)

@@ -325,4 +325,4 @@ def test_a_number_that_is_known_by_a_difference_of_two_alone_is_refused():
         pyro.factor("third", -((a[1] + v[0]) ** 2))
 
     with pytest.raises(InferenceError, match="has no proper belief"):
-        pg.fit(model, infer=pg.PowerEP, alpha=0.5, progress=False)
+        pg.fit(model, infer=pg.PowerEP, alpha=0.5, num_steps=100, progress=False)

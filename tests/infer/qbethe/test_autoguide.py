@@ -1,6 +1,7 @@
 """The mixture as an autoguide, trained by SVI on programs. Truth: scipy's quadrature."""
 
 import io
+from functools import cache
 from types import SimpleNamespace
 
 import numpy as np
@@ -50,30 +51,37 @@ def trained(guide, steps=800, model=two_modes, particles=10, lr=0.03):
     return guide
 
 
+@cache
+def found(seed):
+    """A guide of `two_modes` that was trained to the end."""
+    pyro.set_rng_seed(seed)
+    return trained(AutoQBethe(two_modes, hold_weights=100), steps=200, lr=0.08)
+
+
 def bound(guide, model=two_modes, particles=4000):
     elbo = Trace_ELBO(particles, vectorize_particles=True, max_plate_nesting=1)
     with torch.no_grad():
         return -elbo.loss(model, guide)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_it_finds_both_modes_and_the_evidence_where_a_single_gaussian_does_not(seed):
-    pyro.set_rng_seed(seed)
     truth = two_modes_evidence()
-    guide = trained(AutoQBethe(two_modes, hold_weights=150), steps=300, lr=0.06)
+    guide = found(seed)
+    pyro.set_rng_seed(seed)
     assert truth - 0.1 < bound(guide) < truth + 0.02
     weights, x = guide.logits.detach().softmax(0), guide.locs[:, 0].detach()
 
     share = integrate.quad(two_modes_density, 0, 8)[0] / np.exp(truth)
     assert float(weights[x > 0].sum()) == pytest.approx(share, abs=0.1)
     if seed == 0:
-        assert bound(trained(AutoNormal(two_modes), steps=200, lr=0.06)) < truth - 0.3
+        assert bound(trained(AutoNormal(two_modes), steps=100, lr=0.12)) < truth - 0.3
 
 
 def test_one_particle_at_a_time_will_do():
-    guide = AutoQBethe(two_modes, num_components=4, hold_weights=200)
-    svi = SVI(two_modes, guide, Adam({"lr": 0.04}), Trace_ELBO())
-    for _ in range(500):
+    guide = AutoQBethe(two_modes, num_components=4, hold_weights=120)
+    svi = SVI(two_modes, guide, Adam({"lr": 0.06}), Trace_ELBO())
+    for _ in range(300):
         svi.step()
     truth = two_modes_evidence()
     assert truth - 0.2 < bound(guide) < truth + 0.02
@@ -88,13 +96,14 @@ def test_discrete_sites_can_be_summed_out_beside_it():
         c = pyro.sample("c", dist.Bernoulli(0.5))
         pyro.sample("y", dist.Normal(x * (2 * c - 1), 0.4), obs=torch.tensor(1.5))
 
-    guide = AutoQBethe(poutine.block(model, hide=["c"]), num_components=4, hold_weights=200)
+    guide = AutoQBethe(poutine.block(model, hide=["c"]), num_components=4, hold_weights=60)
     elbo = TraceEnum_ELBO(num_particles=10, vectorize_particles=True, max_plate_nesting=0)
-    svi = SVI(model, guide, Adam({"lr": 0.03}), elbo)
-    for _ in range(400):
+    svi = SVI(model, guide, Adam({"lr": 0.1}), elbo)
+    for _ in range(120):
         svi.step()
     truth = stats.norm.logpdf(1.5, 0, np.sqrt(4 + 0.4**2))
-    found = -np.mean([elbo.loss(model, guide) for _ in range(200)])
+    elbo.num_particles = 2000
+    found = -elbo.loss(model, guide)
     assert truth - 0.05 < found < truth + 0.02
 
 
@@ -144,7 +153,7 @@ def gradients(guide, particles, repeats):
     return torch.stack(rows)
 
 
-@pytest.mark.parametrize(("particles", "repeats"), [(20, 150), (1, 800)])
+@pytest.mark.parametrize(("particles", "repeats"), [(20, 100), (1, 400)])
 def test_gradients_of_means_and_weights_are_those_of_the_bound(particles, repeats):
     truth = optimize.approx_fprime(np.concatenate([LOCS.ravel(), LOGITS]), plane_elbo, 1e-6)
     found = gradients(plane_guide(), particles, repeats)
@@ -232,7 +241,8 @@ def test_its_trace_has_the_density_of_what_it_drew():
 
 
 def test_importance_weights_and_predictions_come_from_it():
-    guide = trained(AutoQBethe(two_modes, hold_weights=200), steps=500)
+    guide = found(0)
+    pyro.set_rng_seed(0)
     with torch.no_grad():
         log_weights, _, _ = vectorized_importance_weights(
             two_modes, guide, num_samples=4000, max_plate_nesting=1
@@ -248,7 +258,7 @@ def test_it_stands_beside_other_guides_in_a_list(other):
     guides = AutoGuideList(two_modes)
     guides.append(AutoQBethe(poutine.block(two_modes, hide=["z"]), num_components=4))
     guides.append(other(poutine.block(two_modes, hide=["x"])))
-    trained(guides, steps=200)
+    trained(guides, steps=100, lr=0.06)
     assert set(guides()) == set(guides.median()) == {"x", "z"}
     found = guides[0].locs.detach()[:, 0]
     assert float(found.min()) < -1 and float(found.max()) > 1
@@ -341,7 +351,9 @@ def test_it_starts_from_the_mixture_of_a_run_in_order_of_the_programs_sites():
 
 
 def test_it_goes_on_from_a_run_of_qbethe_and_so_does_the_guide_of_that_run():
-    posterior = pg.fit(two_modes, infer=pg.QBethe, num_components=4, num_steps=300, progress=False)
+    posterior = pg.fit(
+        two_modes, infer=pg.QBethe, num_components=4, num_steps=120, lr=0.1, progress=False
+    )
     truth = two_modes_evidence()
     auto = AutoQBethe.from_posterior(two_modes, posterior)
     auto()

@@ -71,7 +71,7 @@ def test_an_unknown_scale_has_the_evidence_and_mean_of_quadrature(name):
 
     z = integrate.quad(joint, -4, 6, limit=300)[0]
     mean = integrate.quad(lambda t: joint(t) * np.exp(t), -4, 6, limit=300)[0] / z
-    q = quick(model, num_components=3, num_steps=35)
+    q = quick(model, num_components=3, num_steps=20)
     assert_bound(q, np.log(z), 0.08)
     assert_allclose(float(q.marginal("s").mean), mean, rtol=0.03)
 
@@ -85,7 +85,7 @@ def test_a_probability_and_a_simplex_have_their_conjugate_evidence_and_moments()
         r = pyro.sample("r", dist.Dirichlet(torch.tensor(a)))
         pyro.sample("n", dist.Multinomial(10, r), obs=torch.tensor(k))
 
-    q = quick(model, num_components=3, num_steps=40)
+    q = quick(model, num_components=3, num_steps=20)
     log_z = stats.betabinom(10, 2, 3).logpmf(7) + stats.dirichlet_multinomial(a, 10).logpmf(k)
     assert_bound(q, log_z, 0.02)
     assert_allclose(float(q.marginal("p").mean), 9 / 15, atol=3e-3)
@@ -135,7 +135,7 @@ def test_a_factor_that_reads_two_directions_of_three_is_integrated_in_these():
     log_p = stats.multivariate_normal([0, 0], x @ x.T).logpdf(np.stack([a, b], -1))
     log_p = log_p - np.sqrt(1 + a**2 + b**2 + a * b)
     log_z = special.logsumexp(log_p) + 2 * np.log(grid[1] - grid[0])
-    assert_bound(quick(model, num_components=1, covariance="full"), log_z, 0.01)
+    assert_bound(quick(model, num_components=1, covariance="full", num_steps=20), log_z, 0.01)
 
 
 def triples(count):
@@ -194,7 +194,7 @@ def test_assignments_and_a_mean_are_a_tree_and_never_claim_more_than_their_evide
         return stats.norm.pdf(mu) * np.exp(np.logaddexp(*parts).sum())
 
     log_z = np.log(integrate.quad(joint, -6, 6, limit=200)[0])
-    assert_bound(quick(model, num_components=5), log_z, 0.45)
+    assert_bound(quick(model, num_components=5, num_steps=25), log_z, 0.45)
 
 
 def test_a_hybrid_tree_has_the_states_probability_and_conditions_on_it():
@@ -213,7 +213,7 @@ def test_a_hybrid_tree_has_the_states_probability_and_conditions_on_it():
     on = integrate.quad(prior, -12, 12)[0]
     parts = [integrate.quad(likelihood, -8, 8, args=(z,))[0] for z in (0, 1)]
     z = (1 - on) * parts[0] + on * parts[1]
-    q = fit(model, num_components=5, num_quadrature=12, num_entropy=16, num_steps=300)
+    q = fit(model, num_components=5, num_quadrature=12, num_entropy=16, num_steps=120, lr=0.15)
     assert_bound(q, np.log(z), 0.1)
     assert_allclose(float(q.marginal("z").probs[..., 1]), on * parts[1] / z, atol=0.06)
     mean = integrate.quad(lambda a: a * prior(a), -12, 12)[0] / on
@@ -306,7 +306,7 @@ def test_a_markov_chain_with_kinks_stays_below_its_evidence(options):
         alpha = alpha + stats.laplace(grid, 0.5).logpdf(y[t])
         if t < 5:
             alpha = special.logsumexp(alpha[:, None] + move, axis=0) + cell
-    q = fit(model, num_steps=120, **options)
+    q = fit(model, num_steps=60, lr=0.1, **options)
     assert_bound(q, special.logsumexp(alpha) + cell, 0.6)
 
 
@@ -346,7 +346,7 @@ def test_the_certified_value_is_the_free_energy_of_the_marginal_it_comes_with():
     u = np.linspace(-12, 4, 200001)
     log_p = stats.gamma(3, scale=0.5).logpdf(np.exp(u)) + u
     for components in (1, 5):
-        q = fit(gamma, num_components=components, num_steps=400)
+        q = fit(gamma, num_components=components, num_steps=150, lr=0.1)
         log_b = q.marginal("x").log_prob(torch.tensor(np.exp(u))).numpy() + u
         dense = trapezoid(np.exp(log_b) * (log_p - log_b), u)
         assert_allclose(float(q.log_evidence), dense, atol=5e-3)
@@ -354,9 +354,8 @@ def test_the_certified_value_is_the_free_energy_of_the_marginal_it_comes_with():
 
 
 def test_default_options_leave_the_optimiser_of_one_node_nothing_to_live_on():
-    for seed in (1, 2):
-        q = fit(gamma, num_components=5, num_steps=300, seed=seed)
-        assert float(q.history["objective"][-1]) < 0.02
+    q = fit(gamma, num_components=5, num_steps=300, seed=1)
+    assert float(q.history["objective"][-1]) < 0.02
 
 
 def two_peaks():
@@ -396,7 +395,7 @@ def test_the_mean_importance_weight_of_the_guide_is_the_evidence_of_one_componen
             x = pyro.sample("x", dist.Normal(0.0, s))
             pyro.sample("y", dist.Normal(x, 0.5), obs=torch.tensor([0.1, 1.2, 1.9]))
 
-    q = quick(model, num_components=1)
+    q = quick(model, num_components=1, num_steps=25)
     guide, gains = q.guide(), []
     for _ in range(200):
         trace = poutine.trace(guide).get_trace()
@@ -415,7 +414,7 @@ def test_single_precision_far_from_the_origin_agrees_with_double():
             pyro.sample("y", dist.Normal(mu, s), obs=torch.tensor([999.0, 1001.0, 1002.0]))
 
     one, two = (
-        fit(model, num_components=2, num_steps=200, dtype=dtype)
+        fit(model, num_components=2, num_steps=100, lr=0.1, dtype=dtype)
         for dtype in (torch.float32, torch.float64)
     )
     assert one.log_evidence.dtype == torch.float32
@@ -432,14 +431,14 @@ def kinks():
 
 
 def engine(**options):
-    return pg.QBethe(kinks, progress=False, **{"num_components": 3, "num_steps": 24, **options})
+    return pg.QBethe(kinks, progress=False, **{"num_components": 3, "num_steps": 12, **options})
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "lbfgs"])
 def test_a_state_stays_as_it_was_and_the_run_goes_on_bit_for_bit(optimizer):
     pyro.set_rng_seed(0)
     first = engine(optimizer=optimizer)
-    for _ in range(8):
+    for _ in range(5):
         first.step()
     state, file = first.state_dict(), io.BytesIO()
     torch.save(state, file)

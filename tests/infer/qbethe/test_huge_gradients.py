@@ -57,9 +57,9 @@ def laplace(x, y):
     return b, torch.linalg.inv(precision), float(log_z)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_posterior_is_found_from_a_start_of_huge_rates(seed, from_a_draw):
-    q = agrees_with_laplace(seed, num_steps=800)
+    q = agrees_with_laplace(seed, num_steps=550)
     assert float(q.history["objective"][0]) < -1e6
 
 
@@ -86,7 +86,7 @@ def agrees_with_laplace(seed, num_steps):
 def test_steps_that_became_tiny_are_no_convergence(seed, monkeypatch, from_a_draw):
     monkeypatch.setattr(adam, "LARGEST", math.inf)
     pyro.set_rng_seed(seed)
-    options = {"num_components": 1, "covariance": "full", "tol": 0.01, "num_steps": 400}
+    options = {"num_components": 1, "covariance": "full", "tol": 0.01, "num_steps": 200}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         q = pg.fit(poisson_regression, data(), infer=pg.QBethe, progress=False, **options)

@@ -97,7 +97,7 @@ def test_mixing_of_pairs_and_its_derivatives_follow_the_definition(
     free = [v for v in x if v.requires_grad]
     ours = torch.autograd.grad(PairMixing.apply(*x, pairs), free, up)
     torch.testing.assert_close(ours, torch.autograd.grad(of_pairs(*x, *rows), free, up))
-    assert gradcheck(lambda *v: PairMixing.apply(*v, pairs), x)
+    assert gradcheck(lambda *v: PairMixing.apply(*v, pairs), x, fast_mode=True)
 
 
 @pytest.mark.parametrize("is_constant", [True, False])

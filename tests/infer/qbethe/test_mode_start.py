@@ -159,7 +159,7 @@ def test_a_narrow_mode_of_small_scales_does_not_hold_the_component(monkeypatch):
 
     def reached():
         pyro.set_rng_seed(0)
-        options = {"num_components": 1, "covariance": "full", "num_steps": 150}
+        options = {"num_components": 1, "covariance": "full", "num_steps": 80, "lr": 0.1}
         q = pg.fit(model, infer=pg.QBethe, progress=False, **options)
         return float(q.history["objective"][-1])
 

@@ -45,7 +45,7 @@ def switched():
 @cache
 def chained(components, seed):
     """One of `chain`; few components are soon where they stay."""
-    options = {"num_steps": 350} if components == 16 else {"num_steps": 120, "lr": 0.15}
+    options = {"num_steps": 250, "lr": 0.1} if components == 16 else {"num_steps": 120, "lr": 0.15}
     return fit(chain, num_components=components, seed=seed, **options)
 
 
@@ -71,7 +71,7 @@ def test_vectors_in_a_gaussian_tree_are_exact_too():
         pyro.sample("y", dist.MultivariateNormal(b, noise), obs=torch.tensor([1.0, -0.5]))
 
     truth = pg.fit(model, infer=pg.BP, progress=False)
-    q = fit(model, num_components=1, covariance="full", optimizer="lbfgs", num_steps=80)
+    q = fit(model, num_components=1, covariance="full", optimizer="lbfgs", num_steps=20)
     assert_close(q.log_evidence, truth.log_evidence, rtol=0, atol=1e-6)
     assert_close(q.marginal("b").mean, truth.marginal("b").mean, rtol=0, atol=1e-4)
     mean, covariance = q.factor_marginal("b")
@@ -84,7 +84,7 @@ def test_a_bimodal_chain_is_found_by_enough_components():
     """Log evidence and marginals within 0.02, better with more components on average."""
     log_z, density = chain_truth()
     gaps = []
-    for components, seeds in ((1, 1), (3, 3), (16, 1)):
+    for components, seeds in ((1, 1), (3, 2), (16, 1)):
         runs = [chained(components, seed) for seed in range(seeds)]
         assert all(q.evidence_kind == "lower bound" for q in runs)
         assert all(float(q.log_evidence) < log_z + 2e-3 for q in runs)
@@ -99,7 +99,7 @@ def test_a_bimodal_chain_is_found_by_enough_components():
 
 def test_trees_never_get_more_than_their_evidence():
     log_z, _ = chain_truth()
-    for seed in range(3):
+    for seed in range(2):
         q = chained(3, seed)
         assert float(q.log_evidence) < log_z + 2e-3
 
@@ -109,7 +109,7 @@ def test_the_three_cycle_of_the_paper():
     """F_1 = -17.9332 (its certified value -17.9685), at (-9.75, 0, 9.75) up to order."""
     values = []
     for seed in range(3):
-        q = fit(three_cycle, num_components=1, num_quadrature=3, num_steps=200, seed=seed)
+        q = fit(three_cycle, num_components=1, num_quadrature=3, num_steps=150, lr=0.1, seed=seed)
         values.append(float(q.history["objective"][-1]))
         assert_close(float(q.log_evidence), -17.9685, rtol=0, atol=5e-3)
         mean, sd = q.marginal("x").mean, q.marginal("x").stddev
@@ -123,7 +123,7 @@ def test_the_three_cycle_of_the_paper():
 def test_more_components_on_a_cycle_climb_and_are_no_bound():
     means = []
     for components in (1, 2, 3):
-        options = {"num_components": components, "num_steps": 120, "lr": 0.1, "num_restarts": 2}
+        options = {"num_components": components, "num_steps": 60, "lr": 0.2, "num_restarts": 2}
         q = fit(three_cycle, seed=1, **options)
         means.append(float(q.history["objective"][-1]))
     assert means[0] < means[1] < means[2]
@@ -190,7 +190,7 @@ def mixture_density(q, values):
 
 
 def test_conditioning_is_that_of_the_joint_mixture():
-    q = fit(chain, num_components=4, num_steps=200)
+    q = fit(chain, num_components=4, num_steps=40, lr=0.2)
     given = torch.tensor([1.5, 0.0, 0.0, 2.2, 0.0])
     mask = torch.tensor([True, False, False, True, False])
     c = q.condition({"x": given}, {"x": mask})
@@ -271,7 +271,7 @@ def kinked(n=6):
 
 
 def test_the_optimiser_cannot_live_on_errors_of_the_quadrature_unnoticed():
-    options = {"num_components": 1, "num_steps": 600}
+    options = {"num_components": 1, "num_steps": 400}
     q = fit(kinked, num_quadrature=3, closed_forms=False, **options)
     optimised = float(q.history["objective"][-1])
     assert optimised - float(q.log_evidence) > 0.3  # nine points miss the kink
@@ -345,18 +345,18 @@ def test_a_run_that_had_converged_has_only_on_the_same_data(optimizer, before, n
 @pytest.mark.parametrize("optimizer", ["adam", "lbfgs"])
 def test_a_state_is_taken_by_an_engine_of_any_age(optimizer):
     """Memories of optimisers hold numbers at one time and tensors at another."""
-    options = {"num_components": 1, "num_steps": 6, "optimizer": optimizer, "progress": False}
+    options = {"num_components": 1, "num_steps": 4, "optimizer": optimizer, "progress": False}
     first, states = pg.QBethe(chain, **options).setup(), []
-    for _ in range(4):
+    for _ in range(3):
         states.append(first.state_dict())
         first.step()
-    for done in range(4):
+    for done in range(3):
         for state in states:
             second = pg.QBethe(chain, **options).setup()
             for _ in range(done):
                 second.step()
             second.load_state_dict(state)
-            while second.num_done < 4:
+            while second.num_done < 3:
                 second.step()
             assert torch.equal(second.history["objective"], first.history["objective"])
 
@@ -426,7 +426,7 @@ def test_a_state_can_be_loaded_more_than_once():
 def test_what_adam_calls_converged_is_the_optimum(options, seed):
     """A stiff chain of Gaussians, along which the objective swings: mean field's optimum and the
     evidence are closed forms."""
-    n, narrow = 5, 0.05
+    n, narrow = 3, 0.05
 
     def walk():
         x = pyro.sample("x0", dist.Normal(0.0, 1.0))
@@ -471,7 +471,8 @@ def test_low_temperature_finds_a_mode():
         return -(well(x) + 0.1 * x).sum() + 0.3 * ((x[1:] - x[:-1]) ** 2).sum()
 
     modes = [optimize.minimize(energy, np.full(5, s)).x for s in (-2.0, 2.0)]
-    q = fit(chain, num_components=1, temperature=lambda t: max(0.0, 1 - t / 100), num_steps=900)
+    options = {"num_steps": 300, "lr": 0.1}
+    q = fit(chain, num_components=1, temperature=lambda t: max(0.0, 1 - t / 100), **options)
     x = q.marginal("x").mean.numpy()
     assert min(abs(x - mode).max() for mode in modes) < 0.05
 

@@ -19,7 +19,7 @@ def hybrid():
     pyro.sample("o", dist.Normal(y, 0.5), obs=torch.tensor(0.2))
 
 
-@pytest.mark.parametrize("saved_at", [3, 9])
+@pytest.mark.parametrize("saved_at", [2, 6])
 @pytest.mark.parametrize("optimizer", ["adam", "lbfgs"])
 @pytest.mark.parametrize("covariance", ["diagonal", "full"])
 def test_a_resumed_run_is_the_uninterrupted_one(covariance, optimizer, saved_at):
@@ -28,11 +28,11 @@ def test_a_resumed_run_is_the_uninterrupted_one(covariance, optimizer, saved_at)
             hybrid,
             num_components=2,
             num_restarts=2,
-            num_entropy=8,
+            num_entropy=6,
             covariance=covariance,
             optimizer=optimizer,
-            num_steps=14,
-            hold_weights=6,
+            num_steps=9,
+            hold_weights=4,
             progress=False,
         )
 

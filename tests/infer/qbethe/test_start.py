@@ -28,7 +28,7 @@ def test_a_share_of_two_stands_beside_a_number():
         return integrate.quad(lambda p: f(p) * stats.norm.pdf(0.3, p, np.sqrt(2)), 0, 1)[0]
 
     evidence = integral(lambda p: 1)
-    q = fit(model, num_components=3)
+    q = fit(model, num_components=3, num_steps=25)
     assert float(q.log_evidence) == pytest.approx(np.log(evidence), abs=0.02)
     mean = integral(lambda p: (0.3 - p) / 2) / evidence
     assert float(q.marginal("mu").mean) == pytest.approx(mean, abs=0.01)
@@ -65,7 +65,7 @@ def test_events_of_one_width_and_two_ranks_are_exact_in_a_gaussian_tree(name, ba
     seen = prior.sum() + 0.25
     gain = prior.sum(1) / seen
     posterior = prior - seen * np.outer(gain, gain)
-    q = fit(model, covariance="full", num_components=1)
+    q = fit(model, covariance="full", num_components=1, num_steps=15)
     evidence = stats.norm.logpdf(y.numpy(), 0, np.sqrt(seen)).sum()
     assert float(q.log_evidence) == pytest.approx(evidence, abs=1e-3)
     for site, part in (("a", slice(width)), ("b", slice(width, None))):

@@ -41,7 +41,7 @@ def fit(model, *args, **options):
     "options",
     [
         {"covariance": "full", "num_components": 1, "num_steps": 200},
-        {"num_components": 2, "num_steps": 500},
+        {"num_components": 2, "num_steps": 400, "lr": 0.1},
     ],
 )
 @pytest.mark.parametrize(("scale", "gap"), [(10.0, 1e-3), (100.0, 1e-2)])
@@ -63,7 +63,14 @@ def test_a_regression_with_many_rows_has_its_closed_form():
         with pyro.plate("rows", len(y)):
             pyro.sample("y", dist.Normal(rows @ w, 0.1), obs=y)
 
-    q = fit(model, torch.tensor(rows), torch.tensor(y), num_components=1, covariance="full")
+    q = fit(
+        model,
+        torch.tensor(rows),
+        torch.tensor(y),
+        num_components=1,
+        covariance="full",
+        num_steps=150,
+    )
     evidence = stats.multivariate_normal(np.zeros(500), 0.01 * np.eye(500) + rows @ rows.T)
     assert_close(float(q.log_evidence), float(evidence.logpdf(y)), rtol=0, atol=1e-3)
     found = q.marginal("w")
@@ -81,7 +88,7 @@ def test_steps_that_are_short_do_not_pass_for_convergence():
     assert float(q.history["change"][-1]) > 1.0
     with warnings.catch_warnings():
         warnings.simplefilter("error", ConvergenceWarning)
-        q = fit(levels, 1.0, tol=1e-4, **options)
+        q = fit(levels, 1.0, num_steps=400, lr=0.1, tol=1e-4, **options)
     assert q.converged and abs(float(q.log_evidence) - log_z(1.0)) < 1e-2
 
 
@@ -103,7 +110,7 @@ def lifetimes(scale):  # Weibull, all of 1, without torch.where
 def test_a_start_that_overflows_is_told_apart_from_torch_where():
     with pytest.raises(NonFiniteDensity, match=r"init_scale=0\.05 \(it is 0\.5\), or narrow the"):
         fit(lifetimes, 6.0, num_components=1)
-    q = fit(lifetimes, 0.2, num_components=1, init_scale=0.05)
+    q = fit(lifetimes, 0.2, num_components=1, init_scale=0.05, num_steps=200)
 
     def joint(b):
         away = -4.0 * np.linspace(-5.0, 5.0, 9) * b
