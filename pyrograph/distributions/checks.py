@@ -7,6 +7,7 @@ tracer turns validation off for its run; shapes are checked always.
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
+from numpy import broadcast_shapes  # torch's loads sympy first, half a second
 from torch import Tensor
 from torch.distributions import Distribution
 
@@ -111,8 +112,8 @@ def require_broadcast(owner: str, what: str = "shapes", **shapes: torch.Size) ->
         ShapeMismatch: there is none, naming them all.
     """
     try:
-        return torch.broadcast_shapes(*shapes.values())
-    except RuntimeError as error:
+        return torch.Size(broadcast_shapes(*shapes.values()))
+    except ValueError as error:
         *first, last = shapes
         listed = ", ".join(str(tuple(shape)) for shape in shapes.values())
         raise ShapeMismatch(

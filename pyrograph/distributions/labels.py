@@ -12,6 +12,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pyrograph.distributions.checks import require_broadcast
+
 
 class Runs:
     """The clusters of ``z [..., n]`` as runs of its stable sort.
@@ -38,7 +40,7 @@ class Runs:
 
     def ordered(self, values: Tensor) -> Tensor:
         """``values [..., n, m]`` of the element at each place, ``[..., n, m]``."""
-        batch = torch.broadcast_shapes(self.order.shape[:-1], values.shape[:-2])
+        batch = require_broadcast("Runs", values=values.shape[:-2], labels=self.order.shape[:-1])
         shape = batch + values.shape[-2:]
         return values.expand(shape).gather(-2, self.order.unsqueeze(-1).expand(shape))
 

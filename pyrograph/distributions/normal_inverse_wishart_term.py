@@ -169,11 +169,15 @@ class NormalInverseWishartTerm(MixtureTerm):
         kappa_n = prior.kappa + size
         pull = (mean - self.shift) * (prior.kappa * size / kappa_n).sqrt()
         scatter = prior.scale_matrix.expand(len(mean), -1, -1).clone()
-        step = max(1, AT_ONCE // max(1, y.numel()))
+        cluster, element = members.nonzero().unbind(1)
+        place = members.cumsum(1)[cluster, element] - 1  # among those of its cluster
+        most = int(place.max()) + 1 if len(place) else 1
+        step = max(1, AT_ONCE // (most * y.shape[1]))
         for k in range(0, len(mean), step):
-            gap = y - mean[k : k + step].unsqueeze(1)  # [U, n, d]
-            held = gap * is_in[k : k + step].unsqueeze(2)
-            scatter[k : k + step] += gap.transpose(1, 2) @ held
+            own = ((cluster >= k) & (cluster < k + step)).nonzero().squeeze(1)
+            gap = y.new_zeros(len(mean[k : k + step]), most, y.shape[1])
+            gap[cluster[own] - k, place[own]] = y[element[own]] - mean[cluster[own]]
+            scatter[k : k + step] += gap.mT @ gap
         return (size * mean + prior.kappa * self.shift) / kappa_n, scatter, pull
 
     def log_marginals(self, sizes: Tensor) -> Tensor:
