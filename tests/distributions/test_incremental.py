@@ -19,6 +19,9 @@ from pyrograph.distributions import (
     NormalInverseWishart,
     RelationScores,
     join,
+    mixture_term,
+    normal_inverse_gamma,
+    normal_inverse_wishart_term,
 )
 from pyrograph.errors import OptionError, ShapeMismatch
 
@@ -324,6 +327,17 @@ def test_joins_of_many_elements_at_once_differ_as_scores_one_by_one(name):
             assert_close(
                 excess[p, slots], excess[p, slots[:1]].expand(len(slots)), atol=1e-9, rtol=0
             )
+
+
+@pytest.mark.parametrize("name", COMPONENTS)
+@pytest.mark.parametrize("numbers", [1, 40])
+def test_clusters_are_counted_in_pieces_as_all_at_once(monkeypatch, name, numbers):
+    state, truth = mixture(name)
+    for module in (mixture_term, normal_inverse_gamma, normal_inverse_wishart_term):
+        monkeypatch.setattr(module, "AT_ONCE", numbers)
+    state.refresh()
+    assert_close(state.log_prob(), truth(state.labels), rtol=0, atol=1e-9)
+    move(state, truth)
 
 
 def test_particles_that_have_a_cluster_in_common_share_one_row():
