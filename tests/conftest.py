@@ -10,7 +10,7 @@ from pyrograph.datasets import data_root as find_data_root
 from pyrograph.errors import DataNotFound
 
 matplotlib.use("Agg")
-if not torch.cuda.is_available():
+if not torch.accelerator.is_available():
     # for each kind of device that is not there torch.manual_seed formats the stack, a millisecond
     torch.manual_seed = torch.default_generator.manual_seed
 # The same examples on every run, however slow the machine.

@@ -202,7 +202,8 @@ class Clusters:
 
     def joins(self, elements: Tensor) -> Tensor:
         """``[P, C, B]``: what each of ``elements [B]``, in or out, would add to each slot's
-        cluster, but for what it would add to all alike. Closed slots hold anything.
+        cluster, but for what it would add to all alike; of no meaning where it is in that cluster,
+        and in closed slots.
 
         Raises:
             OptionError: a term is not a sum over clusters.

@@ -40,7 +40,7 @@ class Runs:
 
     def ordered(self, values: Tensor) -> Tensor:
         """``values [..., n, m]`` of the element at each place, ``[..., n, m]``."""
-        batch = require_broadcast("Runs", values=values.shape[:-2], labels=self.order.shape[:-1])
+        batch = require_broadcast("labels", values=values.shape[:-2], labels=self.order.shape[:-1])
         shape = batch + values.shape[-2:]
         return values.expand(shape).gather(-2, self.order.unsqueeze(-1).expand(shape))
 

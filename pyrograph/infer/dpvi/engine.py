@@ -35,6 +35,7 @@ from pyrograph.infer.dpvi.labelled import Labellings
 from pyrograph.infer.dpvi.labelled_program import (
     LabelledProgram,
     read_labelled,
+    refuse_changed,
     refuse_other_readers,
 )
 from pyrograph.infer.dpvi.labelled_start import (
@@ -324,13 +325,14 @@ class DPVI(Engine):
 
     def _check_best_labels(self) -> None:
         """Whether the program has the densities there that its reading says: these labels may show
-        what labels at random did not."""
+        what labels at random did not, and that data or parameters changed."""
         best = int(self.labellings.score.argmax())
         found = {
             name: z[best].to(self.graph.sites[name].dtype)
             for name, z in self.labellings.labels().items()
         }
         refuse_other_readers(self._labelled, self.model, *self._given, found)
+        refuse_changed(self._labelled, found, self.labellings.score[best])
 
     def _holds_all_states(self) -> bool:
         if self._labelled is not None:

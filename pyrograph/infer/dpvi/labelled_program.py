@@ -50,6 +50,8 @@ Prior = ChineseRestaurant | ChineseRestaurantFranchise
 #: Random labels at which the program is compared with what was read: so many in any number of
 #: clusters, and one in each number up to FEW, since programs that count clusters mean a few.
 CHECKS, FEW = 2, 8
+#: Share by which a score may differ from the log density by rounding, in single and in double.
+CHANGED = (1e-3, 1e-6)
 
 
 @dataclass(frozen=True)
@@ -300,6 +302,24 @@ def refuse_other_readers(
             f'"{name}" changes with the labels, and {why}. Only collapsed data can be '
             "scored label by label. (Or the program draws random numbers outside "
             "pyro.sample, or changed while the engine ran: pass in what it reads.)"
+        )
+
+
+def refuse_changed(program: LabelledProgram, labels: Mapping[str, Tensor], score: Tensor) -> None:
+    """Whether labels ``{site: [n]}`` still have the score that they have by statistics, which are
+    of the data and parameters when the program was read.
+
+    Raises:
+        UnsupportedFactor: they have another.
+    """
+    now = program.log_prob({name: z.unsqueeze(0) for name, z in labels.items()})
+    rtol = CHANGED[now.dtype == torch.float64]
+    if not torch.allclose(now.double().cpu(), score.double().cpu(), rtol=rtol, atol=rtol):
+        data = ", ".join(f'"{n}"' for n in (*program.mixtures, *program.relations))
+        raise UnsupportedFactor(
+            f"the labels found have log density {float(now):.6g}, and {float(score):.6g} by the "
+            f"data {data} and the parameters that the engine was set up with: these changed while "
+            "it ran. Pass in what the program reads, and start a new engine after a change."
         )
 
 

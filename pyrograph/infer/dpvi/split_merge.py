@@ -156,28 +156,30 @@ def _at_home(best: Labellings, name: str, members: Tensor, alone: Tensor) -> Ten
     own = others.index_fill(1, members, -1)
     own[0, members[which]] = slots
     clusters = _with(best, name, own).clusters[name]
-    joins = (_joins_by_turns if clusters.by_particle else _joins)(clusters, members)
-    at_home = joins[:, slots] - joins[:, clusters.seating.open()]
+    beyond_alone = _by_turns if clusters.by_particle else _at_once
+    at_home = beyond_alone(clusters, members, slots)
     at_home[which, torch.arange(len(which), device=which.device)] = torch.inf
     return at_home[:, column]
 
 
-def _joins(clusters: Clusters, members: Tensor) -> Tensor:
-    """``[n, C]``: what ``members [n]`` would add to the clusters of one labelling, but for what
-    they would add to all alike."""
+def _at_once(clusters: Clusters, members: Tensor, slots: Tensor) -> Tensor:
+    """``[n, R]``: how much more ``members [n]`` add to ``slots [R]`` of one labelling than in a
+    cluster of their own; of no meaning where they are in that slot."""
     parts = members.split(max(1, SCREENED // clusters.seating.limit))
-    return torch.cat([clusters.joins(part)[0].T for part in parts])
+    joins = torch.cat([clusters.joins(part)[0].T for part in parts])
+    return joins[:, slots] - joins[:, clusters.seating.open()]
 
 
-def _joins_by_turns(clusters: Clusters, members: Tensor) -> Tensor:
-    """The same where terms depend on whole labellings; anything to slots of their own."""
+def _by_turns(clusters: Clusters, members: Tensor, slots: Tensor) -> Tensor:
+    """The same where terms depend on whole labellings."""
     home = clusters.labels[0, members]
     found = []
     for i, slot in zip(members.tolist(), home.unsqueeze(1), strict=True):
         is_in = clusters.seating.inside[i]
         if is_in:
             clusters.take_out(i)
-        found.append(clusters.scores(i)[0])
+        score = clusters.scores(i)[0]
+        found.append(score[slots] - score[clusters.seating.open()])
         if is_in:
             clusters.put_in(i, slot)
     return torch.stack(found)

@@ -642,3 +642,15 @@ def test_other_precisions_and_devices_than_the_programs_are_refused():
 def test_values_of_labels_are_the_particles():
     engine = pg.DPVI(mixture, num_particles=3, progress=False).setup(two_heaps(5))
     assert torch.equal(engine.values()["z"], engine.posterior().particles["z"])
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_data_that_change_under_a_run_are_told(single):
+    x = two_heaps(16).to(torch.float32 if single else torch.float64)
+    engine = pg.DPVI(mixture, num_particles=3, progress=False).setup(x)
+    engine.step()
+    engine.posterior()
+    x.copy_(x[torch.randperm(16)])
+    engine.step()
+    with pytest.raises(UnsupportedFactor, match="these changed while it ran"):
+        engine.posterior()

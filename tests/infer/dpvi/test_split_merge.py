@@ -82,6 +82,36 @@ def test_a_way_of_merges_leads_through_worse_labellings(seed):
     assert best >= log_joint(x, truth) - 1e-6
 
 
+def related(seen):
+    """Entries of rows and columns in clusters."""
+    rows = pyro.sample("rows", D.ChineseRestaurant(torch.tensor(1.0), seen.shape[0]))
+    columns = pyro.sample("columns", D.ChineseRestaurant(torch.tensor(1.0), seen.shape[1]))
+    pyro.sample("r", D.CollapsedRelation(rows, columns, D.BetaBernoulli(1.0, 1.0)), obs=seen)
+
+
+@pytest.mark.parametrize("n", [6, 20])
+def test_two_groups_of_rows_in_one_cluster_are_parted(n):
+    """All rows of a small cluster, and a few of a large one, start a cluster each."""
+    halves, columns = torch.arange(n) % 2, torch.arange(30) % 3
+    seen = torch.rand(n, 30) < torch.tensor([[0.05, 0.9, 0.1], [0.9, 0.2, 0.9]])[halves][:, columns]
+    engine = pg.DPVI(related, num_particles=1, progress=False, init="random").setup(seen.double())
+    at = {"rows": torch.zeros(1, n, dtype=torch.int64), "columns": columns[None]}
+    best = Labellings(engine.labellings.program, at)
+    splits = split_merge._splits(best, "rows", 0, torch.Generator().manual_seed(0))
+    parted = Labellings(best.program, at | {"rows": halves[None]})
+    assert float(splits.score.max()) >= float(parted.score) - 1e-9 > float(best.score) + 5
+
+
+def test_elements_are_scored_at_once_as_by_turns(monkeypatch):
+    x, truth = three_groups(0, 3.0, n=60)
+    best = engine_at(x, truth).labellings
+    members, alone = (truth == 1).nonzero().squeeze(1), torch.tensor([4, 0, 7])
+    at_once = split_merge._at_home(best, "z", members, alone)
+    monkeypatch.setattr(split_merge, "_at_once", split_merge._by_turns)
+    torch.testing.assert_close(at_once, split_merge._at_home(best, "z", members, alone))
+    assert int(at_once.isinf().sum()) == 3
+
+
 def test_splits_part_one_cluster_and_leave_the_others():
     x, truth = three_groups(0, 3.0)
     engine = engine_at(x, truth)
