@@ -103,8 +103,9 @@ class Labellings:
         if self._pass is not None:
             self._pass.rescore(self.program.constant)
         else:
-            for clusters in self._clusters.values() if self._is_complete() else ():
-                clusters.refresh()
+            if self._is_complete():
+                for clusters in self._clusters.values():
+                    clusters.refresh()
             self._rescore_clusters()
         self._refuse_nan()
 
