@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from pyrograph.errors import OptionError
 
 if TYPE_CHECKING:
-    from pyrograph.graph.factor_graph import FactorGraph
+    from pyrograph.graph.structure import Structure
 
 #: Beyond this many nodes labels would cover each other.
 MAX_LABELS = 40
 
 
-def draw(graph: FactorGraph, ax=None, positions: Mapping | None = None):
+def draw(graph: Structure, ax=None, positions: Mapping | None = None):
     """Draw on matplotlib axes (made if None) and return them. Unary factors are left out.
 
     Args:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import networkx as nx
     from torch_geometric.data import Data, HeteroData
 
-    from pyrograph.graph.factor_graph import FactorGraph
+    from pyrograph.graph.structure import Structure
 
 #: From this many nodes on, factors of equal scope are looked for before they are paired.
 WIDE = 4
@@ -78,7 +78,7 @@ def _distinct(scope: np.ndarray, num_nodes: int) -> np.ndarray:
     return scope[np.unique(label[scope].sum(1), return_index=True)[1]]
 
 
-def hetero_data(graph: FactorGraph) -> HeteroData:
+def hetero_data(graph: Structure) -> HeteroData:
     """Stores ``variable`` (site number, columns) and ``factor`` (group number, statement number),
     and edges ``("factor", "scope", "variable")`` with ``edge_index [2, nnz]`` and ``slot``."""
     from torch_geometric.data import HeteroData
@@ -102,7 +102,7 @@ def hetero_data(graph: FactorGraph) -> HeteroData:
     return data
 
 
-def markov_graph(graph: FactorGraph) -> Data:
+def markov_graph(graph: Structure) -> Data:
     """Undirected, without self loops; ``edge_index`` holds both directions."""
     from torch_geometric.data import Data
 
@@ -111,7 +111,7 @@ def markov_graph(graph: FactorGraph) -> Data:
     return Data(edge_index=torch.stack([row, column]), num_nodes=graph.num_nodes)
 
 
-def to_networkx(graph: FactorGraph) -> nx.Graph:
+def to_networkx(graph: Structure) -> nx.Graph:
     """Bipartite graph of node labels and ``(statement, number)`` factors, attribute ``kind``."""
     import networkx as nx
 

@@ -7,7 +7,7 @@ from numbers import Integral
 from typing import Any
 
 from pyrograph.errors import InferenceError, OptionError, ShapeMismatch, ZeroMass
-from pyrograph.graph.factor_graph import Label
+from pyrograph.graph.structure import Label
 
 
 def refuse_fixed(options: Mapping[str, Any]) -> None:

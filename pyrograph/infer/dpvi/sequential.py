@@ -21,7 +21,7 @@ from torch import Tensor
 
 from pyrograph.checks import flag
 from pyrograph.errors import ConvergenceWarning, InferenceError, OptionError, ShapeMismatch
-from pyrograph.graph.factor_graph import Label
+from pyrograph.graph.structure import Label
 from pyrograph.infer.dpvi.engine import DPVI
 from pyrograph.infer.dpvi.filter_errors import (
     is_label,

@@ -31,7 +31,7 @@ from pyrograph.circuits.leaves import MISSING
 from pyrograph.circuits.options import number
 from pyrograph.circuits.tables import LogTables, read_tables
 from pyrograph.errors import OptionError, UnsupportedFactor
-from pyrograph.graph.factor_graph import Label
+from pyrograph.graph.structure import Label
 from pyrograph.infer.dpvi.filter_errors import is_label
 from pyrograph.infer.importance.bbis import BBIS
 from pyrograph.infer.importance.proposals import Proposal
