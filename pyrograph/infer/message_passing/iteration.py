@@ -158,9 +158,9 @@ class Iteration:
         leap = self.settling.leap(before, found, float(residual))
         if leap is not None:
             beliefs = self.network.beliefs_of(leap)
-            if is_lost(self.network, found.beliefs, beliefs) or self._falls(leap, beliefs):
+            if is_lost(self.network, found.beliefs, beliefs):
                 self.settling.forget_leaps()
-            else:
+            elif not self._falls(leap, beliefs):  # else a later one, from more sweeps, may rise
                 self.settle(leap, beliefs)
         start = self.settling.new_start(float(found.moved))
         if start is not None:
