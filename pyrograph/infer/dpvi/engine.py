@@ -34,9 +34,9 @@ from pyrograph.infer.dpvi.label_search import LabelSearch
 from pyrograph.infer.dpvi.labelled import Labellings
 from pyrograph.infer.dpvi.labelled_program import (
     LabelledProgram,
+    checked_log_prob,
     read_labelled,
     refuse_changed,
-    refuse_other_readers,
 )
 from pyrograph.infer.dpvi.labelled_start import (
     first_labellings,
@@ -331,8 +331,8 @@ class DPVI(Engine):
             name: z[best].to(self.graph.sites[name].dtype)
             for name, z in self.labellings.labels().items()
         }
-        refuse_other_readers(self._labelled, self.model, *self._given, found)
-        refuse_changed(self._labelled, found, self.labellings.score[best])
+        now = checked_log_prob(self._labelled, self.model, *self._given, found)
+        refuse_changed(self._labelled, now, self.labellings.score[best])
 
     def _holds_all_states(self) -> bool:
         if self._labelled is not None:

@@ -215,7 +215,7 @@ def read_labelled(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Label
     constant = torch.as_tensor(sum(others.values()), dtype=dtype, device=device)
     found = LabelledProgram(sites, priors, mixtures, relations, others, constant, device)
     for labels in _chosen_labels(sites):
-        refuse_other_readers(found, model, args, kwargs, labels)
+        checked_log_prob(found, model, args, kwargs, labels)
     _refuse_infinite(others)
     return found
 
@@ -266,14 +266,15 @@ def _refuse_batched(name: str, node: Mapping[str, Any]) -> None:
         )
 
 
-def refuse_other_readers(
+def checked_log_prob(
     program: LabelledProgram,
     model: Callable,
     args: tuple,
     kwargs: dict[str, Any],
     labels: Mapping[str, Tensor],
-) -> None:
-    """Whether statements have the densities at labels ``{site: [n]}`` that the reading says.
+) -> Tensor:
+    """Log density ``[1]`` at labels ``{site: [n]}``, where all statements have the densities that
+    the reading says.
 
     Raises:
         UnsupportedFactor: one of them has another, or the program fails.
@@ -303,16 +304,16 @@ def refuse_other_readers(
             "scored label by label. (Or the program draws random numbers outside "
             "pyro.sample, or changed while the engine ran: pass in what it reads.)"
         )
+    return sum(by_reading.values(), start=program.constant)
 
 
-def refuse_changed(program: LabelledProgram, labels: Mapping[str, Tensor], score: Tensor) -> None:
-    """Whether labels ``{site: [n]}`` still have the score that they have by statistics, which are
-    of the data and parameters when the program was read.
+def refuse_changed(program: LabelledProgram, now: Tensor, score: Tensor) -> None:
+    """Whether labels of log density ``now`` still have the score that they have by statistics,
+    which are of the data and parameters when the program was read.
 
     Raises:
         UnsupportedFactor: they have another.
     """
-    now = program.log_prob({name: z.unsqueeze(0) for name, z in labels.items()})
     rtol = CHANGED[now.dtype == torch.float64]
     if not torch.allclose(now.double().cpu(), score.double().cpu(), rtol=rtol, atol=rtol):
         data = ", ".join(f'"{n}"' for n in (*program.mixtures, *program.relations))
