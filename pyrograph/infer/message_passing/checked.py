@@ -33,33 +33,80 @@ class CheckedDensity:
     def __init__(self, local: LocalDensity):
         self.local = local
 
-    def __call__(self, u: Tensor) -> Tensor:
+    def __call__(self, u: Tensor, centre: Tensor | None = None) -> Tensor:
         """log f at ``[N, D, E, r]``, zeros as :data:`NOTHING`.
+
+        Args:
+            centre: ``[D, E, r]``, what the points surround. On the way out from there numbers may
+                overflow: see :meth:`_overflows`.
 
         Raises:
             NonFiniteDensity: NaN or plus infinity, naming the factor.
         """
-        parts = [self.local(part) for part in u.split(self._points_at_once(u))]
-        value = torch.cat(parts) if len(parts) > 1 else parts[0]
+        value = self._values(u)
         total = value.detach().sum()
         if bool(total.isfinite()):
             return value
+        if centre is not None and bool(total.isnan()):
+            overflows = self._overflows(value, u, centre)
+            if bool(overflows.any()):  # there it has no derivative either
+                value = self(torch.where(overflows[..., None], centre, u), centre)
+                return torch.where(overflows, NOTHING, value)
         if bool(total.isnan() | (total == torch.inf)):  # a sum of large numbers may overflow too
-            bad = (value.isnan() | (value == torch.inf)).flatten(0, 1).any(0)
-            if bool(bad.any()):
-                e = int(bad.nonzero()[0])
-                n, d = (value[..., e].isnan() | (value[..., e] == torch.inf)).nonzero()[0].tolist()
-                at, name = u[n, d, e], self.local.name_at(u[n : n + 1], d, e)
-                raise NonFiniteDensity(
-                    f"{name} has log density NaN or plus infinity, at effective "
-                    f"coordinates {[round(float(x), 4) for x in at]} (of constrained sites in "
-                    "unconstrained space). Look at that statement: a scale that can reach 0, a "
-                    "logarithm of a negative number and a covariance that rounding makes singular "
-                    "(add a larger jitter) are the usual causes; infinite numbers that cancel far "
-                    "out are another (as in dist.Weibull): there write the log density in "
-                    "logarithms, as a pyro.factor."
-                )
+            self._refuse_no_number(value, u)
         return torch.nan_to_num(value, nan=torch.nan, neginf=NOTHING)
+
+    def _values(self, u: Tensor) -> Tensor:
+        """log f as it comes."""
+        parts = [self.local(part) for part in u.split(self._points_at_once(u))]
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+    @torch.no_grad()
+    def _overflows(self, value: Tensor, u: Tensor, centre: Tensor) -> Tensor:
+        """``[N, D, E]`` where values are NaN beyond points at which f is nothing to any precision:
+        on the way there from the centre log f falls, without a jump, to less than all numbers that
+        count. So does that of a Poisson whose rate is no number any more: inf - inf is no number
+        either. Where log f jumps, as a logarithm of negative numbers does, it is an error.
+        """
+        lost = value.isnan()
+        found = torch.zeros_like(lost)
+        rows = lost.flatten(1).any(1).nonzero()[:, 0]
+        if not bool(self._values(centre[None]).isfinite()[:, lost.any(0)].all()):
+            return found
+        is_lost, upper = lost[rows], u[rows]
+        lower, fell = centre.expand_as(upper), torch.zeros_like(is_lost)
+        for _ in range(BISECTIONS):
+            middle = (lower + upper) / 2
+            there = self._values(middle)
+            fell |= there.isfinite() & (there < NOTHING / 2)
+            if bool((fell | ~is_lost).all()):
+                break
+            beyond = there.isnan()[..., None]
+            lower, upper = torch.where(beyond, lower, middle), torch.where(beyond, middle, upper)
+        found[rows] = fell & is_lost
+        return found
+
+    def _refuse_no_number(self, value: Tensor, u: Tensor) -> None:
+        """Refuse values ``[N, D, E]`` at ``u`` that are NaN or plus infinity, if any are.
+
+        Raises:
+            NonFiniteDensity: naming the factor.
+        """
+        bad = (value.isnan() | (value == torch.inf)).flatten(0, 1).any(0)
+        if not bool(bad.any()):
+            return
+        e = int(bad.nonzero()[0])
+        n, d = (value[..., e].isnan() | (value[..., e] == torch.inf)).nonzero()[0].tolist()
+        at, name = u[n, d, e], self.local.name_at(u[n : n + 1], d, e)
+        raise NonFiniteDensity(
+            f"{name} has log density NaN or plus infinity, at effective "
+            f"coordinates {[round(float(x), 4) for x in at]} (of constrained sites in "
+            "unconstrained space). Look at that statement: a scale that can reach 0, a "
+            "logarithm of a negative number and a covariance that rounding makes singular "
+            "(add a larger jitter) are the usual causes; infinite numbers that cancel far "
+            "out are another (as in dist.Weibull): there write the log density in "
+            "logarithms, as a pyro.factor."
+        )
 
     def _points_at_once(self, u: Tensor) -> int:
         states = len(u[0])

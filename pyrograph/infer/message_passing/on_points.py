@@ -118,7 +118,7 @@ class MomentsOnPoints:
             return False
         before = None
         for z, _ in _pieces(points, self._piece(grid)):
-            log_f = self.density(grid.mean + apply(grid.root, z)).detach()
+            log_f = self.density(grid.mean + apply(grid.root, z), grid.mean).detach()
             log_f = log_f if before is None else torch.cat([before, log_f])
             if not bool(is_concave(log_f)):
                 return False
@@ -142,7 +142,7 @@ class MomentsOnPoints:
     def _weights(self, g: Surroundings, origin: Tensor, grid: Grid, z: Tensor) -> Weighed:
         """Of points ``[N, D, E, r]`` of a grid."""
         u = grid.mean + apply(grid.root, z)
-        value = self.density(u)
+        value = self.density(u, grid.mean)
         if self._has_negative:
             self.density.refuse_zeros(value, u, self.alpha)
         log_weight = self.alpha * value + g.log_value(u - origin) + grid.log_volume
