@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from pyrograph.infer.dpvi.lookup import rows_at
-from pyrograph.infer.dpvi.network import Network, Tables
+from pyrograph.infer.dpvi.network import Network, Seen, Tables
 from pyrograph.trace.distinct import row_numbers
 
 #: Entries looked up at once.
@@ -30,15 +29,14 @@ class _Touching:
     """Factors of one group that touch clusters in the same slots.
 
     Attributes:
-        values: ``[N, C]``, see :meth:`Tables.seen_by`; cards: of the cluster's nodes, 1 where the
-            factors do not touch them, C in all.
+        seen: their tables; cards: of the cluster's nodes, 1 where the factors do not touch them.
         place: ``[R]`` where the values of a factor start, factors ordered by cluster.
         cluster: ``[R]``; start: ``[n + 1]`` where the rows of a cluster start.
         fixed: slots whose nodes are not in the cluster, ``[R]`` nodes each, with what their states
             add to the place.
     """
 
-    values: Tensor
+    seen: Seen
     cards: list[int]
     place: Tensor
     cluster: Tensor
@@ -61,7 +59,7 @@ class _Touching:
         place = self.place[rows].unsqueeze(1)
         for nodes, stride in self.fixed:
             place = place.add(x.index_select(0, nodes[rows]), alpha=stride)
-        return rows_at(self.values, place).view(*place.shape, *self.cards)
+        return self.seen.at(place).view(*place.shape, *self.cards)
 
 
 class Clusters:
@@ -154,17 +152,15 @@ class Clusters:
             of, own, places = factor[chosen], cluster[chosen], where[chosen[0]].tolist()
             touched = sorted({at for at in places if at >= 0})
             slots = tuple(touched.index(at) if at >= 0 else -1 for at in places)
-            values = group.seen_by(slots)
-            step = len(values) // len(group.scope)
-            place, fixed = of * step, []
-            for slot, (at, card) in enumerate(zip(places, group.values.shape[1:], strict=True)):
-                if at < 0:
-                    step //= card
-                    rest = group.scope[of, slot]
-                    fixed.append((rest if self.row is None else self.row[rest], step))
+            seen = group.seen_by(slots)
+            others = [slot for slot, at in enumerate(places) if at < 0]
+            fixed = []
+            for slot, step in zip(others, seen.steps, strict=True):
+                rest = group.scope[of, slot]
+                fixed.append((rest if self.row is None else self.row[rest], step))
             cards = [c if at in touched else 1 for at, c in enumerate(self.cards)]
             start = torch.searchsorted(own, torch.arange(n + 1, device=own.device))
-            yield _Touching(values, cards, place, own, start, fixed)
+            yield _Touching(seen, cards, of * seen.size, own, start, fixed)
 
     def _every(self, said: Tensor) -> Tensor:
         """``[r, K * T]`` of all joint states, of what is said to some nodes' ones."""

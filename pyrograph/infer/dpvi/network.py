@@ -18,11 +18,14 @@ from torch import Tensor
 from pyrograph.errors import ZeroMass
 from pyrograph.graph import FactorGraph
 from pyrograph.graph.checked import table_of
+from pyrograph.infer.dpvi.lookup import rows_at
 from pyrograph.infer.dpvi.mass import MOST_ENTRIES, log_mass_of
 from pyrograph.trace.distinct import row_numbers
 
 #: Largest table of a group of factors.
 MAX_ENTRIES = 2**28
+#: Entries of a factor from which on its table is not copied for every slot that looks at it.
+WIDE = 2**10
 #: What a zero counts for, at least: a power of two, so that its multiples stay exact.
 EXCLUDED = -(2.0**40)
 #: Zeros count for so much more than all that other terms could add up to, but for no more than what
@@ -70,32 +73,62 @@ class Tables:
         return self.flat.index_select(0, place.reshape(-1)).view(place.shape)
 
     @cached_property
-    def _seen(self) -> dict[tuple[int, ...], Tensor]:
+    def _seen(self) -> dict[tuple[int, ...], Seen]:
         return {}
 
-    def seen_by(self, slots: tuple[int, ...]) -> Tensor:
-        """``[E * F, C]``: of every factor and all F joint states of the slots of others, the values
-        at all C joint states of some nodes. They lie side by side, so that they are read at once.
+    def seen_by(self, slots: tuple[int, ...]) -> Seen:
+        """The table as some nodes see it, whose joint states are to be compared.
 
         Args:
             slots: of every slot, which of the nodes 0, 1, ... stands there, -1 for none of them.
         """
         if slots not in self._seen:
-            cards = self.values.shape[1:]
-            own: dict[int, tuple[int, int]] = {}
-            rest = []
-            for node, card, stride in zip(slots, cards, self.strides, strict=True):
-                if node < 0:
-                    rest.append((card, stride))
-                else:  # a node may stand in two slots
-                    own[node] = card, stride + own.get(node, (card, 0))[1]
-            at_own = _places([own[node] for node in sorted(own)])
-            place = (_places(rest).unsqueeze(1) + at_own).flatten()
-            values = self.values.flatten(1)
-            if place.tolist() != list(range(self.entries)):
-                values = values.index_select(1, place.to(values.device))
-            self._seen[slots] = values.reshape(-1, len(at_own)).contiguous()
+            self._seen[slots] = self._seen_by(slots)
         return self._seen[slots]
+
+    def _seen_by(self, slots: tuple[int, ...]) -> Seen:
+        own: dict[int, tuple[int, int]] = {}
+        rest = []
+        for node, card, stride in zip(slots, self.values.shape[1:], self.strides, strict=True):
+            if node < 0:
+                rest.append((card, stride))
+            else:  # a node may stand in two slots
+                own[node] = card, stride + own.get(node, (card, 0))[1]
+        at_own = _places([own[node] for node in sorted(own)])
+        if self.entries > WIDE:
+            steps = [stride for _, stride in rest]
+            return Seen(self.flat, self.entries, steps, at_own.to(self.values.device))
+        place = (_places(rest).unsqueeze(1) + at_own).flatten()
+        values = self.values.flatten(1)
+        if place.tolist() != list(range(self.entries)):
+            values = values.index_select(1, place.to(values.device))
+        cards = [card for card, _ in rest]
+        steps = [math.prod(cards[k + 1 :]) for k in range(len(cards))]
+        return Seen(values.reshape(-1, len(at_own)).contiguous(), math.prod(cards), steps)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Tables of like factors as some nodes see them.
+
+    Attributes:
+        values: ``[N, C]`` at all C joint states of these nodes, which lie side by side so that they
+            are read at once; or, where ``offsets`` are given, all values ``[N]`` as they are.
+        size: places of a factor; steps: what the states of every slot of another node add to one.
+        offsets: ``[C]``, what joint states of the nodes add to a place.
+    """
+
+    values: Tensor
+    size: int
+    steps: list[int]
+    offsets: Tensor | None = None
+
+    def at(self, place: Tensor) -> Tensor:
+        """``[*batch, C]`` at places ``[*batch]``."""
+        if self.offsets is None:
+            return rows_at(self.values, place)
+        every = place.unsqueeze(-1) + self.offsets
+        return self.values.index_select(0, every.flatten()).view(every.shape)
 
 
 def _places(slots: list[tuple[int, int]]) -> Tensor:

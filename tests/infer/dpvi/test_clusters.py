@@ -1,9 +1,11 @@
 """Scores of clusters by the factors around them are differences of scores of the whole."""
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyrograph.infer.dpvi import network as tables
 from pyrograph.infer.dpvi.clusters import Clusters
 from pyrograph.infer.dpvi.network import Network, Tables
 
@@ -26,8 +28,15 @@ def networks(draw):
     return Network(cards, tables, torch.tensor(0.5, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("wide", [tables.WIDE, 1], ids=["copied", "in place"])
 @given(networks(), st.integers(1, 3), st.data())
-def test_local_scores_are_differences_of_scores(network, size, data):
+def test_local_scores_are_differences_of_scores(wide, network, size, data):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "WIDE", wide)
+        scores_are_differences(network, size, data)
+
+
+def scores_are_differences(network, size, data):
     order = data.draw(st.permutations(range(network.num_nodes)))
     nodes = torch.tensor(order[: len(order) - len(order) % size]).view(-1, size)
     # of clusters of like numbers of states
@@ -46,5 +55,22 @@ def test_local_scores_are_differences_of_scores(network, size, data):
 
 def test_values_of_a_node_in_the_last_slot_are_not_copied():
     table = Tables(torch.tensor([[0, 1]]), torch.arange(6.0).view(1, 2, 3))
-    assert table.seen_by((-1, 0)).data_ptr() == table.values.data_ptr()
-    torch.testing.assert_close(table.seen_by((0, -1)), table.values[0].T)
+    assert table.seen_by((-1, 0)).values.data_ptr() == table.values.data_ptr()
+    torch.testing.assert_close(table.seen_by((0, -1)).values, table.values[0].T)
+
+
+def test_a_wide_table_is_never_copied():
+    """Twelve looks at it would be twelve copies."""
+    nodes = torch.arange(12)
+    table = Tables(nodes.unsqueeze(0), torch.randn(1, *[2] * 12).double())
+    network = Network(torch.full((12,), 2), [table], torch.zeros((), dtype=torch.float64))
+    clusters = Clusters(network, nodes.unsqueeze(1))
+    x = torch.randint(2, (12, 4))
+    scores = clusters.local_scores(x)
+    for node in range(12):
+        for state in (0, 1):
+            moved = x.clone()
+            moved[node] = state
+            torch.testing.assert_close(scores[node, :, state], network.score(moved))
+        slots = tuple(0 if other == node else -1 for other in range(12))
+        assert table.seen_by(slots).values.data_ptr() == table.values.data_ptr()
