@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "pyrograph"
 #: Each layer may import the layers before it, and its siblings.
 LAYERS = [
     {"errors"},
-    {"checks"},
+    {"checks", "shapes"},
     {"trace"},
     {"graph"},
     {"beliefs", "divergences", "kernels", "quadrature", "distributions"},
@@ -60,3 +60,29 @@ def test_what_draws_or_is_seldom_needed_is_loaded_when_it_is():
     loaded = set(run.stdout.split())
     assert "pyrograph" in loaded
     assert not seldom & loaded
+
+
+FIRST_FITS = """
+import sys, torch, pyro, pyro.distributions as dist, pyrograph as pg
+x = torch.tensor([[0.3], [-0.8], [1.2]])
+def regression():
+    w = pyro.sample("w", dist.Normal(torch.zeros(1), 1.0).to_event(1))
+    with pyro.plate("rows", 3):
+        pyro.sample("y", dist.Bernoulli(logits=x @ w), obs=torch.ones(3))
+def chain():
+    a = pyro.sample("a", dist.Bernoulli(0.3))
+    pyro.sample("b", dist.Bernoulli(torch.tensor([0.2, 0.7])[a.long()]))
+for infer in (pg.EP, pg.VMP, pg.QBethe, pg.GraphicalSVGD):
+    pg.fit(regression, infer=infer, num_steps=2, tol=None, progress=False)
+for infer in (pg.BP, pg.TRW, pg.DPVI):
+    pg.fit(chain, infer=infer, progress=False)
+print(*sys.modules)
+"""
+
+
+def test_a_first_fit_does_not_load_the_compiler():
+    """It takes seconds, and making an optimiser of torch's is enough to do so; sympy takes one."""
+    run = [sys.executable, "-W", "ignore", "-c", FIRST_FITS]
+    loaded = set(subprocess.run(run, capture_output=True, text=True, check=True).stdout.split())
+    assert "pyrograph.infer.qbethe.adam" in loaded
+    assert not {"torch._dynamo", "sympy"} & loaded

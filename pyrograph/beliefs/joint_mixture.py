@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.beliefs.gaussian import LOG_2PI
+from pyrograph.shapes import broadcast_shapes
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class Categoricals:
     def log_prob(self, state: Tensor) -> Tensor:
         """``[*S, L, n]`` of state numbers ``[*S, n]``."""
         index = state.unsqueeze(-2).unsqueeze(-1)
-        shape = torch.broadcast_shapes(index.shape[:-1], self.log_p.shape[:-1])
+        shape = broadcast_shapes(index.shape[:-1], self.log_p.shape[:-1])
         table = self.log_p.expand(*shape, self.log_p.shape[-1])
         return table.gather(-1, index.expand(*shape, 1)).squeeze(-1)
 

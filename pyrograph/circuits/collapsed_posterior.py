@@ -28,6 +28,7 @@ from pyrograph.errors import OptionError
 from pyrograph.posterior.finite import States, state_quantile
 from pyrograph.posterior.posterior import Posterior
 from pyrograph.posterior.site_guide import SiteGuide, levels, with_states
+from pyrograph.shapes import broadcast_shapes
 
 
 class CollapsedPosterior(Posterior):
@@ -191,7 +192,7 @@ class CollapsedGuide(SiteGuide):
             own = codes[..., start : start + size]
             start += size
             # lead dimensions are of size 1 where the site's own plates stand
-            batch = torch.broadcast_shapes(torch.Size(site["batch_shape"]), codes.shape[:-1])
+            batch = broadcast_shapes(torch.Size(site["batch_shape"]), codes.shape[:-1])
             value = site["values"].to(own.device)[own].reshape((*batch, *site["event_shape"]))
             delta = Delta(value, event_dim=len(site["event_shape"]))
             result[name] = self._sample(plates, name, delta)

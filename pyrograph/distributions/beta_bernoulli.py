@@ -30,6 +30,7 @@ from pyrograph.distributions.draws import draw_log_probs
 from pyrograph.distributions.incremental import Clusters
 from pyrograph.distributions.seating import Seating, twin
 from pyrograph.errors import OptionError
+from pyrograph.shapes import broadcast_shapes
 
 
 class BetaBernoulli:
@@ -64,7 +65,7 @@ class BetaBernoulli:
     def sample(self, rows: Tensor, columns: Tensor, is_symmetric: bool = False) -> Tensor:
         """0/1 ``[..., n, m]``; each cell of the slots ``[..., n]``, ``[..., m]`` draws its own, or
         each pair of clusters."""
-        batch = torch.broadcast_shapes(rows.shape[:-1], columns.shape[:-1], self.batch_shape)
+        batch = broadcast_shapes(rows.shape[:-1], columns.shape[:-1], self.batch_shape)
         n, m = rows.shape[-1], columns.shape[-1]
         a, b = (p[..., None, None].to(rows.device).expand(batch + (n, m)) for p in (self.a, self.b))
         probs = draw_log_probs(torch.stack([a, b], -1))[..., 0].exp().to(self.dtype)

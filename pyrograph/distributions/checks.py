@@ -7,11 +7,11 @@ tracer turns validation off for its run; shapes are checked always.
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from numpy import broadcast_shapes  # torch's loads sympy first, half a second
 from torch import Tensor
 from torch.distributions import Distribution
 
 from pyrograph.errors import OptionError, ShapeMismatch
+from pyrograph.shapes import broadcast_shapes
 
 
 def floats(*parameters: float | Tensor) -> tuple[Tensor, ...]:
@@ -112,7 +112,7 @@ def require_broadcast(owner: str, what: str = "shapes", **shapes: torch.Size) ->
         ShapeMismatch: there is none, naming them all.
     """
     try:
-        return torch.Size(broadcast_shapes(*shapes.values()))
+        return broadcast_shapes(*shapes.values())
     except ValueError as error:
         *first, last = shapes
         listed = ", ".join(str(tuple(shape)) for shape in shapes.values())

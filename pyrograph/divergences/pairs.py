@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pyrograph.divergences.measures import Atomic, Discrete, Gaussian, Gridded, common_dtype
 from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch, ZeroMass
+from pyrograph.shapes import broadcast_shapes
 
 #: A covariance whose sides differ by more than this part of its largest entry is not symmetric.
 ASYMMETRY = 1e-4
@@ -96,8 +97,8 @@ def gaussian_batch(name: str, gaussian: Gaussian) -> torch.Size:
 def shared_batch(what: str, *shapes: torch.Size) -> torch.Size:
     """The batch that ``shapes`` broadcast to."""
     try:
-        return torch.broadcast_shapes(*shapes)
-    except RuntimeError as error:
+        return broadcast_shapes(*shapes)
+    except ValueError as error:
         listed = " and ".join(str(list(shape)) for shape in shapes)
         raise ShapeMismatch(f"{what}: batches {listed} do not broadcast") from error
 

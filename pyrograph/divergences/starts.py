@@ -10,6 +10,7 @@ from pyrograph.divergences.families import Family, Member
 from pyrograph.divergences.measures import Atomic
 from pyrograph.divergences.pairs import paired_atoms
 from pyrograph.errors import InferenceError, OptionError, ShapeMismatch
+from pyrograph.shapes import broadcast_shapes
 
 
 def flat_start(init: Member, p: Atomic, family: Family) -> Member:
@@ -23,7 +24,7 @@ def flat_start(init: Member, p: Atomic, family: Family) -> Member:
     paired_atoms(p, family.place(init, p))
     natural = family.natural(init)
     batch = p.batch_shape
-    if torch.broadcast_shapes(batch, natural.shape[:-1]) != batch:
+    if broadcast_shapes(batch, natural.shape[:-1]) != batch:
         raise ShapeMismatch(
             f"init has the batch {list(natural.shape[:-1])}, which is wider than {list(batch)} of p"
         )

@@ -18,6 +18,7 @@ from pyrograph.posterior.finite import Finite, States, state_quantile
 from pyrograph.posterior.joint_states import JointStateGuide, distinct, log_sums
 from pyrograph.posterior.posterior import Posterior, draw_indices
 from pyrograph.posterior.site_guide import levels, with_states
+from pyrograph.shapes import broadcast_shapes
 
 
 def log_shares(codes: Tensor, log_weights: Tensor, num_states: int, log_p: Tensor | None) -> Tensor:
@@ -152,7 +153,7 @@ class DiscreteParticleGuide(JointStateGuide):
             codes = self.codes[which][..., start : start + size]
             start += size
             # lead dimensions are of size 1 where the site's own plates stand
-            batch = torch.broadcast_shapes(torch.Size(site["batch_shape"]), which.shape)
+            batch = broadcast_shapes(torch.Size(site["batch_shape"]), which.shape)
             value = site["values"].to(codes.device)[codes].reshape((*batch, *site["event_shape"]))
             fn: TorchDistribution = Delta(value, event_dim=len(site["event_shape"]))
             if hasattr(self, f"states_{k}"):

@@ -26,6 +26,7 @@ from torch.distributions import biject_to
 from pyrograph.posterior.mixture import NormalMixture, smooth
 from pyrograph.posterior.site_guide import SiteGuide, as_drawn, levels
 from pyrograph.posterior.support import describe, restore
+from pyrograph.shapes import broadcast_shapes
 
 
 class ParticleGuide(SiteGuide):
@@ -88,7 +89,7 @@ class ParticleGuide(SiteGuide):
         for name, site in self.sites.items():
             batch, event = torch.Size(site["batch_shape"]), torch.Size(site["event_shape"])
             stop = start + batch.numel() * event.numel()
-            shape = torch.broadcast_shapes(batch, latent.shape[:-1]) + event
+            shape = broadcast_shapes(batch, latent.shape[:-1]) + event
             yield name, site, latent[..., start:stop].reshape(shape)
             start = stop
 

@@ -27,6 +27,7 @@ from pyro.distributions.score_parts import ScoreParts
 from torch import Tensor, nn
 
 from pyrograph.beliefs import JointForest, JointMixture
+from pyrograph.shapes import broadcast_shapes
 
 NO_BATCH = torch.Size()
 #: Share of the newest value in the mean of the learning signal over steps.
@@ -125,7 +126,7 @@ class JointDensity(TorchDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         result = self.mixture.log_prob(self.unpack(value))
-        return result.expand(torch.broadcast_shapes(result.shape, self.batch_shape))
+        return result.expand(broadcast_shapes(result.shape, self.batch_shape))
 
     def score_parts(self, value: Tensor) -> ScoreParts:
         """See the module's text."""

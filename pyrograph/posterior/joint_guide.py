@@ -24,6 +24,7 @@ from pyrograph.posterior.guide import image
 from pyrograph.posterior.joint_density import Baseline, JointDensity
 from pyrograph.posterior.mixture import NormalMixture
 from pyrograph.posterior.site_guide import SiteGuide, levels
+from pyrograph.shapes import broadcast_shapes
 
 
 class JointGuide(SiteGuide):
@@ -57,7 +58,7 @@ class JointGuide(SiteGuide):
     ) -> Iterator[tuple[str, dict[str, Any], Tensor]]:
         """Unconstrained numbers or state numbers in the sites' shapes, lead plates outermost."""
         for name, site in self.sites.items():
-            shape = torch.broadcast_shapes(torch.Size(site["batch_shape"]), lead)
+            shape = broadcast_shapes(torch.Size(site["batch_shape"]), lead)
             if site["values"] is None:
                 shape = shape + torch.Size(site["event_shape"])
             yield name, site, packed[name].reshape(shape)

@@ -20,6 +20,7 @@ from pyro.distributions import TorchDistribution, constraints
 from torch import Tensor
 
 from pyrograph.beliefs.gaussian import LOG_2PI
+from pyrograph.shapes import broadcast_shapes
 
 DEFENSIVE_WEIGHT = 0.05
 DEFENSIVE_SCALE = 1.5
@@ -76,7 +77,7 @@ class NormalMixture(TorchDistribution):
         log_norm = self.scales.log().sum(-1) + 0.5 * LOG_2PI * self.locs.shape[-1]
         components = self.logits.log_softmax(-1) - 0.5 * z.square().sum(-1) - log_norm
         result = components.logsumexp(-1)
-        return result.expand(torch.broadcast_shapes(result.shape, self.batch_shape))
+        return result.expand(broadcast_shapes(result.shape, self.batch_shape))
 
     @property
     def mean(self) -> Tensor:

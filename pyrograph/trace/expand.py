@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pyrograph.shapes import broadcast_shapes
 from pyrograph.trace.distinct import distinct
 from pyrograph.trace.rules.pointwise import replay_pointwise
 from pyrograph.trace.rules.products import replay_dot
@@ -165,7 +166,7 @@ class Expander:
         """``sum_k a_k b_k``: constants become coefficients, sums inside are distributed."""
         a_ids, a_coef = _read(a, block)
         b_ids, b_coef = _read(b, block)
-        shape = torch.broadcast_shapes(a_ids.shape, b_ids.shape)
+        shape = broadcast_shapes(a_ids.shape, b_ids.shape)
         spread = source.unsqueeze(1).expand(shape).reshape(-1)
         a_ids, a_coef = a_ids.expand(shape).reshape(-1), a_coef.expand(shape).reshape(-1)
         b_ids, b_coef = b_ids.expand(shape).reshape(-1), b_coef.expand(shape).reshape(-1)

@@ -7,6 +7,9 @@ away, whose squares the averages would remember for as long as the run; so gradi
 The objective swings: where it turns, a step changes little far from any optimum. So what it moved
 by is looked at over some steps together.
 
+The steps are torch's function's, which is the same as its class's: to make one of these loads
+torch's compiler, in seconds.
+
 Source: Kingma & Ba (2015), "Adam"; Loshchilov & Hutter (2017), "SGDR", eq (5), without restarts.
 """
 
@@ -27,6 +30,10 @@ LAST_STEP = 0.02
 #: orders of magnitude: with 0.999 their squares would hold back the steps of a component that
 #: narrows for a thousand steps.
 DECAY = (0.9, 0.95)
+#: What is added to the root of an average square; torch's own.
+EPS = 1e-8
+#: Numbers of a parameter that are kept: averages of its gradient and the square, steps it had one.
+KEPT = ("exp_avg", "exp_avg_sq", "step")
 #: Largest entry of a gradient: where there is a larger one all of the restart are scaled.
 LARGEST = 1e3
 #: Steps over which the objective is to rest.
@@ -38,14 +45,15 @@ class CosineAdam:
 
     Args:
         leaves: parameters.
-        lr: the first step.
 
     Attributes:
         recent: objectives of the last steps, by restart.
     """
 
-    def __init__(self, leaves: list[Tensor], lr: float):
-        self._rule = torch.optim.Adam(leaves, lr=lr, betas=DECAY, fused=True)
+    def __init__(self, leaves: list[Tensor]):
+        self._leaves = leaves
+        #: :data:`KEPT` of the leaves that had gradients, by number.
+        self._kept: dict[int, dict[str, Tensor]] = {}
         self.recent: deque[list[float]] = deque(maxlen=WINDOW + 1)
 
     def moved(
@@ -65,50 +73,44 @@ class CosineAdam:
             done: share of all steps.
         """
         share = LAST_STEP + (1 - LAST_STEP) * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
-        for group in self._rule.param_groups:
-            group["lr"] = lr * share
         closure()
         if not rests():
             if self.unrest > LARGEST:  # else steps have long brought it down
                 self._bound_gradients()
-            self._step()
+            self._step(lr * share)
         self.recent.append(measure())
         # short steps change little: all together count for at least one of the first
         return self.unrest / min(1.0, WINDOW * share)
 
     @torch.no_grad()
-    def _step(self) -> None:
-        """``self._rule.step()``, without what torch does around it: a tenth of a small graph's
-        time."""
-        (group,) = self._rule.param_groups
-        leaves = [leaf for leaf in group["params"] if leaf.grad is not None]
-        states = [self._rule.state[leaf] for leaf in leaves]
-        if not all(states):  # which the first step of a leaf makes
-            self._rule.step()
-            return
-        names = ("exp_avg", "exp_avg_sq", "step")
-        average, square, steps = ([state[name] for state in states] for name in names)
+    def _step(self, lr: float) -> None:
+        moving = {n: leaf for n, leaf in enumerate(self._leaves) if leaf.grad is not None}
+        for n, leaf in moving.items():
+            if n not in self._kept:
+                count = torch.zeros((), dtype=torch.float32, device=leaf.device)
+                averages = torch.zeros_like(leaf), torch.zeros_like(leaf)
+                self._kept[n] = dict(zip(KEPT, (*averages, count), strict=True))
+        average, square, steps = ([self._kept[n][name] for n in moving] for name in KEPT)
         adam(
-            leaves,
-            [leaf.grad for leaf in leaves],
+            list(moving.values()),
+            [leaf.grad for leaf in moving.values()],
             average,
             square,
             [],
             steps,
             fused=True,
             amsgrad=False,
-            beta1=group["betas"][0],
-            beta2=group["betas"][1],
-            lr=group["lr"],
-            weight_decay=group["weight_decay"],
-            eps=group["eps"],
+            beta1=DECAY[0],
+            beta2=DECAY[1],
+            lr=lr,
+            weight_decay=0.0,
+            eps=EPS,
             maximize=False,
         )
 
     @torch.no_grad()
     def _bound_gradients(self) -> None:
-        leaves = self._rule.param_groups[0]["params"]
-        gradients = [leaf.grad for leaf in leaves if leaf.grad is not None]
+        gradients = [leaf.grad for leaf in self._leaves if leaf.grad is not None]
         largest = torch.stack([g.flatten(1).abs().amax(1) for g in gradients]).amax(0)  # [B]
         if bool((largest > LARGEST).any()):
             share = LARGEST / largest.clamp_min(LARGEST)
@@ -124,9 +126,13 @@ class CosineAdam:
 
     def state_dict(self) -> dict[str, Any]:
         recent = torch.tensor([*self.recent], dtype=torch.float64, device="cpu")
-        return {**self._rule.state_dict(), "recent": recent}
+        return {"state": {n: dict(kept) for n, kept in self._kept.items()}, "recent": recent}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._rule.load_state_dict(state)
+        self._kept = {}
+        for n, kept in state["state"].items():
+            leaf = self._leaves[int(n)]
+            as_they_are = {"step": leaf.device}  # a count, whatever the precision
+            self._kept[int(n)] = {name: kept[name].to(as_they_are.get(name, leaf)) for name in KEPT}
         recent = state["recent"].tolist() if "recent" in state else []  # older states have none
         self.recent = deque(recent, maxlen=WINDOW + 1)

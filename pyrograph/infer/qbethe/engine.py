@@ -206,7 +206,7 @@ class QBethe(Engine):
     def _start_optimiser(self) -> None:
         leaves = list(self.parameters.values())
         is_adam = self.optimizer == "adam"
-        self._rule = CosineAdam(leaves, self.lr) if is_adam else LineSearch(leaves)
+        self._rule = CosineAdam(leaves) if is_adam else LineSearch(leaves)
 
     # ------------------------------------------------------------------ the free energy
     def objective(

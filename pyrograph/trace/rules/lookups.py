@@ -18,6 +18,7 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from pyrograph.errors import InvalidProgram, ScopeBudgetError, UnsupportedOperation
+from pyrograph.shapes import broadcast_shapes
 from pyrograph.trace.rules.pointwise import pointwise
 from pyrograph.trace.table_rows import Places, Rows
 from pyrograph.trace.tape import Operand, Rule
@@ -229,7 +230,7 @@ def _index_by_latent(rec: Recorder, func, args):
             if dyn
         ]
         return _look_up(rec, x, out, position, entries)
-    shape = torch.broadcast_shapes(*(i.shape for i in index if i is not None))
+    shape = broadcast_shapes(*(i.shape for i in index if i is not None))
     places = [d for d, i in enumerate(index) if i is not None]
     adjacent = places == list(range(places[0], places[-1] + 1))
     lead = places[0] if adjacent else 0
@@ -255,7 +256,7 @@ def _rows_chosen(
     if not out.is_contiguous():  # of a table whose axes lie in another order
         return None
     axes = x.shape[:num_axes]
-    batch = torch.broadcast_shapes(*(i.shape for i in index))
+    batch = broadcast_shapes(*(i.shape for i in index))
     strides = _row_major(axes)
     indices, static = [], []
     for i, stride, size, is_latent in zip(index, strides, axes, latent, strict=False):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from pyrograph.shapes import broadcast_shapes
 from pyrograph.trace.rules.fallback import dense
 from pyrograph.trace.tape import Rule
 
@@ -38,7 +39,7 @@ MATRIX: dict[Any, tuple[tuple[int, ...], tuple[int, ...]]] = {
 def replay_matrix(func: Any, static: tuple, operands: list[Tensor]) -> Tensor:
     others, options, output, core = static
     batch_first = [t.movedim(-1, 0) for t in operands]  # [S or 1, count or 1, *core]
-    lead = torch.broadcast_shapes(*(t.shape[:2] for t in batch_first))
+    lead = broadcast_shapes(*(t.shape[:2] for t in batch_first))
     inputs = [t.expand(*lead, *t.shape[2:]) for t in batch_first]
     if func is aten.linalg_matrix_exp.default:  # refuses strided batches
         inputs = [t.contiguous() for t in inputs]
@@ -53,7 +54,7 @@ def matrix(rec: Recorder, func, args, kwargs):
     out = func(*args, **kwargs)
     if any(t.dim() < r for t, r in zip(inputs, ranks_in, strict=True)):
         return dense(rec, func, args, kwargs)
-    batch = torch.broadcast_shapes(
+    batch = broadcast_shapes(
         *(t.shape[: t.dim() - r] for t, r in zip(inputs, ranks_in, strict=True))
     )
     operands = [
@@ -77,7 +78,7 @@ def solve_triangular(rec: Recorder, func, args, kwargs):
     a, b = args
     left = kwargs.get("left", True)
     out = func(*args, **kwargs)
-    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    batch = broadcast_shapes(a.shape[:-2], b.shape[:-2])
     n = a.shape[-1]
     apart = b.shape[-1] if left else b.shape[-2]
     columns = rec.operand(

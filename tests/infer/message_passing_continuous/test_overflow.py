@@ -64,8 +64,7 @@ def test_it_is_so_of_two_numbers_and_for_every_element():
                 pyro.sample("y", dist.Poisson(x.exp()), obs=counts)
 
     found, expected = (
-        pg.fit(program, (in_logs,), infer=pg.EP, progress=False)
-        for in_logs in (False, True)
+        pg.fit(program, (in_logs,), infer=pg.EP, progress=False) for in_logs in (False, True)
     )
     assert found.converged
     assert_close(found.log_evidence, expected.log_evidence, rtol=1e-6, atol=0.0)

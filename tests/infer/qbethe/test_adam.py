@@ -23,7 +23,7 @@ def test_steps_are_those_of_torch(dtype):
     start = torch.tensor([[0.3, -1.0, 2.0]], dtype=dtype), torch.zeros(1, 2, dtype=dtype)
     ours = [value.clone().requires_grad_() for value in start]
     theirs = [value.clone().requires_grad_() for value in start]
-    rule, reference = CosineAdam(ours, 0.1), torch.optim.Adam(theirs, lr=0.1, betas=DECAY)
+    rule, reference = CosineAdam(ours), torch.optim.Adam(theirs, lr=0.1, betas=DECAY)
 
     for step in range(STEPS):
 
@@ -42,6 +42,6 @@ def test_steps_are_those_of_torch(dtype):
         assert_close(ours, theirs)
         if step == STEPS // 2:  # a saved state goes on as it would have
             state = rule.state_dict()
-            rule = CosineAdam(ours, 0.1)
+            rule = CosineAdam(ours)
             rule.load_state_dict(state)
     assert not torch.equal(ours[1], start[1])
