@@ -269,24 +269,26 @@ def test_runs_stop_and_go_on_where_they_stopped():
 
 
 @pytest.mark.parametrize("moves", [None, ("block", "region", "flip")])
-@pytest.mark.parametrize("done", [59, 60, 61, 62])
-def test_runs_that_go_on_while_they_are_smoothed_have_the_same_bits(done, moves):
+def test_runs_that_go_on_while_they_are_smoothed_have_the_same_bits(moves):
     observed = torch.as_tensor(LONG)
 
     def engine():
         options = {"num_particles": 5, "smoothing": True, "moves": moves, "progress": False}
         return pg.SequentialDPVI(hmm, **options)
 
-    whole, first, second = engine(), engine(), engine()
+    whole, first = engine(), engine()
     expected = whole.run(observed)
     first.setup(observed)
-    for _ in range(done):
+    for done in range(1, 63):
         first.step()
-    second.load_state_dict(first.state_dict())
-    q = second.run(observed)
-    assert torch.equal(q.log_evidence, expected.log_evidence)
-    assert torch.equal(second.state_dict()["score"], whole.state_dict()["score"])
-    assert torch.equal(second.history["objective"], whole.history["objective"])
+        if done < 59:
+            continue
+        second = engine()
+        second.load_state_dict(first.state_dict())
+        q = second.run(observed)
+        assert torch.equal(q.log_evidence, expected.log_evidence)
+        assert torch.equal(second.state_dict()["score"], whole.state_dict()["score"])
+        assert torch.equal(second.history["objective"], whole.history["objective"])
 
 
 @pytest.mark.parametrize(
