@@ -23,6 +23,10 @@ class Improper(Exception):
     """Numbers that are to be integrated in closed form have no distribution at some point."""
 
 
+class TooWide(NonFiniteDensity):
+    """Beliefs reach where the logarithm of a factor overflows. Others may not."""
+
+
 class CheckedDensity:
     """A set of like factors, f(u).
 
@@ -115,19 +119,20 @@ class CheckedDensity:
         worth = int(WORTH / (states * max(1, self.local.numbers_a_step)))
         return max(1, most, min(worth, largest))
 
-    def refuse_zeros(self, value: Tensor, u: Tensor, alpha: Tensor) -> None:
-        """Refuse values ``[N, D, E]`` at ``u`` of factors with ``alpha [E]`` <= 0 that are zeros.
+    def refuse_zeros(self, value: Tensor, u: Tensor, alpha: Tensor, centre: Tensor) -> None:
+        """Refuse values ``[N, D, E]`` at ``u`` about ``centre [D, E, r]`` of factors with
+        ``alpha [E]`` <= 0 that are zeros.
 
         Raises:
             OptionError: naming the factor.
-            NonFiniteDensity: naming a factor that is not zero, but whose logarithm overflows.
+            TooWide: naming a factor that is not zero, but whose logarithm overflows.
         """
         zero = ((value <= NOTHING) & (alpha <= 0)).flatten(0, 1).any(0)
         if not bool(zero.any()):
             return
         e = int(zero.nonzero()[0])
-        if bool(self.too_large(value, u)[e]):
-            raise NonFiniteDensity(
+        if bool(self.too_large(value, u, centre)[e]):
+            raise TooWide(
                 f"{self.local.name(e)} has a log density too large for numbers within reach of its "
                 f"nodes' beliefs, and alpha={float(alpha[e]):g} averages it there: the "
                 "beliefs are too wide. Use pg.EP or pg.QBethe, or a prior that holds the nodes "
@@ -136,9 +141,10 @@ class CheckedDensity:
         n, d = (value[..., e] <= NOTHING).nonzero()[0].tolist()
         raise zeros_refused(self.local.name_at(u[n : n + 1], d, e), float(alpha[e]))
 
-    def too_large(self, value: Tensor, u: Tensor) -> Tensor:
-        """``[E]`` which factors have values ``[N, D, E]`` at ``u`` that are no zeros but overflow:
-        on the way there from the best point log f falls without a jump."""
+    def too_large(self, value: Tensor, u: Tensor, centre: Tensor) -> Tensor:
+        """``[E]`` which factors have values ``[N, D, E]`` at ``u`` about ``centre [D, E, r]`` that
+        are no zeros but overflow: on the way there from the best point log f falls without a
+        jump."""
         nothing = (value <= NOTHING).any(0)
         if not bool(nothing.any()):
             return nothing.any(0)
@@ -148,9 +154,9 @@ class CheckedDensity:
         )
         for _ in range(BISECTIONS):
             middle = (best + worst) / 2
-            there = (self(middle) > NOTHING)[..., None]
+            there = (self(middle, centre) > NOTHING)[..., None]
             best, worst = torch.where(there, middle, best), torch.where(there, worst, middle)
-        last = self(best)[0]
+        last = self(best, centre)[0]
         return (nothing & (last > NOTHING) & (last < NOTHING / 2)).any(0)
 
     def refuse_nothing(self, nothing: Tensor) -> None:

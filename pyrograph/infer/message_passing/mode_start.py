@@ -32,11 +32,11 @@ FARTHEST = 1.0
 
 
 def messages_at_mode(graph: FactorGraph, network: Network) -> list[list[Gaussian]] | None:
-    """Messages per block and slot; None for discrete nodes, other beliefs than Gaussian ones,
-    alpha = 0, or without a mode that beliefs could stand at. Grids are to be laid afresh."""
+    """Messages per block and slot; None for discrete nodes, other beliefs than Gaussian ones, or
+    without a mode that beliefs could stand at. Grids are to be laid afresh."""
     families, blocks = network.families, network.blocks
     normal = all(isinstance(f, Continuous) and isinstance(f.base, Gaussian) for f in families)
-    if not normal or any(block.is_mean_field for block in blocks):
+    if not normal:
         return None
     try:
         mode, _ = find_mode(graph)

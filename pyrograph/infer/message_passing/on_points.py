@@ -144,7 +144,7 @@ class MomentsOnPoints:
         u = grid.mean + apply(grid.root, z)
         value = self.density(u, grid.mean)
         if self._has_negative:
-            self.density.refuse_zeros(value, u, self.alpha)
+            self.density.refuse_zeros(value, u, self.alpha, grid.mean)
         log_weight = self.alpha * value + g.log_value(u - origin) + grid.log_volume
         return Weighed(u, log_weight, value)
 

@@ -24,6 +24,7 @@ Source: Minka (2005), eqs (17), (54), (66), (85); Minka & Lafferty (2002) for po
 from __future__ import annotations
 
 from copy import copy
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -288,15 +289,15 @@ class QuadratureFactors:
             out[k] = self._plain(Gaussian(tau, nu))
         return out
 
-    def _evaluate_positive(self, u: Tensor) -> Tensor:
-        """log f where it may not be zero.
+    def _evaluate_positive(self, centre: Tensor, u: Tensor) -> Tensor:
+        """log f where it may not be zero, at points about ``centre [D, E, r]``.
 
         Raises:
             OptionError: it is, somewhere; names the factor.
-            NonFiniteDensity: it is too large a number there.
+            TooWide: it is too large a number there.
         """
-        value = self.tilted.density(u)
-        self.tilted.density.refuse_zeros(value, u, self.alpha)
+        value = self.tilted.density(u, centre)
+        self.tilted.density.refuse_zeros(value, u, self.alpha, centre)
         return value
 
     def overflow(self, beliefs: list) -> bool:
@@ -311,12 +312,12 @@ class QuadratureFactors:
         z = torch.cat([torch.zeros_like(corner[:1]), corner])
         u = mean + apply(torch.linalg.cholesky(covariance), z[:, None, None, :])
         density = self.tilted.density
-        return bool(density.too_large(density(u), u).any())
+        return bool(density.too_large(density(u, mean), u, mean).any())
 
     def _expectations(self, own: list[Natural]) -> Expectations:
         moments, rule = self.scopes.moments(own), (self.nodes, self.weights)
         others = [(number.of(own), number.column) for number in self.local.chosen]
-        return expectations(self._evaluate_positive, moments, rule, others)
+        return expectations(partial(self._evaluate_positive, moments[0]), moments, rule, others)
 
     # ------------------------------------------------------------------ results
     def log_ratio(self, messages: list, beliefs: list) -> Tensor:

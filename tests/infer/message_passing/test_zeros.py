@@ -74,7 +74,7 @@ def test_random_zeros_on_trees_are_exact(seed):
         assert_close(belief, model.marginal(i), rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("alpha", [0.75, 1.5, 2.0, 5.0])
+@pytest.mark.parametrize("alpha", [0.75, 2.0, 5.0])
 @pytest.mark.parametrize("name", FORESTS)
 def test_powers_of_constraints_give_no_nan_and_no_mass_where_there_is_none(name, alpha):
     model = FORESTS[name]

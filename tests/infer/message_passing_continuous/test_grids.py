@@ -88,9 +88,9 @@ def test_points_are_weighed_in_pieces_and_the_moments_are_those_of_all(monkeypat
     whole = pg.fit(heavy_tails, (y,), infer=pg.EP, progress=False)
     evaluate, sizes = checked.CheckedDensity.__call__, []
 
-    def recorded(self, u):
+    def recorded(self, u, *centre):
         sizes.append(u.numel())
-        return evaluate(self, u)
+        return evaluate(self, u, *centre)
 
     monkeypatch.setattr(on_points, "PIECE", 1000)
     monkeypatch.setattr(checked.CheckedDensity, "__call__", recorded)
@@ -199,10 +199,10 @@ def evaluated(monkeypatch, model, num_factors=2):
     """Points a factor of every call of the density of so many factors, in a run that converges."""
     evaluate, calls = checked.CheckedDensity.__call__, []
 
-    def recorded(self, u):
+    def recorded(self, u, *centre):
         if u.shape[2] == num_factors:
             calls.append(len(u))
-        return evaluate(self, u)
+        return evaluate(self, u, *centre)
 
     monkeypatch.setattr(checked.CheckedDensity, "__call__", recorded)
     monkeypatch.setattr(on_points, "PIECE", 2**20)  # all points of a scan at once

@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import stats
 from scipy.optimize import minimize
-from scipy.special import log_expit
+from scipy.special import gammaln, log_expit
 from torch.testing import assert_close
 
 import pyrograph as pg
@@ -148,3 +148,44 @@ def test_the_bound_never_falls_on_a_quartic_well():
         engine.step()
         bounds.append(float(engine.log_evidence))
     assert np.diff(bounds).min() >= -1e-8
+
+
+@pytest.mark.parametrize("sd", [1.0, 10.0, 100.0])
+def test_counts_under_wide_priors_have_the_best_bound(sd):
+    """exp(x) overflows under priors as wide, not under beliefs at the mode."""
+    x, y = np.array([-1.0, -0.2, 0.5, 0.9, 1.4]), np.array([0.0, 2.0, 1.0, 4.0, 9.0])
+
+    def counts():
+        level = pyro.sample("level", dist.Normal(0.0, sd))
+        slope = pyro.sample("slope", dist.Normal(0.0, sd))
+        with pyro.plate("rows", 5):
+            rate = torch.exp(level + slope * torch.tensor(x))
+            pyro.sample("y", dist.Poisson(rate), obs=torch.tensor(y))
+
+    def bound(parameters):
+        """Of independent normals, in closed form: E exp(u) = exp(m + v / 2)."""
+        m, v = parameters[:2], np.exp(parameters[2:])
+        line = m[0] + m[1] * x
+        data = y * line - np.exp(line + (v[0] + v[1] * x**2) / 2) - gammaln(y + 1)
+        prior = -((m**2 + v) / sd**2 + np.log(2 * np.pi * sd**2)) / 2
+        return data.sum() + (prior + np.log(2 * np.pi * np.e * v) / 2).sum()
+
+    best = minimize(lambda p: -bound(p), np.zeros(4), method="BFGS", options={"gtol": 1e-9})
+    posterior = pg.fit(counts, infer=pg.VMP, progress=False)
+    assert posterior.converged
+    assert float(posterior.log_evidence) == pytest.approx(-best.fun, abs=1e-6)
+    for k, name in enumerate(("level", "slope")):
+        found = posterior.marginal(name)
+        assert float(found.mean) == pytest.approx(best.x[k], abs=1e-4)
+        assert float(found.variance) == pytest.approx(np.exp(best.x[2 + k]), rel=1e-4)
+
+
+def test_an_expectation_that_does_not_exist_is_refused():
+    """E exp(exp(u)) is infinite under every normal belief of u, the logarithm of x."""
+
+    def counts():
+        x = pyro.sample("x", dist.Gamma(2.0, 1.0))
+        pyro.sample("y", dist.Poisson(x.exp()), obs=torch.tensor(3.0))
+
+    with pytest.raises(pg.errors.NonFiniteDensity, match=r'factor "y".* too large'):
+        pg.fit(counts, infer=pg.VMP, progress=False)
