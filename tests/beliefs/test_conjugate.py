@@ -40,19 +40,18 @@ def test_the_function_is_the_density_times_its_mass(family, a, b):
 @either
 @pytest.mark.parametrize("a, b", [(0.8, 0.9), (2.0, 3.0), (40.0, 5.0)])
 def test_moments_are_those_of_quadrature(family, a, b):
-    q = of(family, a, b)
+    """By the trapezoid rule, exact to rounding for a smooth function that vanishes at both ends."""
+    q, z = of(family, a, b), np.linspace(-34, 34, 4001)
+    weights = density(family, a, b, z)
 
     def average(f):
-        return integrate.quad(lambda z: density(family, a, b, z) * f(z), -34, 34, limit=800)[0]
+        return integrate.trapezoid(weights * f, z)
 
-    def statistic(k):
-        return lambda z: float(family.statistics(torch.tensor(z, dtype=torch.float64))[k])
-
-    expected = [average(statistic(k)) for k in range(2)]
+    expected = [average(f.numpy()) for f in family.statistics(torch.tensor(z)).unbind(1)]
     assert_close(q.expected[0].numpy(), np.array(expected), rtol=1e-6, atol=1e-8)
-    mean = average(lambda z: z)
+    mean = average(z)
     assert_close(float(q.mean), mean, rtol=1e-6, atol=1e-8)
-    assert_close(float(q.covariance), average(lambda z: (z - mean) ** 2), rtol=1e-6, atol=1e-8)
+    assert_close(float(q.covariance), average((z - mean) ** 2), rtol=1e-6, atol=1e-8)
 
 
 @either

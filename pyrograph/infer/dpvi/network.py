@@ -24,7 +24,7 @@ from pyrograph.trace.distinct import row_numbers
 
 #: Largest table of a group of factors.
 MAX_ENTRIES = 2**28
-#: Entries of a factor from which on its table is not copied for every slot that looks at it.
+#: Most entries of a factor whose table is copied for every slot that looks at it.
 WIDE = 2**10
 #: What a zero counts for, at least: a power of two, so that its multiples stay exact.
 EXCLUDED = -(2.0**40)

@@ -14,6 +14,8 @@ from pyrograph.infer.message_passing.reduction import LocalDensity
 NOTHING = -1e30
 #: Halvings of the way to a zero, whose edge is then known to rounding.
 BISECTIONS = 60
+#: Share of the way to numbers that overflow on which f is nothing already.
+STRETCH = 2.0**-8
 #: Numbers evaluated at once; and numbers of a step, on average, that are worth its call: programs
 #: of many short steps, as recurrences are, take more points, as far as memory goes.
 CHUNK, WORTH, LARGEST = 2**18, 2**12, 2**22
@@ -67,25 +69,26 @@ class CheckedDensity:
 
     @torch.no_grad()
     def _overflows(self, value: Tensor, u: Tensor, centre: Tensor) -> Tensor:
-        """``[N, D, E]`` where values are NaN beyond points at which f is nothing to any precision:
-        on the way there from the centre log f falls, without a jump, to less than all numbers that
-        count. So does that of a Poisson whose rate is no number any more: inf - inf is no number
-        either. Where log f jumps, as a logarithm of negative numbers does, it is an error.
+        """``[N, D, E]`` where values are NaN beyond a stretch on which f is nothing at all: on the
+        way there from the centre log f falls to less than all numbers that count, long before it is
+        no number. So does that of a Poisson until its rate is none any more: inf - inf is none
+        either. Where log f jumps, as a logarithm does at 0, or has a pole, as a normal's whose
+        scale goes to 0 and below, NaN is an error.
         """
         lost = value.isnan()
         found = torch.zeros_like(lost)
         rows = lost.flatten(1).any(1).nonzero()[:, 0]
-        if not bool(self._values(centre[None]).isfinite()[:, lost.any(0)].all()):
+        if not len(rows) or not bool(self._values(centre[None]).isfinite()[:, lost.any(0)].all()):
             return found
         is_lost, upper = lost[rows], u[rows]
         lower, fell = centre.expand_as(upper), torch.zeros_like(is_lost)
         for _ in range(BISECTIONS):
             middle = (lower + upper) / 2
-            there = self._values(middle)
-            fell |= there.isfinite() & (there < NOTHING / 2)
+            here, before = (self._values(z) for z in (middle, middle.lerp(centre, STRETCH)))
+            fell |= torch.stack([v.isfinite() & (v < NOTHING / 2) for v in (here, before)]).all(0)
             if bool((fell | ~is_lost).all()):
                 break
-            beyond = there.isnan()[..., None]
+            beyond = here.isnan()[..., None]
             lower, upper = torch.where(beyond, lower, middle), torch.where(beyond, middle, upper)
         found[rows] = fell & is_lost
         return found

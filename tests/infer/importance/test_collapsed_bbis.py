@@ -188,7 +188,7 @@ def test_a_guide_is_rebuilt_from_its_state():
 def test_a_guides_median_and_quantiles_are_those_of_the_nodes(is_rebuilt):
     """With all nodes summed out they are the program's own: by enumeration."""
     model, x, p = chain()
-    options = {"collapse": 1.0, "num_particles": 5, "progress": False}
+    options = {"collapse": 1.0, "num_particles": 5, "proposal": BRIEF, "progress": False}
     guide = pg.fit(model, infer=pg.CollapsedBBIS, **options).guide()
     if is_rebuilt:
         guide = CollapsedGuide.from_state_dict(guide.state_dict())
@@ -737,7 +737,7 @@ def log_evidence_of_counted():
 @pytest.mark.parametrize("collapse", [1.0, [("a", ())], [("b", (0,)), ("b", (1,))]])
 def test_an_elbo_that_sums_out_takes_the_guide_in_either_precision(collapse, dtype):
     torch.set_default_dtype(dtype)
-    options = {"collapse": collapse, "num_particles": 40, "progress": False}
+    options = {"collapse": collapse, "num_particles": 40, "proposal": BRIEF, "progress": False}
     guide = pg.fit(counted, infer=pg.CollapsedBBIS, **options).guide()
     again = CollapsedGuide.from_state_dict(guide.state_dict())
     enumerating = TraceEnum_ELBO(max_plate_nesting=1, strict_enumeration_warning=False)
@@ -763,7 +763,8 @@ def test_an_elbo_that_sums_out_takes_the_guide_in_either_precision(collapse, dty
     ],
 )
 def test_a_guide_of_other_than_all_sites_is_refused_with_the_reason(sites, text):
-    posterior = pg.fit(counted, infer=pg.CollapsedBBIS, num_particles=9, progress=False)
+    options = {"num_particles": 9, "proposal": BRIEF, "progress": False}
+    posterior = pg.fit(counted, infer=pg.CollapsedBBIS, **options)
     with pytest.raises(OptionError, match=text):
         posterior.guide(sites)
 

@@ -4,6 +4,7 @@ Truth: a search of all sets of states for those whose zeros hold themselves up, 
 closed forms on a cycle.
 """
 
+import functools
 import itertools
 
 import pytest
@@ -144,16 +145,22 @@ def test_around_equalities_the_weaker_state_dies(alpha, field):
     assert found is not None and not of_state_one(loop, found).any()
 
 
+@functools.cache
+def at_rest(field, alpha):
+    """An engine that has settled on equalities, its factors, and its beliefs in state 1."""
+    model = equalities(field)
+    engine, loop = wired(model, alpha)
+    engine.run()
+    return engine, loop, torch.cat([b[1:] for b in model.beliefs(engine.posterior())])
+
+
 @pytest.mark.parametrize("shift", [0.5, -0.5, 2.0, 6.0])
 @pytest.mark.parametrize("alpha", [1.5, 2.0])
 @pytest.mark.parametrize("field", [-5.0, -10.0, -20.0, -30.0])
 def test_a_state_that_comes_to_rest_is_not_taken_for_dying(alpha, field, shift):
     """Above alpha = 1 the odds of state 1 settle: log odds l of every message and the field h at
     one node have l = (sum of cavities) / alpha with a finite solution, however small."""
-    model = equalities(field)
-    engine, loop = wired(model, alpha)
-    engine.run()
-    expected = torch.cat([b[1:] for b in model.beliefs(engine.posterior())])
+    engine, loop, expected = at_rest(field, alpha)
     moved = [[m + torch.tensor([0.0, shift]) for m in by_slot(s)] for s in engine.messages]
     found = fixed_point(loop.families, loop.blocks, moved, 1e-10)
     if found is not None:

@@ -81,6 +81,43 @@ def test_there_it_has_no_derivative():
     assert gradcheck(value, point, eps=1e-5, atol=1e-5)
 
 
+NEGATIVE_SCALES = {
+    "normal": lambda x: dist.Normal(0.0, x).log_prob(torch.tensor(1.3)),
+    "normal of two": lambda x: (
+        dist.Normal(torch.tensor([0.0, 1.0]), x).log_prob(torch.ones(2)).sum()
+    ),
+    "log-normal": lambda x: dist.LogNormal(0.0, x).log_prob(torch.tensor(2.0)),
+    "Laplace": lambda x: dist.Laplace(0.0, x).log_prob(torch.tensor(0.7)),
+    "tenth power": lambda x: x.log() - 0.01 / x**10,
+}
+
+
+@pytest.mark.parametrize("infer", [pg.EP, pg.PowerEP, pg.VMP])
+@pytest.mark.parametrize("mean", [1.0, 2.0])
+@pytest.mark.parametrize("log_density", NEGATIVE_SCALES.values(), ids=NEGATIVE_SCALES)
+def test_a_scale_that_can_be_negative_is_an_error(log_density, mean, infer):
+    """Towards 0 the density falls to nothing, as fast as that of an overflow, but at 0."""
+
+    def program():
+        x = pyro.sample("x", dist.Normal(mean, 1.0))
+        with pyro.validation_enabled(False):
+            pyro.factor("f", log_density(x))
+
+    with pytest.raises(NonFiniteDensity, match='factor "f"'):
+        pg.fit(program, infer=infer, progress=False)
+
+
+def test_infinities_of_either_sign_are_an_error():
+    def program():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        ends = torch.where(x > 2, torch.inf, torch.where(x < -2, -torch.inf, -x.square()))
+        with pyro.validation_enabled(False):
+            pyro.factor("f", ends)
+
+    with pytest.raises(NonFiniteDensity, match='factor "f"'):
+        pg.fit(program, infer=pg.EP, progress=False)
+
+
 @pytest.mark.parametrize(
     "log_density",
     [torch.log, lambda x: torch.log(x) - 1 / x.abs(), lambda x: x.sqrt()],
