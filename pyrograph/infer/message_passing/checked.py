@@ -78,9 +78,9 @@ class CheckedDensity:
         lost = value.isnan()
         found = torch.zeros_like(lost)
         rows = lost.flatten(1).any(1).nonzero()[:, 0]
-        if not len(rows) or not bool(self._values(centre[None]).isfinite()[:, lost.any(0)].all()):
+        if not len(rows):
             return found
-        is_lost, upper = lost[rows], u[rows]
+        is_lost, upper = lost[rows] & self._values(centre[None]).isfinite(), u[rows]
         lower, fell = centre.expand_as(upper), torch.zeros_like(is_lost)
         for _ in range(BISECTIONS):
             middle = (lower + upper) / 2
