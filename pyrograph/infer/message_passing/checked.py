@@ -99,11 +99,11 @@ class CheckedDensity:
         Raises:
             NonFiniteDensity: naming the factor.
         """
-        bad = (value.isnan() | (value == torch.inf)).flatten(0, 1).any(0)
+        bad = value.isnan() | (value == torch.inf)
         if not bool(bad.any()):
             return
-        e = int(bad.nonzero()[0])
-        n, d = (value[..., e].isnan() | (value[..., e] == torch.inf)).nonzero()[0].tolist()
+        e = int(bad.flatten(0, 1).any(0).nonzero()[0])
+        n, d = bad[..., e].nonzero()[0].tolist()
         at, name = u[n, d, e], self.local.name_at(u[n : n + 1], d, e)
         raise NonFiniteDensity(
             f"{name} has log density NaN or plus infinity, at effective "
