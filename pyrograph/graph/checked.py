@@ -50,7 +50,7 @@ def note_on_masked(graph: FactorGraph) -> str | None:
         if graph.sites[site].is_discrete
         for place in is_masked.nonzero().squeeze(1).tolist()
     ]
-    without_prior = [node for node in map(graph.nodes.__getitem__, numbers) if node not in cards]
+    without_prior = [node for k in numbers if (node := graph.nodes[k]) not in cards]
     if without_prior:
         notes.append(
             f"Discrete nodes that are masked out ({len(without_prior)}, "

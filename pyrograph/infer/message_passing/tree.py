@@ -120,14 +120,16 @@ class _Contraction:
         most = len(ends) + len(unary)
         self.ends, self.tables = ends.new_empty(most, 2), tables.new_empty(most, *tables.shape[1:])
         self.ends[: len(ends)], self.tables[: len(ends)] = ends, tables
+        self.place = ends.new_empty(len(unary))
         self.generator = torch.Generator().manual_seed(0)
 
     def solve(self) -> Tensor:
         """Messages from the ends of every edge into it, ``[E, 2, c]`` log values."""
         alive = torch.arange(self.num_edges, device=self.ends.device)
+        nodes = torch.arange(len(self.unary), device=self.ends.device)
         rounds = []
         while len(alive):
-            step, alive = self._sum_out(alive)
+            step, alive, nodes = self._sum_out(alive, nodes)
             rounds.append(step)
         self.sent = self.unary.new_zeros(self.num_made, 2, self.unary.shape[1])
         self.beliefs = self.unary.clone()  # right for the nodes that were never summed out
@@ -140,11 +142,12 @@ class _Contraction:
         table = self.tables[edge]
         return torch.where(slot.view(-1, 1, 1) == 0, table, table.mT)
 
-    def _sum_out(self, alive: Tensor) -> tuple[_Round, Tensor]:
-        num_nodes = len(self.unary)
-        ends = self.ends[alive]
-        degree = torch.bincount(ends.flatten(), minlength=num_nodes)
-        rank = torch.randperm(num_nodes, generator=self.generator, device="cpu").to(ends.device)
+    def _sum_out(self, alive: Tensor, nodes: Tensor) -> tuple[_Round, Tensor, Tensor]:
+        """One round over the edges and nodes that are left; those that are left after it."""
+        self.place[nodes] = torch.arange(len(nodes), device=nodes.device)
+        ends = self.place[self.ends[alive]]  # as places among the nodes: a round costs what is left
+        degree = torch.bincount(ends.flatten(), minlength=len(nodes))
+        rank = torch.randperm(len(nodes), generator=self.generator, device="cpu").to(ends.device)
         rank = torch.where((degree == 1) | (degree == 2), rank, -1)  # the others stay
         a, b = ends.unbind(1)
         rival = torch.full_like(rank, -1)
@@ -155,8 +158,8 @@ class _Contraction:
         place = chosen[node].nonzero().squeeze(1)
         place = place[node[place].argsort(stable=True)]
         edge, slot = alive[place % len(alive)], place // len(alive)
-        node = node[place]
-        single = degree[node] == 1
+        single = degree[node[place]] == 1
+        node = nodes[node[place]]
         pairs = (~single).nonzero().squeeze(1).view(-1, 2)
         made = self.num_made + torch.arange(len(pairs), device=ends.device)
         step = _Round(
@@ -170,8 +173,8 @@ class _Contraction:
         )
         self._rake(step)
         self._compress(step)
-        left = ~chosen[self.ends[alive]].any(1)
-        return step, torch.cat([alive[left], made])
+        left = ~chosen[ends].any(1)
+        return step, torch.cat([alive[left], made]), nodes[~chosen & (degree > 0)]
 
     def _rake(self, step: _Round) -> None:
         message = (

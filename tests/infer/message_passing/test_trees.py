@@ -82,6 +82,20 @@ def test_nodes_without_factors_between_them_need_no_iteration():
     assert_close(posterior.log_evidence, model.log_z, **TIGHT)
 
 
+def test_labels_of_nodes_are_not_made_for_a_fit():
+    """There may be millions."""
+
+    def chain():
+        with pyro.plate("nodes", 50):
+            x = pyro.sample("x", dist.Bernoulli(torch.full((50,), 0.3)))
+        with pyro.plate("steps", 49):
+            pyro.factor("pair", (x[1:] == x[:-1]).double())
+
+    engine = pg.BP(chain, progress=False)
+    assert engine.run().evidence_kind == "exact"
+    assert "nodes" not in vars(engine.graph)
+
+
 # ---------------------------------------------------------------------- Pyro programs
 def forward(start, move, observe):
     """Filtered sums of a hidden Markov chain: log p(y) and smoothed marginals, by recursion."""
