@@ -25,7 +25,7 @@ from torch import Tensor
 
 from pyrograph.beliefs.gaussian import LOG_2PI
 from pyrograph.infer.qbethe.components import Components, others, taken
-from pyrograph.infer.qbethe.mixing import NodeMixing, PairMixing, Run, columns, runs
+from pyrograph.infer.qbethe.mixing import NodeMixing, PairMixing, Run, columns, runs, spread
 from pyrograph.infer.qbethe.potentials import CHUNK, Wiring, scope_moments
 from pyrograph.infer.qbethe.ratios import (
     LARGEST,
@@ -259,13 +259,14 @@ class ScopeEntropies:
         size = max(1, CHUNK // max(1, numbers))
         for points, weights in zip(rule.points.split(size), rule.weights.split(size), strict=True):
             log_ratio, log_weight = 0.0, 0.0
-            for (part, root), z in zip(parts, points.split(widths, 1), strict=True):
+            draws = zip(parts, self._places, points.split(widths, 1), strict=True)
+            for (part, root), (_, at), z in draws:
                 if root is None:
                     ratio, weight = log_ratio_at_drawn_states(part, z[:, 0])
-                    log_weight = log_weight + weight
+                    log_weight = log_weight + spread(weight, at)
                 else:
                     ratio = normal_log_ratio(part, root, z)
-                log_ratio = log_ratio + ratio
+                log_ratio = log_ratio + spread(ratio, at)
             own = mixture.log_weights[:, :, None, None]
             theirs = mixture.log_weights[:, others(own.shape[1], own.device)[0]]
             inner = (log_ratio + theirs[:, :, None, :, None]).logsumexp(3).logaddexp(own)
@@ -275,19 +276,31 @@ class ScopeEntropies:
             total = total - (mixture.weights * average).sum(1)
         return total
 
+    @cached_property
+    def _places(self) -> list[tuple[Tensor, Tensor | None]]:
+        """Of every slot, and of the core last, the nodes that any scope has, each once, and which
+        of these each scope has; None for the scopes' own. So nodes that many scopes share, such as
+        the means of a mixture's components, are looked at once."""
+        cores = [] if self.core is None else [self.core[1]]
+        found = []
+        for rows in (*self.wiring.rows, *cores):
+            nodes, at = rows.unique(return_inverse=True)
+            found.append((nodes, at) if len(nodes) < len(rows) else (rows, None))
+        return found
+
     def _drawn(self, mixture: Components) -> list[tuple[Tensor, Tensor | None]]:
-        """What is drawn by itself: means and roots of continuous nodes, of a core together, and
-        log probabilities and None of discrete ones."""
+        """What is drawn by itself, of the nodes in :attr:`_places`: means and roots of continuous
+        nodes, of a core together, and log probabilities and None of discrete ones."""
         found: list[tuple[Tensor, Tensor | None]] = []
-        for kind, rows in zip(self.wiring.kinds, self.wiring.rows, strict=True):
+        for kind, (rows, _) in zip(self.wiring.kinds, self._places, strict=False):
             if mixture.kinds[kind].is_discrete:
                 found.append((mixture.log_probs[kind][:, :, rows], None))
             else:
                 found.append((mixture.means[kind][:, :, rows], mixture.root(kind)[:, :, rows]))
         if self.core is not None:
-            core, at = self.core
-            mean, root = core._correlated(mixture)
-            found.append((mean[:, :, at], root[:, :, at]))
+            rows = self._places[-1][0]
+            mean, root = self.core[0]._correlated(mixture)
+            found.append((mean[:, :, rows], root[:, :, rows]))
         return found
 
 

@@ -258,3 +258,8 @@ def columns(value: Tensor, rows: Tensor) -> Tensor:
     """``value[..., rows]``, read along contiguous numbers."""
     flat = value.reshape(-1, value.shape[-1]).index_select(1, rows)
     return flat.view(*value.shape[:-1], len(rows))
+
+
+def spread(value: Tensor, at: Tensor | None) -> Tensor:
+    """``value[..., at]``, left as it is where all are the one there is."""
+    return value if at is None or value.shape[-1] == 1 else columns(value, at)

@@ -172,33 +172,71 @@ def hybrid():
     pyro.factor("all", -((x.prod() + first * second) ** 2))
 
 
-def entropy_of_hybrid(found):
-    """Of the mixture over all four nodes, of the first restart, by sums over states and a grid."""
+STEP = 0.1
+LINE = torch.arange(-9.0, 9.0, STEP, dtype=torch.float64)
+
+
+def masses(found):
+    """Log masses of the first restart's components in states and in the cells of a grid, per kind
+    ``[nodes, L, cells]``; log weights ``[L]``."""
     m = Components(found.network.kinds, found.parameters)
-    step = 0.1
-    line = torch.arange(-9.0, 9.0, step, dtype=torch.float64)
-    log_p = m.log_weights[0].view(-1, 1)
+    nodes = []
     for n, kind in enumerate(m.kinds):
         if kind.is_discrete:
-            nodes = m.log_probs[n][0].transpose(0, 1)  # [nodes, L, c]
-        else:
-            mean, scale = m.means[n][0, ..., 0], m.scales[n][0, ..., 0]
-            normal = torch.distributions.Normal(mean.t()[..., None], scale.t()[..., None])
-            nodes = normal.log_prob(line) + np.log(step)
-        for node in nodes:
-            log_p = (log_p[:, :, None] + node[:, None, :]).flatten(1)
+            nodes.append(m.log_probs[n][0].transpose(0, 1))
+            continue
+        mean, scale = m.means[n][0, ..., 0], m.scales[n][0, ..., 0]
+        normal = torch.distributions.Normal(mean.t()[..., None], scale.t()[..., None])
+        nodes.append(normal.log_prob(LINE) + np.log(STEP))
+    return nodes, m.log_weights[0]
+
+
+def entropy_by_sums(log_weights, nodes):
+    """Of a mixture over some nodes, of which ``[L, cells]`` is given."""
+    log_p = log_weights.view(-1, 1)
+    for node in nodes:
+        log_p = (log_p[:, :, None] + node[:, None, :]).flatten(1)
     total = log_p.logsumexp(0)
-    return -(total.exp() * total).sum() + 2 * np.log(step)  # density, not mass, of two numbers
+    numbers = sum(node.shape[1] == len(LINE) for node in nodes)  # density, not mass, of these
+    return -(total.exp() * total).sum() + numbers * np.log(STEP)
+
+
+def entropy_of_hybrid(found):
+    """Over all four nodes."""
+    nodes, log_weights = masses(found)
+    return entropy_by_sums(log_weights, [node for kind in nodes for node in kind])
+
+
+def labelled():
+    with pyro.plate("components", 2):
+        x = pyro.sample("x", pyro.distributions.Normal(torch.zeros(2).double(), 1.0))
+    with pyro.plate("rows", 3):
+        z = pyro.sample("z", pyro.distributions.Bernoulli(torch.full((3,), 0.5).double()))
+        pyro.sample("y", pyro.distributions.Normal(x[z.long()], 1.0), obs=torch.zeros(3).double())
+
+
+def entropy_of_labelled(found):
+    """Three scopes of both components and a label, but each component counts once."""
+    (x, z), log_weights = masses(found)
+    scopes = sum(entropy_by_sums(log_weights, [*x, label]) for label in z)
+    return scopes - 2 * sum(entropy_by_sums(log_weights, [node]) for node in x)
 
 
 @pytest.mark.parametrize(
     ("points", "tolerance"), [(12, 1e-3), (40, 0.01)], ids=["on a grid", "by samples"]
 )
+@pytest.mark.parametrize(
+    ("program", "truth"),
+    [(hybrid, entropy_of_hybrid), (labelled, entropy_of_labelled)],
+    ids=["one scope", "shared nodes"],
+)
 @pytest.mark.parametrize("seed", range(3))
-def test_entropies_of_scopes_with_states_and_numbers_are_those_of_sums(points, tolerance, seed):
-    """And so are their derivatives."""
-    found = engine(hybrid, seed, num_components=2)
-    expected = entropy_of_hybrid(found)
+def test_entropies_of_scopes_with_states_and_numbers_are_those_of_sums(
+    program, truth, points, tolerance, seed
+):
+    """And so are their derivatives; errors of scopes add up."""
+    found = engine(program, seed, num_components=2)
+    expected, tolerance = truth(found), tolerance * sum(s.num_scopes for s in found.network.scopes)
     ours = found._entropy(Components(found.network.kinds, found.parameters), coarse(points, DOUBLE))
     assert_close(ours[0], expected, rtol=0, atol=tolerance)
     leaves = list(found.parameters.values())
