@@ -16,23 +16,24 @@ Source: Guo, Xiong & Ruozzi (2019), eq (5), in a form that does not cancel.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
 
 from pyrograph.beliefs.gaussian import LOG_2PI
-from pyrograph.infer.qbethe.components import Components, others, taken
+from pyrograph.infer.qbethe.components import Components, taken
 from pyrograph.infer.qbethe.mixing import NodeMixing, PairMixing, Run, columns, runs, spread
 from pyrograph.infer.qbethe.potentials import CHUNK, Wiring, scope_moments
 from pyrograph.infer.qbethe.ratios import (
     LARGEST,
     IndependentRatios,
     bounded,
-    log_ratio_at_drawn_states,
     normal_log_ratio,
+    ratio_at_drawn_states,
+    ratio_in_states,
 )
 from pyrograph.infer.qbethe.rules import MAX_POINTS, Rule, Rules
 
@@ -79,9 +80,7 @@ def overlaps(mixture: Components, rules: Rules) -> list[Overlap]:
     for n, kind in enumerate(mixture.kinds):
         if kind.is_discrete:
             log_p = mixture.log_probs[n].movedim(-1, 2).contiguous()  # [B, L, c, V]
-            theirs = log_p[:, others(mixture.num_components, log_p.device)[0]].transpose(2, 3)
-            ratio = theirs - log_p.unsqueeze(3)  # [B, L, c, M, V]
-            out.append(Overlap(bounded(ratio), log_p.exp()))
+            out.append(Overlap(ratio_in_states(log_p), log_p.exp()))
             continue
         mean, root = mixture.means[n], mixture.roots[n]
         rule = rules(kind.size, mean[..., 0].numel() * mixture.num_components)
@@ -252,28 +251,20 @@ class ScopeEntropies:
         a weight of 1 that depends on the probabilities keeps the derivative right.
         """
         parts = self._drawn(mixture)
-        widths = [1 if root is None else mean.shape[-1] for mean, root in parts]
         numbers = mixture.weights.numel() * mixture.num_components * self.num_scopes
+        widths = [part.width for part in parts]
         rule = rules(sum(widths), numbers)
         total = mixture.weights.new_zeros(len(mixture.weights))
         size = max(1, CHUNK // max(1, numbers))
         for points, weights in zip(rule.points.split(size), rule.weights.split(size), strict=True):
-            log_ratio, log_weight = 0.0, 0.0
-            draws = zip(parts, self._places, points.split(widths, 1), strict=True)
-            for (part, root), (_, at), z in draws:
-                if root is None:
-                    ratio, weight = log_ratio_at_drawn_states(part, z[:, 0])
-                    log_weight = log_weight + spread(weight, at)
-                else:
-                    ratio = normal_log_ratio(part, root, z)
-                log_ratio = log_ratio + spread(ratio, at)
-            own = mixture.log_weights[:, :, None, None]
-            theirs = mixture.log_weights[:, others(own.shape[1], own.device)[0]]
-            inner = (log_ratio + theirs[:, :, None, :, None]).logsumexp(3).logaddexp(own)
-            if isinstance(log_weight, Tensor):
-                inner = inner * log_weight.exp()
-            average = torch.einsum("n,blns->bl", weights, inner)
-            total = total - (mixture.weights * average).sum(1)
+            first, *rest = [part(z) for part, z in zip(parts, points.split(widths, 1), strict=True)]
+            ratio, weight = first.ratio, weights.view(-1, 1) * first.weight
+            for number, other in enumerate(rest):
+                if number:  # the product of three would overflow in single precision
+                    ratio = ratio.clamp_max(math.exp(LARGEST))
+                ratio, weight = ratio * other.ratio, weight * other.weight
+            weight = weight.expand(*ratio.shape[:3], -1) if weight.dim() > 2 else weight[:, 0]
+            total = total + NodeMixing.apply(mixture.weights, ratio, weight).sum(1)
         return total
 
     @cached_property
@@ -288,20 +279,74 @@ class ScopeEntropies:
             found.append((nodes, at) if len(nodes) < len(rows) else (rows, None))
         return found
 
-    def _drawn(self, mixture: Components) -> list[tuple[Tensor, Tensor | None]]:
-        """What is drawn by itself, of the nodes in :attr:`_places`: means and roots of continuous
-        nodes, of a core together, and log probabilities and None of discrete ones."""
-        found: list[tuple[Tensor, Tensor | None]] = []
-        for kind, (rows, _) in zip(self.wiring.kinds, self._places, strict=False):
+    def _drawn(self, mixture: Components) -> list[_Part]:
+        """What is drawn by itself, of the nodes in :attr:`_places`."""
+        found: list[_Part] = []
+        own: list[tuple[Tensor, Tensor]] = []  # independent numbers that no scopes share, together
+        for kind, (rows, at) in zip(self.wiring.kinds, self._places, strict=False):
             if mixture.kinds[kind].is_discrete:
-                found.append((mixture.log_probs[kind][:, :, rows], None))
+                log_p = taken(mixture.log_probs[kind], rows)
+                found.append(_Part(1, partial(_at_drawn_states, log_p), at))
+                continue
+            mean, root = taken(mixture.means[kind], rows), mixture.roots[kind]
+            if root is not None:
+                found.append(_correlated_part(mean, taken(root, rows), at))
+            elif at is not None:
+                scale = taken(mixture.scales[kind], rows)
+                found.append(_independent_part(mean, scale, at))
             else:
-                found.append((mixture.means[kind][:, :, rows], mixture.root(kind)[:, :, rows]))
+                own.append((mean, taken(mixture.scales[kind], rows)))
+        if own:
+            mean, scale = (torch.cat(parts, -1) for parts in zip(*own, strict=True))
+            found.append(_independent_part(mean, scale, None))
         if self.core is not None:
-            rows = self._places[-1][0]
+            rows, at = self._places[-1]
             mean, root = self.core[0]._correlated(mixture)
-            found.append((mean[:, :, rows], root[:, :, rows]))
-        return found
+            found.append(_correlated_part(taken(mean, rows), taken(root, rows), at))
+        return sorted(found, key=_Part.is_own)  # products of shared ones are small
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Nodes of like scopes that are drawn by themselves.
+
+    Attributes:
+        width: numbers of a point that they take.
+        overlap: of the different ones, at points ``[N, width]``; weights are factors of those of
+            the points.
+        at: which of them each scope has; None: one each.
+    """
+
+    width: int
+    overlap: Callable[[Tensor], Overlap]
+    at: Tensor | None
+
+    def is_own(self) -> bool:
+        """Whether scopes have one each."""
+        return self.at is None
+
+    def __call__(self, z: Tensor) -> Overlap:
+        found = self.overlap(z)
+        weight = found.weight if found.weight.dim() < 4 else spread(found.weight, self.at)
+        return Overlap(spread(found.ratio, self.at), weight)
+
+
+def _independent_part(mean: Tensor, scale: Tensor, at: Tensor | None) -> _Part:
+    one = torch.ones_like(mean[0, 0, :1, 0])
+    return _Part(
+        mean.shape[-1], lambda z: Overlap(IndependentRatios.apply(mean, scale, z), one), at
+    )
+
+
+def _correlated_part(mean: Tensor, root: Tensor, at: Tensor | None) -> _Part:
+    one = torch.ones_like(mean[0, 0, :1, 0])
+    return _Part(
+        mean.shape[-1], lambda z: Overlap(bounded(normal_log_ratio(mean, root, z)), one), at
+    )
+
+
+def _at_drawn_states(log_p: Tensor, z: Tensor) -> Overlap:
+    return Overlap(*ratio_at_drawn_states(log_p, z[:, 0]))
 
 
 def _correlated_overlaps(mean: Tensor, root: Tensor, rule: Rule) -> Iterator[Overlap]:

@@ -114,15 +114,20 @@ def normal_log_ratio(mean: Tensor, root: Tensor, z: Tensor) -> Tensor:
     return ratio + log_det[:, :, None, None] - log_det[:, index].unsqueeze(2)
 
 
-def log_ratio_at_drawn_states(log_p: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-    """log p_m / p_l of the others, ``[B, L, N, M, S]``, at states drawn from every component l by
-    normal points, and log weights ``[B, L, N, S]``, zeros with the derivative of log p_l."""
+def ratio_at_drawn_states(log_p: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+    """p_m / p_l of the others, ``[B, L, N, M, S]``, at states drawn from every component l by
+    normal points, and weights ``[B, L, N, S]``, ones with the derivative of log p_l."""
     log_p = log_p.transpose(2, 3)  # [B, L, c, S]
     with torch.no_grad():
         ends = log_p.exp().cumsum(2)[:, :, :-1].unsqueeze(2)  # [B, L, 1, c - 1, S]
         state = (torch.special.ndtr(z)[:, None, None] > ends).sum(3)  # [B, L, N, S]
     own = log_p.gather(2, state)
-    theirs = log_p[:, others(log_p.shape[1], log_p.device)[0]]  # [B, L, M, c, S]
-    index = state.unsqueeze(2).expand(-1, -1, theirs.shape[2], -1, -1)  # [B, L, M, N, S]
-    ratio = theirs.gather(3, index).transpose(2, 3) - own.unsqueeze(3)
-    return ratio, own - own.detach()
+    in_states = ratio_in_states(log_p)
+    index = state.unsqueeze(3).expand(-1, -1, -1, in_states.shape[3], -1)
+    return in_states.gather(2, index), (own - own.detach()).exp()
+
+
+def ratio_in_states(log_p: Tensor) -> Tensor:
+    """p_m / p_l of the others in every state, ``[B, L, c, M, S]`` of ``[B, L, c, S]``."""
+    theirs = log_p[:, others(log_p.shape[1], log_p.device)[0]].transpose(2, 3)
+    return bounded(theirs - log_p.unsqueeze(3))
