@@ -4,6 +4,10 @@ A contraction's residual falls by a steady factor. Where the lowest residual of 
 steps is not clearly below that of the window before, more of the old messages is kept; where it
 grows, at once. Sweeps that climb a bound, node after node, are left alone as long as their residual
 falls at every step, however little: damping makes them slower.
+
+Under a damping d residuals fall by d + (1 - d) r a step, where they would by r without. Where they
+fall steadily, by an r between 0 and :data:`QUICK`, it is damping that holds steps up, and less of
+it is tried, once.
 """
 
 from __future__ import annotations
@@ -17,6 +21,8 @@ PROGRESS = 0.7
 #: earliest, runs away.
 GROWTH, PATIENCE = 10.0, 5
 LEVELS = (0.0, 0.3, 0.6, 0.8, 0.9)
+#: Steps of a steady fall before less damping is tried, and at most what they would fall by without.
+STEADY, QUICK = 12, 0.5
 
 
 class AutomaticDamping:
@@ -24,12 +30,15 @@ class AutomaticDamping:
 
     Args:
         climbs: whether sweeps climb a bound.
+        eases: whether less damping is tried again.
     """
 
-    def __init__(self, climbs: bool = False) -> None:
-        self.climbs = climbs
+    def __init__(self, climbs: bool = False, eases: bool = False) -> None:
+        self.climbs, self.eases = climbs, eases
         self.level = 0
         self.is_exhausted = False
+        self._highest = 0  # level so far
+        self._least = 0  # no lower level than this is tried again
         self._residuals: list[float] = []
 
     @property
@@ -41,8 +50,13 @@ class AutomaticDamping:
         than the beliefs' own widths."""
         self._residuals = [*self._residuals, residual]
         grows = residual > GROWTH * min(self._residuals)
-        if grows and len(self._residuals) > PATIENCE and self.raise_level():
-            return residual > 1
+        if grows and len(self._residuals) > PATIENCE:
+            was_eased = self.level < self._highest
+            if self.raise_level():
+                return residual > 1 and not was_eased
+        if self._is_held_up():
+            self.level, self._residuals = self.level - 1, []
+            return False
         if len(self._residuals) < 2 * WINDOW:
             return False
         before = min(self._residuals[-2 * WINDOW : -WINDOW])
@@ -55,6 +69,15 @@ class AutomaticDamping:
         self.is_exhausted = not self.raise_level()
         return False
 
+    def _is_held_up(self) -> bool:
+        """Whether damping is what makes the last steps short, and less was not tried."""
+        last = self._residuals[-STEADY:]
+        if not self.eases or self.level <= self._least or len(last) < STEADY:
+            return False
+        is_steady = all(b < a for a, b in pairwise(last))
+        rate = (last[-1] / last[0]) ** (1 / (STEADY - 1))
+        return is_steady and 0 <= (rate - self.value) / (1 - self.value) <= QUICK
+
     def forget(self) -> None:
         """What follows is another iteration: its residuals say nothing of the ones before."""
         self._residuals = []
@@ -65,16 +88,23 @@ class AutomaticDamping:
             return False
         self._residuals = []
         self.level += 1
+        if self.level <= self._highest:
+            self._least = self.level
+        self._highest = max(self._highest, self.level)
         return True
 
     def carried(self) -> dict:
         """For a checkpoint."""
         return {
             "level": self.level,
+            "highest": self._highest,
+            "least": self._least,
             "exhausted": self.is_exhausted,
             "residuals": list(self._residuals),
         }
 
     def restore(self, state: dict) -> None:
         self.level, self.is_exhausted = int(state["level"]), bool(state["exhausted"])
+        self._highest = int(state.get("highest", self.level))
+        self._least = int(state.get("least", 0))
         self._residuals = [float(r) for r in state["residuals"]]

@@ -47,13 +47,17 @@ class Settling:
     ):
         self.graph, self.network = graph, network
         self.fixed = damping
-        self.climbs = climbs
-        self.automatic = AutomaticDamping(climbs) if damping is None else None
+        self.climbs, self.leaps = climbs, leaps
+        self.automatic = self._damping() if damping is None else None
         self.milder = MilderAlphas(network, is_fixed=damping is not None)
-        self.leaps = leaps
         self.may_start_again = may_start_again and self.automatic is not None
         self._was_at_mode = False
         self._began_with = 0.0  # damping at the last start
+
+    def _damping(self) -> AutomaticDamping:
+        # leaps do more, and messages over states, which oscillate again, have a double loop
+        eases = self.leaps is None and self.network.has_quadrature
+        return AutomaticDamping(self.climbs, eases)
 
     @property
     def damping(self) -> float:
@@ -124,7 +128,7 @@ class Settling:
         if messages is not None:
             self.forget_leaps()
             self.milder.forget()
-            self.automatic = AutomaticDamping(self.climbs)
+            self.automatic = self._damping()
             self._began_with = self.automatic.value
         return messages
 
@@ -156,7 +160,7 @@ class Settling:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         if self.automatic is not None:
-            self.automatic = AutomaticDamping(self.climbs)
+            self.automatic = self._damping()
             if "level" in state:  # not where damping was fixed
                 self.automatic.restore(state)
         self.forget_leaps()
