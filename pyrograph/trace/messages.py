@@ -65,7 +65,7 @@ class Messages:
     def over_budget(self, numbers: int, most: int) -> ScopeBudgetError:
         return ScopeBudgetError(
             f"{self.place()}: one operation reads {numbers:,} latent numbers, over the budget of "
-            f"{most:,} (pyrograph.trace.record.MAX_READS). Write the statement with sparse "
+            f"{most:,} (pyrograph.trace.operands.MAX_READS). Write the statement with sparse "
             f"indices instead of dense matrices."
         )
 

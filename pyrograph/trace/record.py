@@ -4,7 +4,7 @@ While a :class:`Recorder` is active every ATen call passes through it. A storage
 latent numbers has a *shadow*: the id of each of its elements (see ``tape.py``). A view needs
 no rule, since the shadow is viewed with the same strides; pure data movement runs the same
 operation on the shadow; only computing operations become steps. The rules are the table in
-``operations.py``; this file is the machinery they share.
+``operations.py``; this file and ``operands.py``, of what steps read, are the machinery they share.
 
 Python that reads a latent's value would silently lose its scope, so it raises: reads that
 dispatch (``.item()``, ``float``, ``if``) are refused by the table, those that do not
@@ -14,8 +14,7 @@ dispatch (``.item()``, ``float``, ``if``) are refused by the table, those that d
 from __future__ import annotations
 
 import gc
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
 
@@ -30,7 +29,8 @@ from pyrograph.errors import (
     UnsupportedOperation,
 )
 from pyrograph.trace.fused import fused_kernels_off
-from pyrograph.trace.messages import TOLD, Messages
+from pyrograph.trace.messages import TOLD
+from pyrograph.trace.operands import Operands
 from pyrograph.trace.operations import handler_of, sparse_handler_of
 from pyrograph.trace.python_reads import PythonReads, memory_watched
 from pyrograph.trace.rules.lookups import pool_look_up
@@ -38,30 +38,13 @@ from pyrograph.trace.shadow import Shadow
 from pyrograph.trace.table_rows import Rows, TableResults
 from pyrograph.trace.tape import Operand, Rule, Step
 
-#: Ids one operation may read, all its blocks together; 1 GB of memory at the limit.
-MAX_READS = 64_000_000
-
-#: Dtypes whose numbers survive a round trip through Python.
-_EXACT = {torch.float64, torch.float32, torch.int64, torch.int32, torch.bool}
-
 
 @cache
 def _is_random(func: object) -> bool:
     return torch.Tag.nondeterministic_seeded in func.tags
 
 
-def _rows(arranged: Tensor, num_core: int) -> Tensor:
-    """``[blocks, *core]``; of blocks that are all the same view one."""
-    blocks = arranged.dim() - num_core
-    core = arranged.shape[blocks:]
-    pairs = zip(arranged.shape[:blocks], arranged.stride()[:blocks], strict=True)
-    if all(n == 1 or s == 0 for n, s in pairs):
-        for k in range(blocks):
-            arranged = arranged.narrow(k, 0, 1)
-    return arranged.reshape(-1, *core)
-
-
-class Recorder(Messages, TorchDispatchMode):
+class Recorder(Operands, TorchDispatchMode):
     """Collects :attr:`steps` from the operations on latent numbers."""
 
     def __init__(self, differentiable: bool = False) -> None:
@@ -79,8 +62,6 @@ class Recorder(Messages, TorchDispatchMode):
         self._next_id = 1
         self._shadows: dict[int, Shadow] = {}
         self._leaves: dict[int, str] = {}
-        self._tables: dict[tuple, tuple[Tensor, Tensor]] = {}  # the table and our copy
-        self._tables_of_rows: dict[tuple[int, int], Tensor] = {}
         self.positions: dict[tuple, Tensor] = {}  # of look-ups, by shapes
         self.table_results = TableResults()
         self.has_rows = False  # whether any rows of tables are at hand
@@ -129,6 +110,12 @@ class Recorder(Messages, TorchDispatchMode):
             )
         return func(*args, **kwargs)
 
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """A rule's own operations inside are recorded too."""
+        with enable_reentrant_dispatch() if self.differentiable else nullcontext(), self:
+            yield
+
     # ------------------------------------------------------------------ shadows
     def is_latent(self, t: object) -> bool:
         return (
@@ -137,9 +124,13 @@ class Recorder(Messages, TorchDispatchMode):
             and t.untyped_storage()._cdata in self._shadows
         )
 
+    def shadow(self, t: Tensor) -> Shadow | None:
+        """Of a tensor's storage; None when it is constant."""
+        return self._shadows.get(t.untyped_storage()._cdata)
+
     def ids(self, t: Tensor) -> Tensor | None:
         """Ids of a tensor's elements, in its shape (a view), or None when it is constant."""
-        shadow = self._shadows.get(t.untyped_storage()._cdata)
+        shadow = self.shadow(t)
         if shadow is None:
             return None
         self._record_rows(shadow)
@@ -160,7 +151,7 @@ class Recorder(Messages, TorchDispatchMode):
 
     def write(self, t: Tensor, ids: Tensor | int, level: int = 0) -> None:
         """The elements of ``t`` now have these ids."""
-        shadow = self._shadows.get(t.untyped_storage()._cdata)
+        shadow = self.shadow(t)
         if shadow is None:
             if isinstance(ids, int) and ids == 0:
                 return
@@ -171,7 +162,7 @@ class Recorder(Messages, TorchDispatchMode):
         shadow.overwrite(t, ids)
 
     def level(self, t: Tensor) -> int:
-        shadow = self._shadows.get(t.untyped_storage()._cdata)
+        shadow = self.shadow(t)
         return 0 if shadow is None else shadow.level
 
     def leaf(self, site: str, value: Tensor) -> Tensor:
@@ -194,98 +185,9 @@ class Recorder(Messages, TorchDispatchMode):
             )
 
     # ------------------------------------------------------------------ steps
-    def operand(
-        self,
-        t: Tensor,
-        arrange: Callable[[Tensor], Tensor],
-        num_core: int = 0,
-        dtype: torch.dtype | None = None,
-    ) -> Operand:
-        """What the blocks read of ``t``, on the CPU; ``arrange`` gives ``[*blocks, *core]``."""
-        ids = self.ids(t)
-        if ids is not None:
-            view = arrange(ids)
-            if view.numel() > MAX_READS:
-                raise self.over_budget(view.numel(), MAX_READS)
-            core = view.shape[view.dim() - num_core :]
-            shadow = self._shadows[t.untyped_storage()._cdata]
-            ids = shadow.read(view.reshape(-1, *core).cpu())
-            if not shadow.mixed or not bool((ids == 0).any()):
-                return Operand(ids, None, dtype or t.dtype)
-        return Operand(ids, *self._constants(t, arrange, num_core, dtype))
-
-    def _constants(
-        self,
-        t: Tensor,
-        arrange: Callable[[Tensor], Tensor],
-        num_core: int,
-        dtype: torch.dtype | None,
-    ) -> tuple[Tensor, torch.dtype]:
-        """Constant values as the blocks read them, and their dtype."""
-        if self.is_attached(t):
-            values = self._looked_up(t, arrange, num_core)
-        else:
-            values = _rows(arrange(t.detach()), num_core)
-            if values.untyped_storage()._cdata == t.untyped_storage()._cdata:
-                values = values.clone()
-        with self.attached(t):
-            values = values.cpu()
-            if dtype is not None:
-                values = values.to(dtype)
-        return values, values.dtype
-
-    def _looked_up(self, t: Tensor, arrange: Callable[[Tensor], Tensor], num_core: int) -> Tensor:
-        """An attached tensor's numbers as the blocks read them.
-
-        Their positions are arranged, 0 being that of a zero, and the numbers looked up: what makes
-        a tensor from none, as a reshape that copies does, cannot be dispatched from within a
-        dispatch.
-        """
-        pairs = zip(t.shape, t.stride(), strict=True)
-        shape = [1 if s == 0 and n > 1 else n for n, s in pairs]  # once where it is expanded
-        positions = torch.arange(1, math.prod(shape) + 1, device=t.device).view(shape)
-        index = _rows(arrange(positions.expand(t.shape)), num_core)
-        with self.attached(t):
-            for k, n in enumerate(shape):
-                t = t.narrow(k, 0, n)
-            return torch.cat([t.new_zeros(1), t.contiguous().view(-1)])[index]
-
-    def is_attached(self, t: Tensor) -> bool:
-        return self.differentiable and t.requires_grad
-
-    @contextmanager
-    def again(self) -> Iterator[None]:
-        """A rule's own operations inside are recorded too."""
-        with enable_reentrant_dispatch() if self.differentiable else nullcontext(), self:
-            yield
-
-    @contextmanager
-    def attached(self, t: Tensor) -> Iterator[None]:
-        """What is computed of a constant inside differentiates with respect to the tensors that
-        it came from; below the dispatcher autograd is off otherwise."""
-        if not self.is_attached(t) or self.paused:  # or within already
-            yield
-            return
-        before, self.paused = self.paused, True
-        try:
-            with nullcontext() if self.has_run else enable_reentrant_dispatch():
-                yield
-        finally:
-            self.paused = before
-
-    def scalar_operand(self, t: Tensor, shape: torch.Size, dtype: torch.dtype | None) -> Operand:
-        """What the elements of a pointwise result of this shape read of ``t``."""
-        ids = self.range_of(t)
-        if ids is not None and len(ids) == shape.numel():
-            return Operand(ids, None, dtype or t.dtype)
-        is_number = t.numel() == 1 and t.dtype in _EXACT and not self.is_attached(t)
-        if ids is None and is_number and not self.is_latent(t):
-            return Operand(None, t.item(), dtype or t.dtype)
-        return self.operand(t, lambda v: v.expand(shape), 0, dtype)
-
     def range_of(self, t: Tensor) -> range | None:
         """A latent tensor's ids, where they are consecutive."""
-        shadow = self._shadows.get(t.untyped_storage()._cdata)
+        shadow = self.shadow(t)
         if shadow is None or shadow.first is None or shadow.numel != t.numel():
             return None
         self._record_rows(shadow)
@@ -293,20 +195,6 @@ class Recorder(Messages, TorchDispatchMode):
             return None
         step = -1 if shadow.first < 0 else 1
         return range(shadow.first, shadow.first + step * shadow.numel, step)
-
-    def table_operand(self, t: Tensor) -> Operand:
-        """A constant table that blocks look up, ``[1, size]``; one copy for all reads."""
-        # an inference tensor counts no writes, so that each read of it has its own copy
-        version = object() if t.is_inference() else t._version
-        # of one storage there may be several with derivatives of their own
-        own = id(t) if self.is_attached(t) else None
-        key = (t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride(), version, own)
-        known = self._tables.get(key)
-        if known is None:
-            with self.attached(t):
-                table = t.contiguous() if self.is_attached(t) else t.detach()  # see _constants
-                known = self._tables[key] = (t, table.reshape(1, -1).clone().cpu())
-        return Operand(None, known[1], t.dtype, pool=True)
 
     def emit(
         self,
@@ -355,7 +243,7 @@ class Recorder(Messages, TorchDispatchMode):
 
     def rows(self, t: Tensor) -> Rows | None:
         """What a latent tensor holds where that is rows of a table."""
-        shadow = self._shadows.get(t.untyped_storage()._cdata)
+        shadow = self.shadow(t)
         found = None if shadow is None else shadow.rows
         if found is None or t.numel() != shadow.numel or not t.is_contiguous():
             return None
@@ -368,24 +256,12 @@ class Recorder(Messages, TorchDispatchMode):
         with self.attached(table):
             return Rows(places, table.reshape(len(table), *t.shape[lead:]))
 
-    def table_of_rows(self, t: Tensor, num_axes: int) -> Tensor:
-        """Our copy of a constant table, ``[R, *tail]``, its first axes taken together; one tensor
-        for all reads."""
-        table = self.table_operand(t).values
-        key = id(table), num_axes  # which is kept
-        if key not in self._tables_of_rows:
-            with self.attached(table):
-                rows = t.shape[:num_axes].numel()
-                self._tables_of_rows[key] = table.view(rows, *t.shape[num_axes:])
-        return self._tables_of_rows[key]
-
     def _record_rows(self, shadow: Shadow) -> None:
         """Record the step that looks up a storage's rows, if none has been yet."""
         if shadow.place is None:
             return
         places, table = shadow.rows.places, shadow.rows.table
-        if shadow.numel > MAX_READS:
-            raise self.over_budget(shadow.numel, MAX_READS)
+        self.refuse_over_budget(shadow.numel)
         places = places.within(table.shape[1:].numel())
         rule, operands = pool_look_up(self, table, places)
         kind = shadow.tensor.dtype

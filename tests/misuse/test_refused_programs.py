@@ -295,7 +295,7 @@ def test_two_latent_sites_of_one_name_are_refused():
 
 
 def test_reads_over_the_budget_are_refused(monkeypatch):
-    monkeypatch.setattr("pyrograph.trace.record.MAX_READS", 1000)
+    monkeypatch.setattr("pyrograph.trace.operands.MAX_READS", 1000)
 
     def model(a):
         x = pyro.sample("x", dist.Normal(torch.zeros(60), 1.0))

@@ -9,7 +9,7 @@ import torch
 from torch.testing import assert_close
 
 import pyrograph as pg
-from pyrograph.trace import record
+from pyrograph.trace import operands
 
 BINS = {
     "one": [0] * 9,
@@ -42,7 +42,7 @@ def test_a_full_bin_among_many_reads_no_more_than_is_added(monkeypatch):
     count = 1000
     where = torch.arange(count)
     where[: count // 2] = 0
-    monkeypatch.setattr(record, "MAX_READS", 2 * count)
+    monkeypatch.setattr(operands, "MAX_READS", 2 * count)
 
     def model():
         x = pyro.sample("x", dist.Normal(torch.zeros(count), 1.0).to_event(1))

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.errors import ScopeBudgetError
-from pyrograph.trace import record, table_rows
+from pyrograph.trace import operands, record, table_rows
 
 N, K, V = 6, 3, 5
 
@@ -394,7 +394,7 @@ def test_a_word_reads_one_number_of_its_row():
 
 
 def test_budgets_count_what_is_read(monkeypatch):
-    monkeypatch.setattr(record, "MAX_READS", 2000)
+    monkeypatch.setattr(operands, "MAX_READS", 2000)
     pg.trace_graph(corpus(400, 50)[0])
 
     def model():
