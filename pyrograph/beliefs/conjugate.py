@@ -123,6 +123,12 @@ class Conjugate(Natural):
         """The Gaussian of the same mean and variance of z, dimension 1; of proper ones only."""
 
     @property
+    def at_mean(self) -> Tensor:
+        """``[*batch, 1]``: where x is a / b or a / (a + b), its mean. At the mean of z, which is
+        about -1 / a for small a, x may be a zero in floating point."""
+        return (self.first / self.second).log().unsqueeze(-1)
+
+    @property
     def mean(self) -> Tensor:
         """``[*batch, 1]``: of z."""
         return self.normal.mean

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch.distributions import constraints
 
+from pyrograph.beliefs import Gaussian
 from pyrograph.graph import FactorGraph, FactorGroup
 from pyrograph.graph.checked import JACOBIAN
 from pyrograph.infer.message_passing.families import Continuous
@@ -16,6 +17,36 @@ NO_COVARIANCE = (
     "smaller alpha (pg.PowerEP), or a tighter prior."
 )
 NO_EVIDENCE = "The evidence is not known while a cavity is improper."
+
+
+#: Standard deviations of a logarithm from which the mean of exp(z), e^(sd^2 / 2) times its median,
+#: is made by the far tail of z, where a Gaussian is least to be trusted.
+WIDE = 2.0
+
+
+def note_on_wide_scales(graph: FactorGraph, network: Network, beliefs: list) -> str | None:
+    """What is to be said of positive sites whose logarithm is Gaussian and wide; None if none is.
+    So come out gammas of small shape, whose logarithm has one long tail, downwards."""
+    if not network.has_quadrature:
+        return None  # it is Gaussian
+    for site in graph.sites.values():
+        bounded = constraints.greater_than, constraints.greater_than_eq
+        if site.width != 1 or not isinstance(site.support, bounded):
+            continue
+        nodes = graph.nodes_of(site.name)
+        for family, belief in zip(network.families, beliefs, strict=True):
+            if not (isinstance(belief, Gaussian) and family.size == 1):
+                continue
+            own = (family.nodes >= nodes.start) & (family.nodes < nodes.stop)
+            variance = belief.covariance[own, 0, 0]
+            if bool((variance > WIDE**2).any()):
+                return (
+                    f'The logarithm of "{site.name}" has a standard deviation of up to '
+                    f"{float(variance.max().sqrt()):.3g}: its mean and variance hang on the far "
+                    "tail of a Gaussian. Trust quantiles, or take family="
+                    f'{{"{site.name}": "gamma"}} where its factors are those of a rate.'
+                )
+    return None
 
 
 def notes_on(network: Network, skipped: float) -> list[str]:

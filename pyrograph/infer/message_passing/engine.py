@@ -33,7 +33,12 @@ from pyrograph.graph.adrift import refuse_adrift
 from pyrograph.graph.forest import is_forest
 from pyrograph.infer.base import REST, Engine, with_notes
 from pyrograph.infer.message_passing.acceleration import Acceleration, applies_to
-from pyrograph.infer.message_passing.advice import NO_EVIDENCE, notes_on, remedy_for
+from pyrograph.infer.message_passing.advice import (
+    NO_EVIDENCE,
+    note_on_wide_scales,
+    notes_on,
+    remedy_for,
+)
 from pyrograph.infer.message_passing.alphas import Alpha, alpha_of_factors, check_alpha
 from pyrograph.infer.message_passing.build import build
 from pyrograph.infer.message_passing.checkpoint import loaded_messages
@@ -265,12 +270,14 @@ class MessagePassing(Engine):
     def _differentiable_evidence(self) -> Tensor:
         """:attr:`log_evidence` with the derivative of eq (66), which is stationary in the
         messages."""
+        with torch.no_grad():
+            worth = self.log_evidence
         if not (self.network.is_differentiable and torch.is_grad_enabled()):
-            return self.iteration.evidence().detach()
+            return worth
         value = log_evidence(self.network, self.messages, self.network.beliefs_of(self.messages))
         if value.requires_grad:
             value.register_hook(refuse_second_derivatives)
-        return self.iteration.evidence().detach() + (value - value.detach())
+        return worth + (value - value.detach())
 
     def evidence_kind(self) -> EvidenceKind:
         """What :attr:`log_evidence` is worth.
@@ -313,9 +320,9 @@ class MessagePassing(Engine):
             return super().status
         skipped = self._history.get("skipped", [0.0])[-1]
         lowered = self.iteration.settling.milder.note
-        notes = ([lowered] if lowered else []) + notes_on(self.network, skipped)
-        leaves = self._instability
-        return with_notes(super().status, ([leaves] if leaves else []) + notes)
+        wide = note_on_wide_scales(self.graph, self.network, self.beliefs)
+        notes = [self._instability, lowered, *notes_on(self.network, skipped), wide]
+        return with_notes(super().status, [note for note in notes if note])
 
     @property
     def _instability(self) -> str | None:

@@ -148,13 +148,14 @@ class Continuous:
         """``[V]``: log integral of the base times the messages, Gaussian ones scaled to 1 at the
         belief's mean, as :meth:`log_ratio` of the blocks has them too.
 
-        The base is evaluated there, not put together from coefficients: of data far from 0
+        The base is evaluated at a point, not put together from coefficients: of data far from 0
         these are large numbers that cancel.
         """
-        point = belief.mean.detach()
         if isinstance(belief, Gaussian):
+            point = belief.mean.detach()
             mass = belief.about(point).log_mass
         else:
+            point = belief.at_mean.detach()
             mass = belief.log_mass - self.base.log_value(point)
         for rows, log_density in self.absorbed:
             mass = mass.index_add(0, rows, log_density(point[rows]))

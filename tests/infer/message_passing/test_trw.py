@@ -229,6 +229,24 @@ def test_any_messages_give_an_upper_bound(seed, spread, cards):
     assert float(engine.log_evidence) >= float(tables.log_z) - 1e-9
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("options", [{"num_steps": 1}, {"num_steps": 3, "damping": 0.5}])
+@pytest.mark.parametrize("name", ["path", "barbell"])
+def test_a_posterior_before_convergence_has_the_bound_too(name, options, seed):
+    """On a tree, and on bridges, eq (66) may be below the evidence then."""
+    if name == "path":
+        scopes = [(k, k + 1) for k in range(5)]
+        tables = random_model((2,) * 6, scopes, seed, 4.0, plated=True)
+    else:
+        tables = model(name, seed=seed, strength=3.0)
+    engine = pg.TRW(tables, progress=False, schedule="sequential", **options)
+    with pytest.warns(ConvergenceWarning):
+        posterior = engine.run()
+    assert not posterior.converged and posterior.evidence_kind == "upper bound"
+    assert_close(posterior.log_evidence, engine.log_evidence, rtol=0, atol=0)
+    assert float(posterior.log_evidence) >= float(tables.log_z) - 1e-9
+
+
 def test_hard_constraints_keep_the_bound():
     tables = model("grid", seed=2, cards=3, zeros=0.3)
     posterior = pg.fit(tables, infer=pg.TRW, progress=False)

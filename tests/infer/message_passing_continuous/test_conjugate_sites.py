@@ -74,6 +74,56 @@ def test_beta_binomial_is_exact(preset):
     assert_close(float(q.log_evidence), truth)
 
 
+@pytest.mark.parametrize("shape", [0.03, 1e-3, 1e-5])
+@pytest.mark.parametrize("preset", [pg.EP, pg.VMP, pg.BP])
+def test_vague_priors_of_groups_without_counts_keep_their_evidence(preset, shape):
+    """Where the mean of the logarithm, about -1 / shape, is that of no number above 0."""
+    y = torch.tensor([[2.0, 5.0, 1.0], [0.0, 0.0, 0.0]])
+
+    def groups():
+        with pyro.plate("groups", 2, dim=-2):
+            rate = pyro.sample("rate", dist.Gamma(shape, shape))
+            with pyro.plate("data", 3, dim=-1):
+                pyro.sample("y", dist.Poisson(rate), obs=y)
+
+    q = fit(groups, (), preset, family={"rate": "gamma"})
+    a, total = shape, y.sum(1).numpy()
+    each = a * np.log(a) - special.gammaln(a) + special.gammaln(a + total)
+    truth = (each - (a + total) * np.log(a + 3)).sum() - special.gammaln(y.numpy() + 1).sum()
+    assert_close(q.log_evidence, torch.tensor(truth), rtol=1e-9, atol=1e-9)
+    assert_close(q.marginal("rate").mean[:, 0], (a + y.sum(1)) / (a + 3))
+
+
+@pytest.mark.parametrize(("a", "b"), [(1.0, 0.02), (0.02, 1.0), (0.01, 0.01), (1e-4, 1e-4)])
+@pytest.mark.parametrize("heads", [0.0, 6.0])
+@pytest.mark.parametrize("preset", [pg.EP, pg.VMP])
+def test_vague_priors_of_coins_that_fall_one_way_keep_their_evidence(preset, heads, a, b):
+    def coin():
+        p = pyro.sample("p", dist.Beta(a, b))
+        pyro.sample("heads", dist.Binomial(6, p), obs=torch.tensor(heads))
+
+    q = fit(coin, (), preset, family={"p": "beta"})
+    truth = special.betaln(a + heads, b + 6 - heads) - special.betaln(a, b)
+    assert_close(q.log_evidence, torch.tensor(truth), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("shape", [0.1, 1.0])
+def test_wide_logarithms_of_gamma_posteriors_are_told_of_and_gamma_beliefs_are_not(shape):
+    """Their truth is log gamma, of standard deviation 10 for a shape of .1 and 1.3 for 1."""
+    zeros = torch.zeros(3)
+    q = fit(counts, (zeros, shape), pg.EP)
+    truth = shape / 4.5
+    if shape < 1:
+        assert float(q.marginal("rate").mean) > 2 * truth  # a far tail of the Gaussian
+        assert 'family={"rate": "gamma"}' in q.status and 'logarithm of "rate"' in q.status
+    else:
+        assert abs(float(q.marginal("rate").mean) / truth - 1) < 0.1
+        assert q.status == "converged"
+    exact = fit(counts, (zeros, shape), pg.EP, family={"rate": "gamma"})
+    assert_close(exact.marginal("rate").mean, torch.tensor(truth))
+    assert exact.status == "converged"
+
+
 def test_the_family_follows_an_interval_and_a_shifted_half_line():
     def model():
         pyro.sample("x", dist.Uniform(2.0, 5.0))
