@@ -74,9 +74,10 @@ class AutomaticDamping:
         last = self._residuals[-STEADY:]
         if not self.eases or self.level <= self._least or len(last) < STEADY:
             return False
-        is_steady = all(b < a for a, b in pairwise(last))
+        if not all(b < a for a, b in pairwise(last)):
+            return False
         rate = (last[-1] / last[0]) ** (1 / (STEADY - 1))
-        return is_steady and 0 <= (rate - self.value) / (1 - self.value) <= QUICK
+        return 0 <= (rate - self.value) / (1 - self.value) <= QUICK
 
     def forget(self) -> None:
         """What follows is another iteration: its residuals say nothing of the ones before."""

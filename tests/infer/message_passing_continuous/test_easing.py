@@ -44,6 +44,13 @@ def test_a_slow_iteration_and_one_that_oscillates_keep_their_damping(rate):
     assert set(levels) == {len(LEVELS) - 1}
 
 
+def test_an_iteration_at_rest_goes_on():
+    damping = AutomaticDamping(eases=True)
+    while damping.raise_level():
+        pass
+    assert not any(damping.observe(0.0) for _ in range(60))
+
+
 def components(y):
     w = pyro.sample("w", dist.Beta(1.0, 1.0))
     with pyro.plate("components", 2):
