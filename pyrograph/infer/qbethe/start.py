@@ -1,7 +1,9 @@
 """Where a mixture starts: means at draws from the program, widths from their spread.
 
-Where a program does not say what nodes are drawn from, a flat prior, draws mean nothing: these
-nodes start about the posterior's mode, as wide as their conditionals there, if all are continuous.
+Where a program does not say what nodes are drawn from, a flat prior, draws mean nothing, and nearly
+so those of a vague one, such as Gamma(.01, .01), half of which are below e^-69: these nodes start
+about the posterior's mode, as wide as their conditionals there, if all are continuous; else as if
+their prior were less vague.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
+from pyro.distributions import constraints
 from torch import Tensor
 
 from pyrograph.errors import InferenceError
@@ -24,6 +27,8 @@ FEWEST, MOST = 8, 64
 #: Means start no farther out than this, in units of the spread, and spreads are at most so many
 #: times that of the inner draws: far in a heavy tail nothing would come back.
 FARTHEST, HEAVIEST = 10.0, 3.0
+#: From which spread in unconstrained space a bounded site's prior is vague.
+VAGUE = 5.0
 #: Spread of the logits of discrete nodes: components have to differ to part.
 JITTER = 0.5
 
@@ -48,8 +53,12 @@ def starting_parameters(
     wanted = batch * components
     like = graph.constant.detach()
     free = _draws(graph, program, max(FEWEST, min(MOST, wanted)))
-    flat = _without_prior(graph)
+    vague = _vague_sites(graph, free)
+    flat = _nodes(graph, [*_sites_without_prior(graph), *vague])
     mode = _mode(graph, network) if bool(flat.any()) else None
+    if mode is None:
+        for name, spread in vague.items():
+            free[name] *= VAGUE / spread
     parameters: Parameters = {"weights": like.new_zeros(batch, components)}
     for k, kind in enumerate(network.kinds):
         count, size = len(kind.nodes), kind.size
@@ -84,14 +93,33 @@ def starting_parameters(
     return parameters
 
 
-def _without_prior(graph: FactorGraph) -> Tensor:
-    """``[num_nodes]`` which are of sites that no draw of the program says anything about."""
-    flat = torch.zeros(graph.num_nodes, dtype=torch.bool, device=graph.device)
-    for site in graph.sites.values():
-        if site.distribution == "ImproperUniform":
-            nodes = graph.nodes_of(site.name)
-            flat[nodes.start : nodes.stop] = True
-    return flat
+def _sites_without_prior(graph: FactorGraph) -> list[str]:
+    """That no draw of the program says anything about."""
+    return [s.name for s in graph.sites.values() if s.distribution == "ImproperUniform"]
+
+
+def _vague_sites(graph: FactorGraph, free: dict[str, Tensor]) -> dict[str, float]:
+    """Bounded sites whose draws say little, and how wide they spread."""
+    spreads = {name: float((x - x.mean(0)).square().mean().sqrt()) for name, x in free.items()}
+    return {
+        name: spread
+        for name, spread in spreads.items()
+        if spread > VAGUE and not _is_real(graph.sites[name].support)
+    }
+
+
+def _is_real(support: constraints.Constraint | None) -> bool:
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    return support is constraints.real
+
+
+def _nodes(graph: FactorGraph, names: list[str]) -> Tensor:
+    """``[num_nodes]`` which are of these sites."""
+    found = torch.zeros(graph.num_nodes, dtype=torch.bool, device=graph.device)
+    for name in names:
+        found[graph.nodes_of(name)] = True
+    return found
 
 
 def _mode(graph: FactorGraph, network: Network) -> tuple[Tensor, Tensor] | None:

@@ -117,3 +117,57 @@ def test_a_start_that_overflows_is_told_apart_from_torch_where():
         return stats.norm.pdf(b, 0.0, 0.2) * np.exp(np.sum(math.log(4.0) + away - np.exp(away)))
 
     assert_close(float(q.log_evidence), math.log(quad(joint, -0.5, 0.5)[0]), rtol=0, atol=0.01)
+
+
+def precision_of_normals(y, shape):
+    mu = pyro.sample("mu", dist.Normal(0.0, 100.0))
+    tau = pyro.sample("tau", dist.Gamma(shape, shape))
+    with pyro.plate("rows", len(y)):
+        pyro.sample("y", dist.Normal(mu, tau**-0.5), obs=y)
+
+
+def evidence_of_precision(y, shape):
+    """Over tau in closed form, over mu by quadrature."""
+    n = len(y)
+
+    def log_joint(mu):
+        rate = shape + 0.5 * ((y - mu) ** 2).sum()
+        mass = shape * np.log(shape) - math.lgamma(shape) + math.lgamma(shape + n / 2)
+        fit = mass - (shape + n / 2) * np.log(rate) - n / 2 * np.log(2 * np.pi)
+        return fit + stats.norm.logpdf(mu, 0, 100)
+
+    top = log_joint(y.mean())
+    total = quad(lambda mu: np.exp(log_joint(mu) - top), y.mean() - 6, y.mean() + 6)[0]
+    return top + np.log(total)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [0.1, 0.01, 0.001])
+def test_vague_priors_of_scales_do_not_start_components_where_numbers_end(shape, dtype):
+    """Half of the draws of Gamma(.001, .001) are below e^-690."""
+    y = np.random.default_rng(3).normal(3, 2, 20)
+    truth = evidence_of_precision(y, shape)
+    q = fit(
+        precision_of_normals, torch.tensor(y, dtype=dtype), shape, num_components=2, num_steps=400
+    )
+    assert truth - 0.2 < float(q.log_evidence) < truth + 0.01
+    assert abs(float(q.marginal("mu").mean) - y.mean()) < 0.05
+
+
+def test_beside_discrete_nodes_a_vague_prior_starts_as_a_less_vague_one():
+    y = torch.tensor([2.9, 3.1, 3.3, -3.2, -2.8, -3.0])
+
+    def two_levels():
+        tau = pyro.sample("tau", dist.Gamma(0.01, 0.01))
+        with pyro.plate("rows", len(y)):
+            z = pyro.sample("z", dist.Bernoulli(torch.full((len(y),), 0.5)))
+            pyro.sample("y", dist.Normal(6 * z - 3, tau**-0.5), obs=y)
+
+    def density(log_tau):  # of the number and of the labels, summed out
+        tau = math.exp(log_tau)
+        both = stats.norm.pdf(y.numpy()[:, None], [-3.0, 3.0], tau**-0.5).mean(1)
+        return stats.gamma.pdf(tau, 0.01, scale=100) * tau * both.prod()
+
+    truth = math.log(quad(density, -10, 10, points=[2.0, 4.0], limit=200)[0])
+    q = fit(two_levels, num_components=2, num_steps=400)
+    assert truth - 0.2 < float(q.log_evidence) < truth + 0.01
