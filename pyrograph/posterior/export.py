@@ -5,6 +5,11 @@ from typing import Any
 
 from torch import Tensor
 
+from pyrograph.errors import UnsupportedSite
+
+#: Dimensions that all variables have.
+OF_DRAWS = {"chain", "draw"}
+
 
 def inference_data(sites: Iterable, draws: Mapping[str, Tensor], stats: Mapping[str, Tensor]):
     """InferenceData of draws ``{site: [n, *site shape]}`` and per-draw statistics ``[n]``.
@@ -13,13 +18,20 @@ def inference_data(sites: Iterable, draws: Mapping[str, Tensor], stats: Mapping[
 
     Raises:
         ImportError: arviz is not installed.
+        UnsupportedSite: a site is called as a dimension of draws is.
     """
+    sites = list(sites)
+    for site in sites:
+        if site.name in OF_DRAWS:
+            raise UnsupportedSite(
+                f'site "{site.name}" has the name of a dimension that every variable has in arviz '
+                "(chain, draw), which would drop it. Rename the site, or take posterior.sample()."
+            )
     try:
         import arviz
     except ImportError as error:
         raise ImportError("to_arviz needs arviz: pip install pyrograph[arviz]") from error
-    sites = list(sites)
-    names = {site.name for site in sites}
+    names = {site.name for site in sites} | OF_DRAWS
     dims = {site.name: dimension_names(site, names) for site in sites}
     posterior = {site.name: _chain(draws[site.name]) for site in sites}
     sample_stats = {name: _chain(value) for name, value in stats.items()}
@@ -33,7 +45,7 @@ def inference_data(sites: Iterable, draws: Mapping[str, Tensor], stats: Mapping[
 
 
 def dimension_names(site, taken: set[str]) -> list[str]:
-    """Names of a site's batch and event dimensions; a plate named like a site is told apart."""
+    """Names of a site's batch and event dimensions; those of plates that are taken told apart."""
     plates = {dim: name for name, dim, _ in site.plates}
     batch = len(site.batch_shape)
     names = []

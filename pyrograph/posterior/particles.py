@@ -86,6 +86,7 @@ class ParticlePosterior(Posterior):
 
         Raises:
             ImportError: arviz is not installed.
+            UnsupportedSite: a site is called "chain" or "draw".
         """
         if num_samples is not None:
             return super().to_arviz(num_samples)

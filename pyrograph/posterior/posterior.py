@@ -95,6 +95,7 @@ class Posterior(ABC):
 
         Raises:
             ImportError: arviz is not installed.
+            UnsupportedSite: a site is called "chain" or "draw".
         """
         return inference_data(self.graph.sites.values(), self.sample(num_samples), {})
 

@@ -1,8 +1,9 @@
 """The image of a normal distribution under the map to a site's support, with its moments.
 
-Where the map works number by number, mean and variance are one-dimensional integrals, by
-Gauss-Hermite quadrature; else (simplex, Cholesky factors) they are averages over a fixed
-low-discrepancy set of normal points.
+Mean and variance are closed for the exponential. Of other maps that work number by number they are
+one-dimensional integrals, by Gauss-Hermite quadrature; else (simplex, Cholesky factors) averages
+over a fixed low-discrepancy set of normal points. All in double precision: far points, which hardly
+weigh, overflow in single.
 """
 
 from __future__ import annotations
@@ -12,7 +13,12 @@ from pyro.distributions import constraints
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
 from torch.distributions import Distribution, MultivariateNormal, TransformedDistribution
-from torch.distributions.transforms import IndependentTransform, ReshapeTransform, Transform
+from torch.distributions.transforms import (
+    ExpTransform,
+    IndependentTransform,
+    ReshapeTransform,
+    Transform,
+)
 from torch.quasirandom import SobolEngine
 
 from pyrograph.errors import UnsupportedSite
@@ -75,22 +81,27 @@ class Pushforward(TransformedDistribution, TorchDistributionMixin):
 
     @property
     def mean(self) -> Tensor:
-        return self._moments()[0]
+        return self._moments()[0].to(self.base_dist.mean.dtype)
 
     @property
     def variance(self) -> Tensor:
-        return self._moments()[1]
+        return self._moments()[1].to(self.base_dist.mean.dtype)
 
     def _moments(self) -> tuple[Tensor, Tensor]:
+        """In double precision."""
         base, each = self.base_dist, self._map
         while isinstance(each, IndependentTransform):
             each = each.base_transform
         if each.domain.event_dim == 0:
-            z, weights = gauss_hermite(NUM_POINTS, 1, base.mean.dtype, base.mean.device)
-            z = z.reshape(-1, *(1,) * base.mean.dim())
-            image = self._map(base.mean + base.variance.sqrt() * z)
+            centre, square = base.mean.double(), base.variance.double()
+            if isinstance(each, ExpTransform):
+                mean = (centre + square / 2).exp()
+                return mean, mean.square() * square.expm1()
+            z, weights = gauss_hermite(NUM_POINTS, 1, torch.float64, centre.device)
+            z = z.reshape(-1, *(1,) * centre.dim())
+            image = self._map(centre + square.sqrt() * z)
         else:
-            image = self._map(self._spread_points(base))
+            image = self._map(self._spread_points(base)).double()
             weights = image.new_full((NUM_DRAWS,), 1 / NUM_DRAWS)
         weights = weights.reshape(-1, *(1,) * (image.dim() - 1))
         mean = (weights * image).sum(0)

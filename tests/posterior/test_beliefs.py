@@ -280,6 +280,22 @@ def test_draws_become_inference_data(posterior):
     assert data.posterior["b"].dims == ("chain", "draw", "rows", "columns")
 
 
+def test_names_of_the_dimensions_of_draws_are_told_apart_or_refused():
+    pytest.importorskip("arviz")
+
+    def plated():
+        with pyro.plate("chain", 3):
+            pyro.sample("x", dist.Bernoulli(torch.full((3,), 0.3)))
+
+    def named():
+        pyro.sample("draw", dist.Bernoulli(0.3))
+
+    data = pg.fit(plated, infer=pg.BP, progress=False).to_arviz(5)
+    assert data.posterior["x"].dims == ("chain", "draw", "chain_dim")
+    with pytest.raises(pg.errors.UnsupportedSite, match=r'site "draw".*Rename the site'):
+        pg.fit(named, infer=pg.BP, progress=False).to_arviz(5)
+
+
 def test_repr_names_the_sites_and_the_status(posterior):
     assert repr(posterior) == "BeliefPosterior(sites=['c', 'k', 'h', 'b'], status='converged')"
 

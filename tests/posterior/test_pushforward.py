@@ -82,6 +82,22 @@ def test_a_step_like_image_keeps_its_moments():
     assert abs(float(q.mean) - truth[0]) < 2e-2
 
 
+@pytest.mark.parametrize("scale", [3.0, 6.0])
+def test_moments_of_wide_log_normals_do_not_overflow_in_single_precision(scale):
+    q = Pushforward(Normal(torch.tensor(0.0, dtype=torch.float32), scale), ExpTransform())
+    mean, second = math.exp(scale**2 / 2), math.exp(2 * scale**2)
+    assert q.mean.dtype == torch.float32
+    assert_close(float(q.mean), mean, rtol=1e-6, atol=0)
+    assert_close(float(q.variance), second - mean**2, rtol=1e-6, atol=0)
+
+
+def test_moments_on_a_shifted_half_line_do_not_overflow_in_single_precision():
+    base = Normal(torch.tensor(0.0, dtype=torch.float32), 3.0)
+    q = Pushforward(base, biject_to(constraints.greater_than(2.0)))
+    assert_close(float(q.mean), 2 + math.exp(4.5), rtol=1e-6, atol=0)
+    assert_close(float(q.variance), math.exp(18) - math.exp(9), rtol=1e-5, atol=0)
+
+
 def test_supports_are_told_apart():
     def site(support):
         return SimpleNamespace(name="x", support=support)

@@ -56,6 +56,9 @@ class AutoQBethe(AutoContinuous):
 
     Raises:
         OptionError: an option is out of range.
+
+    Raises, at the first call of the guide:
+        ShapeMismatch: Pyro's parameter store holds those of another one, of another size.
     """
 
     def __init__(
@@ -113,6 +116,13 @@ class AutoQBethe(AutoContinuous):
         self.locs = nn.Parameter(locs)
         self.scales = PyroParam(scales, constraints.softplus_positive)
         self.logits = nn.Parameter(logits)
+        if self.locs.shape != locs.shape:  # the parameter store goes before what is set here
+            held, asked = (" x ".join(map(str, v.shape)) for v in (self.locs, locs))
+            raise ShapeMismatch(
+                f"Pyro's parameter store holds the parameters of another {type(self).__name__}, "
+                f"{held} (components x numbers), in the place of {asked}: call "
+                "pyro.clear_param_store() first."
+            )
 
     def _from(self, mixture: JointMixture) -> tuple[Tensor, Tensor, Tensor]:
         """Parameters of a mixture over sites."""

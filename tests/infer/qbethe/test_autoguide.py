@@ -397,6 +397,18 @@ def test_a_posterior_that_is_no_mixture_is_refused():
         AutoQBethe.from_posterior(two_modes, posterior)
 
 
+def test_a_second_guide_of_another_size_is_refused_until_the_first_ones_parameters_are_cleared():
+    pyro.clear_param_store()
+    AutoQBethe(two_modes, 2)()
+    AutoQBethe(two_modes, 2)()  # goes on with the same parameters, as Pyro's guides do
+    with pytest.raises(ShapeMismatch, match=r"2 x 3 .*in the place of 5 x 3.*clear_param_store"):
+        AutoQBethe(two_modes, 5)()
+    pyro.clear_param_store()
+    guide = AutoQBethe(two_modes, 5)
+    guide()
+    assert guide.locs.shape == (5, 3)
+
+
 def test_a_guide_from_a_posterior_does_not_take_up_the_parameters_of_another():
     torch.manual_seed(0)
     first = AutoQBethe(two_modes, 2)
