@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from pyrograph.errors import OptionError, UnsupportedFactor
+from pyrograph.infer.message_passing.conjugate_factors import ConjugateFactors
 from pyrograph.infer.message_passing.engine import MessagePassing
 from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
@@ -40,7 +41,7 @@ class BP(MessagePassing):
     def build(self) -> Network:
         network = super().build()
         for (group, index), block in zip(network.members, network.blocks, strict=True):
-            if isinstance(block, QuadratureFactors):
+            if isinstance(block, ConjugateFactors | QuadratureFactors):
                 is_mixed = any(site.is_discrete for site in self.graph.sites.values())
                 others = "pg.VMP takes" if is_mixed else "pg.VMP and pg.GraphicalSVGD take"
                 raise UnsupportedFactor(

@@ -1,13 +1,14 @@
 """Sites whose beliefs are gamma or beta distributions because the user asks for it.
 
 A belief exp(a z - b exp(z)), say, takes in what conjugate factors of one node say without error:
-priors and likelihoods that the user wrote so. Which factors those are is found by looking, densely
+priors and likelihoods that the user wrote so; those of a number that discrete nodes choose are
+sums of such ones (:mod:`.conjugate_factors`). Which factors those are is found by looking, densely
 and far out: behind a threshold a factor may be another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from pyro.distributions import constraints
@@ -74,13 +75,48 @@ def kinds_of_sites(graph: FactorGraph, family: Mapping[str, str]) -> dict[str, s
 
 def member(local: LocalDensity, family: type[Conjugate]) -> Conjugate | None:
     """What factors of one node are as functions of a family, up to constants, if they all are."""
-    like, count = local.like, local.num_factors
-    own = local.group.slots[0].dtype  # a limit of the program's is at its own precision
-    low, high = REACH[torch.float32 if torch.float32 in (own, like.dtype) else torch.float64]
+    terms = _terms(local.at_numbers, local, local.num_factors, family)
+    return None if terms is None else family(*terms[1:])
+
+
+def members_in_states(
+    local: LocalDensity, family: type[Conjugate]
+) -> tuple[Tensor, Conjugate] | None:
+    """What factors of a single number u are in every state of their discrete nodes, as functions of
+    a family, if they all are: log scales ``[D, E]``, minus infinity for zeros, and functions."""
+    size = local.num_states, local.num_factors
+    like = local.like.new_zeros(1, *size, 1)
+    zeros = (local(like) == -torch.inf).flatten()
+
+    def values(z: Tensor) -> Tensor:
+        found = local(z.view(-1, *size, 1)).flatten(1)
+        # a zero has to be one everywhere, and counts as a constant
+        return torch.where(zeros, torch.where(found == -torch.inf, 0.0, torch.nan), found)
+
+    terms = _terms(values, local, len(zeros), family)
+    if terms is None:
+        return None
+    scale, *natural = (term.view(size) for term in terms)
+    return scale.masked_fill(zeros.view(size), -torch.inf), family(*natural)
+
+
+def _terms(
+    values: Callable[[Tensor], Tensor], local: LocalDensity, count: int, family: type[Conjugate]
+) -> Tensor | None:
+    """Coefficients ``[3, F]``, constants first, of F functions of one number, None if some are not
+    of the family.
+
+    Args:
+        values: log values ``[N, F]`` at ``[N, F]``; local: whose they are; count: F.
+    """
+    like = local.like
+    own = {local.group.slots[k].dtype for k in local.continuous}
+    # a limit of the program's is at its own precision
+    low, high = REACH[torch.float32 if torch.float32 in (*own, like.dtype) else torch.float64]
     high = high if family is LogitBeta else low
     three = torch.tensor([-low / 3, 0.0, high / 3], device="cpu").to(like)
     columns = torch.cat([torch.ones_like(three).unsqueeze(1), family.statistics(three)], 1)
-    terms = torch.linalg.solve(columns, local.at_numbers(three.unsqueeze(1).expand(-1, count)))
+    terms = torch.linalg.solve(columns, values(three.unsqueeze(1).expand(-1, count)))
     # fewer points of each of many factors, but others of every one
     number = min(MOST, max(FEWEST, NUMBERS // count))
     shift = (GOLDEN * torch.arange(count, dtype=torch.float64, device="cpu")).frac()
@@ -88,9 +124,10 @@ def member(local: LocalDensity, family: type[Conjugate]) -> Conjugate | None:
     with torch.no_grad():
         for piece in torch.arange(number, device="cpu").split(max(1, CHUNK // count)):
             z = -low + (low + high) * (piece.unsqueeze(1) + shift) / number
-            if not _is_near(local, family, terms, z.to(like), rounding):
+            z = z.to(like)
+            if not _is_near(values(z), local, family, terms, z, rounding):
                 return None
-    return family(*terms[1:])
+    return terms
 
 
 def _rounding(local: LocalDensity, family: type[Conjugate]) -> tuple[float, float]:
@@ -98,7 +135,11 @@ def _rounding(local: LocalDensity, family: type[Conjugate]) -> tuple[float, floa
     the distances to these are known to |a| and |b|."""
     if family is not LogitBeta:
         return 0.0, 0.0
-    support = local.group.slots[0].support
+    of_sites = [_rounding_of(local.group.slots[k].support) for k in local.continuous]
+    return tuple(max(errors) for errors in zip(*of_sites, strict=True))
+
+
+def _rounding_of(support: constraints.Constraint) -> tuple[float, float]:
     while isinstance(support, constraints.independent):
         support = support.base_constraint
     bounds = [
@@ -109,13 +150,14 @@ def _rounding(local: LocalDensity, family: type[Conjugate]) -> tuple[float, floa
 
 
 def _is_near(
+    values: Tensor,
     local: LocalDensity,
     family: type[Conjugate],
     terms: Tensor,
     z: Tensor,
     rounding: tuple[float, float],
 ) -> bool:
-    """Whether factors are what their terms ``[3, E]``, constants first, say at ``[N, E]``."""
+    """Whether log values ``[N, F]`` are what the terms ``[3, F]``, constants first, say at z."""
     one, two = family.statistics(z).unbind(-1)
     parts = [terms[0].expand_as(z), terms[1] * one, terms[2] * two]
     error = max(local.rounding, NEAR) * (1 + sum(part.abs() for part in parts))
@@ -123,4 +165,4 @@ def _is_near(
         eps = torch.finfo(z.dtype).eps
         error = error + eps * rounding[0] * (-z).exp() * terms[1].abs()
         error = error + eps * rounding[1] * z.exp() * terms[2].abs()
-    return bool(((local.at_numbers(z) - sum(parts)).abs() <= error).all())
+    return bool(((values - sum(parts)).abs() <= error).all())

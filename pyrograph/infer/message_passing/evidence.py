@@ -40,7 +40,8 @@ def kind_of(network: Network, forest: bool, converged: bool) -> EvidenceKind:
         return "estimate"
     alphas = [block.alpha for block in network.blocks]
     alpha = torch.cat(alphas) if alphas else torch.zeros(0, device="cpu")
-    if len(alpha) == 0 or (forest and converged and bool((alpha == 1).all())):
+    is_bp = forest and converged and not network.projects and bool((alpha == 1).all())
+    if len(alpha) == 0 or is_bp:
         return "exact"
     if bool((alpha <= 0).all()):
         return "lower bound"

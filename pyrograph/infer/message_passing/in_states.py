@@ -55,3 +55,22 @@ def values_in_states(
         for leaf in leaves_in_states(slots, states, count, n)
     ]
     return program(leaves).t().reshape(n, num_states, count)
+
+
+def over_states(logs: list[Tensor], states: Tensor, without: int | None = None) -> Tensor:
+    """Sum of log values ``[E, c]`` of one slot and more at every assignment, ``[D, E]``.
+
+    Args:
+        states: ``[D, number of discrete slots]``; without: a slot that is left out.
+    """
+    total = logs[0].new_zeros(len(states), len(logs[0]))
+    for position, value in enumerate(logs):
+        if position != without:
+            total = total + value.t()[states[:, position]]
+    return total
+
+
+def by_state(value: Tensor, state: Tensor) -> Tensor:
+    """Log sums ``[E, c]`` of values ``[D, E]`` over the assignments with each state of a slot,
+    whose state in every assignment is given, ``[D]``."""
+    return torch.stack([value[state == s].logsumexp(0) for s in range(int(state.max()) + 1)], 1)

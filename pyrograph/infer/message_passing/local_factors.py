@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator
 
 from torch import Tensor
 
-from pyrograph.beliefs import Conjugate
+from pyrograph.beliefs import Conjugate, Natural
 from pyrograph.errors import UnsupportedFactor
 from pyrograph.graph import FactorGroup
 from pyrograph.infer.message_passing.advice import without_grids
 from pyrograph.infer.message_passing.alphas import or_limit
 from pyrograph.infer.message_passing.conditional import quadratic_coordinates
-from pyrograph.infer.message_passing.conjugate_sites import member
+from pyrograph.infer.message_passing.conjugate_factors import ConjugateFactors
+from pyrograph.infer.message_passing.conjugate_sites import member, members_in_states
 from pyrograph.infer.message_passing.network import Block
 from pyrograph.infer.message_passing.node_families import Alpha, NodeFamilies, by_sign
 from pyrograph.infer.message_passing.quadratic import QuadraticFactors
@@ -148,6 +149,16 @@ class LocalFactors:
             product.widths,
         )
 
+    @staticmethod
+    def _in_states(
+        local: LocalDensity, families: set[type[Natural]]
+    ) -> tuple[Tensor, Conjugate] | None:
+        """What factors say of the one number that a state chooses, if it is conjugate to them."""
+        (family, *others), is_single = families, local.dim == len(local.chosen) == 1
+        if others or not (is_single and local.discrete and issubclass(family, Conjugate)):
+            return None
+        return members_in_states(local.in_double(), family)
+
     def _by_numbers_read(self, part: Locals) -> list[Locals]:
         """Factors that read fewer combinations apart from those that read more, where that saves
         half the points: of an ordered outcome each level reads others."""
@@ -178,6 +189,9 @@ class LocalFactors:
         local.reduce_jointly(
             [type(bases[k]) if isinstance(bases[k], Conjugate) else None for k in local.continuous]
         )
+        chosen = self._in_states(local, {type(bases[k]) for k in local.continuous})
+        if chosen is not None:
+            return ConjugateFactors(local, alpha, rows, families, *chosen)
         is_above = not has_conjugates and bool((alpha > 0).all())
         inner = quadratic_coordinates(local) if is_above else []
         if local.dim - len(inner) not in POINTS:

@@ -11,6 +11,7 @@ from torch import Tensor
 from pyrograph.beliefs import Natural
 from pyrograph.graph import FactorGroup
 from pyrograph.infer.message_passing.binary import BinaryFactors
+from pyrograph.infer.message_passing.conjugate_factors import ConjugateFactors
 from pyrograph.infer.message_passing.differences import DifferenceFactors
 from pyrograph.infer.message_passing.families import Categorical, Continuous, Odds
 from pyrograph.infer.message_passing.log_values import is_zero
@@ -27,6 +28,7 @@ Block = (
     | TableFactors
     | DifferenceFactors
     | QuadraticFactors
+    | ConjugateFactors
     | QuadratureFactors
 )
 
@@ -58,6 +60,13 @@ class Network:
     def has_quadrature(self) -> bool:
         """Whether some integral is approximated."""
         return any(isinstance(block, QuadratureFactors) for block in self.blocks)
+
+    @property
+    def projects(self) -> bool:
+        """Whether beliefs keep some expectations alone of what factors say, so that they are not
+        exact on a tree."""
+        own = ConjugateFactors, QuadratureFactors
+        return any(isinstance(b, own) and not b.is_mean_field for b in self.blocks)
 
     @property
     def probed(self) -> list[FactorGroup]:

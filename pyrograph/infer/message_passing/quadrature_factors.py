@@ -38,6 +38,7 @@ from pyrograph.infer.message_passing.checked import NOTHING
 from pyrograph.infer.message_passing.conditional import ConditionalMoments
 from pyrograph.infer.message_passing.effective import standard_normal
 from pyrograph.infer.message_passing.grids import Grid
+from pyrograph.infer.message_passing.in_states import by_state, over_states
 from pyrograph.infer.message_passing.log_values import ZERO, finite_peak, rows_of, without
 from pyrograph.infer.message_passing.mean_field import Expectations, expectations
 from pyrograph.infer.message_passing.quadratic import seen, stacked
@@ -188,17 +189,9 @@ class QuadratureFactors:
 
     def _of_states(self, logs: list[Tensor], without: int | None = None) -> Tensor:
         """Sum of the slots' log values at every assignment, ``[D, E]``."""
-        total = self.local.like.new_zeros(self.local.num_states, self.num_factors)
-        for position, value in enumerate(logs):
-            if position != without:
-                total = total + value.t()[self.local.states[:, position]]
-        return total
-
-    def _per_state(self, value: Tensor, position: int) -> Tensor:
-        """Log sum over the assignments with each state of a discrete slot: ``[E, c]``."""
-        states = self.local.states[:, position]
-        out = [value[states == s].logsumexp(0) for s in range(int(states.max()) + 1)]
-        return torch.stack(out, 1)
+        if not logs:
+            return self.local.like.new_zeros(self.local.num_states, self.num_factors)
+        return over_states(logs, self.local.states, without)
 
     # ------------------------------------------------------------------ alpha other than 0
     def _repaired(
@@ -244,7 +237,8 @@ class QuadratureFactors:
                 new = Gaussian((new.precision + new.precision.mT) / 2, new.shift)
             out[k] = where(usable, self._plain(new), messages[k])
         for position, k in enumerate(self.local.discrete):
-            value = self._per_state(log_mass + self._of_states(states, position), position)
+            value = log_mass + self._of_states(states, position)
+            value = by_state(value, self.local.states[:, position])
             value = value - finite_peak(value)
             value = torch.where(value < NOTHING / 2, ZERO, value / self.alpha[:, None])
             out[k] = torch.where(usable[:, None], value.to(self.like), messages[k])

@@ -37,6 +37,7 @@ from torch import Tensor
 from pyrograph.beliefs import Gaussian, Natural
 from pyrograph.diagnostics.score import outside_inference_mode
 from pyrograph.errors import PyrographError
+from pyrograph.infer.message_passing.conjugate_factors import ConjugateFactors
 from pyrograph.infer.message_passing.families import Continuous
 from pyrograph.infer.message_passing.messages import Message, Messages, flattened, unflattened
 from pyrograph.infer.message_passing.network import Block, Network
@@ -60,7 +61,7 @@ def may_be_unstable(network: Network) -> bool:
     """Whether there is anything to look for: Gaussian functions have one fixed point, of discrete
     networks see above."""
     return any(
-        isinstance(block, QuadratureFactors)
+        isinstance(block, ConjugateFactors | QuadratureFactors)
         or (bool((block.alpha <= 0).all()) and not isinstance(block, QuadraticFactors))
         for block in network.blocks
     )

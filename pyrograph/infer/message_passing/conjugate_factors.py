@@ -1,0 +1,204 @@
+"""Messages of factors that are conjugate to a gamma or beta number in every state of their discrete
+nodes: a mixture's counts, tosses of a coin whose kind is not known. All in closed form.
+
+    f(d, z) = exp(c_d + s_d' T(z_d))
+
+where z_d is the number that state d chooses among the nodes. With cavities n = q / m^alpha, of
+natural parameters eta_k, the tilted distribution is a mixture over the states d,
+
+    f^alpha prod n  =  sum_d n_d exp(alpha c_d) exp((eta_d + alpha s_d)' T(z_d)) prod_others n_k
+
+whose mass and expectations of T are those of members of the family. The limit at alpha = 0 is
+
+    m_k = exp((sum_{d chooses k} q_d s_d)' T),      log m(d) = c_d + s_d' E_q T(z_d)
+
+Source: Minka (2005), eqs (17), (54), (66); Winn & Bishop (2005) for alpha = 0.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from pyrograph.beliefs import Conjugate
+from pyrograph.beliefs.natural import where
+from pyrograph.infer.message_passing.families import zeros_refused
+from pyrograph.infer.message_passing.in_states import by_state, over_states
+from pyrograph.infer.message_passing.log_values import finite_peak, is_zero, rows_of, without
+from pyrograph.infer.message_passing.reduction import LocalDensity
+
+
+class ConjugateFactors:
+    """Factors of discrete nodes and of gamma or beta ones of one kind.
+
+    Args:
+        local: their density in effective coordinates, a single number.
+        alpha: ``[E]``.
+        rows: of each slot of the group, ``[E]`` rows of its family.
+        families: index of each slot's family.
+        log_scale: c, ``[D, E]``; said: s, batch ``[D, E]``; in double precision.
+
+    Raises:
+        OptionError: a factor has zeros, and its alpha is not above 0.
+    """
+
+    def __init__(
+        self,
+        local: LocalDensity,
+        alpha: Tensor,
+        rows: list[Tensor],
+        families: list[int],
+        log_scale: Tensor,
+        said: Conjugate,
+    ):
+        self.alpha, self.rows, self.families = alpha, rows, families
+        self.like, self.bases = local.like, [None] * len(rows)
+        self.discrete, self.continuous = local.discrete, local.continuous
+        self.states, (self.chosen,) = local.states, local.chosen
+        self.log_scale, self.said = log_scale, said
+        zeros = is_zero(log_scale).any(0)
+        self.has_zeros = bool(zeros.any())
+        self.is_mean_field = bool((alpha == 0).all())
+        refused = (zeros & (alpha <= 0)).nonzero().squeeze(1).tolist()
+        if refused:
+            raise zeros_refused(local.name(refused[0]), float(alpha[refused[0]]))
+
+    @property
+    def num_factors(self) -> int:
+        return len(self.alpha)
+
+    @property
+    def senders(self) -> list[Tensor]:
+        """By port, the factor that sends each message."""
+        return [torch.arange(self.num_factors, device=self.alpha.device)] * len(self.rows)
+
+    def part(self, which: Tensor) -> ConjugateFactors:
+        """Some of the factors, ``which [e]``."""
+        out = copy(self)
+        out.alpha, out.rows = self.alpha[which], [rows[which] for rows in self.rows]
+        out.log_scale, out.said = self.log_scale[:, which], self.said[:, which]
+        out.chosen = replace(self.chosen, which=self.chosen.which[:, which])
+        return out
+
+    def start(self, families: list) -> list:
+        """Flat, but for nodes that nothing else makes proper: a share of parameters of 1."""
+        messages: list = [None] * len(self.rows)
+        for k in self.discrete:
+            messages[k] = families[self.families[k]].flat(self.num_factors)
+        for k in self.continuous:
+            base, rows = families[self.families[k]].base, self.rows[k]
+            share = torch.bincount(rows, minlength=len(base.first)).clamp_min(1)
+            lift = (~base.is_proper / share)[rows].to(self.like)
+            messages[k] = type(base)(lift, lift)
+        return messages
+
+    # ------------------------------------------------------------------ messages
+    def _continuous(self, messages: list, beliefs: list) -> tuple[list[Conjugate], list[Conjugate]]:
+        """Beliefs and cavities of the gamma and beta slots, batch ``[E]``."""
+        own = [
+            beliefs[self.families[k]][self.rows[k]]._with(Tensor.double) for k in self.continuous
+        ]
+        pairs = zip(own, self.continuous, strict=True)
+        return own, [q - self.alpha * messages[k] for q, k in pairs]
+
+    def _discrete(self, messages: list, beliefs: list) -> tuple[list[Tensor], list[Tensor]]:
+        """Beliefs and cavities of the discrete slots, log values ``[E, c]``."""
+        own = [rows_of(beliefs[self.families[k]], self.rows[k]).double() for k in self.discrete]
+        pairs = zip(own, self.discrete, strict=True)
+        return own, [without(q, self.alpha[:, None] * messages[k]) for q, k in pairs]
+
+    def _tilted(
+        self, own: list[Conjugate], cavities: list[Conjugate]
+    ) -> tuple[list[Conjugate], Conjugate, Tensor, Tensor]:
+        """Cavities to go by, the chosen number's tilted functions in every state, batch ``[D, E]``,
+        log masses of these over those of the cavities ``[D, E]``, and ``[E]`` which factors have
+        proper ones; the others are given their nodes' beliefs."""
+        usable = torch.ones_like(self.alpha, dtype=torch.bool)
+        for q, cavity in zip(own, cavities, strict=True):
+            usable = usable & q.is_proper & cavity.is_proper
+        said = self.said._with(lambda value: self.alpha * value)
+        proper = (self.chosen.of(cavities) + said).is_proper | is_zero(self.log_scale)
+        usable = usable & proper.all(0)
+        cavities = [where(usable, c, q) for c, q in zip(cavities, own, strict=True)]
+        before = self.chosen.of(cavities)
+        counts = usable & ~is_zero(self.log_scale)
+        tilted = before + said._with(lambda value: torch.where(counts, value, 0.0))
+        mass = self.alpha * self.log_scale + tilted.log_mass - before.log_mass
+        return cavities, tilted, mass, usable
+
+    def update(self, messages: list, beliefs: list) -> tuple[list, Tensor | None]:
+        """New messages, and ``[E]`` which updates were skipped for an improper cavity."""
+        if self.is_mean_field:
+            return self._mean_field(messages, beliefs), None
+        own, cavities = self._continuous(messages, beliefs)
+        cavities, tilted, mass, usable = self._tilted(own, cavities)
+        _, states = self._discrete(messages, beliefs)
+        share = (mass + over_states(states, self.states)).softmax(0)
+        moves = []
+        for slot, (q, cavity) in enumerate(zip(own, cavities, strict=True)):
+            is_chosen = self.chosen.is_slot(slot)[..., None]
+            expected = torch.where(is_chosen, tilted.expected, cavity.expected)
+            found = q.project((share[..., None] * expected).sum(0))
+            usable = usable & found.is_proper
+            moves.append(found - q)
+        out = list(messages)  # a factor sends all of them or none
+        for k, move in zip(self.continuous, moves, strict=True):
+            new = messages[k] + (1 / self.alpha) * move
+            out[k] = where(usable, self._plain(new), messages[k])
+        for position, k in enumerate(self.discrete):
+            value = by_state(
+                mass + over_states(states, self.states, position), self.states[:, position]
+            )
+            value = (value - finite_peak(value)) / self.alpha[:, None]
+            out[k] = torch.where(usable[:, None], value.to(self.like), messages[k])
+        return out, ~usable
+
+    def _mean_field(self, messages: list, beliefs: list) -> list:
+        own, _ = self._continuous(messages, beliefs)
+        logs = [q.log_softmax(1) for q in self._discrete(messages, beliefs)[0]]
+        share, average = over_states(logs, self.states).exp(), self._average(own)
+        out = list(messages)
+        for position, k in enumerate(self.discrete):
+            others = over_states(logs, self.states, position).exp()
+            which = torch.nn.functional.one_hot(self.states[:, position]).to(share)
+            message = torch.einsum("de,dc->ec", others * average, which)
+            out[k] = (message - message.amax(1, keepdim=True)).to(self.like)
+        for slot, k in enumerate(self.continuous):
+            weight = share * self.chosen.is_slot(slot)
+            sent = self.said._with(lambda value, weight=weight: (weight * value).sum(0))
+            out[k] = self._plain(sent)
+        return out
+
+    def _average(self, own: list[Conjugate]) -> Tensor:
+        """E_q log f in every state, ``[D, E]``."""
+        expected = self.chosen.of(own).expected
+        of_said = self.said.first * expected[..., 0] + self.said.second * expected[..., 1]
+        return self.log_scale + of_said
+
+    def _plain(self, function: Conjugate) -> Conjugate:
+        """In the dtype of messages."""
+        return function._with(lambda value: value.to(self.like))
+
+    # ------------------------------------------------------------------ results
+    def log_ratio(self, messages: list, beliefs: list) -> Tensor:
+        """``[E]``: (1 / alpha) log E_q (f / prod_j m_j)^alpha, and its limit at alpha = 0; NaN
+        where a cavity is improper."""
+        own, cavities = self._continuous(messages, beliefs)
+        q_states, states = self._discrete(messages, beliefs)
+        if self.is_mean_field:
+            logs = [q.log_softmax(1) for q in q_states]
+            ratio = (over_states(logs, self.states).exp() * self._average(own)).sum(0)
+            for q, k in zip(q_states, self.discrete, strict=True):
+                ratio = ratio - (q.softmax(1) * messages[k]).sum(1)
+            for q, k in zip(own, self.continuous, strict=True):
+                m, expected = messages[k], q.expected
+                ratio = ratio - m.first * expected[..., 0] - m.second * expected[..., 1]
+            return ratio.to(self.like)
+        cavities, _, mass, usable = self._tilted(own, cavities)
+        value = (mass + over_states(states, self.states)).logsumexp(0)
+        value = value + sum(c.log_mass - q.log_mass for c, q in zip(cavities, own, strict=True))
+        value = value - sum(q.logsumexp(1) for q in q_states)
+        return torch.where(usable, value / self.alpha, torch.nan).to(self.like)
