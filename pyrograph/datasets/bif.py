@@ -9,7 +9,7 @@ TOKEN = re.compile(
     r"""(?P<blank> \s+ | //[^\n]* | /\*.*?\*/ )
       | (?P<mark> [{}()\[\]|,;] )
       | "(?P<quoted> [^"\n]* )"
-      | (?P<word> [^\s{}()\[\]|,;"]+ )
+      | (?P<word> (?: (?!/\*) [^\s{}()\[\]|,;"] )+ )
     """,
     re.VERBOSE | re.DOTALL,
 )

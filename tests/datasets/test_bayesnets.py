@@ -52,6 +52,15 @@ def test_rows_tables_and_defaults_land_on_their_axes(read):
     assert_close(network.tables["grass"], torch.tensor(grass))
 
 
+def test_comments_may_touch_names_and_numbers(read):
+    commented = SPRINKLER.replace("{yes no}", "{yes/* it\ndoes */no/*not*/}").replace(
+        "table 0.2 0.8;", "table 0.2/*a fifth*/ 0.8;// the rest\n"
+    )
+    network, plain = read(commented), read(SPRINKLER)
+    assert network.states == plain.states
+    assert torch.equal(network.tables["rain"], plain.tables["rain"])
+
+
 def test_a_path_as_a_string_and_the_default_dtype(tmp_path):
     path = tmp_path / "net.bif"
     path.write_text(SPRINKLER)
