@@ -7,8 +7,9 @@ unconstrained graph the event is that of ``biject_to(support).inv``: a K-simplex
 from __future__ import annotations
 
 import copy
+import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ import torch
 from pyro.distributions import Delta
 from torch import Tensor
 from torch.distributions import Distribution, TransformedDistribution, biject_to, constraints
+from torch.distributions.transforms import AffineTransform, ComposeTransform, Transform
 
 from pyrograph.errors import UnsupportedSite
 
@@ -268,7 +270,7 @@ def support_of(fn: object, name: str | None = None) -> constraints.Constraint:
         # an AttributeError within a property is the user's to see
         if not (hasattr(type(fn), "support") or "support" in vars(fn)):
             raise NotImplementedError
-        support = fn.support
+        support = _affine_image(fn) or fn.support
     except NotImplementedError as error:
         site = name_of(fn) if name is None else f'site "{name}" ({name_of(fn)})'
         raise UnsupportedSite(
@@ -282,6 +284,51 @@ def support_of(fn: object, name: str | None = None) -> constraints.Constraint:
         support = copy.copy(support)
         support.is_discrete = True
     return support
+
+
+def _affine_image(fn: object) -> constraints.Constraint | None:
+    """The support of a bounded distribution that is shifted and scaled by numbers, None of others.
+
+    Torch says all real numbers, whatever is scaled: a Beta stretched over (-1, 1) would be a
+    density on the real line, NaN beyond.
+    """
+    if not isinstance(fn, TransformedDistribution):
+        return None
+    parts = list(_flat(fn.transforms))
+    tail = list(itertools.takewhile(_is_affine, reversed(parts)))
+    if not tail:
+        return None
+    rest = parts[: len(parts) - len(tail)]
+    image = inner = rest[-1].codomain if rest else support_of(fn.base_dist)
+    while isinstance(image, constraints.independent):
+        image = image.base_constraint
+    low, high = (getattr(image, f"{end}_bound", None) for end in ("lower", "upper"))
+    if low is high or any(isinstance(bound, Tensor) for bound in (low, high)):
+        return None
+    for t in reversed(tail):
+        ends = [None if bound is None else t.loc + t.scale * bound for bound in (low, high)]
+        low, high = ends if t.scale > 0 else reversed(ends)
+    if low is None:
+        image = constraints.less_than(high)
+    elif high is None:
+        image = constraints.greater_than(low)
+    else:
+        image = constraints.interval(low, high)
+    rank = max(inner.event_dim, len(fn.event_shape))
+    return constraints.independent(image, rank) if rank else image
+
+
+def _flat(transforms: Iterable[Transform]) -> Iterator[Transform]:
+    for t in transforms:
+        if isinstance(t, ComposeTransform):
+            yield from _flat(t.parts)
+        else:
+            yield t
+
+
+def _is_affine(t: Transform) -> bool:
+    """Whether a transform shifts and scales by numbers."""
+    return type(t) is AffineTransform and not any(isinstance(v, Tensor) for v in (t.loc, t.scale))
 
 
 def _is_list(fn: object, support: constraints.Constraint) -> bool:

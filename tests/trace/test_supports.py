@@ -4,6 +4,12 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from torch.distributions.transforms import (
+    AffineTransform,
+    ComposeTransform,
+    ExpTransform,
+    SigmoidTransform,
+)
 
 import pyrograph as pg
 from pyrograph.errors import UnsupportedSite
@@ -168,3 +174,79 @@ def test_matchings_in_a_plate_and_independent_supports_stay_what_pyro_lists():
     with pytest.raises(UnsupportedSite, match=r'"x" \(OneOneMatching\)'):
         pg.trace_graph(matchings, unconstrained=True)
     assert not support_of(Listed(0.0, 1.0)).is_discrete
+
+
+def moved(base, *transforms):
+    return dist.TransformedDistribution(base, list(transforms))
+
+
+MOVED = {
+    "a stretched Beta": (lambda: moved(dist.Beta(2.0, 3.0), AffineTransform(-1.0, 2.0)), -1, 1),
+    "a sigmoid": (
+        lambda: moved(dist.Normal(0.0, 1.0), SigmoidTransform(), AffineTransform(2.0, 3.0)),
+        2,
+        5,
+    ),
+    "turned round": (lambda: moved(dist.Beta(2.0, 3.0), AffineTransform(1.0, -3.0)), -2, 1),
+    "twice": (
+        lambda: moved(dist.Gamma(2.0, 1.0), AffineTransform(1.0, -1.0), AffineTransform(0.0, -2.0)),
+        -2,
+        None,
+    ),
+    "a half-line below": (lambda: moved(dist.Gamma(2.0, 1.0), AffineTransform(1.0, -2.0)), None, 1),
+    "composed": (
+        lambda: moved(
+            dist.Normal(0.0, 1.0),
+            ComposeTransform([ExpTransform(), ComposeTransform([AffineTransform(3.0, 1.0)])]),
+        ),
+        3,
+        None,
+    ),
+    "an event": (
+        lambda: moved(dist.Beta(2.0, 3.0).expand([4]).to_event(1), AffineTransform(-1.0, 2.0)),
+        -1,
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_what_is_bounded_stays_so_when_shifted_and_scaled(name):
+    """Truth: where the distribution's own draws lie, and its density at them."""
+    make, low, high = MOVED[name]
+    fn = make()
+    support = support_of(fn)
+    assert support.event_dim == len(fn.event_shape)
+    draws = fn.sample((2000,))
+    assert bool(support.check(draws).all())
+    ends = draws.min(), draws.max()
+    for bound, end, outside in ((low, ends[0], -1e-3), (high, ends[1], 1e-3)):
+        if bound is not None:
+            assert abs(float(end) - bound) < 0.5
+            beyond = torch.full(fn.shape(), bound + outside)
+            assert not bool(support.check(beyond).any())
+    graph = pg.trace_graph(lambda: pyro.sample("x", make()), unconstrained=True)
+    free = {"x": 3 * torch.randn(5, *fn.shape())}
+    assert bool(support.check(graph.constrain(free)["x"]).all())
+
+
+def test_scales_that_are_tensors_and_supports_without_bounds_are_torchs():
+    real = moved(dist.Normal(0.0, 1.0), AffineTransform(2.0, 3.0))
+    assert support_of(real) is dist.constraints.real
+    latent = moved(dist.Beta(2.0, 2.0), AffineTransform(0.0, torch.tensor(2.0)))
+    assert support_of(latent) is dist.constraints.real
+
+
+def test_engines_stay_within_a_stretched_beta():
+    def model():
+        x = pyro.sample("x", moved(dist.Beta(2.0, 2.0), AffineTransform(-1.0, 2.0)))
+        pyro.sample("y", dist.Normal(x, 1.0), obs=torch.tensor(0.7))
+
+    p = torch.linspace(0, 1, 20001, dtype=torch.float64)[1:-1]
+    density = 6 * p * (1 - p) * dist.Normal(2 * p - 1, 1.0).log_prob(torch.tensor(0.7)).exp()
+    mean = ((2 * p - 1) * density).sum() / density.sum()
+    for infer in (pg.EP, pg.VMP):
+        q = pg.fit(model, infer=infer, progress=False)
+        assert abs(float(q.marginal("x").mean) - float(mean)) < 5e-3
+        draws = q.sample(500)["x"]
+        assert float(draws.min()) > -1 and float(draws.max()) < 1
