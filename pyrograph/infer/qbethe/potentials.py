@@ -243,7 +243,9 @@ class IntegratedPotential:
             raise NonFiniteDensity(
                 f"{self._name_of_first(bad, u)} has log density NaN or plus infinity under a "
                 "component of the mixture. Look at that statement: a scale that can reach 0 or a "
-                "logarithm of a negative number are the usual causes."
+                "logarithm of a negative number are the usual causes. Or a positive number is 0 in "
+                "this precision where its prior has a pole, as a Gamma of small shape has there: "
+                "give dtype=torch.float64, and a larger num_quadrature against far components."
             )
         if not bool((value == -torch.inf).any()):
             return value  # large numbers whose sum overflows

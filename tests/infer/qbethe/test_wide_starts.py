@@ -171,3 +171,16 @@ def test_beside_discrete_nodes_a_vague_prior_starts_as_a_less_vague_one():
     truth = math.log(quad(density, -10, 10, points=[2.0, 4.0], limit=200)[0])
     q = fit(two_levels, num_components=2, num_steps=400)
     assert truth - 0.2 < float(q.log_evidence) < truth + 0.01
+
+
+def no_counts():
+    rate = pyro.sample("rate", dist.Gamma(0.05, 0.05))
+    pyro.sample("y", dist.Poisson(rate), obs=torch.tensor(0.0))
+
+
+def test_where_single_precision_ends_before_the_tail_of_a_prior_the_error_says_what_helps():
+    with pytest.raises(NonFiniteDensity, match=r"rate.*Gamma of small shape.*dtype=torch.float64"):
+        fit(no_counts, num_quadrature=20, dtype=torch.float32)
+    q = fit(no_counts, num_quadrature=20, dtype=torch.float64, num_steps=400)
+    truth = -0.05 * math.log(21)  # (.05 / 1.05)^.05
+    assert truth - 0.1 < float(q.log_evidence) < truth
