@@ -14,7 +14,7 @@ from torch.distributions import biject_to, constraints
 
 from pyrograph.errors import OptionError
 from pyrograph.posterior import ParticlePosterior
-from pyrograph.trace.sites import support_on
+from pyrograph.trace.supports import support_on
 
 #: What to write for a latent angle.
 DRAW_THE_PLANE = (

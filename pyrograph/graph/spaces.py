@@ -10,7 +10,8 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.distributions import biject_to, constraints
 
 from pyrograph.errors import OptionError, ShapeMismatch, UnsupportedSite
-from pyrograph.trace.sites import Site, support_on
+from pyrograph.trace.sites import Site
+from pyrograph.trace.supports import support_on
 
 
 def as_tensors(

@@ -20,7 +20,8 @@ from pyrograph.graph.second_point import (
 )
 from pyrograph.trace.plain_run import Point, log_probs_at, plain_run
 from pyrograph.trace.program import read_program
-from pyrograph.trace.sites import enumeration, name_of, tensor_of
+from pyrograph.trace.sites import enumeration, tensor_of
+from pyrograph.trace.supports import name_of
 
 
 def trace_graph(

@@ -17,14 +17,12 @@ from pyrograph.trace.plain_run import refuse_empty_plate, retried
 from pyrograph.trace.sites import (
     OVER_MOST_STATES,
     Site,
-    bounds_of,
     draw,
     enumeration,
     is_latent,
-    name_of,
     periodic_part,
-    support_of,
 )
+from pyrograph.trace.supports import bounds_of, name_of, support_of
 
 
 class Requirement(Protocol):

@@ -26,7 +26,7 @@ from pyrograph.posterior.forest_guide import ForestGuide
 from pyrograph.posterior.joint_beliefs import joint_of_beliefs
 from pyrograph.posterior.pushforward import Pushforward, Reshaped, is_real
 from pyrograph.posterior.scopes import ScopedPosterior, Scopes
-from pyrograph.trace.sites import support_on
+from pyrograph.trace.supports import support_on
 
 
 class BeliefPosterior(ScopedPosterior):

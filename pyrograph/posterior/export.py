@@ -1,6 +1,6 @@
 """Draws as ``arviz.InferenceData``: dimensions (chain = 1, draw = n, plates or site dims)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 from torch import Tensor
@@ -32,7 +32,8 @@ def inference_data(sites: Iterable, draws: Mapping[str, Tensor], stats: Mapping[
     except ImportError as error:
         raise ImportError("to_arviz needs arviz: pip install pyrograph[arviz]") from error
     names = {site.name for site in sites} | OF_DRAWS
-    dims = {site.name: dimension_names(site, names) for site in sites}
+    plates = {name for site in sites for name, _, _ in site.plates}
+    dims = {site.name: dimension_names(site, names, plates) for site in sites}
     posterior = {site.name: _chain(draws[site.name]) for site in sites}
     sample_stats = {name: _chain(value) for name, value in stats.items()}
     if hasattr(arviz, "InferenceData"):
@@ -44,15 +45,22 @@ def inference_data(sites: Iterable, draws: Mapping[str, Tensor], stats: Mapping[
     return arviz.from_dict(groups, dims=dims)
 
 
-def dimension_names(site, taken: set[str]) -> list[str]:
-    """Names of a site's batch and event dimensions; those of plates that are taken told apart."""
-    plates = {dim: name for name, dim, _ in site.plates}
+def dimension_names(site, taken: Set[str], plates: Set[str] = frozenset()) -> list[str]:
+    """Names of a site's batch and event dimensions.
+
+    Args:
+        taken: names that no dimension may have: of sites, and those of draws.
+        plates: of all sites, which no new name may be.
+    """
+    own = {dim: name for name, dim, _ in site.plates}
     batch = len(site.batch_shape)
     names = []
     for k in range(len(site.shape)):
-        plate = plates.get(k - batch) if k < batch else None
+        plate = own.get(k - batch) if k < batch else None
         name = plate or f"{site.name}_dim_{k}"
-        names.append(f"{name}_dim" if name in taken else name)
+        while name in taken or (name in plates and name != plate):
+            name = f"{name}_dim"
+        names.append(name)
     return names
 
 

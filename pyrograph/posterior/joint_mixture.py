@@ -38,7 +38,8 @@ from pyrograph.posterior.partly_given import PartlyGiven
 from pyrograph.posterior.pushforward import Pushforward, Reshaped, is_real
 from pyrograph.posterior.scopes import ScopedPosterior, Scopes
 from pyrograph.posterior.support import on_edge
-from pyrograph.trace.sites import Site, support_on, tensor_of, with_bounds
+from pyrograph.trace.sites import Site, tensor_of
+from pyrograph.trace.supports import support_on, with_bounds
 
 
 class MixturePosterior(ScopedPosterior):

@@ -9,7 +9,6 @@ weigh, overflow in single.
 from __future__ import annotations
 
 import torch
-from pyro.distributions import constraints
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
 from torch.distributions import Distribution, MultivariateNormal, TransformedDistribution
@@ -23,6 +22,7 @@ from torch.quasirandom import SobolEngine
 
 from pyrograph.errors import UnsupportedSite
 from pyrograph.quadrature import gauss_hermite
+from pyrograph.trace import supports
 from pyrograph.trace.sites import Site
 
 NUM_POINTS = 64
@@ -42,9 +42,7 @@ def is_real(site: Site) -> bool:
             "be written apart from them. Use posterior.sample(), or write the site with a fixed "
             "support and transform it in the model."
         )
-    while isinstance(support, constraints.independent):
-        support = support.base_constraint
-    return support is constraints.real
+    return supports.is_real(support)
 
 
 class Reshaped(TransformedDistribution, TorchDistributionMixin):
@@ -101,7 +99,7 @@ class Pushforward(TransformedDistribution, TorchDistributionMixin):
             z = z.reshape(-1, *(1,) * centre.dim())
             image = self._map(centre + square.sqrt() * z)
         else:
-            image = self._map(self._spread_points(base)).double()
+            image = self._map(self._spread_points(base).double())
             weights = image.new_full((NUM_DRAWS,), 1 / NUM_DRAWS)
         weights = weights.reshape(-1, *(1,) * (image.dim() - 1))
         mean = (weights * image).sum(0)

@@ -26,15 +26,8 @@ from pyrograph.errors import (
     SubsampleError,
     UnsupportedOperation,
 )
-from pyrograph.trace.sites import (
-    JACOBIAN,
-    draw_apart,
-    is_latent,
-    refuse_flow,
-    support_of,
-    tensor_of,
-    transform_of,
-)
+from pyrograph.trace.sites import JACOBIAN, draw_apart, is_latent, refuse_flow, tensor_of
+from pyrograph.trace.supports import support_of, transform_of
 
 #: Draws from the prior that are tried before a program is given up.
 PRIOR_DRAWS = 20

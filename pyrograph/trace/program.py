@@ -34,17 +34,14 @@ from pyrograph.trace.record import Recorder, recording
 from pyrograph.trace.sites import (
     JACOBIAN,
     Site,
-    bounds_of,
     delta_density,
     draw_apart,
     enumeration,
     is_latent,
     left_as_it_is,
-    name_of,
     periodic_part,
-    support_of,
-    transform_of,
 )
+from pyrograph.trace.supports import bounds_of, name_of, support_of, transform_of
 from pyrograph.trace.tape import Tape, merge
 
 

@@ -6,20 +6,23 @@ unconstrained graph the event is that of ``biject_to(support).inv``: a K-simplex
 
 from __future__ import annotations
 
-import copy
-import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from pyro.distributions import Delta
 from torch import Tensor
-from torch.distributions import Distribution, TransformedDistribution, biject_to, constraints
-from torch.distributions.transforms import AffineTransform, ComposeTransform, Transform
+from torch.distributions import (
+    Distribution,
+    TransformedDistribution,
+    biject_to,
+    constraints,
+)
 
 from pyrograph.errors import UnsupportedSite
+from pyrograph.trace.supports import name_of, support_of
 
 #: Distributions of angles that Pyro takes to live on the real line. Their density there repeats for
 #: ever and has no integral, so neither Stein's identity nor a normal approximation makes sense.
@@ -96,17 +99,6 @@ class Site:
     def describe(self) -> str:
         kind = f", {self.cardinality} states" if self.cardinality else ""
         return f'site "{self.name}" ({self.distribution}{kind})'
-
-
-def name_of(fn: object) -> str:
-    """The user's distribution under ``Independent``, ``expand`` and mask wrappers."""
-    while hasattr(fn, "base_dist") and type(fn).__name__ in (
-        "Independent",
-        "ExpandedDistribution",
-        "MaskedDistribution",
-    ):
-        fn = fn.base_dist
-    return type(fn).__name__
 
 
 def periodic_part(fn: object) -> object | None:
@@ -260,126 +252,8 @@ def enumeration(fn: object) -> Tensor | None:
     return values.reshape(values.shape[:1] + fn.event_shape).detach().clone()
 
 
-def support_of(fn: object, name: str | None = None) -> constraints.Constraint:
-    """A distribution's support; that of a mixture is its components'. A finite one is discrete.
-
-    Raises:
-        UnsupportedSite: it says none.
-    """
-    try:
-        # an AttributeError within a property is the user's to see
-        if not (hasattr(type(fn), "support") or "support" in vars(fn)):
-            raise NotImplementedError
-        support = _affine_image(fn) or fn.support
-    except NotImplementedError as error:
-        site = name_of(fn) if name is None else f'site "{name}" ({name_of(fn)})'
-        raise UnsupportedSite(
-            f"{site} says no support, so it is not known whether its values are continuous or "
-            f"discrete. Give its class, or a subclass of it, one: support = "
-            f"torch.distributions.constraints.real, or whatever holds its values."
-        ) from error
-    while type(support).__name__ == "MixtureSameFamilyConstraint":
-        support = support.base_constraint
-    if _is_list(fn, support):
-        support = copy.copy(support)
-        support.is_discrete = True
-    return support
-
-
-def _affine_image(fn: object) -> constraints.Constraint | None:
-    """The support of a bounded distribution that is shifted and scaled by numbers, None of others.
-
-    Torch says all real numbers, whatever is scaled: a Beta stretched over (-1, 1) would be a
-    density on the real line, NaN beyond.
-    """
-    if not isinstance(fn, TransformedDistribution):
-        return None
-    parts = list(_flat(fn.transforms))
-    tail = list(itertools.takewhile(_is_affine, reversed(parts)))
-    if not tail:
-        return None
-    rest = parts[: len(parts) - len(tail)]
-    image = inner = rest[-1].codomain if rest else support_of(fn.base_dist)
-    while isinstance(image, constraints.independent):
-        image = image.base_constraint
-    low, high = (getattr(image, f"{end}_bound", None) for end in ("lower", "upper"))
-    if low is high or any(isinstance(bound, Tensor) for bound in (low, high)):
-        return None
-    for t in reversed(tail):
-        ends = [None if bound is None else t.loc + t.scale * bound for bound in (low, high)]
-        low, high = ends if t.scale > 0 else reversed(ends)
-    if low is None:
-        image = constraints.less_than(high)
-    elif high is None:
-        image = constraints.greater_than(low)
-    else:
-        image = constraints.interval(low, high)
-    rank = max(inner.event_dim, len(fn.event_shape))
-    return constraints.independent(image, rank) if rank else image
-
-
-def _flat(transforms: Iterable[Transform]) -> Iterator[Transform]:
-    for t in transforms:
-        if isinstance(t, ComposeTransform):
-            yield from _flat(t.parts)
-        else:
-            yield t
-
-
-def _is_affine(t: Transform) -> bool:
-    """Whether a transform shifts and scales by numbers."""
-    return type(t) is AffineTransform and not any(isinstance(v, Tensor) for v in (t.loc, t.scale))
-
-
-def _is_list(fn: object, support: constraints.Constraint) -> bool:
-    """Whether a support is a finite list of values without saying so, as that of Pyro's matchings.
-
-    Empirical says that it is the real line, and its list may name a value twice: believed.
-    """
-    may_be = fn.has_enumerate_support and not fn.batch_shape  # Pyro lists no batches of matchings
-    believed = support is constraints.real or isinstance(support, constraints.independent)
-    return may_be and not support.is_discrete and not believed
-
-
-def bounds_of(support: constraints.Constraint) -> list[Tensor]:
-    """The tensors by which a support is limited."""
-    while hasattr(support, "base_constraint"):
-        support = support.base_constraint
-    return [bound for bound in vars(support).values() if isinstance(bound, Tensor)]
-
-
 def tensor_of(value: object) -> Tensor:
     """A user's tensor as it is; numbers and arrays where torch makes new tensors."""
     if isinstance(value, Tensor):
         return value
     return torch.as_tensor(value, device=torch.get_default_device())
-
-
-def with_bounds(
-    support: constraints.Constraint, change: Callable[[Tensor], Tensor]
-) -> constraints.Constraint:
-    """The same constraint with every bound changed, a tensor within whatever wraps it."""
-    changed = copy.copy(support)
-    for name, value in vars(support).items():
-        if isinstance(value, Tensor):
-            object.__setattr__(changed, name, change(value))
-        elif isinstance(value, constraints.Constraint):
-            object.__setattr__(changed, name, with_bounds(value, change))
-    return changed
-
-
-def support_on(support: constraints.Constraint, device: torch.device) -> constraints.Constraint:
-    """The same constraint with its bounds on another device."""
-    return with_bounds(support, lambda bound: bound.to(device))
-
-
-def transform_of(support: constraints.Constraint, name: str, fn: object):
-    """The bijection from the reals, with an error that names the site."""
-    try:
-        return biject_to(support)
-    except NotImplementedError as error:
-        raise UnsupportedSite(
-            f'site "{name}" ({name_of(fn)}) has support {support}, for which no map from the reals '
-            f"is registered; use a distribution with a standard support, or register a transform "
-            f"with torch.distributions.biject_to.register."
-        ) from error

@@ -156,6 +156,9 @@ def test_dimension_names_of_plates_events_and_clashes():
     site = SimpleNamespace(name="x", batch_shape=(4, 2), shape=(4, 2, 3), plates=(("p", -1, 2),))
     assert dimension_names(site, {"x"}) == ["x_dim_0", "p", "x_dim_2"]
     assert dimension_names(site, {"x", "p"}) == ["x_dim_0", "p_dim", "x_dim_2"]
+    assert dimension_names(site, {"x", "p", "p_dim"})[1] == "p_dim_dim"
+    plates = {"p", "p_dim", "x_dim_0"}
+    assert dimension_names(site, {"x", "p"}, plates) == ["x_dim_0_dim", "p_dim_dim", "x_dim_2"]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("arviz") is None, reason="needs arviz")

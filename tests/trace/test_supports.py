@@ -8,12 +8,13 @@ from torch.distributions.transforms import (
     AffineTransform,
     ComposeTransform,
     ExpTransform,
+    IndependentTransform,
     SigmoidTransform,
 )
 
 import pyrograph as pg
 from pyrograph.errors import UnsupportedSite
-from pyrograph.trace.sites import support_of
+from pyrograph.trace.supports import support_of
 
 
 class Triangle(dist.TorchDistribution):
@@ -176,6 +177,9 @@ def test_matchings_in_a_plate_and_independent_supports_stay_what_pyro_lists():
     assert not support_of(Listed(0.0, 1.0)).is_discrete
 
 
+STRETCH = AffineTransform(-1.0, 2.0)
+
+
 def moved(base, *transforms):
     return dist.TransformedDistribution(base, list(transforms))
 
@@ -201,6 +205,20 @@ MOVED = {
         ),
         3,
         None,
+    ),
+    "made an event": (lambda: moved(dist.Beta(2.0, 3.0).expand([4]), STRETCH).to_event(1), -1, 1),
+    "masked": (lambda: moved(dist.Beta(2.0, 3.0), STRETCH).mask(torch.tensor(True)), -1, 1),
+    "an inverse": (
+        lambda: moved(dist.Beta(2.0, 3.0), AffineTransform(0.5, 0.5).inv),
+        -1,
+        1,
+    ),
+    "number by number": (
+        lambda: moved(
+            dist.Beta(2.0, 3.0).expand([4]).to_event(1), IndependentTransform(STRETCH, 1)
+        ),
+        -1,
+        1,
     ),
     "an event": (
         lambda: moved(dist.Beta(2.0, 3.0).expand([4]).to_event(1), AffineTransform(-1.0, 2.0)),
@@ -230,11 +248,20 @@ def test_what_is_bounded_stays_so_when_shifted_and_scaled(name):
     assert bool(support.check(graph.constrain(free)["x"]).all())
 
 
-def test_scales_that_are_tensors_and_supports_without_bounds_are_torchs():
+class Declared(dist.TransformedDistribution):
+    support = dist.constraints.interval(-1.0, 1.0)
+
+
+def test_what_is_not_bounded_by_numbers_or_says_its_own_support_keeps_torchs():
     real = moved(dist.Normal(0.0, 1.0), AffineTransform(2.0, 3.0))
     assert support_of(real) is dist.constraints.real
+    # tensors may be latents
     latent = moved(dist.Beta(2.0, 2.0), AffineTransform(0.0, torch.tensor(2.0)))
     assert support_of(latent) is dist.constraints.real
+    whole = moved(dist.Poisson(2.0), AffineTransform(0.0, 2.0))
+    assert support_of(whole) is dist.constraints.real
+    own = Declared(dist.Gamma(2.0, 1.0), [AffineTransform(-1.0, 1.0)])
+    assert support_of(own) is Declared.support
 
 
 def test_engines_stay_within_a_stretched_beta():

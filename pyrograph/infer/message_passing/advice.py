@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch.distributions import constraints
 
 from pyrograph.beliefs import Gaussian
@@ -18,7 +19,6 @@ NO_COVARIANCE = (
 )
 NO_EVIDENCE = "The evidence is not known while a cavity is improper."
 
-
 #: Standard deviations of a logarithm from which the mean of exp(z), e^(sd^2 / 2) times its median,
 #: is made by the far tail of z, where a Gaussian is least to be trusted.
 WIDE = 2.0
@@ -27,17 +27,22 @@ WIDE = 2.0
 def note_on_wide_scales(graph: FactorGraph, network: Network, beliefs: list) -> str | None:
     """What is to be said of positive sites whose logarithm is Gaussian and wide; None if none is.
     So come out gammas of small shape, whose logarithm has one long tail, downwards."""
-    if not network.has_quadrature:
-        return None  # it is Gaussian
+    touched = [
+        torch.zeros(len(f.nodes), dtype=torch.bool, device=graph.device) for f in network.families
+    ]  # others are Gaussian
+    for block in network.blocks:
+        if isinstance(block, QuadratureFactors):
+            for family, rows in zip(block.families, block.rows, strict=True):
+                touched[family][rows] = True
     for site in graph.sites.values():
         bounded = constraints.greater_than, constraints.greater_than_eq
         if site.width != 1 or not isinstance(site.support, bounded):
             continue
         nodes = graph.nodes_of(site.name)
-        for family, belief in zip(network.families, beliefs, strict=True):
+        for family, belief, own in zip(network.families, beliefs, touched, strict=True):
             if not (isinstance(belief, Gaussian) and family.size == 1):
                 continue
-            own = (family.nodes >= nodes.start) & (family.nodes < nodes.stop)
+            own = own & (family.nodes >= nodes.start) & (family.nodes < nodes.stop)
             variance = belief.covariance[own, 0, 0]
             if bool((variance > WIDE**2).any()):
                 return (

@@ -42,10 +42,17 @@ class BP(MessagePassing):
         network = super().build()
         for (group, index), block in zip(network.members, network.blocks, strict=True):
             if isinstance(block, ConjugateFactors | QuadratureFactors):
+                name = self.graph.factor_name(group, int(index[0]))
+                if isinstance(block, ConjugateFactors):
+                    raise UnsupportedFactor(
+                        f"{name} joins labels with gamma or beta nodes, whose beliefs it does not "
+                        f"leave in their family, and {type(self).__name__} projects nothing. pg.EP "
+                        "projects in closed form; pg.VMP takes it too."
+                    )
                 is_mixed = any(site.is_discrete for site in self.graph.sites.values())
                 others = "pg.VMP takes" if is_mixed else "pg.VMP and pg.GraphicalSVGD take"
                 raise UnsupportedFactor(
-                    f"{self.graph.factor_name(group, int(index[0]))} is not a Gaussian function of "
+                    f"{name} is not a Gaussian function of "
                     f"its continuous nodes, and {type(self).__name__} projects nothing. pg.EP "
                     f"projects on Gaussians by quadrature; {others} it too."
                 )

@@ -25,9 +25,16 @@ from torch import Tensor
 
 from pyrograph.beliefs import Conjugate
 from pyrograph.beliefs.natural import where
+from pyrograph.infer.message_passing.checked import NOTHING
 from pyrograph.infer.message_passing.families import zeros_refused
 from pyrograph.infer.message_passing.in_states import by_state, over_states
-from pyrograph.infer.message_passing.log_values import finite_peak, is_zero, rows_of, without
+from pyrograph.infer.message_passing.log_values import (
+    ZERO,
+    finite_peak,
+    is_zero,
+    rows_of,
+    without,
+)
 from pyrograph.infer.message_passing.reduction import LocalDensity
 
 
@@ -55,11 +62,12 @@ class ConjugateFactors:
         said: Conjugate,
     ):
         self.alpha, self.rows, self.families = alpha, rows, families
-        self.like, self.bases = local.like, [None] * len(rows)
+        self.local, self.like, self.bases = local, local.like, [None] * len(rows)
         self.discrete, self.continuous = local.discrete, local.continuous
         self.states, (self.chosen,) = local.states, local.chosen
         self.log_scale, self.said = log_scale, said
-        zeros = is_zero(log_scale).any(0)
+        self._excluded = is_zero(log_scale)
+        zeros = self._excluded.any(0)
         self.has_zeros = bool(zeros.any())
         self.is_mean_field = bool((alpha == 0).all())
         refused = (zeros & (alpha <= 0)).nonzero().squeeze(1).tolist()
@@ -80,8 +88,13 @@ class ConjugateFactors:
         out = copy(self)
         out.alpha, out.rows = self.alpha[which], [rows[which] for rows in self.rows]
         out.log_scale, out.said = self.log_scale[:, which], self.said[:, which]
+        out._excluded = self._excluded[:, which]
         out.chosen = replace(self.chosen, which=self.chosen.which[:, which])
         return out
+
+    def use_alpha(self, alpha: Tensor) -> None:
+        """Go on with other alphas ``[E]``, of the same signs."""
+        self.alpha = alpha
 
     def start(self, families: list) -> list:
         """Flat, but for nodes that nothing else makes proper: a share of parameters of 1."""
@@ -114,19 +127,20 @@ class ConjugateFactors:
         self, own: list[Conjugate], cavities: list[Conjugate]
     ) -> tuple[list[Conjugate], Conjugate, Tensor, Tensor]:
         """Cavities to go by, the chosen number's tilted functions in every state, batch ``[D, E]``,
-        log masses of these over those of the cavities ``[D, E]``, and ``[E]`` which factors have
-        proper ones; the others are given their nodes' beliefs."""
+        log masses of these over those of the cavities ``[D, E]``, very low where f is 0, and which
+        factors have proper ones, ``[E]``; the others are given their nodes' beliefs."""
         usable = torch.ones_like(self.alpha, dtype=torch.bool)
         for q, cavity in zip(own, cavities, strict=True):
             usable = usable & q.is_proper & cavity.is_proper
         said = self.said._with(lambda value: self.alpha * value)
-        proper = (self.chosen.of(cavities) + said).is_proper | is_zero(self.log_scale)
+        proper = (self.chosen.of(cavities) + said).is_proper | self._excluded
         usable = usable & proper.all(0)
         cavities = [where(usable, c, q) for c, q in zip(cavities, own, strict=True)]
         before = self.chosen.of(cavities)
-        counts = usable & ~is_zero(self.log_scale)
+        counts = usable & ~self._excluded
         tilted = before + said._with(lambda value: torch.where(counts, value, 0.0))
         mass = self.alpha * self.log_scale + tilted.log_mass - before.log_mass
+        mass = torch.where(self._excluded, NOTHING, mass)  # of sums of zeros no derivative is known
         return cavities, tilted, mass, usable
 
     def update(self, messages: list, beliefs: list) -> tuple[list, Tensor | None]:
@@ -152,7 +166,8 @@ class ConjugateFactors:
             value = by_state(
                 mass + over_states(states, self.states, position), self.states[:, position]
             )
-            value = (value - finite_peak(value)) / self.alpha[:, None]
+            value = value - finite_peak(value)
+            value = torch.where(value < NOTHING / 2, ZERO, value / self.alpha[:, None])
             out[k] = torch.where(usable[:, None], value.to(self.like), messages[k])
         return out, ~usable
 

@@ -151,10 +151,10 @@ class LocalFactors:
 
     @staticmethod
     def _in_states(
-        local: LocalDensity, families: set[type[Natural]]
+        local: LocalDensity, kinds: set[type[Natural]]
     ) -> tuple[Tensor, Conjugate] | None:
         """What factors say of the one number that a state chooses, if it is conjugate to them."""
-        (family, *others), is_single = families, local.dim == len(local.chosen) == 1
+        (family, *others), is_single = kinds, local.dim == len(local.chosen) == 1
         if others or not (is_single and local.discrete and issubclass(family, Conjugate)):
             return None
         return members_in_states(local.in_double(), family)

@@ -21,9 +21,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from pyrograph.infer.message_passing.conjugate_factors import ConjugateFactors
 from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 from pyrograph.infer.message_passing.sweep import Swept
+
+Projecting = ConjugateFactors | QuadratureFactors
 
 #: Undamped sweeps in a row without an update of a factor, after which its alpha is lowered. Where
 #: something else moves by more than REST, what others say may yet change: a sweep counts for less.
@@ -33,7 +36,7 @@ SHARES = (1.0, 0.95, 0.8, 0.5, 0.25)
 
 
 class MilderAlphas:
-    """The alphas of one run's factors that are integrated by quadrature.
+    """The alphas of one run's factors that are projected on families of continuous nodes.
 
     Args:
         network: its blocks' alphas are changed in place.
@@ -45,7 +48,7 @@ class MilderAlphas:
         self._blocks = {
             number: block
             for number, block in enumerate(network.blocks)
-            if isinstance(block, QuadratureFactors) and _is_lowered(block.alpha)
+            if isinstance(block, Projecting) and _is_lowered(block.alpha)
         }
         self._asked = {k: block.alpha for k, block in self._blocks.items()}
         self.forget()

@@ -64,7 +64,7 @@ class Network:
     @property
     def projects(self) -> bool:
         """Whether beliefs keep some expectations alone of what factors say, so that they are not
-        exact on a tree."""
+        exact on a tree, and sweeps may run away."""
         own = ConjugateFactors, QuadratureFactors
         return any(isinstance(b, own) and not b.is_mean_field for b in self.blocks)
 

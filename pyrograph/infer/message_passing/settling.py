@@ -56,7 +56,8 @@ class Settling:
 
     def _damping(self) -> AutomaticDamping:
         # leaps do more, and messages over states, which oscillate again, have a double loop
-        eases = self.leaps is None and self.network.has_quadrature
+        projects = self.network.has_quadrature or self.network.projects
+        eases = self.leaps is None and projects
         return AutomaticDamping(self.climbs, eases)
 
     @property
@@ -135,9 +136,10 @@ class Settling:
     @torch.no_grad()
     def _first(self, after_error: bool = False) -> Messages | None:
         """The first messages. Sweeps that run away without an error do so from everywhere, but
-        where factors are integrated by quadrature; errors about states stay ones."""
+        where factors are projected; errors about states stay ones."""
         continuous = all(isinstance(family, Continuous) for family in self.network.families)
-        if not (self.network.has_quadrature or (after_error and continuous)):
+        projects = self.network.has_quadrature or self.network.projects
+        if not (projects or (after_error and continuous)):
             return None
         self.forget_leaps()
         self.milder.forget()

@@ -2,17 +2,17 @@
 
 Where a program does not say what nodes are drawn from, a flat prior, draws mean nothing, and nearly
 so those of a vague one, such as Gamma(.01, .01), half of which are below e^-69: these nodes start
-about the posterior's mode, as wide as their conditionals there, if all are continuous; else as if
-their prior were less vague.
+about the posterior's mode, as wide as their conditionals there, if all are continuous; else no
+farther out than their numbers reach.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
 import torch
-from pyro.distributions import constraints
 from torch import Tensor
 
 from pyrograph.errors import InferenceError
@@ -21,14 +21,17 @@ from pyrograph.infer.laplace import mode_and_width
 from pyrograph.infer.qbethe.build import Network
 from pyrograph.infer.qbethe.components import Parameters
 from pyrograph.trace.plain_run import plain_run
+from pyrograph.trace.supports import is_real
 
 #: Draws of the program, at least, from which spreads are taken, and at most for starting means.
 FEWEST, MOST = 8, 64
 #: Means start no farther out than this, in units of the spread, and spreads are at most so many
 #: times that of the inner draws: far in a heavy tail nothing would come back.
 FARTHEST, HEAVIEST = 10.0, 3.0
-#: From which spread in unconstrained space a bounded site's prior is vague.
-VAGUE = 5.0
+#: A bounded site whose draws in unconstrained space are farther out than this is vague; how far out
+#: its components start where nothing better is known, and how wide: as shares of where exponentials
+#: overflow.
+NEAR, INSIDE, STEP = 0.25, 0.5, 0.05
 #: Spread of the logits of discrete nodes: components have to differ to part.
 JITTER = 0.5
 
@@ -53,12 +56,10 @@ def starting_parameters(
     wanted = batch * components
     like = graph.constant.detach()
     free = _draws(graph, program, max(FEWEST, min(MOST, wanted)))
-    vague = _vague_sites(graph, free)
-    flat = _nodes(graph, [*_sites_without_prior(graph), *vague])
+    end = math.log(torch.finfo(like.dtype).max)  # of numbers that are exponentials
+    vague = _beyond(graph, free, NEAR * end)
+    flat = vague | _nodes(graph, _sites_without_prior(graph))
     mode = _mode(graph, network) if bool(flat.any()) else None
-    if mode is None:
-        for name, spread in vague.items():
-            free[name] *= VAGUE / spread
     parameters: Parameters = {"weights": like.new_zeros(batch, components)}
     for k, kind in enumerate(network.kinds):
         count, size = len(kind.nodes), kind.size
@@ -69,6 +70,10 @@ def starting_parameters(
         alike = [s for s in graph.sites.values() if not s.is_discrete and s.width == size]
         draws = torch.cat([free[s.name].reshape(-1, s.num_nodes, size) for s in alike], 1).to(like)
         unit = _spread(graph, draws, size)
+        far = vague[kind.nodes]
+        if mode is None and bool(far.any()):
+            draws = torch.where(far[:, None], draws.clamp(-INSIDE * end, INSIDE * end), draws)
+            unit = torch.where(far[:, None], unit.clamp_max(STEP * end), unit)
         centre = draws.median(0).values
         if mode is not None:
             here, columns = flat[kind.nodes], _columns(graph, kind.nodes, size)
@@ -98,20 +103,15 @@ def _sites_without_prior(graph: FactorGraph) -> list[str]:
     return [s.name for s in graph.sites.values() if s.distribution == "ImproperUniform"]
 
 
-def _vague_sites(graph: FactorGraph, free: dict[str, Tensor]) -> dict[str, float]:
-    """Bounded sites whose draws say little, and how wide they spread."""
-    spreads = {name: float((x - x.mean(0)).square().mean().sqrt()) for name, x in free.items()}
-    return {
-        name: spread
-        for name, spread in spreads.items()
-        if spread > VAGUE and not _is_real(graph.sites[name].support)
-    }
-
-
-def _is_real(support: constraints.Constraint | None) -> bool:
-    while isinstance(support, constraints.independent):
-        support = support.base_constraint
-    return support is constraints.real
+def _beyond(graph: FactorGraph, free: dict[str, Tensor], reach: float) -> Tensor:
+    """``[num_nodes]`` nodes of bounded sites of which a draw is farther out than numbers reach."""
+    found = torch.zeros(graph.num_nodes, dtype=torch.bool, device=graph.device)
+    for name, draws in free.items():
+        site = graph.sites[name]
+        if not is_real(site.support):
+            far = draws.reshape(len(draws), site.num_nodes, -1).abs() > reach
+            found[graph.nodes_of(name)] = far.any(2).any(0)
+    return found
 
 
 def _nodes(graph: FactorGraph, names: list[str]) -> Tensor:

@@ -204,8 +204,8 @@ def test_a_single_factor_is_projected_without_error():
     )
 
 
-def inflated(y):
-    rate = pyro.sample("rate", dist.Gamma(2.0, 1.0))
+def inflated(y, shape=2.0):
+    rate = pyro.sample("rate", dist.Gamma(shape, 1.0))
     with pyro.plate("rows", len(y)):
         is_zero = pyro.sample("is_zero", dist.Bernoulli(torch.full((len(y),), 0.3)))
         log_p = dist.Poisson(rate).log_prob(y)
@@ -273,3 +273,44 @@ def test_the_evidence_has_derivatives_by_the_program(infer):
     with torch.no_grad():
         up, down = (evidence(torch.tensor(1.3 + h)) for h in (1e-4, -1e-4))
     assert_close(slope, (up - down) / 2e-4, rtol=1e-5, atol=1e-6)
+
+
+def test_marginals_beside_zeros_have_derivatives():
+    y = torch.tensor([0.0, 0.0, 3.0, 4.0])
+
+    def marginals(shape):
+        q = fit(inflated, (y, shape), pg.EP, family={"rate": "gamma"}, tol=1e-11)
+        return torch.stack([q.marginal("rate").mean, q.marginal("is_zero").probs[0, 1]])
+
+    shape = torch.tensor(2.0, requires_grad=True)
+    found = marginals(shape)
+    slopes = [torch.autograd.grad(x, shape, retain_graph=True)[0] for x in found]
+    with torch.no_grad():
+        up, down = (marginals(torch.tensor(2.0 + h)) for h in (1e-4, -1e-4))
+    assert_close(torch.stack(slopes), (up - down) / 2e-4, rtol=1e-5, atol=1e-6)
+
+
+OVERLAPPING = [
+    [0.004, 0.548, 0.448],
+    [0.826, 0.087, 0.087],
+    [0.064, 0.502, 0.434],
+    [0.386, 0.419, 0.195],
+    [0.089, 0.022, 0.889],
+    [0.767, 0.09, 0.143],
+]
+
+
+def test_components_that_overlap_settle_after_sweeps_that_run_away():
+    y, weights = torch.tensor([7.0, 1.0, 1.0, 1.0, 0.0, 0.0]), torch.tensor(OVERLAPPING)
+
+    def mixture():
+        with pyro.plate("components", 3):
+            rate = pyro.sample("rate", dist.Gamma(torch.full((3,), 0.6), 0.6))
+        with pyro.plate("rows", 6):
+            z = pyro.sample("z", dist.Categorical(weights))
+            pyro.sample("y", dist.Poisson(rate[z]), obs=y)
+
+    q = fit(mixture, (), pg.EP, family={"rate": "gamma"})
+    damped = fit(mixture, (), pg.EP, family={"rate": "gamma"}, damping=0.3)
+    assert q.converged and len(q.history["residual"]) < 400
+    assert_close(q.marginal("rate").mean, damped.marginal("rate").mean, rtol=1e-5, atol=0)

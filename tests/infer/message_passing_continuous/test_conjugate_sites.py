@@ -124,6 +124,16 @@ def test_wide_logarithms_of_gamma_posteriors_are_told_of_and_gamma_beliefs_are_n
     assert exact.status == "converged"
 
 
+def test_wide_log_normals_that_no_quadrature_touches_are_not_told_of():
+    def apart():
+        pyro.sample("wide", dist.LogNormal(0.0, 3.0))
+        counts(COUNTS)
+
+    q = fit(apart, (), pg.EP)
+    assert_close(q.marginal("wide").mean, torch.tensor(4.5).exp())
+    assert q.status == "converged"
+
+
 def test_the_family_follows_an_interval_and_a_shifted_half_line():
     def model():
         pyro.sample("x", dist.Uniform(2.0, 5.0))

@@ -184,3 +184,15 @@ def test_where_single_precision_ends_before_the_tail_of_a_prior_the_error_says_w
     q = fit(no_counts, num_quadrature=20, dtype=torch.float64, num_steps=400)
     truth = -0.05 * math.log(21)  # (.05 / 1.05)^.05
     assert truth - 0.1 < float(q.log_evidence) < truth
+
+
+@pytest.mark.parametrize(("centre", "sd"), [(80.0, 12.0), (80.0, 20.0), (-150.0, 20.0)])
+def test_beside_discrete_nodes_a_wide_prior_far_from_one_starts_where_it_is(centre, sd):
+    def scaled():
+        t = pyro.sample("t", dist.LogNormal(torch.tensor(centre).double(), sd))
+        z = pyro.sample("z", dist.Bernoulli(torch.tensor(0.5).double()))
+        pyro.sample("y", dist.Normal(t.log() + z, 1.0), obs=torch.tensor(centre + 1).double())
+
+    each = stats.norm.pdf(centre + 1, [centre, centre + 1], math.hypot(sd, 1.0))
+    q = fit(scaled, num_components=2, num_steps=300)
+    assert abs(float(q.log_evidence) - math.log(each.mean())) < 0.02
