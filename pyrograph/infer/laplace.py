@@ -48,9 +48,9 @@ def mode_and_width(graph) -> tuple[Tensor, Tensor]:
         return mode, width
     column = rising_column(graph, mode, width)
     if column is not None:  # rounding can end a climb too, and units that differ by far
-        mode, exhausted = find_mode(fine, mode, width)
+        mode, _ = find_mode(fine, mode, width)
         width = conditional_width(fine, mode)
-        column = None if exhausted else rising_column(fine, mode, width)
+        column = rising_column(fine, mode, width)  # out of steps or not: it has had two climbs
         mode, width = mode.to(graph.dtype), width.to(graph.dtype)
     if column is not None:
         _refuse_a_slope(graph, mode, column)
