@@ -64,15 +64,20 @@ class Conjugate(Natural):
         return self.first * one + self.second * two
 
     @classmethod
-    def project(cls, expected: Tensor) -> Conjugate:
+    def project(cls, expected: Tensor, start: Conjugate | None = None) -> Conjugate:
         """The member whose expectations of T are ``expected [*batch, 2]``; NaN where there is none.
+
+        Args:
+            start: where to begin: a member that has these expectations already is kept to the last
+                digit, of which expectations keep few where parameters are large.
 
         Newton's method on eta' E[T] - log_mass(eta), which is concave; differentiable in
         ``expected`` by one step more from where it ended.
         """
         target = expected.detach()
         with torch.no_grad():
-            eta = cls.guess(target)
+            known = start is not None
+            eta = _pair(start.first, start.second) if known else cls.guess(target)
             for _ in range(NEWTON_STEPS):
                 step = cls._newton(eta, target)
                 eta = torch.maximum(eta + step, SHRINK * eta)

@@ -151,11 +151,12 @@ class ConjugateFactors:
         cavities, tilted, mass, usable = self._tilted(own, cavities)
         _, states = self._discrete(messages, beliefs)
         share = (mass + over_states(states, self.states)).softmax(0)
+        likeliest = share.argmax(0, keepdim=True)
         moves = []
         for slot, (q, cavity) in enumerate(zip(own, cavities, strict=True)):
-            is_chosen = self.chosen.is_slot(slot)[..., None]
-            expected = torch.where(is_chosen, tilted.expected, cavity.expected)
-            found = q.project((share[..., None] * expected).sum(0))
+            there = where(self.chosen.is_slot(slot), tilted, cavity)  # batch [D, E]
+            start = there._with(lambda value: value.gather(0, likeliest)[0])
+            found = q.project((share[..., None] * there.expected).sum(0), start)
             usable = usable & found.is_proper
             moves.append(found - q)
         out = list(messages)  # a factor sends all of them or none

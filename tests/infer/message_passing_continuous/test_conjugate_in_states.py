@@ -314,3 +314,17 @@ def test_components_that_overlap_settle_after_sweeps_that_run_away():
     damped = fit(mixture, (), pg.EP, family={"rate": "gamma"}, damping=0.3)
     assert q.converged and len(q.history["residual"]) < 400
     assert_close(q.marginal("rate").mean, damped.marginal("rate").mean, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("size", [1e3, 1e6])
+def test_large_counts_settle_where_their_labels_are_known(size):
+    """Expectations of such beliefs keep few digits of their parameters."""
+    y = size * torch.tensor([1.0, 2.0, 8.0, 9.0, 1.5])
+    q = fit(counts, (y, 1.0), pg.EP, family={"rate": "gamma"})
+    assert q.converged and len(q.history["residual"]) < 200
+    labels = torch.tensor([0, 0, 1, 1, 0])
+    sums = torch.stack([y[labels == k].sum() for k in range(2)])
+    marginal = q.marginal("rate")
+    found = marginal.concentration.sort().values  # of which component is which it may end in either
+    assert_close(found, 1 + sums, rtol=1e-12, atol=0)
+    assert_close(marginal.rate.sort().values, torch.tensor([3.0, 4.0]), rtol=1e-12, atol=0)
