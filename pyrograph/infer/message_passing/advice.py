@@ -27,30 +27,29 @@ WIDE = 2.0
 def note_on_wide_scales(graph: FactorGraph, network: Network, beliefs: list) -> str | None:
     """What is to be said of positive sites whose logarithm is Gaussian and wide; None if none is.
     So come out gammas of small shape, whose logarithm has one long tail, downwards."""
-    touched = [
-        torch.zeros(len(f.nodes), dtype=torch.bool, device=graph.device) for f in network.families
-    ]  # others are Gaussian
-    for block in network.blocks:
-        if isinstance(block, QuadratureFactors):
-            for family, rows in zip(block.families, block.rows, strict=True):
-                touched[family][rows] = True
+    bounded = constraints.greater_than, constraints.greater_than_eq
+    positive = torch.zeros(graph.num_nodes, dtype=torch.bool, device=graph.device)
     for site in graph.sites.values():
-        bounded = constraints.greater_than, constraints.greater_than_eq
-        if site.width != 1 or not isinstance(site.support, bounded):
+        positive[graph.nodes_of(site.name)] = site.width == 1 and isinstance(site.support, bounded)
+    for number, (family, belief) in enumerate(zip(network.families, beliefs, strict=True)):
+        if not (isinstance(belief, Gaussian) and family.size == 1):
             continue
-        nodes = graph.nodes_of(site.name)
-        for family, belief, own in zip(network.families, beliefs, touched, strict=True):
-            if not (isinstance(belief, Gaussian) and family.size == 1):
-                continue
-            own = own & (family.nodes >= nodes.start) & (family.nodes < nodes.stop)
-            variance = belief.covariance[own, 0, 0]
-            if bool((variance > WIDE**2).any()):
-                return (
-                    f'The logarithm of "{site.name}" has a standard deviation of up to '
-                    f"{float(variance.max().sqrt()):.3g}: its mean and variance hang on the far "
-                    "tail of a Gaussian. Trust quantiles, or take family="
-                    f'{{"{site.name}": "gamma"}} where its factors are those of a rate.'
-                )
+        touched = torch.zeros(len(family.nodes), dtype=torch.bool, device=graph.device)
+        for block in network.blocks:  # other beliefs are Gaussian
+            if isinstance(block, QuadratureFactors):
+                ports = zip(block.families, block.rows, strict=True)
+                for rows in (rows for own, rows in ports if own == number):
+                    touched[rows] = True
+        counts = touched & positive[family.nodes]
+        variance = torch.where(counts, belief.covariance[:, 0, 0], 0.0)
+        if bool((variance > WIDE**2).any()):
+            name, _ = graph.nodes[int(family.nodes[int(variance.argmax())])]
+            return (
+                f'The logarithm of "{name}" has a standard deviation of up to '
+                f"{float(variance.max().sqrt()):.3g}: its mean and variance hang on the far "
+                f'tail of a Gaussian. Trust quantiles, or take family={{"{name}": "gamma"}} where '
+                "its factors are those of a rate."
+            )
     return None
 
 

@@ -35,10 +35,11 @@ from pyrograph.infer.message_passing.log_values import (
     rows_of,
     without,
 )
+from pyrograph.infer.message_passing.one_each import OneEach
 from pyrograph.infer.message_passing.reduction import LocalDensity
 
 
-class ConjugateFactors:
+class ConjugateFactors(OneEach):
     """Factors of discrete nodes and of gamma or beta ones of one kind.
 
     Args:
@@ -73,15 +74,6 @@ class ConjugateFactors:
         refused = (zeros & (alpha <= 0)).nonzero().squeeze(1).tolist()
         if refused:
             raise zeros_refused(local.name(refused[0]), float(alpha[refused[0]]))
-
-    @property
-    def num_factors(self) -> int:
-        return len(self.alpha)
-
-    @property
-    def senders(self) -> list[Tensor]:
-        """By port, the factor that sends each message."""
-        return [torch.arange(self.num_factors, device=self.alpha.device)] * len(self.rows)
 
     def part(self, which: Tensor) -> ConjugateFactors:
         """Some of the factors, ``which [e]``."""

@@ -25,6 +25,7 @@ from pyrograph.beliefs.gaussian import apply, block_diagonal
 from pyrograph.beliefs.natural import where
 from pyrograph.infer.message_passing.basis import Basis, part_of
 from pyrograph.infer.message_passing.families import Continuous
+from pyrograph.infer.message_passing.one_each import OneEach
 
 
 def seen(belief: Gaussian, rows: Tensor, basis: Basis) -> Gaussian:
@@ -41,7 +42,7 @@ def seen(belief: Gaussian, rows: Tensor, basis: Basis) -> Gaussian:
     return Gaussian.from_moments(*basis.moments(belief, rows))
 
 
-class QuadraticFactors:
+class QuadraticFactors(OneEach):
     """Gaussian factors on two or more nodes.
 
     Args:
@@ -71,15 +72,6 @@ class QuadraticFactors:
         self.is_mean_field = bool((alpha == 0).all())
         ends = torch.tensor(widths, device="cpu").cumsum(0).tolist()
         self.parts = [slice(end - w, end) for end, w in zip(ends, widths, strict=True)]
-
-    @property
-    def num_factors(self) -> int:
-        return len(self.alpha)
-
-    @property
-    def senders(self) -> list[Tensor]:
-        """By port, the factor that sends each message."""
-        return [torch.arange(self.num_factors, device=self.alpha.device)] * len(self.rows)
 
     def part(self, which: Tensor) -> QuadraticFactors:
         """Some of the factors, ``which [e]`` ascending."""

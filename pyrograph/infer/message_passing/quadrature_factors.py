@@ -41,6 +41,7 @@ from pyrograph.infer.message_passing.grids import Grid
 from pyrograph.infer.message_passing.in_states import by_state, over_states
 from pyrograph.infer.message_passing.log_values import ZERO, finite_peak, rows_of, without
 from pyrograph.infer.message_passing.mean_field import Expectations, expectations
+from pyrograph.infer.message_passing.one_each import OneEach
 from pyrograph.infer.message_passing.quadratic import seen, stacked
 from pyrograph.infer.message_passing.reduction import LocalDensity
 from pyrograph.infer.message_passing.sums import Tilted
@@ -49,7 +50,7 @@ from pyrograph.infer.message_passing.tilted import POINTS, TiltedMoments
 from pyrograph.quadrature import gauss_hermite
 
 
-class QuadratureFactors:
+class QuadratureFactors(OneEach):
     """Factors with continuous nodes that are not Gaussian functions.
 
     Args:
@@ -90,15 +91,6 @@ class QuadratureFactors:
         # in more dimensions nothing is known of where to look along a flat one
         self.scopes = Scopes(local, takes_flat=self.tilted.dim <= 3)
         self.parts = self.scopes.parts
-
-    @property
-    def num_factors(self) -> int:
-        return len(self.alpha)
-
-    @property
-    def senders(self) -> list[Tensor]:
-        """By port, the factor that sends each message."""
-        return [torch.arange(self.num_factors, device=self.alpha.device)] * len(self.rows)
 
     def part(self, which: Tensor) -> QuadratureFactors:
         """Some of the factors at alpha = 0, ``which [e]`` ascending; others share their grids."""
