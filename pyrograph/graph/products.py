@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -23,17 +24,19 @@ def product(graph: FactorGraph, group: FactorGroup, index: Tensor) -> FactorGrou
         U factors, which stand where the first of every row does.
     """
     every = group.index[index].cpu()
-    firsts = every[:, 0].contiguous()
-
-    def compiled(first: Tensor, scope: Tensor) -> LocalProgram:
-        rows = torch.searchsorted(firsts, first.cpu())
-        tape, ids = with_sums(graph._reading.tape, graph._factors.terms.ids[every[rows]])
-        return graph._compiled(tape, ids, scope)
-
     return replace(
         group,
         scope=group.scope[index[:, 0]],
         index=group.index[index[:, 0]],
-        _compile=compiled,
+        _compile=partial(_compile_products, graph, every),
         _program=None,
     )
+
+
+def _compile_products(
+    graph: FactorGraph, every: Tensor, first: Tensor, scope: Tensor
+) -> LocalProgram:
+    """Of the products ``every [U, n]`` in the graph's order, those whose first factor is named."""
+    rows = torch.searchsorted(every[:, 0].contiguous(), first.cpu())
+    tape, ids = with_sums(graph._reading.tape, graph._factors.terms.ids[every[rows]])
+    return graph._compiled(tape, ids, scope)

@@ -4,10 +4,9 @@ Engines construct posteriors; posteriors know no engine. A subclass brings its b
 how to take a marginal, draw samples and make a guide.
 """
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -129,23 +128,6 @@ class Posterior(ABC):
         if not chosen:
             raise OptionError("guide(sites=[]) has no site to draw")
         return list({site.name: site for site in chosen}.values())
-
-    def __reduce_ex__(self, protocol: int):
-        raise InferenceError(
-            f"{type(self).__name__} cannot be pickled: its graph holds compiled functions. Save "
-            "draws, posterior.sample(n); or the engine's state_dict(); or guide().state_dict(), "
-            "which the guide's from_state_dict makes a guide of again."
-        )
-
-    def __copy__(self):
-        copied = object.__new__(type(self))
-        vars(copied).update(vars(self))
-        return copied
-
-    def __deepcopy__(self, memo: dict[int, Any]):
-        copied = memo[id(self)] = object.__new__(type(self))
-        vars(copied).update(copy.deepcopy(vars(self), memo))
-        return copied
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(sites={list(self.graph.sites)}, status={self.status!r})"

@@ -175,6 +175,9 @@ class LocalProgram:
         self._values: Callable[..., Tensor] | None = None
         self._total: Callable[..., Tensor] | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_values": None, "_total": None}  # written again when called
+
     @property
     def num_numbers(self) -> int:
         """Numbers that one evaluation computes."""

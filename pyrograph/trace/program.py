@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pyro
 import torch
@@ -23,6 +24,7 @@ from torch import Tensor
 
 from pyrograph.errors import (
     ControlFlowError,
+    OptionError,
     PyrographError,
     StructureError,
     UnsupportedOperation,
@@ -81,6 +83,16 @@ class Reading:
     printed: tuple[str, ...]
     functions: tuple[str, ...]
     masked: dict[str, Tensor]
+
+    def __getstate__(self) -> dict[str, Any]:
+        operands = (operand for step in self.tape.steps for operand in step.operands)
+        values = [s.values for s in self.statements] + [o.values for o in operands]
+        if any(isinstance(v, Tensor) and v.requires_grad and not v.is_leaf for v in values):
+            raise OptionError(
+                "a graph whose constants are attached to the program's tensors is not pickled or "
+                "copied: derivatives would be lost. Fit or trace under torch.no_grad()."
+            )
+        return vars(self)
 
 
 class ProgramReader(Messenger):

@@ -19,6 +19,9 @@ from torch.distributions.transforms import (
 
 from pyrograph.errors import UnsupportedSite
 
+#: Of the real line, of which copies may be about.
+REAL = type(constraints.real)
+
 
 def name_of(fn: object) -> str:
     """The user's distribution under ``Independent``, ``expand`` and mask wrappers."""
@@ -125,7 +128,7 @@ def _is_list(fn: object, support: constraints.Constraint) -> bool:
     Empirical says that it is the real line, and its list may name a value twice: believed.
     """
     may_be = fn.has_enumerate_support and not fn.batch_shape  # Pyro lists no batches of matchings
-    believed = support is constraints.real or isinstance(support, constraints.independent)
+    believed = isinstance(support, (REAL, constraints.independent))
     return may_be and not support.is_discrete and not believed
 
 
@@ -133,7 +136,7 @@ def is_real(support: constraints.Constraint | None) -> bool:
     """Whether a support is all real numbers; one whose bounds depend on latents, None, is not."""
     while isinstance(support, constraints.independent):
         support = support.base_constraint
-    return support is constraints.real
+    return isinstance(support, REAL)
 
 
 def bounds_of(support: constraints.Constraint) -> list[Tensor]:

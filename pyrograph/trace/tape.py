@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 
 #: Steps of this many numbers stay alone: stacking would save little and copy much.
 LARGE_STEP = 2048
@@ -31,6 +32,20 @@ class Rule(NamedTuple):
     replay: Callable[..., Tensor]
     func: Any
     static: tuple = ()
+
+    def __reduce__(self) -> tuple:
+        func = self.func
+        if isinstance(func, OpOverload):  # pickled by name: torch does not pickle it
+            return _rule_of_operation, (self.replay, func.name(), self.static)
+        return Rule, tuple(self)
+
+
+def _rule_of_operation(replay: Callable[..., Tensor], name: str, static: tuple) -> Rule:
+    """The rule whose operation is ``name``, as ``aten::add.Tensor``."""
+    namespace, _, rest = name.partition("::")
+    packet, _, overload = rest.partition(".")
+    found = getattr(getattr(torch.ops, namespace), packet)
+    return Rule(replay, getattr(found, overload or "default"), static)
 
 
 class Operand(NamedTuple):

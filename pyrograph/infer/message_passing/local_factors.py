@@ -8,7 +8,7 @@ one scope, those on part of it included, are one factor where alpha allows it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from torch import Tensor
 
@@ -56,7 +56,7 @@ class LocalFactors:
         """Read a group."""
         alpha = or_limit(self.alpha(group))
         for index in self._by_family(group, by_sign(alpha)):
-            local = LocalDensity(group, index, self.nodes.like, self._names(group, index))
+            local = LocalDensity(group, index, self.nodes.like, self.nodes.graph)
             part = Locals(group, index, local, alpha[index])
             if group.arity > 1 or not self._is_absorbed(part):
                 self.parts.append(part)
@@ -79,9 +79,6 @@ class LocalFactors:
         if said[0] is not None:
             self.nodes.absorb(part.group, part.index, *said)
         return said[0] is not None
-
-    def _names(self, group: FactorGroup, index: Tensor) -> Callable[[int], str]:
-        return lambda e: self.nodes.graph.factor_name(group, int(index[e]))
 
     # ------------------------------------------------------------------ all of them
     def multiply(self, one_alpha: bool) -> None:

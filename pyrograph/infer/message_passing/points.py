@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-from pyro.distributions import constraints
 from torch import Tensor
 
 from pyrograph.trace.sites import Site
+from pyrograph.trace.supports import is_real
 
 #: Scales of the standard normal points, in turn.
 SCALES = (1.0, 0.3, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
@@ -21,17 +21,9 @@ def points_of(
 
     Those that stand for constrained values do not go as far out: exponentials overflow.
     """
-    farthest = max(SCALES) if is_unconstrained(site) else CONSTRAINED
+    farthest = max(SCALES) if is_real(site.support) else CONSTRAINED
     scale = torch.tensor(
         [min(SCALES[k % len(SCALES)], farthest) for k in range(shape[0])], device="cpu"
     )
     z = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
     return (z * scale.view(-1, 1, 1, 1)).to(like)
-
-
-def is_unconstrained(site: Site) -> bool:
-    """Whether a site's numbers are its values."""
-    support = site.support
-    while isinstance(support, constraints.independent):
-        support = support.base_constraint
-    return support is constraints.real

@@ -10,7 +10,7 @@ Which entries and combinations a factor reads is known from its steps (:mod:`.de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from pyrograph.beliefs import Gaussian
 from pyrograph.beliefs.gaussian import apply
-from pyrograph.graph import FactorGroup
+from pyrograph.graph import FactorGraph, FactorGroup
 from pyrograph.infer.message_passing.basis import Basis, Combinations, Entries, part_of
 from pyrograph.infer.message_passing.chosen import Chosen, chosen_among
 from pyrograph.infer.message_passing.coefficients import quadratic_coefficients
@@ -40,7 +40,7 @@ class LocalDensity:
         group: factors with at least one continuous slot.
         index: ``[E]`` the factors of the group that are meant, ascending.
         like: dtype and device.
-        name: of each of these factors, for messages.
+        graph: that the group is of, which knows the names of its factors.
 
     Attributes:
         group: these factors alone.
@@ -54,10 +54,10 @@ class LocalDensity:
         chosen: numbers of u that are single ones of v, the last rows of A.
     """
 
-    def __init__(self, group: FactorGroup, index: Tensor, like: Tensor, name: Callable[[int], str]):
+    def __init__(self, group: FactorGroup, index: Tensor, like: Tensor, graph: FactorGraph):
         is_whole = len(index) == group.num_factors
         self.group = group if is_whole else group.part(index)
-        self.index, self.like, self.name = index, like, name
+        self.index, self.like, self.graph = index, like, graph
         self.discrete = [k for k, s in enumerate(group.slots) if s.is_discrete]
         self.continuous = [k for k, s in enumerate(group.slots) if not s.is_discrete]
         self.states = states_of(group.slots, like.device)
@@ -81,12 +81,11 @@ class LocalDensity:
 
     def part(self, which: Tensor) -> LocalDensity:
         """Some of the factors, ``which [e]`` ascending, in the same coordinates."""
-        out, own = copy(self), which.tolist()
+        out = copy(self)
         for name, value in vars(LocalDensity).items():
             if isinstance(value, cached_property):  # what was found of all
                 vars(out).pop(name, None)
         out.group, out.index = self.group.part(which), self.index[which]
-        out.name = lambda e: self.name(own[e])
         out.columns = [None if c is None else c[which] for c in self.columns]
         out._inner = [None if basis is None else basis[which] for basis in self._inner]
         out.bases = [part_of(basis, which) for basis in self.bases]
@@ -195,6 +194,10 @@ class LocalDensity:
     def _parts(self, u: Tensor) -> Tensor:
         """Reduced coordinates of effective ones."""
         return u if self.joint is None else apply(self.joint.mT, u)
+
+    def name(self, e: int) -> str:
+        """Of a factor, for messages."""
+        return self.graph.factor_name(self.group, e)
 
     def name_at(self, u: Tensor, d: int, e: int) -> str:
         """Of the factor to blame for what factor e is in state d, at a point ``u [1, D, E, r]``."""

@@ -75,8 +75,7 @@ class Locals:
         """Some of them, in order."""
         if len(which) == len(self.index):
             return self
-        own, like = which.tolist(), self.local.like
-        local = LocalDensity(self.local.group, which, like, lambda e: self.local.name(own[e]))
+        local = LocalDensity(self.local.group, which, self.local.like, self.local.graph)
         return Locals(self.group, self.index[which], local, self.alpha[which])
 
 

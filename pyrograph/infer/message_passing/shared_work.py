@@ -69,13 +69,8 @@ class ProductDensity(LocalDensity):
 
     def __init__(self, group: FactorGroup, factors: LocalDensity, rows: Tensor):
         self.factors, self.rows = factors, rows
-        firsts, others = rows[:, 0].tolist(), rows.shape[1] - 1
-        super().__init__(
-            group,
-            torch.arange(len(rows), device=rows.device),
-            factors.like,
-            lambda e: f"{factors.name(firsts[e])} (times {others} others on its nodes)",
-        )
+        every = torch.arange(len(rows), device=rows.device)
+        super().__init__(group, every, factors.like, factors.graph)
 
     def part(self, which: Tensor) -> LocalDensity:
         found = super().part(which)
@@ -89,6 +84,10 @@ class ProductDensity(LocalDensity):
         every, order = self.rows.flatten().sort()
         row = torch.div(order, self.rows.shape[1], rounding_mode="floor")
         return self.factors.part(every), row
+
+    def name(self, e: int) -> str:
+        first, *others = self.rows[e].tolist()
+        return f"{self.factors.name(first)} (times {len(others)} others on its nodes)"
 
     def name_at(self, u: Tensor, d: int, e: int) -> str:
         """Of the factor that has no finite value there, if one has none."""

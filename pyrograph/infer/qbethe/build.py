@@ -268,7 +268,7 @@ def _potentials(
             )
         return [TablePotential(table, wiring)]
     every = torch.arange(group.num_factors, device=graph.device)
-    local = LocalDensity(group, every, like, lambda e: graph.factor_name(group, e))
+    local = LocalDensity(group, every, like, graph)
     alone = [Locals(group, every, local, like.new_ones(len(every)))]
 
     def is_closed(part: Locals) -> bool:

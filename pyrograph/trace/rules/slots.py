@@ -12,6 +12,9 @@ class _Slot:
     def __repr__(self) -> str:
         return "slot"
 
+    def __reduce__(self) -> str:
+        return "SLOT"  # a copy is this one, found by its name
+
 
 SLOT = _Slot()
 
