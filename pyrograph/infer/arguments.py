@@ -100,13 +100,15 @@ class ParametersRead(Messenger):
             if name in self._names:
                 self._found[name] = id(value), value._version, value.detach().clone()
 
-    def changed(self) -> str | None:
-        """One that has another value by now."""
+    def changed(self, by_value: bool = True) -> str | None:
+        """One that has another value by now; not by value, of those written to as torch counts it
+        (through ``.data`` it does not)."""
         if not self._found:
             return None
         for name, now in pyro.get_param_store().named_parameters():
             if name in self._found:
                 *kept, value = self._found[name]
-                if kept != [id(now), now._version] and not same(now.detach(), value):
+                is_new = by_value or kept != [id(now), now._version]
+                if is_new and not same(now.detach(), value):
                     return name
         return None

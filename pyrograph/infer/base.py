@@ -203,7 +203,7 @@ class Engine(ABC):
             NonFiniteDensity: a number broke down; the state is the one before this step.
             InferenceError: set up for other arguments, or other values of pyro.params.
         """
-        self._prepare(args, kwargs)
+        self._prepare(args, kwargs, by_value=False)  # steps may take a few microseconds
         with outside_inference_mode():
             return self._iterate()
 
@@ -358,11 +358,11 @@ class Engine(ABC):
                     "engine up with the model and arguments of the saved run."
                 )
 
-    def _prepare(self, args: tuple, kwargs: dict) -> None:
+    def _prepare(self, args: tuple, kwargs: dict, by_value: bool = True) -> None:
         if self._graph is None:
             self.setup(*args, **kwargs)
             return
-        parameter = self._parameters.changed()
+        parameter = self._parameters.changed(by_value)
         if parameter is not None:
             raise InferenceError(
                 f'pyro.param "{parameter}" has changed since this {type(self).__name__} was set '

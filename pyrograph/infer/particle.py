@@ -5,6 +5,7 @@ one of them is not finite the step is undone, so an engine never stands on a bro
 what history and status report belongs to the particles it holds.
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -118,14 +119,15 @@ class ParticleEngine(ParticleStatus):
 
     # What every particle engine does.
 
-    def diffused(self, x: Tensor, score: Tensor, length: float) -> Tensor:
+    def diffused(
+        self, x: Tensor, score: Tensor, length: float, longest: float = math.inf
+    ) -> Tensor:
         """An unadjusted Langevin step, x + length * score + sqrt(2 length) * N(0, 1) in the
-        coordinates of the run."""
-        noise = (2 * length) ** 0.5 * self.normal(x.shape)
-        if self.coordinates is None:
-            return x + length * score + noise
-        step = length * self.coordinates.of_score(score) + noise
-        return x + self.coordinates.outward(step)
+        coordinates of the run; no drift is longer than so many standard deviations of the noise."""
+        width = (2 * length) ** 0.5
+        drift = length * (score if self.coordinates is None else self.coordinates.of_score(score))
+        step = drift.clamp(-longest * width, longest * width) + width * self.normal(x.shape)
+        return x + (step if self.coordinates is None else self.coordinates.outward(step))
 
     def normal(self, shape: torch.Size) -> Tensor:
         """N(0, 1) of shape ``[n, dim]``, drawn node by node from the engine's own stream."""

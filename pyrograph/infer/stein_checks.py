@@ -41,6 +41,9 @@ FAR_NARROW, FAR_WIDE = 0.5, 2.0
 #: Outside of which the status of a run that has converged tells of the worst one: where ``tol`` was
 #: met on the way to the target's width, the run ends as the ratio passes ``FAR_NARROW``.
 TOLD_NARROW, TOLD_WIDE = 0.7, 1.4
+#: Outside of which, and of what chance may do, chains have not converged: no kernel holds them
+#: narrow, but steps that are too few; the discretisation makes them wider.
+CHAINS_NARROW, CHAINS_WIDE = 0.8, 1.25
 #: Sums of coordinates that a claim takes to fit, their shift that counts as off, and the standard
 #: errors granted to them: no kernel arranges sums of sites that are no neighbours.
 WAVES, COMMON_OFF, COMMON_ERRORS = 4, 0.5, 2.5
@@ -112,11 +115,11 @@ class SteinChecks:
         ratio = self.clear_ratio
         return self.arrived and bool(((ratio >= FAR_NARROW) & (ratio <= FAR_WIDE)).all())
 
-    def unsettled(self) -> int | None:
+    def unsettled(self, narrow: float = FAR_NARROW, wide: float = FAR_WIDE) -> int | None:
         """A coordinate whose mean score or spread is off by more than counts as off and by more
         than chance may account for. A claim of convergence takes that there is none."""
         right = self.shift <= self.shift_by_chance.clamp_min(OFF)
-        alike = (self.ratio >= FAR_NARROW) & (self.ratio <= FAR_WIDE)
+        alike = (self.ratio >= narrow) & (self.ratio <= wide)
         off = ~(right & (alike | (self.clear_ratio == 1)))
         return int(off.int().argmax()) if bool(off.any()) else None
 
@@ -175,6 +178,31 @@ def common_misfit(x: Tensor, score: Tensor) -> tuple[float, float] | None:
     off = ~(right & wide)
     worst = int(off.int().argmax()) if bool(off.any()) else None
     return None if worst is None else (float(checks.shift[worst]), float(checks.ratio[worst]))
+
+
+def uncommon_spread(x: Tensor, score: Tensor, kind: Tensor, errors: float) -> int | None:
+    """A coordinate of like ones whose ratios are off on average, beyond chance; None if none is.
+
+    Means over like coordinates know the ratio better than any one of them: sites that a scale holds
+    too near may look right one by one.
+
+    Args:
+        kind: ``[dim]``, whole numbers from 0 on, equal for like coordinates.
+        errors: standard errors granted to means over independent particles ``[n, dim]``: a claim is
+            asked for at every step, so few.
+    """
+    columns = (score != 0).any(0).nonzero().squeeze(1)
+    own, kinds = -(score * (x - x.mean(0)))[:, columns], kind[columns]
+    size = int(kind.max()) + 1
+    number = torch.bincount(kinds, minlength=size)
+    means = own.new_zeros(len(x), size).index_add_(1, kinds, own) / number.clamp_min(1)
+    ratio, granted = means.mean(0), errors * means.std(0, correction=0) / len(x) ** 0.5
+    narrow = 1 - ratio > granted.clamp_min(1 - NARROW)
+    off = (number > 0) & (narrow | (ratio - 1 > granted.clamp_min(CHAINS_WIDE - 1)))
+    if not bool(off.any()):
+        return None
+    among = kinds == int(off.int().argmax())
+    return int(columns[torch.where(among, (own.mean(0) - 1).abs(), -1.0).argmax()])
 
 
 def common_errors(dim: int) -> float:

@@ -207,6 +207,7 @@ def _run_once(model: Callable, args: tuple, kwargs: dict, drawing: _Draw) -> Poi
         with torch.no_grad(), drawing:
             trace = poutine.trace(model).get_trace(*args, **kwargs)
             _score(trace)
+            _refuse_spread(trace)
             drawing.trace = trace
     except RuntimeError as error:
         if "does not require grad" not in str(error):
@@ -234,6 +235,33 @@ def _score(trace: poutine.Trace) -> None:
                     refuse_flow(site["fn"], name, error)
                 break
         raise
+
+
+def _refuse_spread(trace: poutine.Trace) -> None:
+    """Statements with more terms than they have distributions or values, or than their plates do:
+    data ``[3, 1]`` of three sites would be compared with each of them.
+
+    Raises:
+        ShapeMismatch: naming the first one.
+    """
+    for name, site in trace.nodes.items():
+        if site["type"] != "sample" or site_is_subsample(site):
+            continue
+        terms = torch.as_tensor(site["log_prob"]).shape
+        batch = torch.Size(site["fn"].batch_shape)  # of some a plain tuple
+        value = torch.as_tensor(site["value"]).shape
+        value = value[: len(value) - len(site["fn"].event_shape)]
+        plates = {f.dim: f.name for f in site["cond_indep_stack"] if f.vectorized}
+        outside = [d for d in range(-len(terms), 0) if terms[d] > 1 and d not in plates]
+        spreads = terms.numel() > max(batch.numel(), value.numel())
+        if spreads or (outside and plates and site["is_observed"]):
+            own = f" within {', '.join(plates.values())}" if plates else ""
+            raise ShapeMismatch(
+                f'statement "{name}" has log densities of shape {list(terms)}{own}, from a '
+                f"distribution of batch shape {list(batch)} and values {list(value)}, beside their "
+                "events: they are spread over each other. Give data and masks the shape of the "
+                "plates; dimensions that no plate has need one, or .to_event()."
+            )
 
 
 def _refuse_endless_data(trace: poutine.Trace) -> None:

@@ -1,5 +1,7 @@
 """Arguments of a wrong kind are refused by name, with what to give instead."""
 
+import contextlib
+
 import numpy as np
 import pyro
 import pyro.distributions as dist
@@ -250,3 +252,56 @@ def test_an_index_of_no_element_is_refused(index):
     assert graph.node_id("z", np.int64(-1)) == 2
     with pytest.raises(ShapeMismatch, match="does not fit site"):
         graph.node_id("z", index)
+
+
+# ---------------------------------------------------------------------- shapes of statements
+NUMBERS = torch.tensor([1.0, 2.0, 0.5])
+
+
+@pytest.mark.parametrize("plate", [True, False])
+@pytest.mark.parametrize("what", ["data", "mask", "factor"])
+def test_terms_spread_over_each_other_are_refused(what, plate):
+    """``[3, 1]`` beside three sites: nine terms where three were meant."""
+
+    def model():
+        mu = pyro.sample("mu", dist.Normal(0.0, 2.0))
+        scope = pyro.plate("p", 3) if plate else contextlib.nullcontext()
+        with scope:
+            a = pyro.sample("a", dist.Normal(mu, torch.ones(3)))
+            mask = NUMBERS[:, None] > 0 if what == "mask" else None
+            if what == "factor":
+                pyro.factor("y", -((NUMBERS[:, None] - a) ** 2))
+                return
+            data = NUMBERS[:, None] if what == "data" else NUMBERS
+            pyro.sample("y", dist.Normal(a, 1.0).mask(True if mask is None else mask), obs=data)
+
+    if what != "data" and not plate:  # of all pairs: what it says
+        assert len(trace_graph(model).scopes("y")) == 9
+        return
+    with pytest.raises(ShapeMismatch, match=r'"y" has log densities of shape \[3, 3\]'):
+        trace_graph(model)
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_rows_of_data_need_a_plate_of_their_own_within_a_plate(rows):
+    def model(outer):
+        with pyro.plate("p", 3):
+            a = pyro.sample("a", dist.Normal(0.0, 1.0))
+        with outer, pyro.plate("q", 3):
+            pyro.sample("y", dist.Normal(a, 1.0), obs=NUMBERS.expand(rows, 3))
+
+    assert trace_graph(model, (pyro.plate("rows", rows, dim=-2),)).num_nodes == 3
+    if rows == 1:
+        assert trace_graph(model, (contextlib.nullcontext(),)).num_nodes == 3
+        return
+    with pytest.raises(ShapeMismatch, match=r"\[2, 3\] within q.*need one, or \.to_event"):
+        trace_graph(model, (contextlib.nullcontext(),))
+
+
+def test_without_plates_statements_may_have_any_number_of_terms():
+    def model():
+        a = pyro.sample("a", dist.Normal(torch.zeros(3), 1.0))
+        pyro.sample("y", dist.Normal(a, 1.0), obs=NUMBERS.expand(5, 3))
+        pyro.sample("z", dist.Normal(a.sum(), 1.0), obs=NUMBERS)
+
+    assert len(trace_graph(model).scopes("y")) == 15

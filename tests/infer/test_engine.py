@@ -377,9 +377,9 @@ def test_a_start_where_the_density_breaks_down_names_factor_and_particle():
 
 
 def test_a_run_that_breaks_down_keeps_the_last_good_state():
-    # every step of size 1 moves the chains by sqrt(2) noise, until one of them hits the wall
+    # steps of noise 2 wide, until a chain hits the wall
     pyro.set_rng_seed(0)
-    engine = Langevin(overflowing, num_particles=50, step_size=1.0, progress=False)
+    engine = Langevin(overflowing, num_particles=50, step_size=2.0, progress=False)
     with pytest.raises(NonFiniteDensity, match=r'factor "(wall|x)"\[1\].*at particle \d+'):
         engine.run()
     posterior = engine.posterior()
@@ -798,6 +798,9 @@ def test_parameters_that_change_under_a_run_are_told(infer, name):
                 going_on()
     engine.setup()
     engine.step()
+    held[name].data += 1.0  # which torch does not count
+    with pytest.raises(InferenceError, match=f'pyro.param "{name}" has changed'):
+        engine.run()
 
 
 def test_parameters_of_a_module_that_change_are_told():

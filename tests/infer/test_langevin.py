@@ -57,3 +57,40 @@ def test_the_discrepancy_is_measured_only_for_tol():
 def test_step_sizes_are_checked(step_size):
     with pytest.raises(OptionError, match="step_size"):
         Langevin(lambda: None, step_size=step_size)
+
+
+def test_a_start_where_a_scale_is_nearly_zero_does_not_throw_chains_away():
+    """Scores there are 1e5 and more: whole steps would end where numbers do."""
+    torch.manual_seed(0)
+    design = torch.randn(60, 4)
+    y = design @ torch.tensor([1.0, -1.0, 0.5, 0.0]) + 2.0 + 0.7 * torch.randn(60)
+
+    def model():
+        b = pyro.sample("b", dist.Normal(torch.zeros(4), 3.0).to_event(1))
+        a, s = pyro.sample("a", dist.Normal(0.0, 5.0)), pyro.sample("s", dist.HalfNormal(2.0))
+        with pyro.plate("n", 60):
+            pyro.sample("y", dist.Normal(design @ b + a, s), obs=y)
+
+    ones = torch.cat([design, torch.ones(60, 1)], 1)
+    truth = torch.linalg.lstsq(ones, y).solution  # priors are wide
+    posterior = Langevin(model, num_steps=3000, num_particles=100, progress=False).run()
+    slopes = posterior.marginal("b").mean
+    error = 0.7 / 60**0.5
+    assert ((slopes - truth[:4]).abs() < error).all()  # at most .4 of it in five seeds
+    assert abs(float(posterior.marginal("s").mean) - 0.7) < 0.1
+
+
+def test_drifts_are_cut_in_the_coordinates_of_the_run():
+    def model():
+        pyro.sample("x", dist.Normal(0.0, 1e-3))
+        pyro.sample("y", dist.Normal(0.0, 1e3))
+
+    start = torch.tensor([[1.0, 1e3], [1e-3, 1e3]])
+    engine = Langevin(model, init=start, num_particles=2, step_size=1e-7, progress=False)
+    engine.setup()
+    noise = (2 * 1e-7) ** 0.5
+    before = engine.x.clone()
+    engine.step()
+    moved = engine.x - before
+    assert abs(float(moved[0, 0]) + 10 * noise) < 5 * noise  # 0.1 without the cut
+    assert abs(float(moved[1, 0]) + 1e-4) < 5 * noise

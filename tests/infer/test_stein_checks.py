@@ -12,7 +12,13 @@ from torch.testing import assert_close
 import pyrograph as pg
 from pyrograph.errors import ConvergenceWarning
 from pyrograph.infer import AdaGrad, GraphicalSVGD, Langevin
-from pyrograph.infer.stein_checks import SteinChecks, common_misfit, coordinate_name
+from pyrograph.infer.stein_checks import (
+    SteinChecks,
+    common_errors,
+    common_misfit,
+    coordinate_name,
+    uncommon_spread,
+)
 
 from .programs import gaussian_chain, positive_and_simplex, sensors
 
@@ -421,3 +427,34 @@ def test_a_run_that_ends_too_narrow_says_where():
     tight = GraphicalSVGD(model, tol=0.01, **options)
     tight.run()
     assert tight.status == "converged"
+
+
+def test_chains_that_a_scale_still_holds_near_have_not_converged():
+    """Scores of v and x make up for each other while chains creep out of the neck."""
+
+    def funnel():
+        v = pyro.sample("v", dist.Normal(0.0, 1.5))
+        with pyro.plate("k", 4):
+            pyro.sample("x", dist.Normal(0.0, (v / 2).exp()))
+
+    options = {"init": "laplace", "step_size": 0.02, "num_particles": 200, "progress": False}
+    with pytest.warns(ConvergenceWarning, match="Stein"):
+        posterior = pg.fit(funnel, infer=pg.Langevin, tol=0.05, num_steps=700, **options)
+    assert float(posterior.history["ksd"][-1]) < 0.05
+    assert float(posterior.marginal("v").mean) < -0.5  # the truth is 0
+
+
+@pytest.mark.parametrize(("n", "allowed"), [(50, 22), (1000, 3)])
+def test_like_coordinates_of_draws_pass_and_narrow_ones_do_not(n, allowed):
+    kind = torch.tensor([0, 1, 1, 1, 1, 1, 1, 1, 1])
+    named = 0
+    for _ in range(50):
+        x = torch.randn(n, 9)
+        named += uncommon_spread(x, -x, kind, common_errors(2)) is not None
+        narrow = x * torch.tensor([1.0] + [0.75] * 8)
+        assert uncommon_spread(narrow, -narrow, kind, common_errors(2)) is not None
+    assert named <= allowed  # one of 1000 draws, a quarter of 50, whose ratios are skewed
+    x = (x - x.mean(0)) / x.std(0, correction=0)
+    score = -x
+    score[:, 3] = 0.0  # no density to compare with
+    assert uncommon_spread(x, score, kind, common_errors(2)) is None

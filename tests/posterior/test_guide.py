@@ -17,7 +17,7 @@ from torch.distributions import biject_to
 from torch.testing import assert_close
 
 import pyrograph as pg
-from pyrograph.errors import InferenceError, OptionError, UnsupportedSite
+from pyrograph.errors import OptionError, UnsupportedSite
 from pyrograph.posterior import ParticleGuide, ParticlePosterior
 
 from .models import (
@@ -156,16 +156,6 @@ def test_copies_of_a_list_share_nothing_either():
         svi.step(y)
     guide(y)
     assert_close(guide[0].median(), before)
-
-
-def test_a_posterior_says_what_to_save_instead_of_it():
-    posterior, _, _ = conjugate_posterior()
-    with pytest.raises(InferenceError, match=r"sample\(n\).*state_dict"):
-        pickle.dumps(posterior)
-    for twin in (copy.copy(posterior), copy.deepcopy(posterior)):
-        assert torch.equal(twin.x, posterior.x)
-        assert twin.marginal("mu").mean == posterior.marginal("mu").mean
-    assert copy.deepcopy(posterior).x is not posterior.x
 
 
 def test_a_marginal_guide_draws_only_its_sites():

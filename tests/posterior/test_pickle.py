@@ -86,6 +86,8 @@ def test_a_copy_of_a_posterior_says_the_same(program, y, infer, options, copied)
     assert_close(draws[1], draws[0], rtol=0, atol=0)
     values = posterior.graph.unconstrain(draws[0])
     assert_close(same.graph.log_prob(values), posterior.graph.log_prob(values), rtol=0, atol=0)
+    shallow = copy.copy(posterior)
+    assert shallow.graph is posterior.graph and same.graph is not posterior.graph
     trace = pyro.poutine.trace(same.guide()).get_trace(y)
     assert set(posterior.graph.sites) <= set(trace.nodes)
 

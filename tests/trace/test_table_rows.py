@@ -62,8 +62,9 @@ def by_probs():
 
 
 def by_logits():
+    z = labels()
     with pyro.plate("words", N):
-        pyro.sample("w", dist.Categorical(logits=ROWS[labels()]), obs=WORDS)
+        pyro.sample("w", dist.Categorical(logits=ROWS[z]), obs=WORDS)
 
 
 def by_softmax():
@@ -121,8 +122,8 @@ def in_a_loop_of_fresh_tables():
 
 
 def points():
+    mean, scale = ROWS[labels()], CUBE[0]
     with pyro.plate("points", N):
-        mean, scale = ROWS[labels()], CUBE[0]
         pyro.sample("x", dist.Normal(mean, scale[0]).to_event(1), obs=POINTS)
 
 

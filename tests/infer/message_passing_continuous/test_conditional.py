@@ -65,7 +65,7 @@ def local_density(model, dtype=torch.float64) -> LocalDensity:
     """Of the observation."""
     graph = pg.trace_graph(model, unconstrained=True).to(dtype=dtype)
     group = max(graph.factors, key=lambda group: group.arity)
-    local = LocalDensity(group, torch.arange(1), torch.zeros(0, dtype=dtype), lambda _: "y")
+    local = LocalDensity(group, torch.arange(1), torch.zeros(0, dtype=dtype), graph)
     local.reduce_jointly()
     return local
 

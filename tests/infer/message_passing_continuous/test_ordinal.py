@@ -48,7 +48,7 @@ def local_of(model) -> LocalDensity:
     graph = pg.trace_graph(model, (scores, LEVELS), unconstrained=True)
     group = next(g for g in graph.factors if g.name == "y")
     every = torch.arange(group.num_factors)
-    return LocalDensity(group, every, torch.zeros(0, dtype=torch.float64), str)
+    return LocalDensity(group, every, torch.zeros(0, dtype=torch.float64), graph)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_infinite_numbers_do_not_cancel():
 
     graph = pg.trace_graph(model)
     group = next(g for g in graph.factors if g.name == "f")
-    local = LocalDensity(group, torch.arange(1), torch.zeros(0, dtype=torch.float64), str)
+    local = LocalDensity(group, torch.arange(1), torch.zeros(0, dtype=torch.float64), graph)
     assert local.num_read.tolist() == [2]
 
 
