@@ -31,6 +31,7 @@ from pyrograph.divergences.pointwise import (
     gaussian_gap,
     is_limit,
     log_product,
+    masked_expm1,
     oriented,
     pointwise_divergence,
 )
@@ -66,12 +67,12 @@ def alpha_divergence(p: Measure, q: Measure, alpha: float | Tensor) -> Tensor:
         c = alpha * (1 - alpha)
         limit = is_limit(c)
         shape = gaussian_shape_divergence(p, q, alpha)
-        curved = -(-c * torch.where(limit, 0, shape)).expm1() / torch.where(limit, 1, c)
         # D of the masses, plus what the shapes add: nothing where a mass is zero
         masses = pointwise_divergence(p.log_mass, q.log_mass, alpha)
         both = _both_have_mass(p, q)
-        log_mixed = log_product(p.log_mass, q.log_mass, alpha)
-        added = torch.where(both, log_mixed, 0).exp() * torch.where(limit, shape, curved)
+        log_mixed = torch.where(both, log_product(p.log_mass, q.log_mass, alpha), 0)
+        curved = masked_expm1(log_mixed, -c * torch.where(limit, 0, shape))
+        added = torch.where(limit, log_mixed.exp() * shape, -curved / torch.where(limit, 1, c))
         return masses + torch.where(both, added, 0)
     a, b, alpha = atom_pair(p, q, alpha)
     return pointwise_divergence(a, b, alpha[..., None]).sum(-1)
@@ -112,23 +113,28 @@ def optimal_scale(p: Measure, q: Measure, alpha: float | Tensor) -> Tensor:
     check_mass("q", b)
     limit = is_limit(alpha)
     divisor = torch.where(limit, 1, alpha)
-    log_q_total = b.logsumexp(-1)
-    plain = (log_product(a, b, alpha[..., None]).logsumexp(-1) - log_q_total) / divisor
+    # of q normalised and p at most 1: what is divided by alpha are small numbers
+    scale_of_p = a.amax(-1)
+    scale_of_p = torch.where(scale_of_p > -math.inf, scale_of_p, 0).detach()
+    offset = scale_of_p - b.logsumexp(-1)
+    a, b = a - scale_of_p[..., None], b - b.logsumexp(-1, keepdim=True)
+    plain = log_product(a, b, alpha[..., None]).logsumexp(-1) / divisor
 
     # near alpha = 0 the logarithm above is close to zero: centre it
     both = (a > -math.inf) & (b > -math.inf)
     t = torch.where(both, a - torch.where(both, b, 0), 0)
-    weights = torch.where(both, (b - log_q_total[..., None]).exp(), 0)
+    weights = torch.where(both, b.exp(), 0)
     centre = (weights * t).sum(-1)
     u = alpha[..., None] * torch.where(both, t - centre[..., None], 0)
-    same_support = (both | ((a == -math.inf) & (b == -math.inf))).all(-1)
-    mild = same_support & (u.abs().amax(-1) < 1)
+    # where q alone is zero so is p^alpha q^(1 - alpha), for alpha < 1
+    is_nothing = (b == -math.inf) & ((a == -math.inf) | (alpha[..., None] < 1))
+    mild = (both | is_nothing).all(-1) & (u.abs().amax(-1) < 1)
     excess = (weights * torch.where(mild[..., None], u, 0).expm1()).sum(-1)
     centred = centre + excess.log1p() / divisor
 
     p_covers_q = ((a > -math.inf) | (b == -math.inf)).all(-1)
     at_limit = torch.where(p_covers_q, centre, -math.inf)
-    return torch.where(limit, at_limit, torch.where(mild, centred, plain))
+    return offset + torch.where(limit, at_limit, torch.where(mild, centred, plain))
 
 
 def scale_free_divergence(p: Measure, q: Measure, alpha: float | Tensor) -> Tensor:

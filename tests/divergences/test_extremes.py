@@ -138,3 +138,28 @@ def test_the_power_of_two_small_masses_can_be_the_largest():
     gradient = torch.autograd.grad(value, (p.log_mass, q.log_mass))
     by_hand = torch.tensor([2.0, -1.0], dtype=torch.float32) * math.exp(-9) / 2
     assert_close(torch.stack([g[1] for g in gradient]), by_hand, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("alpha", [1e-2, 1e-3, 1e-5, 1e-7, -1e-3, -1e-5])
+@pytest.mark.parametrize("masses", [0.0, -450.0, 450.0])
+def test_the_optimal_scale_keeps_its_digits_where_q_alone_is_zero(masses, alpha, dtype):
+    """p^alpha q^(1 - alpha) is zero there: log s = log(E_q (p / q)^alpha) / alpha over the rest."""
+    log_p = torch.tensor([0.0, -1.0, -2.0], dtype=dtype) + masses
+    log_q = torch.tensor([-0.5, -0.25, -math.inf], dtype=dtype) + masses
+    p, q = (log.double()[:2] - masses for log in (log_p, log_q))
+    ratio = p - q
+    mean = (q.softmax(0) * ratio).sum()
+    truth = mean + ((q.softmax(0) * (alpha * (ratio - mean)).expm1()).sum()).log1p() / alpha
+    found = optimal_scale(Discrete(log_p), Discrete(log_q), alpha)
+    rounding = 10 * torch.finfo(dtype).eps * (1 + abs(masses))  # of the masses themselves
+    assert_close(found.double(), truth, rtol=0, atol=rounding)
+
+
+@pytest.mark.parametrize("distance", [26.0, 27.0, 30.0])
+def test_gaussians_of_small_masses_far_apart_have_the_divergence_that_a_double_holds(distance):
+    """At alpha = 2, of unit variances and masses m: m (e^(d^2) - 1) / 2."""
+    eye, log_mass = torch.eye(1), torch.tensor(-300.0)
+    p, q = (Gaussian(log_mass, torch.tensor([mean]), eye) for mean in (distance, 0.0))
+    truth = torch.tensor(distance**2 - 300.0).exp() / 2
+    assert_close(alpha_divergence(p, q, 2.0), truth, rtol=1e-12, atol=0)
