@@ -44,6 +44,7 @@ def saved_messages(network: Network, messages: list[list[Message]]) -> dict[str,
             kept[f"{b}.grid.checked"] = torch.tensor(block.tilted.is_checked, device="cpu")
             kept[f"{b}.grid.due"] = torch.tensor(block.tilted.is_due, device="cpu")
             kept[f"{b}.grid.age"] = torch.tensor(block.tilted.age, device="cpu")
+            kept[f"{b}.grid.returns"] = torch.tensor(block.tilted.returns, device="cpu")
             if block.tilted.poorer is not None:
                 kept[f"{b}.poorer.mean"] = block.tilted.poorer.mean.clone()
                 kept[f"{b}.poorer.root"] = block.tilted.poorer.root.clone()
@@ -119,6 +120,7 @@ def loaded_messages(
                 block.tilted.is_checked = bool(saved.get(f"{b}.grid.checked", False))
                 block.tilted.is_due = bool(saved.get(f"{b}.grid.due", False))
                 block.tilted.age = int(saved.get(f"{b}.grid.age", 0))
+                block.tilted.returns = int(saved.get(f"{b}.grid.returns", 0))
                 coarse = saved.get(f"{b}.grid.coarse")
                 block.tilted.coarse = None if coarse is None else coarse.to(block.alpha.device)
                 if f"{b}.boxes.low" in saved:

@@ -11,8 +11,9 @@ all points of a fine scan has no such peak where these lie: its moments there, a
 scans, take fewer, if they do.)
 Where these disagree (several modes, edges, shells) the few points are given up: for evenly spaced
 ones over all that counts for mass or variance, since a small mode far away may be most of a
-variance, and for the boxes. Boxes cost time: at the first cavities, which are wide, they are used
-where few points are far off; how good these are is seen once they come to rest.
+variance, and for the boxes. Both cost time, and the first cavities are wide: evenly spaced points
+are given up again where few ones have come to serve; boxes are used at first where few points are
+far off, and how good these are is seen once they come to rest.
 
 Source: Liu & Pierce (1994) for adaptive Gauss-Hermite quadrature.
 """
@@ -52,6 +53,8 @@ MOST, FINEST, FEWEST, NUMBERS = 4097, 2**16 + 1, 65, 2**22
 #: Deviations and relative variances by which grids move when few points are checked for good; and
 #: times after which they are checked at any rate.
 AT_REST, PATIENCE = 0.05, 10
+#: How often evenly spaced points are given up again: few ones that keep failing are not the ones.
+RETURNS = 2
 #: Squared distance, in a grid's standard deviations, from which it may miss what is there.
 APART = 4.0
 #: Shares of mass and second moment that a scan may miss and count as sure.
@@ -80,8 +83,8 @@ class Agreement:
 
 
 #: In one dimension, where a scan costs little; in more at the first cavities, which will soon be
-#: others, and later.
-SCAN = Agreement(1e-4, 0.01, ENOUGH, 2**25)
+#: others, and later. Where better points are at hand few ones have to come close to them.
+SCAN, CLOSE = Agreement(1e-4, 0.01, ENOUGH, 2**25), Agreement(1e-7, 1e-4, ENOUGH, 2**25)
 GROSS, FINE = Agreement(0.05, 0.3, 1e-3, 2**23), Agreement(1e-3, 0.02, ENOUGH, 2**25)
 
 
@@ -116,8 +119,10 @@ class TiltedMoments(MomentsOnPoints):
         self._most = MOST
         #: First and last of the fine points ``[2, D, E]`` at all of which log f was concave.
         self.concave: Tensor | None = None
-        #: Times that few points were used without being checked.
+        #: Times that points were used without being checked.
         self.age = 0
+        #: How often evenly spaced points were given up for few ones.
+        self.returns = 0
         #: ``[D, E]`` where points in the place of the few ones were too few the last time.
         self.coarse: Tensor | None = None
         self.boxes: Boxes | None = None
@@ -148,9 +153,11 @@ class TiltedMoments(MomentsOnPoints):
         if self.is_rough and self.dim > 1:
             return self._in_boxes(g, origin, first)
         found = self._moved(g, origin, self._nearer(g, origin, start, first))
-        if self.is_rough or self.is_checked:
+        if self.is_checked:
             return found
         self.age += 1
+        if self.is_rough:
+            return self._fewer(found, g, origin)
         self.is_checked = self.is_due or start.is_near(found.peak, AT_REST)
         if not self.is_checked and self.age % PATIENCE:
             return found
@@ -329,6 +336,18 @@ class TiltedMoments(MomentsOnPoints):
         self.is_rough = True
         return self._moved(g, origin, scan.grid)
 
+    def _fewer(self, found: Tilted, g: Surroundings, origin: Tensor) -> Tilted:
+        """The same on few points, if these have come to serve: evenly spaced ones were for cavities
+        that were wider. Tried after 2, 4, 8, ... times."""
+        if self.returns == RETURNS or self.age & (self.age - 1) or self.age == 1:
+            return found
+        few = self._few_that_serve(found, g, origin, CLOSE)
+        if few is None:
+            return found
+        self.is_rough, self.coarse, self.age, self._most = False, None, 0, MOST
+        self.returns += 1
+        return self._moved(g, origin, few)
+
     def _in_boxes(self, g: Surroundings, origin: Tensor, first: Grid) -> Tilted:
         """On the boxes of the last time as long as they serve. When they are laid anew few points
         may do again."""
@@ -338,20 +357,23 @@ class TiltedMoments(MomentsOnPoints):
         with contextlib.suppress(NonFiniteDensity, Improper):  # so far out f may be no number
             self.boxes = self._laid(g, origin, first, first, FINE)
             scan = self._on_boxes(g, origin, self.boxes)
-            few = self._few_that_serve(scan, g, origin)
+            few = self._few_that_serve(scan, g, origin, FINE)
         if few is None:
             return scan
         self.forget()
         return self._compared(self._moved(g, origin, few), g, origin)
 
     @torch.no_grad()
-    def _few_that_serve(self, scan: Tilted, g: Surroundings, origin: Tensor) -> Grid | None:
-        """Where few points lie that are as good as the boxes that found ``scan``."""
+    def _few_that_serve(
+        self, scan: Tilted, g: Surroundings, origin: Tensor, within: Agreement
+    ) -> Grid | None:
+        """Where few points lie that are as good as the boxes or evenly spaced ones of ``scan``."""
         try:
             few = self._moved_over(g, origin, scan.peak, self._few)
         except ZeroMass:  # they fall between
             return None
-        is_other = self.boxes.are_sure and self._differ(few, scan, FINE)
+        is_sure = self.boxes is None or self.boxes.are_sure
+        is_other = is_sure and self._differ(few, scan, within)
         return None if is_other else few.grid
 
     def _laid(

@@ -13,6 +13,7 @@ import pyrograph as pg
 from pyrograph.beliefs import Gaussian
 from pyrograph.errors import ConvergenceWarning
 from pyrograph.infer.message_passing import checked, grids, on_points, tilted
+from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 
 from .reference import plain_ep
 
@@ -327,3 +328,82 @@ def test_a_spike_between_the_points_of_a_vague_prior_is_found_once_others_hold_t
     evidence = float(value.logsumexp(0) + (z[1] - z[0]).log())
     posterior = pg.fit(model, infer=pg.EP, progress=False)
     assert abs(float(posterior.log_evidence) - evidence) < 0.02
+
+
+# ---------------------------------------------------------------------- giving up even points
+def volatility(y):
+    """Log variances that walk: under the first cavities, which are wide, 32 points are too few."""
+    with pyro.plate("T", len(y)):
+        h = pyro.sample("h", dist.Normal(0.0, 1.0).mask(False))
+    pyro.factor("first", dist.Normal(0.0, 1.0).log_prob(h[0]))
+    pyro.factor("walk", dist.Normal(0.95 * h[:-1], 0.3).log_prob(h[1:]).sum())
+    with pyro.plate("obs", len(y)):
+        pyro.sample("y", dist.Normal(0.0, (h / 2).exp()), obs=y)
+
+
+def two_modes(y):
+    """A mode far away that counts for the variance at rest too."""
+    with pyro.plate("n", len(y)):
+        x = pyro.sample("x", dist.Normal(0.0, 3.0))
+        near, far = (dist.Normal(x, 0.1).log_prob(place) for place in (y, y + 6.0))
+        pyro.factor("o", torch.logaddexp(near, far - 4.0))
+
+
+def series(n):
+    return 1.5 * torch.randn(n, generator=torch.Generator().manual_seed(1)) + 1
+
+
+def tilted_of(engine, name):
+    blocks = (block for block in engine.network.blocks if isinstance(block, QuadratureFactors))
+    return next(block.tilted for block in blocks if block.local.group.name == name)
+
+
+@pytest.mark.parametrize("sweeps", [10, None])
+def test_evenly_spaced_points_are_given_up_where_few_ones_have_come_to_serve(monkeypatch, sweeps):
+    y = series(30)
+    ending = {"tol": None, "num_steps": sweeps} if sweeps else {}
+    engine = pg.EP(volatility, progress=False, **ending)
+    engine.step(y)
+    assert tilted_of(engine, "y").is_rough
+    posterior = engine.run(y)
+    assert not tilted_of(engine, "y").is_rough
+    monkeypatch.setattr(tilted, "RETURNS", 0)
+    fine = pg.EP(volatility, progress=False, num_steps=engine.num_done, tol=None)
+    expected = fine.run(y)
+    assert tilted_of(fine, "y").is_rough
+    assert_close(posterior.log_evidence, expected.log_evidence, rtol=0, atol=1e-6)
+    for moment in ("mean", "variance"):
+        ours, theirs = (getattr(p.marginal("h"), moment) for p in (posterior, expected))
+        assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_they_are_kept_where_few_ones_do_not_serve():
+    engine = pg.EP(two_modes, progress=False)
+    y = torch.tensor([2.0, 2.5])
+    posterior = engine.run(y)
+    assert tilted_of(engine, "o").is_rough and tilted_of(engine, "o").returns == 0
+    x = torch.linspace(-12, 12, 200001)
+    density = dist.Normal(0.0, 3.0).log_prob(x) + torch.logaddexp(
+        dist.Normal(x, 0.1).log_prob(y[:, None]), dist.Normal(x, 0.1).log_prob(y[:, None] + 6) - 4
+    )
+    evidence = (density.logsumexp(1) + np.log(24 / 200000)).sum()
+    assert_close(posterior.log_evidence, evidence, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 5, 8])
+def test_stepping_on_from_a_state_goes_by_the_same_points(cut):
+    y = series(12)
+    runs = []
+    for first in (cut, 12):
+        engine = pg.EP(volatility, num_steps=first, tol=None, progress=False)
+        engine.run(y)
+        runs.append(engine)
+    half, whole = runs
+    rest = pg.EP(volatility, num_steps=12, tol=None, progress=False).setup(y)
+    rest.load_state_dict(half.state_dict())
+    rest.run(y)
+    for ours, theirs in zip(whole.messages, rest.messages, strict=True):
+        for a, b in zip(ours, theirs, strict=True):
+            for name, value in a.parameters().items():
+                assert torch.equal(value, b.parameters()[name])
+    assert tilted_of(rest, "y").returns == tilted_of(whole, "y").returns
