@@ -10,6 +10,7 @@ import torch
 from torch.testing import assert_close
 
 import pyrograph as pg
+from pyrograph.distributions import ChineseRestaurant, CollapsedMixture, NormalInverseGamma
 from pyrograph.errors import OptionError
 
 
@@ -90,6 +91,30 @@ def test_a_copy_of_a_posterior_says_the_same(program, y, infer, options, copied)
     assert shallow.graph is posterior.graph and same.graph is not posterior.graph
     trace = pyro.poutine.trace(same.guide()).get_trace(y)
     assert set(posterior.graph.sites) <= set(trace.nodes)
+
+
+def clusters(y):
+    z = pyro.sample("z", ChineseRestaurant(1.0, len(y)))
+    pyro.sample("y", CollapsedMixture(z, NormalInverseGamma(0.1, 1.0, 1.0)), obs=y)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("program", "args", "infer"),
+    [
+        (clusters, (REALS,), pg.DPVI),
+        (clusters, (REALS,), pg.SequentialDPVI),
+        (colours, (REALS,), pg.BBIS),
+        (colours, (REALS,), pg.CollapsedBBIS),
+    ],
+)
+def test_draws_of_a_copy_are_the_same(program, args, infer, copied):
+    posterior = pg.fit(program, args, infer=infer, num_particles=6, progress=False)
+    draws = []
+    for each in (posterior, copied(posterior)):
+        pyro.set_rng_seed(5)
+        draws.append(each.sample(7))
+    assert_close(draws[1], draws[0], rtol=0, atol=0)
 
 
 @BOTH
