@@ -1,9 +1,10 @@
 """Moments of tilted distributions, f(u)^alpha g(u), on points that are given, and on grids that are
-moved to where the weight is."""
+moved to where the weight is; and whether those on other points are the same."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -35,9 +36,27 @@ PIECE = 2**16
 #: Points of a piece that are worth the calls, and the numbers that they may then be.
 SHORTEST, LARGEST = 64, 2**18
 
+#: Shares of mass and second moment that a scan may miss and count as sure.
+SURE = 0.01
+
 #: Points ``[N, D, E, r]`` of a grid, and the logs of the volumes they stand for ``[N, D, E]``; or
 #: the same for all factors.
 Points = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What few points and a scan may differ by, and what the scan may cost.
+
+    Attributes:
+        mass: of log masses; moments: of means, in standard deviations, and of variances, relative.
+        enough: see :func:`lay`; numbers: of the points of all factors.
+    """
+
+    mass: float
+    moments: float
+    enough: float
+    numbers: int
 
 
 class MomentsOnPoints:
@@ -134,6 +153,24 @@ class MomentsOnPoints:
 
     #: How often f is evaluated for a point.
     _evaluations = 1
+
+    def _differ(
+        self, found: Tilted, scan: Tilted, within: Agreement, unsure: Tensor | float = 0.0
+    ) -> bool:
+        """Whether moments on few points are not those of the scan, whose masses are off by less
+        than ``unsure [D, E]``."""
+        off = (found.log_mass - scan.log_mass).abs()
+        is_sure = (scan.half - 1).abs().amax(0) < SURE
+        moved = self._moments_apart(found, scan, within.moments)
+        return bool(((off > within.mass) & (off > unsure) | (is_sure & moved)).any())
+
+    def _moments_apart(self, found: Tilted, other: Tilted, within: float) -> Tensor:
+        """``[D, E]`` whether means or variances on a grid differ by more than this."""
+        mean, covariance = self._on_grid(found.mean, found.covariance)
+        expected, width = self._on_grid(other.mean, other.covariance)
+        variance, width = (m.diagonal(dim1=-2, dim2=-1) for m in (covariance, width))
+        spread = (variance / width - 1).abs() > within
+        return (spread | ((mean - expected).square() > within**2 * width)).any(-1)
 
     def _on_grid(self, mean: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
         """Moments of u's numbers that the grid is laid over."""

@@ -21,7 +21,7 @@ Source: Liu & Pierce (1994) for adaptive Gauss-Hermite quadrature.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -40,7 +40,14 @@ from pyrograph.infer.message_passing.boxes import (
 )
 from pyrograph.infer.message_passing.checked import NOTHING, Improper
 from pyrograph.infer.message_passing.grids import Grid, evenly_spaced
-from pyrograph.infer.message_passing.on_points import FEW_POINTS, PIECE, MomentsOnPoints, Points
+from pyrograph.infer.message_passing.on_points import (
+    FEW_POINTS,
+    PIECE,
+    SURE,
+    Agreement,
+    MomentsOnPoints,
+    Points,
+)
 from pyrograph.infer.message_passing.reduction import LocalDensity
 from pyrograph.infer.message_passing.sums import Surroundings, Tilted
 
@@ -57,31 +64,12 @@ AT_REST, PATIENCE = 0.05, 10
 RETURNS = 2
 #: Squared distance, in a grid's standard deviations, from which it may miss what is there.
 APART = 4.0
-#: Shares of mass and second moment that a scan may miss and count as sure.
-SURE = 0.01
 #: Functions whose log falls by less over a standard deviation of the grid count as flat; and how
 #: often the distance is doubled at which what they leave to the factor is looked for.
 FLAT, DOUBLINGS = 1e-6, 40
 #: Difference of log masses, or relative one of second moments, that steps between evenly spaced
 #: points may make; and of such points, how many are enough to compare two grids.
 STEPS, COMPARED = 0.05, 257
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """What few points and a scan may differ by, and what the scan may cost.
-
-    Attributes:
-        mass: of log masses; moments: of means, in standard deviations, and of variances, relative.
-        enough: see :func:`lay`; numbers: of the points of all factors.
-    """
-
-    mass: float
-    moments: float
-    enough: float
-    numbers: int
-
-
 #: In one dimension, where a scan costs little; in more at the first cavities, which will soon be
 #: others, and later. Where better points are at hand few ones have to come close to them.
 SCAN, CLOSE = Agreement(1e-4, 0.01, ENOUGH, 2**25), Agreement(1e-7, 1e-4, ENOUGH, 2**25)
@@ -209,24 +197,6 @@ class TiltedMoments(MomentsOnPoints):
         )
 
     # ------------------------------------------------------------------ which points
-    def _differ(
-        self, found: Tilted, scan: Tilted, within: Agreement, unsure: Tensor | float = 0.0
-    ) -> bool:
-        """Whether moments on few points are not those of the scan, whose masses are off by less
-        than ``unsure [D, E]``."""
-        off = (found.log_mass - scan.log_mass).abs()
-        is_sure = (scan.half - 1).abs().amax(0) < SURE
-        moved = self._moments_apart(found, scan, within.moments)
-        return bool(((off > within.mass) & (off > unsure) | (is_sure & moved)).any())
-
-    def _moments_apart(self, found: Tilted, other: Tilted, within: float) -> Tensor:
-        """``[D, E]`` whether means or variances on a grid differ by more than this."""
-        mean, covariance = self._on_grid(found.mean, found.covariance)
-        expected, width = self._on_grid(other.mean, other.covariance)
-        variance, width = (m.diagonal(dim1=-2, dim2=-1) for m in (covariance, width))
-        spread = (variance / width - 1).abs() > within
-        return (spread | ((mean - expected).square() > within**2 * width)).any(-1)
-
     @property
     def _points(self) -> Points:
         """Points in use in one dimension."""
