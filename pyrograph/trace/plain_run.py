@@ -247,14 +247,18 @@ def _refuse_spread(trace: poutine.Trace) -> None:
     for name, site in trace.nodes.items():
         if site["type"] != "sample" or site_is_subsample(site):
             continue
+        if site["infer"] and site["infer"].get("_deterministic"):  # of any shape, and no density
+            continue
         terms = torch.as_tensor(site["log_prob"]).shape
         batch = torch.Size(site["fn"].batch_shape)  # of some a plain tuple
-        value = torch.as_tensor(site["value"]).shape
-        value = value[: len(value) - len(site["fn"].event_shape)]
+        value, event = torch.as_tensor(site["value"]).shape, site["fn"].event_shape
+        value = torch.Size() if 0 in event else value[: len(value) - len(event)]  # of a factor
         plates = {f.dim: f.name for f in site["cond_indep_stack"] if f.vectorized}
-        outside = [d for d in range(-len(terms), 0) if terms[d] > 1 and d not in plates]
         spreads = terms.numel() > max(batch.numel(), value.numel())
-        if spreads or (outside and plates and site["is_observed"]):
+        # what no plate has is meant where distribution and values both have it
+        outside = [d for d in range(-len(terms), 0) if terms[d] > 1 and d not in plates]
+        lacking = [d for d in outside for own in (batch, value) if -d > len(own) or own[d] == 1]
+        if spreads or (lacking and plates and site["is_observed"]):
             own = f" within {', '.join(plates.values())}" if plates else ""
             raise ShapeMismatch(
                 f'statement "{name}" has log densities of shape {list(terms)}{own}, from a '

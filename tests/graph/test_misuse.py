@@ -298,6 +298,27 @@ def test_rows_of_data_need_a_plate_of_their_own_within_a_plate(rows):
         trace_graph(model, (contextlib.nullcontext(),))
 
 
+def test_what_no_plate_has_is_taken_where_distribution_and_data_both_have_it():
+    def model():
+        with pyro.plate("p", 3):
+            a = pyro.sample("a", dist.Normal(torch.zeros(5, 3), 1.0))
+            pyro.sample("y", dist.Normal(a, 1.0), obs=NUMBERS.expand(5, 3))
+            pyro.deterministic("pairs", a[0][:, None] - a[0])
+            pyro.deterministic("rows", a[:, :, None] * torch.ones(2), event_dim=1)
+
+    assert len(trace_graph(model).scopes("y")) == 15
+
+
+def test_a_distribution_of_pairs_beside_data_of_single_ones_is_refused():
+    def model():
+        with pyro.plate("p", 3):
+            a = pyro.sample("a", dist.Normal(0.0, 1.0))
+            pyro.sample("y", dist.Normal(a[:, None], 1.0), obs=NUMBERS)
+
+    with pytest.raises(ShapeMismatch, match=r'"y" has log densities of shape \[3, 3\]'):
+        trace_graph(model)
+
+
 def test_without_plates_statements_may_have_any_number_of_terms():
     def model():
         a = pyro.sample("a", dist.Normal(torch.zeros(3), 1.0))
