@@ -46,8 +46,9 @@ def marginals_given(circuit: Circuit, points: Tensor) -> list[Tensor | MixtureSa
     out: list[Tensor | MixtureSameFamily] = []
     mass, var = leaves.log_mass(), leaves.var
     table = (leaves.log_table - torch.where(mass.isfinite(), mass, 0.0).unsqueeze(1)).exp()
-    for v, card in enumerate(circuit.cards):
-        own = var == v
+    number = torch.bincount(var, minlength=len(circuit.cards)).tolist()
+    inputs_of = var.argsort(stable=True).split(number)
+    for v, (card, own) in enumerate(zip(circuit.cards, inputs_of, strict=True)):
         if card is None:
             inputs = Normal(leaves.loc[own], leaves.scale[own])
             # as probabilities they would be rounded up to the dtype's epsilon

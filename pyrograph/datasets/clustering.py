@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.checks import count
-from pyrograph.datasets.root import arrays_of, data_file, text_of
+from pyrograph.datasets.root import arrays_of, data_file, numbers_of, text_of
 from pyrograph.errors import DataFormatError, OptionError
 
 SPIKES = ("difficult2_noise005", "difficult2_noise015", "hc1_d1122101_ch1")
@@ -46,11 +46,14 @@ def spikes(name: str = "difficult2_noise005") -> Spikes:
     """
     if name not in SPIKES:
         raise OptionError(f"there are no spikes {name!r}; there are {', '.join(SPIKES)}.")
-    arrays = arrays_of(data_file("spikes", f"{name}.npz"), ("spikes", "pca10"))
+    path = data_file("spikes", f"{name}.npz")
+    arrays = arrays_of(path, ("spikes", "pca10"))
     dtype = torch.get_default_dtype()
-    waveforms, features = (torch.as_tensor(arrays[k]).to(dtype) for k in ("spikes", "pca10"))
-    labels = arrays.get("labels")
-    neuron = None if labels is None else torch.as_tensor(labels).long()
+    waveforms, features = (numbers_of(path, arrays, k, 2).to(dtype) for k in ("spikes", "pca10"))
+    neuron = numbers_of(path, arrays, "labels", 1) if "labels" in arrays else None
+    if neuron is not None and not bool(torch.isin(neuron, torch.tensor([-1, 1, 2, 3])).all()):
+        raise DataFormatError(f"{path.name}: labels are other than -1, 1, 2 and 3.")
+    neuron = None if neuron is None else neuron.long()
     sizes = {len(waveforms), len(features), len(features if neuron is None else neuron)}
     if len(sizes) > 1 or features.shape[1] != 10:
         raise DataFormatError(f"{name}.npz: arrays of {sorted(sizes)} spikes do not fit together.")
@@ -80,9 +83,15 @@ def animals() -> Animals:
 
     Source: Osherson et al. (1991), as in Kemp et al. (2006) and Lampert et al. (2009).
     """
-    arrays = arrays_of(data_file("animals", "animals.npz"), ("R", "animals", "features"))
-    relation = torch.as_tensor(arrays["R"]).to(torch.get_default_dtype())
-    names, features = (tuple(str(v) for v in arrays[k]) for k in ("animals", "features"))
+    path = data_file("animals", "animals.npz")
+    arrays = arrays_of(path, ("R", "animals", "features"))
+    relation = numbers_of(path, arrays, "R", 2)
+    if not bool(((relation == 0) | (relation == 1)).all()):
+        raise DataFormatError(f"{path.name}: R has values other than 0 and 1.")
+    relation = relation.to(torch.get_default_dtype())
+    names, features = (
+        tuple(str(v) for v in arrays[k].reshape(-1)) for k in ("animals", "features")
+    )
     if relation.shape != (len(names), len(features)):
         raise DataFormatError(
             f"animals.npz: {tuple(relation.shape)} values of {len(names)} animals and "
@@ -113,10 +122,13 @@ def alice(length: int | None = None) -> Text:
     Raises:
         OptionError: ``length`` is not a whole number, at least 1.
         DataNotFound: ``$PYROGRAPH_DATA`` is not set or lacks ``alice``.
+        DataFormatError: the file is empty.
     """
     length = None if length is None else count("length", length)
     text = " ".join(text_of(data_file("alice", "alice.txt")).lower().split())
     symbols = "".join(sorted(set(text[:5000])))
     place = {symbol: k for k, symbol in enumerate(symbols)}
     codes = [place[symbol] for symbol in text if symbol in place][:length]
+    if not codes:
+        raise DataFormatError("alice.txt: there is no text in it.")
     return Text(torch.tensor(codes), symbols)

@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from pyrograph.datasets.root import arrays_of, data_file
+from pyrograph.datasets.root import arrays_of, data_file, numbers_of
 from pyrograph.errors import DataFormatError, OptionError
 
 NAMES = ("abalone", "insurance")
@@ -81,27 +80,30 @@ def binary_regression(name: str) -> BinaryRegression:
     folder = f"regression_{name}"
     path = data_file(folder, f"{name}.npz")
     arrays = arrays_of(path, [f"{axis}_{split}" for axis in "xy" for split in SPLITS])
-    x = {split: torch.from_numpy(arrays[f"x_{split}"].astype(np.int64)) for split in SPLITS}
-    y = {split: torch.from_numpy(arrays[f"y_{split}"].astype(np.float64)) for split in SPLITS}
+    x = {split: numbers_of(path, arrays, f"x_{split}", 2) for split in SPLITS}
+    y = {split: numbers_of(path, arrays, f"y_{split}", 1).double() for split in SPLITS}
     width = x["train"].shape[-1]
     for split in SPLITS:
-        if x[split].shape != (len(y[split]), width) or y[split].dim() != 1:
+        if x[split].shape != (len(y[split]), width):
             raise DataFormatError(
                 f"{path.name}: x_{split} has shape {tuple(x[split].shape)}, y_{split} "
                 f"{tuple(y[split].shape)}; expected [N, {width}] and [N]."
             )
         if not bool(((x[split] == 0) | (x[split] == 1)).all()):
             raise DataFormatError(f"{path.name}: x_{split} has values other than 0 and 1.")
+        x[split] = x[split].long()
     path = data_file(folder, "svr_rbf.npz")
     found = arrays_of(path, ("support_vectors", "coef", "intercept", "gamma"))
-    support = torch.from_numpy(found["support_vectors"].astype(np.float64))
-    coef = torch.from_numpy(found["coef"].astype(np.float64)).flatten()
+    found = {key: value.flatten() if key == "coef" else value for key, value in found.items()}
+    support = numbers_of(path, found, "support_vectors", 2).double()
+    coef = numbers_of(path, found, "coef", 1).double()
     if support.shape != (len(coef), width):
         raise DataFormatError(
             f"{path.name}: {len(coef)} coefficients for support vectors of shape "
             f"{tuple(support.shape)}; expected [n, {width}]."
         )
-    intercept, gamma = float(found["intercept"]), float(found["gamma"])
+    scalars = {key: found[key].reshape(-1).squeeze() for key in ("intercept", "gamma")}
+    intercept, gamma = (float(numbers_of(path, scalars, key, 0)) for key in scalars)
     return BinaryRegression(
         name,
         x,

@@ -1,12 +1,14 @@
 """Where the real data sets are: one folder, named by ``$PYROGRAPH_DATA``, one subfolder each."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from zipfile import BadZipFile
 from zlib import error as BadDeflate
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from pyrograph.errors import DataFormatError, DataNotFound, OptionError
 
@@ -104,3 +106,21 @@ def arrays_of(path: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
             f"{path.name}: there is no array {missing[0]!r}; there are {', '.join(arrays)}."
         )
     return arrays
+
+
+def numbers_of(path: Path, arrays: Mapping[str, np.ndarray], name: str, dims: int) -> Tensor:
+    """One of a file's arrays as a tensor of finite numbers with so many dimensions.
+
+    Raises:
+        DataFormatError: it is another array than that.
+    """
+    array = arrays[name]
+    if array.dtype.kind not in "biuf" or array.ndim != dims:
+        raise DataFormatError(
+            f"{path.name}: {name} is {array.dtype} of shape {array.shape}; expected numbers in "
+            f"{dims} dimensions."
+        )
+    value = torch.from_numpy(array.astype(array.dtype.newbyteorder("=")))
+    if not bool(value.isfinite().all()):
+        raise DataFormatError(f"{path.name}: {name} has NaN or infinite numbers.")
+    return value

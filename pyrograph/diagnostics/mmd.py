@@ -65,6 +65,9 @@ def mmd(x: Tensor, y: Tensor, kernel: Radial | None = None, statistic: str = "V"
     dtype = torch.promote_types(x.dtype, y.dtype)
     # a small difference of means, with a bandwidth that is the square of the data's scale
     x, y = x.reshape(len(x), -1).double(), y.reshape(len(y), -1).double()
+    if isinstance(kernel.bandwidth, str):  # relative: squares need neither vanish nor overflow
+        unit = _power_of_two(y - y.mean(0))
+        x, y = x / unit, y / unit
     if kernel.bandwidth == "median":
         h = median_of_pairs(y)  # a tenth of the memory that bandwidth() takes
     else:
@@ -72,6 +75,12 @@ def mmd(x: Tensor, y: Tensor, kernel: Radial | None = None, statistic: str = "V"
     within = sum(_within(kernel, z, h, statistic) for z in (x, y))
     found = within - 2 * _total(kernel, x, y, h) / (len(x) * len(y))
     return (found.clamp_min(0) if statistic == "V" else found).to(dtype)
+
+
+def _power_of_two(z: Tensor) -> Tensor:
+    """One near the largest number, by which division is exact; 1 if all are zero."""
+    top = z.abs().amax()
+    return torch.where(top > 0, torch.exp2(top.log2().floor()), 1.0)
 
 
 def _within(kernel: Radial, z: Tensor, h: Tensor | float, statistic: str) -> Tensor:

@@ -99,6 +99,47 @@ def test_damaged_archives_are_named(tmp_path, monkeypatch, folder, filename, loa
         load()
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"R": np.full((1, 1), -7)}, "R has values other than 0 and 1"),
+        ({"R": np.array([["x"]])}, "R is <U1"),
+        ({"R": np.array([[np.nan]])}, "R has NaN"),
+        ({"animals": np.array(["cat", "dog"])}, "values of 2 animals"),
+        ({"pca10": np.full((1, 10), np.nan)}, "pca10 has NaN"),
+        ({"pca10": np.ones(10)}, r"pca10 is float64 of shape \(10,\)"),
+        ({"labels": np.array([-7])}, "labels are other than"),
+        ({"labels": np.array(["x"])}, "labels is <U1"),
+    ],
+)
+def test_values_that_are_none_are_refused(tmp_path, monkeypatch, changes, message):
+    monkeypatch.setenv("PYROGRAPH_DATA", str(tmp_path))
+    cat = np.array(["cat"])
+    files = {
+        "animals": ("animals.npz", {"R": np.ones((1, 1)), "animals": cat, "features": cat}),
+        "spikes": (
+            "difficult2_noise005.npz",
+            {"spikes": np.ones((1, 64)), "pca10": np.ones((1, 10)), "labels": np.array([2])},
+        ),
+    }
+    for folder, (filename, arrays) in files.items():
+        (tmp_path / folder).mkdir()
+        known = {name: changes.get(name, array) for name, array in arrays.items()}
+        np.savez(tmp_path / folder / filename, **known)
+    bad, good = (animals, spikes) if {"R", "animals"} & changes.keys() else (spikes, animals)
+    good()
+    with pytest.raises(DataFormatError, match=message):
+        bad()
+
+
+def test_an_empty_book_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYROGRAPH_DATA", str(tmp_path))
+    (tmp_path / "alice").mkdir()
+    (tmp_path / "alice" / "alice.txt").write_text(" \n")
+    with pytest.raises(DataFormatError, match="no text"):
+        alice()
+
+
 def test_values_have_the_default_dtype(data_root):
     before = torch.get_default_dtype()
     try:

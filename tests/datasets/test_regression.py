@@ -63,6 +63,14 @@ def test_the_predictor_is_a_sum_of_kernels(folder):
         ({"x_test": np.zeros((2, 3))}, r"x_test has shape \(2, 3\)"),
         ({"x_train": np.full((2, 2), 2)}, "x_train has values other than 0 and 1"),
         ({"coef": np.ones(3)}, "3 coefficients for support vectors"),
+        ({"x_train": np.full((2, 2), 0.5)}, "x_train has values other than 0 and 1"),
+        ({"x_train": np.array([["a"]])}, "x_train is <U1 of shape"),
+        ({"y_test": np.array([1.0, np.nan])}, "y_test has NaN or infinite numbers"),
+        ({"y_test": np.array(1.0)}, r"y_test is float64 of shape \(\); expected numbers in 1"),
+        ({"coef": np.array([np.inf, 1.0])}, "coef has NaN or infinite numbers"),
+        ({"gamma": np.array(np.nan)}, "gamma has NaN or infinite numbers"),
+        ({"intercept": np.ones(0)}, r"intercept is float64 of shape \(0,\)"),
+        ({"intercept": np.array("x")}, "intercept is <U1"),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(folder, changes, message):

@@ -111,3 +111,17 @@ def test_what_is_no_tensor_is_refused_as_a_sample(sample):
         mmd(sample, torch.zeros(3, 2))
     with pytest.raises(OptionError, match=r"^y is a .*give one tensor"):
         mmd(torch.zeros(3, 2), sample)
+
+
+@pytest.mark.parametrize("rule", ["median", "fast"])
+@pytest.mark.parametrize("scale", [1e-300, 1e-100, 1e-78, 1e155, 1e300])
+def test_relative_bandwidths_know_no_scale(scale, rule):
+    x, y = torch.randn(30, 2) + 1, torch.randn(40, 2)
+    expected = mmd(x, y, RBF(rule))
+    assert expected > 0.1
+    assert_close(mmd(scale * x, scale * y, RBF(rule)), expected, rtol=1e-9, atol=0)
+
+
+def test_equal_points_of_the_reference_are_no_scale():
+    same = torch.full((5, 2), 3.0)
+    assert mmd(same, same) == 0

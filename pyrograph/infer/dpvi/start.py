@@ -86,9 +86,16 @@ def codes_of(graph: FactorGraph, values: Mapping[str, Any]) -> Tensor:
     """Numbers of states ``[V, M]`` of values ``{site: [M, *site shape]}``.
 
     Raises:
-        ShapeMismatch: a site is missing, has another shape, or not as many values as another.
+        ShapeMismatch: a site is missing or unknown, has another shape, or not as many values as
+            another.
         OptionError: a value is none of the site's states, or no tensor can be made of them.
     """
+    unknown = [name for name in values if name not in graph.sites]
+    if unknown:
+        raise ShapeMismatch(
+            f"values name {', '.join(map(str, unknown))}; the latent sites are "
+            f"{', '.join(graph.sites)}"
+        )
     rows = []
     for name, site in graph.sites.items():
         if name not in values:

@@ -511,6 +511,7 @@ X, Z = torch.zeros(2, 4), torch.zeros(2)
         ({"x": X, "z": torch.zeros(3)}, ShapeMismatch),
         ({"x": X[0], "z": Z[0]}, ShapeMismatch),
         ({"x": X}, ShapeMismatch),
+        ({"x": X, "z": Z, "zz": Z}, ShapeMismatch),
         ({"x": X[:0], "z": Z[:0]}, OptionError),
         (X, OptionError),
         (7, OptionError),
