@@ -43,7 +43,8 @@ def masked_expm1(log_factor: Tensor, u: Tensor) -> Tensor:
     """exp(log_factor) expm1(u), finite for large u where the product is."""
     small = u.abs() < 1
     near = log_factor.exp() * torch.where(small, u, 0).expm1()
-    far = (log_factor + torch.where(small, 0, u)).exp() - log_factor.exp()
+    u = torch.where(small, 1, u)
+    far = u.sign() * (log_factor + u.clamp_min(0)).exp() * -(-u.abs()).expm1()
     return torch.where(small, near, far)
 
 

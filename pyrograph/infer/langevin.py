@@ -34,6 +34,7 @@ from pyrograph.infer.stein_checks import (
 #: are short beside the density, eps a << 1, chains feel it from 10 sqrt(2 / (eps a)) of its
 #: deviations on.
 LONGEST = 10.0
+TOO_LONG = "step_size is too long for a density this narrow, shorten it"
 
 
 class Langevin(ParticleEngine):
@@ -83,12 +84,18 @@ class Langevin(ParticleEngine):
             f"far, must exceed the slowest relaxation time{other}."
         )
 
+    def _is_too_long(self, column: int) -> bool:
+        """Whether a coordinate, which is too wide, is so for its step alone."""
+        # eps a, of a chain of precision a
+        ratio = self.checks().ratio[column]
+        precision = ratio / self.as_seen()[0][:, column].var(correction=0)
+        return float(ratio) > WIDE and float(self.step_size * precision) >= 2 * (1 - 1 / WIDE)
+
     def wide(self, column: int) -> str:
-        # eps a, where a chain of precision a is too wide for its step alone
-        precision = self.checks().ratio[column] / self.as_seen()[0][:, column].var(correction=0)
-        if float(self.step_size * precision) < 2 * (1 - 1 / WIDE):
-            return self.narrow(column)
-        return "step_size is too long for a density this narrow, shorten it."
+        return f"{TOO_LONG}." if self._is_too_long(column) else self.narrow(column)
+
+    def nearer(self, column: int) -> str:
+        return TOO_LONG if self._is_too_long(column) else super().nearer(column)
 
     def narrow(self, column: int) -> str:
         return f"they have not settled. {self.not_arrived()}"

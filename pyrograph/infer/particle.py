@@ -54,7 +54,8 @@ class ParticleEngine(ParticleStatus):
             takes besides that the particles pass :class:`.stein_checks.SteinChecks`, which have
             no units: of no coordinate, beside its neighbours as they are, is the mean off, or the
             variance by more than a factor 2 as far as a Gaussian's score tells. Of independent
-            particles they may be off by what is common among so many draws. A few smooth sums of
+            particles they may be off by what is common among so many draws, the variance by a
+            quarter, and less on average over a site. A few smooth sums of
             all coordinates are looked at too, but not every combination of correlated sites, nor
             tails: where sites are strongly correlated or densities heavy-tailed, lower ``tol`` and
             see that ``history["ksd"]`` has stopped falling.

@@ -105,7 +105,7 @@ class ParticleStatus(Engine):
             f" as nearly as {self.num_particles} independent ones commonly do: at "
             f"{self.name_of(column)} the mean score times the standard deviation is "
             f"{checks.shift[column]:.3g} (0 of draws), the variance by that of the target "
-            f"{checks.ratio[column]:.3g} (1). Raise num_steps, or num_particles"
+            f"{checks.ratio[column]:.3g} (1). {self.nearer(column)}"
         )
 
     def doubts(self, checks: SteinChecks) -> str:
@@ -191,6 +191,10 @@ class ParticleStatus(Engine):
     def narrow(self, column: int) -> str:
         """Why the variance of a coordinate is too small, and what to do."""
         return "they have not settled, raise num_steps."
+
+    def nearer(self, column: int) -> str:
+        """What to do where a coordinate is off by what chance may do."""
+        return "Raise num_steps, or num_particles"
 
     def _of_bare_nodes(self) -> str:
         number = int(self._bare.sum())

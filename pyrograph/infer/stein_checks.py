@@ -201,8 +201,9 @@ def uncommon_spread(x: Tensor, score: Tensor, kind: Tensor, errors: float) -> in
     off = (number > 0) & (narrow | (ratio - 1 > granted.clamp_min(CHAINS_WIDE - 1)))
     if not bool(off.any()):
         return None
-    among = kinds == int(off.int().argmax())
-    return int(columns[torch.where(among, (own.mean(0) - 1).abs(), -1.0).argmax()])
+    k = int(off.int().argmax())
+    excess = (own.mean(0) - 1) * (ratio[k] - 1).sign()  # as its kind is off
+    return int(columns[torch.where(kinds == k, excess, -torch.inf).argmax()])
 
 
 def common_errors(dim: int) -> float:

@@ -238,8 +238,9 @@ def _score(trace: poutine.Trace) -> None:
 
 
 def _refuse_spread(trace: poutine.Trace) -> None:
-    """Statements with more terms than they have distributions or values, or than their plates do:
-    data ``[3, 1]`` of three sites would be compared with each of them.
+    """Statements with more terms than they have distributions or values: data ``[3, 1]`` of three
+    sites would be compared with each of them. And observed ones with terms that their plates do not
+    have, in dimensions that distribution and values do not share.
 
     Raises:
         ShapeMismatch: naming the first one.
@@ -253,18 +254,27 @@ def _refuse_spread(trace: poutine.Trace) -> None:
         batch = torch.Size(site["fn"].batch_shape)  # of some a plain tuple
         value, event = torch.as_tensor(site["value"]).shape, site["fn"].event_shape
         value = torch.Size() if 0 in event else value[: len(value) - len(event)]  # of a factor
-        plates = {f.dim: f.name for f in site["cond_indep_stack"] if f.vectorized}
-        spreads = terms.numel() > max(batch.numel(), value.numel())
-        # what no plate has is meant where distribution and values both have it
-        outside = [d for d in range(-len(terms), 0) if terms[d] > 1 and d not in plates]
-        lacking = [d for d in outside for own in (batch, value) if -d > len(own) or own[d] == 1]
-        if spreads or (lacking and plates and site["is_observed"]):
-            own = f" within {', '.join(plates.values())}" if plates else ""
+        plates = {f.dim: f for f in site["cond_indep_stack"] if f.vectorized}
+        found = (
+            f'statement "{name}" has log densities of shape {list(terms)}'
+            + f" within {', '.join(f.name for f in plates.values())}" * bool(plates)
+        )
+        if terms.numel() > max(batch.numel(), value.numel()):
             raise ShapeMismatch(
-                f'statement "{name}" has log densities of shape {list(terms)}{own}, from a '
-                f"distribution of batch shape {list(batch)} and values {list(value)}, beside their "
-                "events: they are spread over each other. Give data and masks the shape of the "
-                "plates; dimensions that no plate has need one, or .to_event()."
+                f"{found}, from a distribution of batch shape {list(batch)} and values "
+                f"{list(value)}, beside their events: they are spread over each other. Give data "
+                "and masks the shape of the distribution."
+            )
+        if not (plates and site["is_observed"]):
+            continue
+        # what no plate has is meant where distribution and values both have it
+        outside = [
+            d for d in range(-len(terms), 0) if terms[d] > (plates[d].size if d in plates else 1)
+        ]
+        if any(-d > len(own) or own[d] == 1 for d in outside for own in (batch, value)):
+            raise ShapeMismatch(
+                f"{found}, which these do not have. Give data the shape of the plates, further "
+                "dimensions a plate or .to_event(), and sum a pyro.factor over them."
             )
 
 

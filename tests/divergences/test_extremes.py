@@ -156,6 +156,18 @@ def test_the_optimal_scale_keeps_its_digits_where_q_alone_is_zero(masses, alpha,
     assert_close(found.double(), truth, rtol=0, atol=rounding)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("logs", "alpha"), [((300.0, -300.0), 2.0), ((720.0, 718.0), 0.5)])
+def test_gaussians_whose_divergence_no_number_holds_have_an_infinite_one(logs, alpha, dtype):
+    logs = [log / (8 if dtype is torch.float32 else 1) for log in logs]
+    eye = torch.eye(1, dtype=dtype)
+    p, q = (
+        Gaussian(torch.tensor(log, dtype=dtype), torch.tensor([mean], dtype=dtype), eye)
+        for log, mean in zip(logs, (3.0, 0.0), strict=True)
+    )
+    assert alpha_divergence(p, q, alpha) == torch.inf
+
+
 @pytest.mark.parametrize("distance", [26.0, 27.0, 30.0])
 def test_gaussians_of_small_masses_far_apart_have_the_divergence_that_a_double_holds(distance):
     """At alpha = 2, of unit variances and masses m: m (e^(d^2) - 1) / 2."""

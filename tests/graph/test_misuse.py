@@ -294,7 +294,7 @@ def test_rows_of_data_need_a_plate_of_their_own_within_a_plate(rows):
     if rows == 1:
         assert trace_graph(model, (contextlib.nullcontext(),)).num_nodes == 3
         return
-    with pytest.raises(ShapeMismatch, match=r"\[2, 3\] within q.*need one, or \.to_event"):
+    with pytest.raises(ShapeMismatch, match=r"\[2, 3\] within q.*a plate or \.to_event"):
         trace_graph(model, (contextlib.nullcontext(),))
 
 
@@ -317,6 +317,19 @@ def test_a_distribution_of_pairs_beside_data_of_single_ones_is_refused():
 
     with pytest.raises(ShapeMismatch, match=r'"y" has log densities of shape \[3, 3\]'):
         trace_graph(model)
+
+
+def test_more_data_than_a_plate_has_elements_are_refused():
+    """``len`` of ``[1, 3]`` is 1."""
+
+    def model(data):
+        mu = pyro.sample("mu", dist.Normal(0.0, 1.0))
+        with pyro.plate("n", len(data)):
+            pyro.sample("y", dist.Normal(mu, 1.0), obs=data)
+
+    assert len(trace_graph(model, (NUMBERS,)).scopes("y")) == 3
+    with pytest.raises(ShapeMismatch, match=r"\[1, 3\] within n, which these do not have"):
+        trace_graph(model, (NUMBERS[None],))
 
 
 def test_without_plates_statements_may_have_any_number_of_terms():

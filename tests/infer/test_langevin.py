@@ -5,7 +5,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 
-from pyrograph.errors import OptionError
+from pyrograph.errors import ConvergenceWarning, OptionError
 from pyrograph.infer import Langevin
 
 
@@ -94,3 +94,17 @@ def test_drifts_are_cut_in_the_coordinates_of_the_run():
     moved = engine.x - before
     assert abs(float(moved[0, 0]) + 10 * noise) < 5 * noise  # 0.1 without the cut
     assert abs(float(moved[1, 0]) + 1e-4) < 5 * noise
+
+
+def test_a_step_too_long_for_one_coordinate_alone_is_told_of_where_convergence_is_denied():
+    """Its variance is 1 / (1 - .6 / 2) = 1.43 of the target's, the median one's 1.003."""
+
+    def model():
+        pyro.sample("x", dist.Normal(torch.zeros(9), 1.0).to_event(1))
+        pyro.sample("y", dist.Normal(0.0, 0.1))
+
+    start = torch.randn(1500, 10)
+    start[:, 9] *= 0.1 / (1 - 0.3) ** 0.5
+    options = {"step_size": 0.006, "num_particles": 1500, "num_steps": 25, "progress": False}
+    with pytest.warns(ConvergenceWarning, match='at site "y".*step_size is too long'):
+        Langevin(model, init=start, tol=1e6, **options).run()

@@ -340,7 +340,7 @@ class TiltedMoments(MomentsOnPoints):
         """Where few points lie that are as good as the boxes or evenly spaced ones of ``scan``."""
         try:
             few = self._moved_over(g, origin, scan.peak, self._few)
-        except ZeroMass:  # they fall between
+        except (ZeroMass, NonFiniteDensity, Improper):  # they fall between, or too far out
             return None
         is_sure = self.boxes is None or self.boxes.are_sure
         is_other = is_sure and self._differ(few, scan, within)

@@ -407,3 +407,20 @@ def test_stepping_on_from_a_state_goes_by_the_same_points(cut):
             for name, value in a.parameters().items():
                 assert torch.equal(value, b.parameters()[name])
     assert tilted_of(rest, "y").returns == tilted_of(whole, "y").returns
+
+
+@pytest.mark.parametrize("edge", [35.0, 40.0])
+def test_few_points_that_reach_where_there_is_no_density_do_not_serve(monkeypatch, edge):
+    """Gauss-Hermite points go out ten standard deviations, evenly spaced ones eight."""
+
+    def model():
+        x = pyro.sample("x", dist.Normal(0.0, 3.0))
+        near, far = (dist.Normal(x, 0.1).log_prob(torch.tensor(mode)) for mode in (0.0, 10.0))
+        pyro.factor("o", torch.logaddexp(near, far) + 0.01 * (edge - x).sqrt())
+        pyro.sample("y", dist.StudentT(4.0, x, 2.0), obs=torch.tensor(16.0))
+
+    found = pg.fit(model, infer=pg.EP, progress=False)
+    monkeypatch.setattr(tilted, "RETURNS", 0)
+    expected = pg.fit(model, infer=pg.EP, progress=False)
+    assert found.converged and len(found.history["objective"]) < 30
+    assert_close(found.log_evidence, expected.log_evidence, rtol=0, atol=1e-8)
