@@ -31,7 +31,7 @@ def stein_thinning(gram: Tensor, num_points: int) -> Tensor:
 
     Raises:
         OptionError: ``num_points`` is not a whole number, at least 1, or the matrix is not of
-            floating numbers.
+            floating numbers, not symmetric, or negative on its diagonal.
         ShapeMismatch: the matrix is not square.
         NonFiniteDensity: it holds NaN or infinite numbers.
     """
@@ -55,7 +55,7 @@ def stein_weights(gram: Tensor) -> Tensor:
 
     Raises:
         ShapeMismatch: the matrix is not square.
-        OptionError: it is not of floating numbers, or has an eigenvalue below 0.
+        OptionError: it is not of floating numbers, not symmetric, or has an eigenvalue below 0.
         NonFiniteDensity: it holds NaN or infinite numbers.
     """
     _check(gram)
@@ -85,4 +85,11 @@ def _check(gram: Tensor) -> None:
         raise NonFiniteDensity(
             "the Stein kernel matrix holds NaN or infinite numbers: scores of its particles "
             "overflow. Leave those particles out, or take dtype=torch.float64."
+        )
+    slack = NEGATIVE * float(gram.detach().abs().max())
+    asymmetry = float((gram - gram.mT).detach().abs().max())
+    if asymmetry > slack or float(gram.diagonal().min()) < -slack:
+        raise OptionError(
+            "the matrix is not symmetric, or has negative entries on its diagonal, and is no Stein "
+            "kernel matrix; take one of pg.diagnostics.stein_gram"
         )

@@ -87,10 +87,20 @@ def test_where_all_discrepancies_are_zero_weights_are_equal():
     assert_close(stein_weights(torch.zeros(3, 3)), torch.full((3,), 1 / 3))
 
 
-@pytest.mark.parametrize("matrix", [-torch.eye(3), torch.tensor([[1.0, 0.0], [0.0, -1.0]])])
-def test_a_matrix_with_negative_eigenvalues_is_no_stein_kernel(matrix):
+def test_a_matrix_with_negative_eigenvalues_is_no_stein_kernel():
     with pytest.raises(OptionError, match=r"eigenvalue -1 .*stein_gram"):
-        stein_weights(matrix)
+        stein_weights(torch.tensor([[1.0, 2.0], [2.0, 1.0]]))
+
+
+@pytest.mark.parametrize(
+    "matrix",
+    [-torch.eye(3), [[1.0, 0.0], [0.0, -1.0]], [[1.0, 0.5], [0.0, 1.0]]],
+    ids=["negative", "one negative", "asymmetric"],
+)
+def test_asymmetric_and_negative_matrices_are_no_stein_kernels(matrix):
+    for find in (stein_weights, lambda u: stein_thinning(u, 2)):
+        with pytest.raises(OptionError, match=r"not symmetric, or has negative .*stein_gram"):
+            find(torch.as_tensor(matrix))
 
 
 def test_whole_numbers_are_no_stein_kernel():
