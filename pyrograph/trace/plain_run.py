@@ -250,9 +250,9 @@ def _refuse_spread(trace: poutine.Trace) -> None:
             continue
         if site["infer"] and site["infer"].get("_deterministic"):  # of any shape, and no density
             continue
-        terms = torch.as_tensor(site["log_prob"]).shape
+        terms = torch.Size(getattr(site["log_prob"], "shape", ()))  # masked whole it is a number
         batch = torch.Size(site["fn"].batch_shape)  # of some a plain tuple
-        value, event = torch.as_tensor(site["value"]).shape, site["fn"].event_shape
+        value, event = torch.Size(getattr(site["value"], "shape", ())), site["fn"].event_shape
         value = torch.Size() if 0 in event else value[: len(value) - len(event)]  # of a factor
         plates = {f.dim: f for f in site["cond_indep_stack"] if f.vectorized}
         found = (

@@ -93,8 +93,8 @@ def codes_of(graph: FactorGraph, values: Mapping[str, Any]) -> Tensor:
     unknown = [name for name in values if name not in graph.sites]
     if unknown:
         raise ShapeMismatch(
-            f"values name {', '.join(map(str, unknown))}; the latent sites are "
-            f"{', '.join(graph.sites)}"
+            f'values name "{unknown[0]}", which is no latent site; these are '
+            + ", ".join(f'"{name}"' for name in graph.sites)
         )
     rows = []
     for name, site in graph.sites.items():
