@@ -63,6 +63,13 @@ class Langevin(ParticleEngine):
         super().__init__(model, **options)
         self.step_size = positive("step_size", step_size)
 
+    def allocate(self) -> None:
+        super().allocate()
+        sizes = [site.num_nodes * site.width for site in self.graph.free_sites]
+        sizes = torch.tensor(sizes, device=self.x.device)
+        #: ``[dim]``, the number of each coordinate's site.
+        self._site_of = torch.arange(len(sizes), device=sizes.device).repeat_interleave(sizes)
+
     def move(self, x: Tensor, score: Tensor) -> Tensor:
         return self.diffused(x, score, self.step_size, LONGEST)
 
@@ -72,10 +79,9 @@ class Langevin(ParticleEngine):
         column = self.checks(common_errors(self.graph.dim)).unsettled(CHAINS_NARROW, CHAINS_WIDE)
         if column is not None:
             return column
-        sites = self.graph.free_sites
-        sizes = torch.tensor([site.num_nodes * site.width for site in sites], device=self.x.device)
-        site_of = torch.arange(len(sites), device=self.x.device).repeat_interleave(sizes)
-        return uncommon_spread(*self.as_seen(), site_of, common_errors(len(sites)))
+        return uncommon_spread(
+            *self.as_seen(), self._site_of, common_errors(len(self.graph.free_sites))
+        )
 
     def not_arrived(self) -> str:
         other = "" if isinstance(self.init, str) else ' (or give init="laplace")'

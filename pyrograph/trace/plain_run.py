@@ -255,27 +255,29 @@ def _refuse_spread(trace: poutine.Trace) -> None:
         value, event = torch.Size(getattr(site["value"], "shape", ())), site["fn"].event_shape
         value = torch.Size() if 0 in event else value[: len(value) - len(event)]  # of a factor
         plates = {f.dim: f for f in site["cond_indep_stack"] if f.vectorized}
-        found = (
-            f'statement "{name}" has log densities of shape {list(terms)}'
-            + f" within {', '.join(f.name for f in plates.values())}" * bool(plates)
-        )
-        if terms.numel() > max(batch.numel(), value.numel()):
-            raise ShapeMismatch(
-                f"{found}, from a distribution of batch shape {list(batch)} and values "
-                f"{list(value)}, beside their events: they are spread over each other. Give data "
-                "and masks the shape of the distribution."
-            )
-        if not (plates and site["is_observed"]):
+        is_spread = terms.numel() > max(batch.numel(), value.numel())
+        if not is_spread and not (plates and site["is_observed"]):
             continue
         # what no plate has is meant where distribution and values both have it
-        outside = [
-            d for d in range(-len(terms), 0) if terms[d] > (plates[d].size if d in plates else 1)
-        ]
-        if any(-d > len(own) or own[d] == 1 for d in outside for own in (batch, value)):
-            raise ShapeMismatch(
-                f"{found}, which these do not have. Give data the shape of the plates, further "
-                "dimensions a plate or .to_event(), and sum a pyro.factor over them."
+        sizes = {dim: plate.size for dim, plate in plates.items()}
+        outside = [d for d in range(-len(terms), 0) if terms[d] > sizes.get(d, 1)]
+        is_odd = any(-d > len(own) or own[d] == 1 for d in outside for own in (batch, value))
+        if not (is_spread or is_odd):
+            continue
+        within = f" within {', '.join(plate.name for plate in plates.values())}" if plates else ""
+        text = f'statement "{name}" has log densities of shape {list(terms)}{within}, '
+        if is_spread:
+            text += (
+                f"from a distribution of batch shape {list(batch)} and values {list(value)}, "
+                "beside their events: they are spread over each other. Give data and masks the "
+                "shape of the distribution."
             )
+        else:
+            text += (
+                "which these do not have. Give data the shape of the plates, further dimensions a "
+                "plate or .to_event(), and sum a pyro.factor over them."
+            )
+        raise ShapeMismatch(text)
 
 
 def _refuse_endless_data(trace: poutine.Trace) -> None:
