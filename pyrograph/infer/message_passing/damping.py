@@ -3,7 +3,7 @@
 A contraction's residual falls by a steady factor. Where the lowest residual of the last WINDOW
 steps is not clearly below that of the window before, more of the old messages is kept; where it
 grows, at once. Sweeps that climb a bound, node after node, are left alone as long as their residual
-falls at every step, however little: damping makes them slower.
+falls at every step, however little, or the bound has risen: damping makes them slower.
 
 Under a damping d residuals fall by d + (1 - d) r a step, where they would by r without. Where they
 fall steadily, by an r between 0 and :data:`QUICK`, it is damping that holds steps up, and less of
@@ -12,6 +12,7 @@ it is tried, once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 WINDOW = 40
@@ -45,12 +46,20 @@ class AutomaticDamping:
     def value(self) -> float:
         return LEVELS[self.level]
 
-    def observe(self, residual: float) -> bool:
+    def observe(self, residual: float, rises: Callable[[], bool] = bool) -> bool:
         """Take note of a step's residual; whether damping was raised because it runs away, by more
-        than the beliefs' own widths."""
+        than the beliefs' own widths.
+
+        Args:
+            rises: whether the bound, if there is one, has risen since it was last looked at;
+                default: it has not.
+        """
         self._residuals = [*self._residuals, residual]
         grows = residual > GROWTH * min(self._residuals)
         if grows and len(self._residuals) > PATIENCE:
+            if self.climbs and rises():
+                self._residuals = [residual]
+                return False
             was_eased = self.level < self._highest
             if self.raise_level():
                 return residual > 1 and not was_eased
@@ -63,7 +72,7 @@ class AutomaticDamping:
         last = self._residuals[-WINDOW:]
         if min(last) < PROGRESS * before:
             return False
-        if self.climbs and all(b < a for a, b in pairwise(last)):
+        if self.climbs and (all(b < a for a, b in pairwise(last)) or rises()):
             return False
         self._residuals = []
         self.is_exhausted = not self.raise_level()

@@ -50,7 +50,12 @@ from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 from pyrograph.infer.message_passing.results import beliefs_of_graph
 from pyrograph.infer.message_passing.settling import Settling
-from pyrograph.infer.message_passing.stability import instability, may_be_unstable
+from pyrograph.infer.message_passing.stability import (
+    Instability,
+    instability,
+    may_be_left,
+    may_be_unstable,
+)
 from pyrograph.infer.message_passing.sweep import SCHEDULES
 from pyrograph.infer.message_passing.tree import applies
 from pyrograph.infer.message_passing.undone import undone_on_error
@@ -65,6 +70,8 @@ from pyrograph.posterior.posterior import EvidenceKind
 
 #: Steps between evaluations of the evidence, which cost about as much as a sweep.
 RECORD = 10
+#: How often a run goes on from an unstable fixed point.
+LEAVES = 5
 FEWEST_POINTS = 3
 
 
@@ -189,7 +196,10 @@ class MessagePassing(Engine):
             messages = loaded_messages(self.network, messages, self.init)
         parts = self.graph, self.network, self.schedule, self._new_settling()
         self.iteration = Iteration(*parts, messages, is_tree)
-        self._looked: tuple[Messages, str | None] | None = None
+        self._looked: tuple[Messages, Instability | None] | None = None
+        #: Of the differences by which fixed points are left: runs of other seeds end elsewhere.
+        self._seed = int(torch.randint(2**62, (), generator=self.generator, device="cpu"))
+        self._num_left = 0
 
     def _new_settling(self) -> Settling:
         is_bp = all(bool((block.alpha == 1).all()) for block in self.network.blocks)
@@ -230,17 +240,36 @@ class MessagePassing(Engine):
 
     @torch.no_grad()
     def _advance(self) -> dict[str, Tensor]:
-        run = self.iteration
+        run, was_at_rest = self.iteration, self.converged
         if self._moves_on:
             run.goes_on_with(self.network)
-        residual, skipped = run.step(self.num_done == 0, self.tol or self._default_tol)
+        is_first = self.num_done == 0 and self.init is None
+        residual, skipped = run.step(is_first, self.tol or self._default_tol)
         met = self.tol is not None and float(residual) <= self.tol
         if met:
             for block in self._unchecked:
                 block.tilted.is_due = True
         if met or self.num_done % RECORD == 0 or run.measured is None:
             run.measure(met)
-        return {"objective": run.measured, "residual": residual, "skipped": skipped}
+        measured = {"objective": run.measured, "residual": residual, "skipped": skipped}
+        if met and not was_at_rest and not self._unchecked and self._leaves():
+            measured["residual"] = torch.full_like(residual, math.inf)
+        return measured
+
+    @property
+    def _may_leave(self) -> bool:
+        return may_be_left(self.network) and may_be_unstable(self.network)
+
+    def _leaves(self) -> bool:
+        """Go on from beside the fixed point that was met, where sweeps would leave it."""
+        if self._num_left == LEAVES or not self._may_leave:
+            return False
+        found = self._instability
+        if found is None:
+            return False
+        self._num_left += 1
+        self.iteration.leave_for((self._instability_by(self._seed) or found).nearby)
+        return True
 
     @property
     def _unchecked(self) -> list[QuadratureFactors]:
@@ -321,23 +350,26 @@ class MessagePassing(Engine):
         skipped = self._history.get("skipped", [0.0])[-1]
         lowered = self.iteration.settling.milder.note
         wide = note_on_wide_scales(self.graph, self.network, self.beliefs)
-        notes = [self._instability, lowered, *notes_on(self.network, skipped), wide]
+        unstable = self._instability.status if not self.is_stable else None
+        notes = [unstable, lowered, *notes_on(self.network, skipped), wide]
         return with_notes(super().status, [note for note in notes if note])
 
     @property
-    def _instability(self) -> str | None:
-        """What is to be said of a fixed point that sweeps would leave, looked for once."""
-        if not (self.converged and may_be_unstable(self.network)):
+    def _instability(self) -> Instability | None:
+        """Whether sweeps would leave the messages as they stand, looked for once."""
+        if not may_be_unstable(self.network):
             return None
         if self._looked is None or self._looked[0] is not self.messages:
-            sweep = self.iteration.next_sweep
-            found = instability(sweep, self.messages, self.beliefs, self.num_done)
-            self._looked = self.messages, found
+            self._looked = self.messages, self._instability_by(0)
         return self._looked[1]
+
+    def _instability_by(self, seed: int) -> Instability | None:
+        sweep = self.iteration.next_sweep
+        return instability(sweep, self.messages, self.beliefs, self.num_done, seed)
 
     @property
     def is_stable(self) -> bool:
-        return self._graph is None or self._instability is None
+        return self._graph is None or not self.converged or self._instability is None
 
     def remedy(self) -> str:
         if self._graph is None:
@@ -346,8 +378,11 @@ class MessagePassing(Engine):
 
     # ------------------------------------------------------------------ checkpoints
     def carried(self) -> dict[str, Any]:
-        return self.iteration.carried()
+        left = {"seed": self._seed, "count": self._num_left} if self._may_leave else {}
+        return {**self.iteration.carried(), "left": left}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         with undone_on_error([self, *self.iteration.parts]):
             self.iteration.restore(state)
+            if self._may_leave and state["left"]:
+                self._seed, self._num_left = (int(state["left"][k]) for k in ("seed", "count"))

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from pyrograph.errors import InferenceError
+from pyrograph.errors import InferenceError, PyrographError
 from pyrograph.graph import FactorGraph
 from pyrograph.infer.message_passing.advice import NO_COVARIANCE
 from pyrograph.infer.message_passing.checked import TooWide
@@ -21,6 +21,7 @@ from pyrograph.infer.message_passing.checkpoint import loaded_messages, saved_me
 from pyrograph.infer.message_passing.contradictions import refuse_contradictions
 from pyrograph.infer.message_passing.double_loop import DoubleLoop, is_discrete
 from pyrograph.infer.message_passing.evidence import log_evidence
+from pyrograph.infer.message_passing.families import Continuous
 from pyrograph.infer.message_passing.messages import Messages
 from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.plain import PlainSwept
@@ -31,6 +32,8 @@ from pyrograph.infer.message_passing.sweeper import Place, Sweeper
 from pyrograph.infer.message_passing.tree import exact_messages
 
 Found = TypeVar("Found")
+#: By how much a bound has to rise to count, as a share of it.
+RISE = 1e-9
 
 
 class Iteration:
@@ -81,6 +84,13 @@ class Iteration:
         """Go on from messages as they are given."""
         self.at = Held(messages, self.network.beliefs_of(messages))
 
+    def leave_for(self, messages: Messages) -> None:
+        """Go on from beside an unstable fixed point: what was seen on the way to it says nothing
+        of the way from it."""
+        self.measured = self._measured_at = None
+        self.settling.departs()
+        self.settle(messages)
+
     def goes_on_with(self, network: Network) -> None:
         """Over another network, or over the same one with other data: what was measured says
         nothing of it."""
@@ -116,6 +126,7 @@ class Iteration:
         """One step; how far it went, and how many updates it passed over.
 
         Args:
+            is_first: whether the run stands at the first messages.
             tol: to which the double loop solves its inner problems.
         """
         if self._must_fall_back():
@@ -125,6 +136,8 @@ class Iteration:
         elif self.is_tree and is_first:
             self._send_exact()
         else:
+            if is_first and self.network.is_mean_field:
+                self._stand_at_better_start()
             return self._sweep()
         residual = gap(self.network, self.at.messages, self.at.beliefs)
         return residual, torch.zeros_like(residual)
@@ -135,6 +148,29 @@ class Iteration:
         # once more by the plain rule: of states that other factors exclude it says more
         pairs = zip(self.network.blocks, messages, strict=True)
         self.settle([block.update(sent, beliefs)[0] for block, sent in pairs])
+
+    def _stand_at_better_start(self) -> None:
+        """Where a first sweep of mean field climbs higher: at the first messages, or at those that
+        tell discrete nodes of the priors of continuous ones, all that may set labels apart (an
+        annotator is more often right than wrong); a sweep that begins with the continuous nodes
+        overlooks it."""
+        messages, beliefs = self.at.messages, self.at.beliefs
+        if len({isinstance(family, Continuous) for family in self.network.families}) < 2:
+            return
+        pairs = list(zip(self.network.blocks, messages, strict=True))
+        try:
+            sent = [block.update(old, beliefs)[0] for block, old in pairs]
+            told = [
+                [new if isinstance(new, Tensor) else old for new, old in zip(*ports, strict=True)]
+                for ports in zip(sent, messages, strict=True)
+            ]
+            other = Held(told, self.network.beliefs_of(told))
+            found = [self._sweeper(at, self.settling.damping) for at in (self.at, other)]
+            bounds = [log_evidence(self.network, f.messages, f.beliefs) for f in found]
+        except (PyrographError, torch.linalg.LinAlgError):  # the first messages tell of it
+            return
+        if bool(bounds[1] > bounds[0]):
+            self.at = other
 
     def _sweep(self) -> tuple[Tensor, Tensor]:
         before, found = self.at, self._sweeper(self.at, self.settling.damping)
@@ -165,7 +201,7 @@ class Iteration:
                 self.settling.forget_leaps()
             elif not self._falls(leap, beliefs):  # else a later one, from more sweeps, may rise
                 self.settle(leap, beliefs)
-        start = self.settling.new_start(float(found.moved))
+        start = self.settling.new_start(float(found.moved), self._rises)
         if start is not None:
             self.settle(start)
 
@@ -174,6 +210,15 @@ class Iteration:
         if not self.network.is_mean_field:
             return False
         return not bool(log_evidence(self.network, messages, beliefs) >= self.evidence())
+
+    def _rises(self) -> bool:
+        """Whether the bound has risen, by more than rounding, since it was last evaluated."""
+        before = self.measured
+        self.measure(False)
+        if before is None or not bool(before.isfinite()):
+            return False
+        least = RISE * before.abs().clamp_min(1)
+        return bool(self.measured - before > least)
 
     def settle(self, messages: Messages, beliefs: list | None = None) -> None:
         """Stand at these messages.

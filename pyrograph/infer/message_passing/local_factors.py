@@ -20,6 +20,7 @@ from pyrograph.infer.message_passing.alphas import or_limit
 from pyrograph.infer.message_passing.conditional import quadratic_coordinates
 from pyrograph.infer.message_passing.conjugate_factors import ConjugateFactors
 from pyrograph.infer.message_passing.conjugate_sites import member, members_in_states
+from pyrograph.infer.message_passing.mean_field import points_without_error
 from pyrograph.infer.message_passing.network import Block
 from pyrograph.infer.message_passing.node_families import Alpha, NodeFamilies, by_sign
 from pyrograph.infer.message_passing.quadratic import QuadraticFactors
@@ -191,7 +192,10 @@ class LocalFactors:
             return ConjugateFactors(local, alpha, rows, families, *chosen)
         is_above = not has_conjugates and bool((alpha > 0).all())
         inner = quadratic_coordinates(local) if is_above else []
-        if local.dim - len(inner) not in POINTS:
+        fits = local.dim - len(inner) in POINTS
+        if not fits and bool((alpha == 0).all()):
+            fits = points_without_error(local) is not None
+        if not fits:
             given = [] if has_conjugates or is_above else quadratic_coordinates(local)
             above = (
                 f"It is quadratic in {len(given)} of them given the others, which an alpha above 0 "

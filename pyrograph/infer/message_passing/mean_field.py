@@ -12,6 +12,10 @@ parameters eta and statistics T gets the natural gradient, the regression of log
 which for a conjugate factor is its own parameter whatever the quadrature. Weights are calibrated:
 what is linear in T is integrated without error, and only the rest by quadrature.
 
+A log f that is a polynomial, as a product of factors under Gaussian noise is, needs no more points
+than its degree: K of them have log f times a Hermite polynomial of degree 2 without error where the
+degree of a number is at most 2 K - 3.
+
 Source: Winn & Bishop (2005); Khan & Rue (2023), eqs (8) and (10); Deville & Sarndal (1992) for
 calibrated weights.
 """
@@ -26,6 +30,28 @@ from torch import Tensor
 
 from pyrograph.beliefs import Conjugate
 from pyrograph.beliefs.gaussian import apply
+from pyrograph.infer.message_passing.reduction import LocalDensity
+from pyrograph.trace.degree import polynomial_degree
+
+#: Polynomials of a higher degree are integrated as other functions are.
+MOST_DEGREE = 4
+#: Most points of a grid for polynomials of many numbers.
+MOST_POINTS = 3**8
+
+
+def points_without_error(local: LocalDensity) -> int | None:
+    """Points per dimension that suffice for expectations of polynomials; None for others, and where
+    there were too many points."""
+    given = set(local.discrete)
+    degree = polynomial_degree(local.group.program, given)
+    if local.chosen or degree > MOST_DEGREE:
+        return None
+    if local.joint is None:  # numbers of u are of one slot each
+        slots = set(local.continuous)
+        apart = [given | (slots - {k}) for k in slots]
+        degree = max(polynomial_degree(local.group.program, others) for others in apart)
+    number = int(max(degree, 1) + 4) // 2
+    return number if number**local.dim <= MOST_POINTS else None
 
 
 @dataclass(frozen=True)

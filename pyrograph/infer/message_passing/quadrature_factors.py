@@ -40,7 +40,11 @@ from pyrograph.infer.message_passing.effective import standard_normal
 from pyrograph.infer.message_passing.grids import Grid
 from pyrograph.infer.message_passing.in_states import by_state, over_states
 from pyrograph.infer.message_passing.log_values import ZERO, finite_peak, rows_of, without
-from pyrograph.infer.message_passing.mean_field import Expectations, expectations
+from pyrograph.infer.message_passing.mean_field import (
+    Expectations,
+    expectations,
+    points_without_error,
+)
 from pyrograph.infer.message_passing.one_each import OneEach
 from pyrograph.infer.message_passing.quadratic import seen, stacked
 from pyrograph.infer.message_passing.reduction import LocalDensity
@@ -79,6 +83,8 @@ class QuadratureFactors(OneEach):
         local = self.local
         self.has_zeros = True
         self.is_mean_field = bool((alpha == 0).all())
+        if self.is_mean_field and num_points is None:
+            num_points = points_without_error(local)
         if inner:
             self.tilted: TiltedMoments = ConditionalMoments(local, alpha, inner, num_points)
         else:

@@ -7,7 +7,7 @@ first messages with more damping (:mod:`.damping`): messages that ran away say n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -23,6 +23,9 @@ from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 from pyrograph.infer.message_passing.sweep import Swept
 from pyrograph.infer.message_passing.sweeper import Place
+
+#: In widths of beliefs: sweeps away from an unstable fixed point that go further run away.
+FAR = 1e3
 
 
 class Settling:
@@ -53,6 +56,8 @@ class Settling:
         self.may_start_again = may_start_again and self.automatic is not None
         self._was_at_mode = False
         self._began_with = 0.0  # damping at the last start
+        #: How far the last sweep went, of a run that leaves an unstable fixed point.
+        self._departing: float | None = None
 
     def _damping(self) -> AutomaticDamping:
         # leaps do more, and messages over states, which oscillate again, have a double loop
@@ -92,12 +97,27 @@ class Settling:
         if self.automatic is not None:
             self.automatic.forget()
 
-    def new_start(self, moved: float) -> Messages | None:
-        """Take note of how far a sweep went: messages to start again from if sweeps run away."""
+    def departs(self) -> None:
+        """Sweeps are to leave an unstable fixed point: every one of them goes further than the one
+        before, and another start would lead back."""
+        self.goes_on_with(self.network)
+        self._departing, self.may_start_again = 0.0, False
+
+    def new_start(self, moved: float, rises: Callable[[], bool]) -> Messages | None:
+        """Take note of how far a sweep went: messages to start again from if sweeps run away.
+
+        Args:
+            rises: whether the bound has risen since it was last looked at.
+        """
         if self.automatic is None:
             return None
+        if self._departing is not None:
+            goes_on = self._departing < moved < FAR
+            self._departing = moved if goes_on else None
+            if goes_on:
+                return None
         before = self.automatic.value
-        runs_away = self.automatic.observe(moved)
+        runs_away = self.automatic.observe(moved, rises)
         if self.automatic.value != before:
             self.forget_leaps()
         return self._mode() or self._first() if runs_away and self.may_start_again else None
@@ -158,6 +178,8 @@ class Settling:
             "was_at_mode": self._was_at_mode,
             "began_with": self._began_with,
             "milder": self.milder.carried(),
+            "departing": -1.0 if self._departing is None else self._departing,
+            "may_start_again": self.may_start_again,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -171,3 +193,6 @@ class Settling:
         self.milder.restore(state.get("milder", {}))
         self._was_at_mode = bool(state.get("was_at_mode", False))
         self._began_with = float(state.get("began_with", 0.0))
+        departing = float(state.get("departing", -1.0))
+        self._departing = None if departing < 0 else departing
+        self.may_start_again &= bool(state.get("may_start_again", True))

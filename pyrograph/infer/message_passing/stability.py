@@ -19,7 +19,10 @@ which keeps +lambda and -lambda apart, and the growth is measured along the diff
 in beliefs: means in standard deviations, relative variances, log probabilities.
 
 Of discrete networks with alpha > 0 nothing is said. Their symmetric fixed point may have the right
-marginals where others have wrong ones: those of the Ising model without a field are uniform.
+marginals where others have wrong ones: those of the Ising model without a field are uniform. For
+the same reason mean field of discrete networks stays where it is, and is told of; with continuous
+nodes a run goes on from a little way along the difference: components come to hold clusters of
+their own, and factors of a product leave 0.
 
 Source: Heskes (2003), "Stable fixed points of loopy belief propagation are minima of the Bethe free
 energy", for stability under enough damping.
@@ -29,7 +32,7 @@ Cost: a fifth of the sweeps of the run, but for MOST and FEWEST, and MORE where 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -67,48 +70,52 @@ def may_be_unstable(network: Network) -> bool:
     )
 
 
+@dataclass
+class Instability:
+    """A fixed point that sweeps would leave.
+
+    Attributes:
+        status: what is to be said of it.
+        nearby: messages a little way along the difference that grows.
+    """
+
+    status: str
+    nearby: Messages
+
+
 @outside_inference_mode()
 @torch.no_grad()
-def instability(sweep: Sweep, messages: Messages, beliefs: list, num_done: int) -> str | None:
-    """What is to be said of a fixed point that sweeps would leave. Nothing is changed.
+def instability(
+    sweep: Sweep, messages: Messages, beliefs: list, num_done: int, seed: int
+) -> Instability | None:
+    """Whether sweeps would leave the fixed point at which they ended. Nothing is changed.
 
     Args:
         sweep: of the run; messages, beliefs: where it ended; num_done: its sweeps.
+        seed: of the first difference; which of those that grow it leads to depends on it.
     """
     sweep = replace(sweep, eta=min(sweep.eta, STEP), is_residual=False)
+    count = min(MOST, max(FEWEST, int(SHARE * num_done)))
     try:
-        found = _growth(sweep, messages, beliefs, min(MOST, max(FEWEST, int(SHARE * num_done))))
+        return _growing(sweep, messages, beliefs, count, seed)
     except (PyrographError, torch.linalg.LinAlgError):  # there is no density so near: not known
         return None
-    if found is None:
-        return None
-    growth, parts = found
-    most = [part.abs().amax() for part in parts]
-    k = max(range(len(parts)), key=lambda k: float(most[k]))
-    row = int(parts[k].abs().amax(1).argmax())
-    site, index = sweep.graph.nodes[int(sweep.network.families[k].nodes[row])]
-    bound = ", no maximum of the bound" if sweep.network.is_mean_field else ""
-    has_continuous = any(isinstance(f, Continuous) for f in sweep.network.families)
-    other = ", or take pg.QBethe, which starts from draws of the priors" if has_continuous else ""
-    return (
-        f"But the fixed point is unstable{bound}: a small difference grows {growth:.3g} times with "
-        f'every sweep, most at "{site}"{list(index)}. Nodes that the program does not tell apart, '
-        "such as the components of a mixture, stay alike as they start. Tell them apart in the "
-        "program (prior means a little apart, a label that is known), start from other messages "
-        f"(init=){other}."
-    )
 
 
-def _growth(
-    sweep: Sweep, messages: Messages, beliefs: list, count: int
-) -> tuple[float, list[Tensor]] | None:
-    """lambda of a difference that keeps growing, and what it does to beliefs ``[V, n]`` by family;
-    None if there is none."""
+def may_be_left(network: Network) -> bool:
+    """Whether a run leaves unstable fixed points by itself, see above."""
+    return any(isinstance(family, Continuous) for family in network.families)
+
+
+def _growing(
+    sweep: Sweep, messages: Messages, beliefs: list, count: int, seed: int
+) -> Instability | None:
+    """A difference that keeps growing, if there is one."""
     network = sweep.network
     families = zip(network.families, beliefs, strict=True)
     if not all(bool(b.is_proper.all()) for f, b in families if isinstance(f, Continuous)):
         return None
-    generator = torch.Generator().manual_seed(0)  # the run's own stream stays where it is
+    generator = torch.Generator().manual_seed(seed)  # the run's own stream stays where it is
     origin, there = flattened(messages), sweep.tried(messages, beliefs)
     target = flattened(there.messages)
     step = flattened(
@@ -136,7 +143,25 @@ def _growth(
             return None
         gap = flattened(found.messages) - target  # of zeros, which stay, NaN
         step, reach = torch.where(gap.isnan(), 0.0, gap), _largest(after)
-    return growth, after
+    return Instability(_said(sweep, growth, after), start)
+
+
+def _said(sweep: Sweep, growth: float, parts: list[Tensor]) -> str:
+    """Of a difference of beliefs ``[V, n]`` by family."""
+    most = [part.abs().amax() for part in parts]
+    k = max(range(len(parts)), key=lambda k: float(most[k]))
+    row = int(parts[k].abs().amax(1).argmax())
+    site, index = sweep.graph.nodes[int(sweep.network.families[k].nodes[row])]
+    bound = ", no maximum of the bound" if sweep.network.is_mean_field else ""
+    has_continuous = may_be_left(sweep.network)
+    other = ", or take pg.QBethe, which starts from draws of the priors" if has_continuous else ""
+    return (
+        f"But the fixed point is unstable{bound}: a small difference grows {growth:.3g} times with "
+        f'every sweep, most at "{site}"{list(index)}. Nodes that the program does not tell apart, '
+        "such as the components of a mixture, stay alike as they start. Tell them apart in the "
+        "program (prior means a little apart, a label that is known), start from other messages "
+        f"(init=){other}."
+    )
 
 
 def _nudges(

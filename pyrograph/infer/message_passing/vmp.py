@@ -7,7 +7,9 @@ Nodes of one colour of the Markov graph at a time, which is coordinate ascent: t
     log Z >= E_q log p - E_q log q
 
 never falls. A factor of continuous nodes that is not quadratic sends the Gaussian of its expected
-slope and curvature (a natural gradient step); its bound holds up to the error of quadrature.
+slope and curvature (a natural gradient step); its bound holds up to the error of quadrature, of
+which polynomials have none. Runs leave fixed points at which the bound has no maximum
+(:mod:`.stability`).
 
 Source: Winn & Bishop (2005); Minka (2005), section 4; Khan & Rue (2023) for the Gaussian step.
 """

@@ -106,23 +106,62 @@ def of_equal_means(y):
 
 
 @pytest.mark.parametrize("schedule", ["parallel", "sequential"])
-def test_mean_field_with_components_that_are_all_alike_is_at_no_maximum(schedule):
+def test_components_that_are_all_alike_come_to_hold_clusters_of_their_own(schedule):
     y = clusters(3, 20)
-    alike, said = run(mixture, y.flatten(), 3, 0.0, schedule=schedule)
+    posterior, said = run(mixture, y.flatten(), 3, 0.0, schedule=schedule)
+    left = posterior.history["residual"].isinf()
+    assert bool(left.any())
+    assert_close(posterior.history["objective"][left][0], of_equal_means(y).double())
+    assert posterior.log_evidence > of_labelling(y) - 0.1 > of_equal_means(y) + 1000
+    assert posterior.status == "converged" and not said
+    found = posterior.marginal("mu").mean.sort().values
+    assert_close(found, y.mean(1), atol=0.1, rtol=0)
+
+
+def test_where_a_fixed_point_is_not_left_the_status_tells(monkeypatch):
+    monkeypatch.setattr("pyrograph.infer.message_passing.engine.LEAVES", 0)
+    y = clusters(3, 20)
+    alike, said = run(mixture, y.flatten(), 3, 0.0)
     assert_close(alike.log_evidence, of_equal_means(y))
-    assert alike.log_evidence < of_labelling(y) - 1000
     assert alike.converged and said == [alike.status]
     assert "no maximum of the bound" in alike.status and "pg.QBethe" in alike.status
-    told, said = run(mixture, y.flatten(), 3, 0.1, schedule=schedule)
+    told, said = run(mixture, y.flatten(), 3, 0.1)
     assert told.log_evidence > of_labelling(y) - 0.1
     assert told.status == "converged" and not said
+
+
+def test_a_run_that_leaves_is_reproducible_and_can_be_resumed():
+    y = clusters(4, 10).flatten()
+
+    def engine(seed):
+        pyro.set_rng_seed(seed)
+        return pg.VMP(mixture, progress=False)
+
+    whole = engine(3)
+    whole.run(y, 4, 0.0)
+    left = whole.history["residual"].isinf().nonzero()[0].item()
+    for stop in (left, left + 2, left + 6):  # before it is left, and on the way
+        half = engine(3)
+        half.setup(y, 4, 0.0)
+        for _ in range(stop):
+            half.step()
+        resumed = engine(11)
+        resumed.load_state_dict(half.state_dict())
+        resumed.run(y, 4, 0.0)
+        assert_same(resumed.state_dict(), whole.state_dict())
+    again = engine(3)
+    again.run(y, 4, 0.0)
+    assert_same(again.state_dict(), whole.state_dict())
 
 
 OVERLAPPING = torch.tensor([-0.9, -1.0, 1.0, 1.1])
 
 
 @pytest.mark.parametrize("infer", [pg.PowerEP, pg.VMP])
-def test_a_run_from_nearby_ends_elsewhere_where_a_fixed_point_is_called_unstable(infer):
+def test_a_run_from_nearby_ends_elsewhere_where_a_fixed_point_is_called_unstable(
+    infer, monkeypatch
+):
+    monkeypatch.setattr("pyrograph.infer.message_passing.engine.LEAVES", 0)
     engine = infer(mixture, progress=False)
     with pytest.warns(ConvergenceWarning, match="unstable.*mu"):
         alike = engine.run(OVERLAPPING, 2, 0.0)
@@ -136,10 +175,15 @@ def test_a_run_from_nearby_ends_elsewhere_where_a_fixed_point_is_called_unstable
     assert other.status == "converged" and not said
     assert abs(other.marginal("mu").mean.diff()) > 1.5
     assert other.log_evidence > alike.log_evidence + 1
+    monkeypatch.undo()
+    by_itself, said = run(mixture, OVERLAPPING, 2, 0.0, infer=infer)
+    assert by_itself.status == "converged" and not said
+    assert_close(by_itself.log_evidence, other.log_evidence)
 
 
 @pytest.mark.parametrize("infer", [pg.PowerEP, pg.VMP])
-def test_the_look_changes_nothing(infer):
+def test_the_look_changes_nothing(infer, monkeypatch):
+    monkeypatch.setattr("pyrograph.infer.message_passing.engine.LEAVES", 0)
     engine = infer(mixture, progress=False)
     engine.setup(OVERLAPPING, 2, 0.0)
     while not engine.converged:
