@@ -42,6 +42,8 @@ def build(
     nodes = NodeFamilies(graph, kinds_of_sites(graph, family))
     discrete, local = DiscreteFactors(nodes, alpha), LocalFactors(nodes, alpha, num_points)
     for group in graph.factors:
+        local.refuse_wide_nodes(group)
+    for group in graph.factors:
         (discrete if group.is_discrete else local).read(group)
     discrete.scale_bases()
     merged = discrete.multiply(one_alpha)

@@ -192,20 +192,48 @@ class LocalFactors:
             return ConjugateFactors(local, alpha, rows, families, *chosen)
         is_above = not has_conjugates and bool((alpha > 0).all())
         inner = quadratic_coordinates(local) if is_above else []
-        fits = local.dim - len(inner) in POINTS
-        if not fits and bool((alpha == 0).all()):
-            fits = points_without_error(local) is not None
-        if not fits:
-            given = [] if has_conjugates or is_above else quadratic_coordinates(local)
-            above = (
-                f"It is quadratic in {len(given)} of them given the others, which an alpha above 0 "
-                "makes use of: take pg.EP. Or: "
-                if given and local.dim - len(given) in POINTS
-                else ""
-            )
-            raise UnsupportedFactor(
-                f"{self.nodes.graph.factor_name(group, int(index[0]))} depends on {local.dim} "
-                "continuous coordinates jointly, and is not quadratic: a quadrature grid serves up "
-                f"to {max(POINTS)}. {above}{without_grids(self.nodes.graph, group)}"
-            )
+        self._refuse_too_wide(part, inner)
         return QuadratureFactors(local, alpha, rows, families, self.num_points, inner)
+
+    def _refuse_too_wide(self, part: Locals, inner: list[int]) -> None:
+        """Refuse factors of more coordinates than any grid serves.
+
+        Args:
+            inner: coordinates that are integrated in closed form.
+
+        Raises:
+            UnsupportedFactor: there are too many others.
+        """
+        local, alpha = part.local, part.alpha
+        if local.dim - len(inner) in POINTS:
+            return
+        if bool((alpha == 0).all()) and points_without_error(local) is not None:
+            return
+        above = ""
+        if not self._conjugates(part) and bool((alpha <= 0).any()):
+            given = quadratic_coordinates(local)
+            if given and local.dim - len(given) in POINTS:
+                above = (
+                    f"It is quadratic in {len(given)} of them given the others, which an alpha "
+                    "above 0 makes use of: take pg.EP. Or: "
+                )
+        raise UnsupportedFactor(
+            f"{self.nodes.graph.factor_name(part.group, int(part.index[0]))} depends on "
+            f"{local.dim} continuous coordinates jointly, and is not quadratic: a quadrature grid "
+            f"serves up to {max(POINTS)}. {above}{without_grids(self.nodes.graph, part.group)}"
+        )
+
+    def refuse_wide_nodes(self, group: FactorGroup) -> None:
+        """Refuse factors of one node each by their first one, before long work on others starts.
+
+        Raises:
+            UnsupportedFactor: they depend on more coordinates than any grid serves.
+        """
+        if group.arity > 1 or group.slots[0].is_discrete or group.slots[0].width <= max(POINTS):
+            return
+        alpha, first = or_limit(self.alpha(group)), self.nodes.like.new_zeros(1).long()
+        local = LocalDensity(group, first, self.nodes.like, self.nodes.graph)
+        part = Locals(group, first, local, alpha[first])
+        if not self._is_gaussian(part):
+            local.reduce_jointly()
+            self._refuse_too_wide(part, [])
