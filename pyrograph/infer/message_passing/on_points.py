@@ -35,6 +35,9 @@ COMPUTED = 2**27
 PIECE = 2**16
 #: Points of a piece that are worth the calls, and the numbers that they may then be.
 SHORTEST, LARGEST = 64, 2**18
+#: Sums over pieces that are kept apart: of many factors a piece has few points, and all sums
+#: together would be as many numbers as the points.
+KEPT = 16
 
 #: Shares of mass and second moment that a scan may miss and count as sure.
 SURE = 0.01
@@ -126,8 +129,11 @@ class MomentsOnPoints:
     def _weighed(self, g: Surroundings, origin: Tensor, grid: Grid, points: Points | Boxes) -> Sums:
         """Sums over all points, some at a time."""
         even = self.dim == 1 and points is not self._few
-        pieces = _pieces(points, self._piece(grid))
-        found = [summed(self._weights(g, origin, grid, z), g, z, v, even) for z, v in pieces]
+        found: list[Sums] = []
+        for z, volume in _pieces(points, self._piece(grid)):
+            if len(found) == KEPT:
+                found = [together(found)]
+            found.append(summed(self._weights(g, origin, grid, z), g, z, volume, even))
         return together(found)
 
     def _is_concave(self, grid: Grid, points: Points) -> bool:

@@ -424,3 +424,30 @@ def test_few_points_that_reach_where_there_is_no_density_do_not_serve(monkeypatc
     expected = pg.fit(model, infer=pg.EP, progress=False)
     assert found.converged and len(found.history["objective"]) < 30
     assert_close(found.log_evidence, expected.log_evidence, rtol=0, atol=1e-8)
+
+
+def test_sums_over_many_pieces_are_put_together_as_they_come(monkeypatch):
+    """Of thousands of factors a piece has few points: kept apart, its sums would take more than
+    they do."""
+    lengths, together = [], on_points.together
+
+    def noted(pieces):
+        lengths.append(len(pieces))
+        return together(pieces)
+
+    def model(y):
+        with pyro.plate("n", len(y)):
+            x = pyro.sample("x", dist.Normal(0.0, 1.0))
+            pyro.sample("y", dist.StudentT(3.0, x, 0.5), obs=y)
+
+    y = torch.linspace(-6.0, 6.0, 6000)
+    monkeypatch.setattr(on_points, "together", noted)
+    some = pg.fit(model, (y,), infer=pg.EP, progress=False)
+    assert max(lengths) == on_points.KEPT
+    monkeypatch.setattr(on_points, "KEPT", 10**6)
+    every = pg.fit(model, (y,), infer=pg.EP, progress=False)
+    assert max(lengths) > 5 * 16
+    assert_close(some.log_evidence, every.log_evidence, rtol=1e-12, atol=0)
+    for law in ("mean", "variance"):
+        found, expected = (getattr(p.marginal("x"), law) for p in (some, every))
+        assert_close(found, expected, rtol=1e-10, atol=1e-12)
