@@ -10,7 +10,7 @@ from scipy.stats import norm
 from torch.testing import assert_close
 
 from pyrograph.errors import OptionError
-from pyrograph.quadrature import gauss_hermite
+from pyrograph.quadrature import fully_symmetric, gauss_hermite
 
 
 def normal_moment(n):
@@ -99,3 +99,34 @@ def test_rules_of_many_points_hold(k):
 def test_sizes_that_are_none_are_refused(arguments, text):
     with pytest.raises(OptionError, match=text):
         gauss_hermite(*arguments)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 6, 10])
+def test_few_points_are_exact_for_polynomials_of_many_variables(dim):
+    """Of degree 7, and 5 in each variable; x^6 and the product of four squares are too much."""
+    z, w = fully_symmetric(dim)
+    assert z.shape == (1 + 2 * dim + 2 * dim * (dim - 1) + 4 * math.comb(dim, 3) * 2, dim)
+    drawn = np.random.default_rng(dim)
+    powers = [np.zeros(dim, int)]
+    for _ in range(300):
+        power = np.zeros(dim, int)
+        for _ in range(drawn.integers(8)):
+            power[drawn.integers(dim)] += 1
+        if power.max() <= 5:
+            powers.append(power)
+    for power in powers:
+        truth = math.prod(normal_moment(int(n)) for n in power)
+        got = float((w * (z ** torch.from_numpy(power)).prod(1)).sum())
+        assert abs(got - truth) < 1e-10 * max(1, truth)
+    assert abs(float((w * z[:, 0] ** 6).sum()) - 15) > 1
+    if dim > 3:
+        assert abs(float((w * z[:, :4].prod(1) ** 2).sum()) - 1) > 0.5
+
+
+def test_few_points_follow_the_dtype_and_are_the_caller_s():
+    z, w = fully_symmetric(4, torch.float32)
+    assert z.dtype == w.dtype == torch.float32
+    z.zero_()
+    assert float(fully_symmetric(4, torch.float32)[0].abs().sum()) > 0
+    with pytest.raises(OptionError):
+        fully_symmetric(0)

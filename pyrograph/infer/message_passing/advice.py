@@ -102,7 +102,9 @@ def remedy_for(network: Network, schedule: str) -> str:
             f'pg.QBethe(covariance="full", num_components=1){other}.'
         )
     for block in network.blocks:
-        if isinstance(block, QuadratureFactors) and not block.tilted.has_checks:
+        if not isinstance(block, QuadratureFactors) or block.is_exact:
+            continue
+        if not block.tilted.has_checks:
             return (
                 f"{text} Or the quadrature does not come to rest: {block.local.name(0)} is "
                 f"integrated in {block.tilted.dim} dimensions with "

@@ -20,7 +20,7 @@ from pyrograph.infer.message_passing.alphas import or_limit
 from pyrograph.infer.message_passing.conditional import quadratic_coordinates
 from pyrograph.infer.message_passing.conjugate_factors import ConjugateFactors
 from pyrograph.infer.message_passing.conjugate_sites import member, members_in_states
-from pyrograph.infer.message_passing.mean_field import points_without_error
+from pyrograph.infer.message_passing.mean_field import rule_without_error
 from pyrograph.infer.message_passing.network import Block
 from pyrograph.infer.message_passing.node_families import Alpha, NodeFamilies, by_sign
 from pyrograph.infer.message_passing.quadratic import QuadraticFactors
@@ -207,7 +207,7 @@ class LocalFactors:
         local, alpha = part.local, part.alpha
         if local.dim - len(inner) in POINTS:
             return
-        if bool((alpha == 0).all()) and points_without_error(local) is not None:
+        if bool((alpha == 0).all()) and rule_without_error(local) is not None:
             return
         above = ""
         if not self._conjugates(part) and bool((alpha <= 0).any()):

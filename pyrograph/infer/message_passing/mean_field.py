@@ -12,9 +12,8 @@ parameters eta and statistics T gets the natural gradient, the regression of log
 which for a conjugate factor is its own parameter whatever the quadrature. Weights are calibrated:
 what is linear in T is integrated without error, and only the rest by quadrature.
 
-A log f that is a polynomial, as a product of factors under Gaussian noise is, needs no more points
-than its degree: K of them have log f times a Hermite polynomial of degree 2 without error where the
-degree of a number is at most 2 K - 3.
+Where log f is a polynomial, as that of a product under Gaussian noise is, a few points have it
+times a Hermite polynomial of degree 2 without error, however many numbers it is of.
 
 Source: Winn & Bishop (2005); Khan & Rue (2023), eqs (8) and (10); Deville & Sarndal (1992) for
 calibrated weights.
@@ -31,27 +30,33 @@ from torch import Tensor
 from pyrograph.beliefs import Conjugate
 from pyrograph.beliefs.gaussian import apply
 from pyrograph.infer.message_passing.reduction import LocalDensity
+from pyrograph.quadrature import fully_symmetric, gauss_hermite
 from pyrograph.trace.degree import polynomial_degree
 
-#: Polynomials of a higher degree are integrated as other functions are.
-MOST_DEGREE = 4
-#: Most points of a grid for polynomials of many numbers.
-MOST_POINTS = 3**8
+#: Polynomials of a higher degree, or of so many points, are integrated as other functions are.
+MOST_DEGREE, MOST_POINTS = 4, 3**8
+#: Numbers of all factors that points have at once.
+CHUNK = 2**22
 
 
-def points_without_error(local: LocalDensity) -> int | None:
-    """Points per dimension that suffice for expectations of polynomials; None for others, and where
-    there were too many points."""
-    given = set(local.discrete)
+def rule_without_error(local: LocalDensity) -> tuple[Tensor, Tensor] | None:
+    """Nodes ``[N, r]`` and weights ``[N]`` that suffice for expectations of polynomials; None for
+    other functions, and where there were too many."""
+    given, dim = set(local.discrete), local.dim
     degree = polynomial_degree(local.group.program, given)
     if local.chosen or degree > MOST_DEGREE:
         return None
+    of_number = max(degree, 0)
     if local.joint is None:  # numbers of u are of one slot each
         slots = set(local.continuous)
         apart = [given | (slots - {k}) for k in slots]
-        degree = max(polynomial_degree(local.group.program, others) for others in apart)
-    number = int(max(degree, 1) + 4) // 2
-    return number if number**local.dim <= MOST_POINTS else None
+        of_number = max(polynomial_degree(local.group.program, others) for others in apart)
+    like = local.like.dtype, local.like.device
+    if of_number + 2 <= 5:
+        size = 1 + 2 * dim + 2 * dim * (dim - 1) + 4 * dim * (dim - 1) * (dim - 2) // 3
+        return fully_symmetric(dim, *like) if size <= MOST_POINTS else None
+    number = (int(of_number) + 4) // 2  # K points are exact for degree 2 K - 1
+    return gauss_hermite(number, dim, *like) if number**dim <= MOST_POINTS else None
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,7 @@ def expectations(
     rule: tuple[Tensor, Tensor],
     others: list[tuple[Conjugate, int]],
 ) -> Expectations:
-    """Expectations by a Gauss-Hermite rule.
+    """Expectations by a rule.
 
     Args:
         log_density: log f, ``[N, D, E]`` of ``[N, D, E, r]``.
@@ -87,11 +92,14 @@ def expectations(
     mean, covariance = moments
     z, weight = rule[0], rule[1][:, None, None]
     root = torch.linalg.cholesky(covariance)
-    u = mean + apply(root, z[:, None, None, :])
     deviations = []
     if others:
+        u = mean + apply(root, z[:, None, None, :])
         weight, deviations = _calibrated(weight, u, others)
-    value = log_density(u)
+        value = log_density(u)
+    else:
+        pieces = z[:, None, None, :].split(max(1, CHUNK // max(1, mean.numel())))
+        value = torch.cat([log_density(mean + apply(root, piece)) for piece in pieces])
     average = (weight * value).sum(0)
     gap = weight * (value - average)
     first = torch.einsum("nde,nr->der", gap, z)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -75,8 +76,11 @@ class MomentsOnPoints:
         self.local, self.alpha, self.dim = local, alpha, dim
         self.density = CheckedDensity(local)
         self._num_points = num_points
-        self._few = self._tensor_grid(num_points)
         self._has_negative = bool((alpha < 0).any())
+
+    @cached_property
+    def _few(self) -> Points:
+        return self._tensor_grid(self._num_points)
 
     def _tensor_grid(self, num_points: int) -> Points:
         like = self.local.like

@@ -43,7 +43,7 @@ from pyrograph.infer.message_passing.log_values import ZERO, finite_peak, rows_o
 from pyrograph.infer.message_passing.mean_field import (
     Expectations,
     expectations,
-    points_without_error,
+    rule_without_error,
 )
 from pyrograph.infer.message_passing.one_each import OneEach
 from pyrograph.infer.message_passing.quadratic import seen, stacked
@@ -52,6 +52,9 @@ from pyrograph.infer.message_passing.sums import Tilted
 from pyrograph.infer.message_passing.surroundings import Scopes, Surrounded, about
 from pyrograph.infer.message_passing.tilted import POINTS, TiltedMoments
 from pyrograph.quadrature import gauss_hermite
+
+#: Points per dimension of grids that are not looked at.
+UNUSED = 3
 
 
 class QuadratureFactors(OneEach):
@@ -83,14 +86,16 @@ class QuadratureFactors(OneEach):
         local = self.local
         self.has_zeros = True
         self.is_mean_field = bool((alpha == 0).all())
-        if self.is_mean_field and num_points is None:
-            num_points = points_without_error(local)
+        exact = rule_without_error(local) if self.is_mean_field and num_points is None else None
+        self.is_exact = exact is not None
+        if exact is not None:
+            num_points = UNUSED
         if inner:
             self.tilted: TiltedMoments = ConditionalMoments(local, alpha, inner, num_points)
         else:
             self.tilted = TiltedMoments(local, alpha, num_points)
         self.points_per_dimension = num_points or POINTS[self.tilted.dim]
-        self.nodes, self.weights = gauss_hermite(
+        self.nodes, self.weights = exact or gauss_hermite(
             self.points_per_dimension, self.tilted.dim, local.like.dtype, local.like.device
         )
         self.grid: Grid | None = None
@@ -101,7 +106,7 @@ class QuadratureFactors(OneEach):
     def part(self, which: Tensor) -> QuadratureFactors:
         """Some of the factors at alpha = 0, ``which [e]`` ascending; others share their grids."""
         rows = [own[which] for own in self.rows]
-        number = self.points_per_dimension
+        number = None if self.is_exact else self.points_per_dimension
         out = QuadratureFactors(
             self.local.part(which), self.alpha[which], rows, self.families, number
         )
@@ -300,7 +305,8 @@ class QuadratureFactors(OneEach):
         if not (self.is_mean_field and held):
             return False
         mean, covariance = self.scopes.moments(self._seen(beliefs))
-        corner = self.nodes[(self.nodes.abs() >= self.nodes.abs().amax()).all(1)]
+        reach = self.nodes.abs().sum(1)
+        corner = self.nodes[reach >= 0.999 * reach.amax()]
         z = torch.cat([torch.zeros_like(corner[:1]), corner])
         u = mean + apply(torch.linalg.cholesky(covariance), z[:, None, None, :])
         density = self.tilted.density

@@ -112,9 +112,9 @@ def ascended(y, mean, covariance, noise, sweeps=500):
     return u, v, bound
 
 
-@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("rank", [1, 2, 3, 6])
 def test_products_under_noise_are_integrated_without_error(rank):
-    """u and v of three numbers each are more than a grid of ten points a number could hold."""
+    """u and v of six numbers each are twelve dimensions."""
     draw = torch.Generator().manual_seed(rank)
     u, v = (torch.randn(n, rank, generator=draw) for n in (12, 9))
     y = u @ v.T + 0.5 * torch.randn(12, 9, generator=draw)
