@@ -101,6 +101,11 @@ def remedy_for(network: Network, schedule: str) -> str:
             f"{text} Where nodes shift together, as levels and effects of groups do, take "
             f'pg.QBethe(covariance="full", num_components=1){other}.'
         )
+    if 0 < len(continuous) < len(network.families) and not network.is_mean_field:
+        text = (
+            f"{text} Where labels choose among continuous nodes, as in mixtures, take pg.VMP, "
+            "whose sweeps climb a bound."
+        )
     for block in network.blocks:
         if not isinstance(block, QuadratureFactors) or block.is_exact:
             continue

@@ -74,6 +74,11 @@ class Expectations:
     bend: Tensor
     natural: list[Tensor]
 
+    def of(self, row: Tensor) -> Expectations:
+        """Those of the factors in these rows ``[e]``."""
+        parts = (self.average, self.slope, self.bend)
+        return Expectations(*(x[:, row] for x in parts), [x[:, row] for x in self.natural])
+
 
 def expectations(
     log_density: Callable[[Tensor], Tensor],

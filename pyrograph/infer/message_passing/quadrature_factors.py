@@ -51,6 +51,7 @@ from pyrograph.infer.message_passing.reduction import LocalDensity
 from pyrograph.infer.message_passing.sums import Tilted
 from pyrograph.infer.message_passing.surroundings import Scopes, Surrounded, about
 from pyrograph.infer.message_passing.tilted import POINTS, TiltedMoments
+from pyrograph.infer.message_passing.twins import one_of_each
 from pyrograph.quadrature import gauss_hermite
 
 #: Points per dimension of grids that are not looked at.
@@ -102,6 +103,10 @@ class QuadratureFactors(OneEach):
         # in more dimensions nothing is known of where to look along a flat one
         self.scopes = Scopes(local, takes_flat=self.tilted.dim <= 3)
         self.parts = self.scopes.parts
+        self._twins: tuple[QuadratureFactors, Tensor, Tensor] | None = None
+        if self.is_mean_field:
+            found = one_of_each(local, [rows[k] for k in local.continuous])
+            self._twins = found and (self.part(found[0]), *found)
 
     def part(self, which: Tensor) -> QuadratureFactors:
         """Some of the factors at alpha = 0, ``which [e]`` ascending; others share their grids."""
@@ -304,6 +309,8 @@ class QuadratureFactors(OneEach):
         held = all(bool(beliefs[f].is_proper[rows].all()) for f, rows in which)
         if not (self.is_mean_field and held):
             return False
+        if self._twins is not None:
+            return self._twins[0].overflow(beliefs)
         mean, covariance = self.scopes.moments(self._seen(beliefs))
         reach = self.nodes.abs().sum(1)
         corner = self.nodes[reach >= 0.999 * reach.amax()]
@@ -313,6 +320,9 @@ class QuadratureFactors(OneEach):
         return bool(density.too_large(density(u, mean), u, mean).any())
 
     def _expectations(self, own: list[Natural]) -> Expectations:
+        if self._twins is not None:  # the same for all that are alike
+            one_each, which, row = self._twins
+            return one_each._expectations([q[which] for q in own]).of(row)
         moments, rule = self.scopes.moments(own), (self.nodes, self.weights)
         others = [(number.of(own), number.column) for number in self.local.chosen]
         return expectations(partial(self._evaluate_positive, moments[0]), moments, rule, others)

@@ -27,6 +27,7 @@ from pyrograph.infer.message_passing.coefficients import quadratic_coefficients
 from pyrograph.infer.message_passing.dependence import Dependence
 from pyrograph.infer.message_passing.in_states import states_of, values_in_states
 from pyrograph.infer.message_passing.points import points_of
+from pyrograph.trace.alike import computes_alike
 from pyrograph.trace.localize import LocalProgram
 
 #: Rounding errors that a comparison may show, in units of the dtype's precision.
@@ -309,6 +310,14 @@ class LocalDensity:
     def quadratic(self) -> Gaussian | None:
         """Coefficients in v, see :func:`.coefficients.quadratic_coefficients`."""
         return quadratic_coefficients(self)
+
+    def are_alike(self) -> bool:
+        """Whether all factors are the same function of their own effective coordinates."""
+        parts = [*self.columns, *self._inner]
+        parts += [None if self.joint is None else self.joint.transpose(0, 1)]
+        parts += [number.which.t() for number in self.chosen]
+        same = all(part is None or bool((part == part[:1]).all()) for part in parts)
+        return same and computes_alike(self.program)
 
     def in_double(self) -> LocalDensity:
         """The same factors in double precision."""

@@ -10,6 +10,7 @@ import torch
 from torch.testing import assert_close
 
 import pyrograph as pg
+from pyrograph.infer.message_passing import twins
 
 LN_2PI = math.log(2 * math.pi)
 
@@ -127,3 +128,56 @@ def test_products_under_noise_are_integrated_without_error(rank):
     assert_close(found.mean, mean, atol=1e-5, rtol=0)
     assert_close(found.covariance_matrix, covariance, atol=1e-6, rtol=0)
     assert bound > ascended(y, v, torch.eye(rank).expand(9, -1, -1), 0.5)[2] - 1  # from the truth
+
+
+# ---------------------------------------------------------------------- twins
+def documents(y, of, power):
+    with pyro.plate("documents", 4):
+        topics = pyro.sample("topics", dist.Dirichlet(torch.full((3,), 0.7)))
+    with pyro.plate("words", len(y)):
+        z = pyro.sample("z", dist.Categorical(topics[of] ** power))
+        pyro.sample("y", dist.Normal(torch.tensor([-2.0, 0.0, 2.0])[z], 1.0), obs=y)
+
+
+def words(count=40):
+    draw = torch.Generator().manual_seed(0)
+    return 2 * torch.randn(count, generator=draw), torch.arange(count) % 4
+
+
+def test_labels_with_the_same_weights_are_looked_at_once(monkeypatch):
+    y, of = words()
+    found = {}
+    for times in (2, 10**9):
+        monkeypatch.setattr(twins, "TIMES", times)
+        engine = pg.VMP(documents, progress=False)
+        found[times] = engine.run(y, of, 1.0)
+        sizes = [b._twins[0].num_factors for b in engine.network.blocks if b._twins is not None]
+        assert sizes == ([4] if times == 2 else [])
+    some, every = found[2], found[10**9]
+    assert some.status == "converged"
+    assert_close(some.log_evidence, every.log_evidence, rtol=1e-12, atol=0)
+    assert_close(some.marginal("z").probs, every.marginal("z").probs, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(), (40,)])
+def test_derivatives_reach_every_twin(shape):
+    """By central differences, of a number that all have and of numbers of their own."""
+    y, of = words()
+
+    def bound(power):
+        return pg.fit(documents, (y, of, power), infer=pg.VMP, progress=False).log_evidence
+
+    power = torch.full(shape, 1.5)
+    power = (power[:, None] if shape else power).requires_grad_()
+    (slope,) = torch.autograd.grad(bound(power), power)
+    if not shape:
+        with torch.no_grad():
+            expected = (bound(power + 1e-4) - bound(power - 1e-4)) / 2e-4
+        assert_close(slope, expected, rtol=1e-5, atol=0)
+        return
+    for k in (0, 13, 39):
+        step = torch.zeros_like(power)
+        step[k] = 1e-4
+        with torch.no_grad():
+            expected = (bound(power + step) - bound(power - step)) / 2e-4
+        assert_close(slope[k, 0], expected, rtol=1e-4, atol=1e-6)

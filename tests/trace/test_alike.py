@@ -1,0 +1,98 @@
+"""Which factors of a plate are one function: those that read data, weights or places of their own
+are not."""
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+
+import pyrograph as pg
+from pyrograph.trace.alike import computes_alike
+
+N = 6
+
+
+def labels(w):
+    return pyro.sample("z", dist.Categorical(w))
+
+
+def with_weights():
+    w = pyro.sample("w", dist.Dirichlet(torch.ones(3)))
+    with pyro.plate("n", N):
+        labels(w)
+
+
+def with_rows_of_documents():
+    with pyro.plate("documents", 2):
+        w = pyro.sample("w", dist.Dirichlet(torch.ones(3)))
+    with pyro.plate("n", N):
+        labels(w[torch.arange(N) % 2])
+
+
+def with_tempered_weights(power):
+    w = pyro.sample("w", dist.Dirichlet(torch.ones(3)))
+    with pyro.plate("n", N):
+        labels(w ** power[:, None])
+
+
+def with_places_of_their_own():
+    """Factor k reads the k-th number of one node."""
+    x = pyro.sample("x", dist.Normal(torch.zeros(N), 1.0).to_event(1))
+    with pyro.plate("n", N):
+        pyro.sample("z", dist.Bernoulli(logits=x))
+
+
+def with_data(y):
+    x = pyro.sample("x", dist.Normal(0.0, 1.0))
+    with pyro.plate("n", N):
+        pyro.sample("z", dist.StudentT(3.0, x, 1.0), obs=y)
+
+
+def with_edges(places):
+    """A statement that puts together what was computed apart."""
+    x = pyro.sample("x", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    both = torch.cat([x.exp(), torch.tensor([0.5, 0.25])])
+    with pyro.plate("n", N):
+        pyro.sample("z", dist.Poisson(both[places]), obs=torch.ones(N))
+
+
+ZERO = torch.zeros(N)
+
+
+@pytest.mark.parametrize(
+    ("model", "args", "expected"),
+    [
+        (with_weights, (), True),
+        (with_rows_of_documents, (), True),
+        (with_tempered_weights, (ZERO + 2,), True),
+        (with_tempered_weights, (1 + torch.arange(N) / N,), False),
+        (with_places_of_their_own, (), False),
+        (with_data, (ZERO + 1,), True),
+        (with_data, (torch.linspace(-1, 1, N),), False),
+        (with_edges, (torch.zeros(N).long(),), True),
+        (with_edges, (torch.arange(N) % 2,), False),
+    ],
+)
+def test_factors_are_alike_where_all_that_they_read_is(model, args, expected):
+    graph = pg.trace_graph(model, args, unconstrained=True)
+    (group,) = [g for g in graph.factors if g.name == "z" and g.num_factors == N]
+    assert computes_alike(group.program) == expected
+    if expected:  # seen from outside: one function of each factor's own values
+        draw = torch.Generator().manual_seed(0)
+        values = []
+        for site in group.slots:
+            size = (50, 1, *site.event_shape)
+            if site.is_discrete:
+                value = torch.randint(site.cardinality, (50, 1), generator=draw)
+            else:
+                value = torch.randn(size, generator=draw)
+            values.append(value.expand(50, N, *value.shape[2:]))
+        found = group.log_prob(values)
+        assert torch.equal(found, found[:, :1].expand_as(found))
+
+
+def test_constants_with_derivatives_of_their_own_are_told_apart():
+    power = (ZERO + 2).requires_grad_()
+    graph = pg.trace_graph(with_tempered_weights, (power,), unconstrained=True, differentiable=True)
+    (group,) = [g for g in graph.factors if g.name == "z"]
+    assert not computes_alike(group.program)
