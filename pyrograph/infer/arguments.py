@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pyro
 from pyro.poutine.messenger import Messenger
-from torch import Tensor, nn
+from torch import Tensor
+
+from pyrograph.graph.arguments import bound
 
 
-def bound(model: Callable, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+def by_position(model: Callable, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     """The same arguments, by position wherever the model's signature says which is which, with
     the defaults of those left out."""
-    try:
-        found = inspect.signature(_inner(model)).bind(*args, **kwargs)
-    except (TypeError, ValueError):  # it has none, or the arguments do not fit: the model will say
-        return args, kwargs
-    found.apply_defaults()
-    return found.args, found.kwargs
-
-
-def _inner(model: Callable) -> Callable:
-    """What takes a program's arguments: the function inside Pyro's handlers, a module's forward."""
-    # a handler used as a decorator leaves a partial of a method of Pyro's, without a signature
-    while _name(getattr(getattr(model, "func", None), "func", None)) == "_context_wrap":
-        model = model.func.args[1]
-    return model.forward if isinstance(model, nn.Module) else model
-
-
-def _name(function: Any) -> str:
-    return getattr(function, "__name__", "")
+    found = bound(model, args, kwargs)
+    return (args, kwargs) if found is None else (found.args, found.kwargs)
 
 
 def versions(value: Any) -> list[int]:

@@ -18,9 +18,10 @@ from pyrograph.checks import count, positive
 from pyrograph.diagnostics.score import outside_inference_mode
 from pyrograph.errors import ConvergenceWarning, InferenceError, OptionError, ShapeMismatch
 from pyrograph.graph import FactorGraph, trace_graph
+from pyrograph.graph.arguments import refuse_iterators
 from pyrograph.graph.checked import constant_of, note_on_masked
 from pyrograph.graph.devices import usable_device
-from pyrograph.infer.arguments import ParametersRead, bound, copied, same, versions
+from pyrograph.infer.arguments import ParametersRead, by_position, copied, same, versions
 from pyrograph.infer.options import floating, refuse_unknown
 from pyrograph.infer.requires import (
     Requirement,
@@ -151,14 +152,16 @@ class Engine(ABC):
             UnsupportedSite: a site does not fit the engine.
             StructureError: the structure cannot be read.
             NonFiniteDensity, ZeroMass: an observation that reads no latent is impossible.
+            OptionError: an argument is an iterator, which one run of the program uses up.
         """
+        refuse_iterators(self.model, args, kwargs)
         self.check(args, kwargs)
         # the engine's own stream, seeded from the global one: pyro.set_rng_seed governs it
         seed = int(torch.randint(2**62, (), device="cpu"))
         with ParametersRead() as self._parameters:
             self._graph = self.read(args, kwargs)
         self._arguments, self._versions = (args, kwargs), versions((args, kwargs))
-        self._given = copied(bound(self.model, args, kwargs))
+        self._given = copied(by_position(self.model, args, kwargs))
         self._history, self._moves_on = {}, False
         self.generator = torch.Generator().manual_seed(seed)
         try:
@@ -371,7 +374,7 @@ class Engine(ABC):
             )
         if not args and not kwargs:  # steps may take less time than looking at a signature
             return
-        alike = same(bound(self.model, args, kwargs), self._given)
+        alike = same(by_position(self.model, args, kwargs), self._given)
         if not (alike and versions(self._arguments) == self._versions):
             raise InferenceError(
                 f"this {type(self).__name__} is set up for other model arguments (or for these "
