@@ -236,6 +236,11 @@ class CollapsedBBIS(BBIS):
     def better_weights(self) -> None:
         """Samples hold a share of the states' mass together with what they leave open."""
 
+    def scores(self, x: Tensor) -> Tensor:
+        """Log densities of what samples hold, and with the rest in its first state, ``[2, n]``:
+        other data may leave the former as they are."""
+        return torch.stack([self.circuit.log_prob(x.t()), super().scores(x.clamp_min(0))])
+
     def gram(self, x: Tensor) -> Tensor:
         """Expected Stein kernels of partly held points ``[V, m]``."""
         if isinstance(self.circuit, HeldCircuit):
