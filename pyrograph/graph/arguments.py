@@ -15,14 +15,14 @@ def bound(model: Callable, args: tuple, kwargs: dict) -> inspect.BoundArguments 
     """The arguments by name, with the defaults of those left out; None where the model has no
     signature, or they do not fit it, which the model will say."""
     try:
-        found = inspect.signature(_inner(model)).bind(*args, **kwargs)
+        found = inspect.signature(inner(model)).bind(*args, **kwargs)
     except (TypeError, ValueError):
         return None
     found.apply_defaults()
     return found
 
 
-def _inner(model: Callable) -> Callable:
+def inner(model: Callable) -> Callable:
     """What takes a program's arguments: the function inside Pyro's handlers, a module's forward."""
     # a handler used as a decorator leaves a partial of a method of Pyro's, without a signature
     while _name(getattr(getattr(model, "func", None), "func", None)) == "_context_wrap":

@@ -21,7 +21,14 @@ from pyrograph.graph import FactorGraph, trace_graph
 from pyrograph.graph.arguments import refuse_iterators
 from pyrograph.graph.checked import constant_of, note_on_masked
 from pyrograph.graph.devices import usable_device
-from pyrograph.infer.arguments import ParametersRead, by_position, copied, same, versions
+from pyrograph.infer.arguments import (
+    ParametersRead,
+    TensorsHeld,
+    by_position,
+    copied,
+    same,
+    versions,
+)
 from pyrograph.infer.options import floating, refuse_unknown
 from pyrograph.infer.requires import (
     Requirement,
@@ -172,6 +179,7 @@ class Engine(ABC):
         except Exception:
             self._graph = None
             raise
+        self._held = TensorsHeld(self.model, args, kwargs)  # runs of the model may write to buffers
         return self
 
     def check(self, args: tuple, kwargs: dict) -> None:
@@ -204,7 +212,7 @@ class Engine(ABC):
 
         Raises:
             NonFiniteDensity: a number broke down; the state is the one before this step.
-            InferenceError: set up for other arguments, or other values of pyro.params.
+            InferenceError: set up for other arguments, pyro.params or parameters of modules.
         """
         self._prepare(args, kwargs, by_value=False)  # steps may take a few microseconds
         with outside_inference_mode():
@@ -215,7 +223,7 @@ class Engine(ABC):
 
         Raises:
             NonFiniteDensity: a number broke down; ``posterior()`` still gives the last good state.
-            InferenceError: set up for other arguments, or other values of pyro.params.
+            InferenceError: set up for other arguments, pyro.params or parameters of modules.
         """
         self._prepare(args, kwargs)
         remaining = self.num_steps - self.num_done
@@ -365,12 +373,11 @@ class Engine(ABC):
         if self._graph is None:
             self.setup(*args, **kwargs)
             return
-        parameter = self._parameters.changed(by_value)
-        if parameter is not None:
+        changed = self._parameters.changed(by_value) or self._held.changed(by_value)
+        if changed is not None:
             raise InferenceError(
-                f'pyro.param "{parameter}" has changed since this {type(self).__name__} was set '
-                "up, whose graph holds it as a constant. Call setup(...) again, or make a new "
-                "engine."
+                f"{changed} has changed since this {type(self).__name__} was set up, whose graph "
+                "holds it as a constant. Call setup(...) again, or make a new engine."
             )
         if not args and not kwargs:  # steps may take less time than looking at a signature
             return
