@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from pyrograph.checks import count, positive
+from pyrograph.checks import count, flag, positive
 from pyrograph.diagnostics.score import outside_inference_mode
 from pyrograph.errors import ConvergenceWarning, InferenceError, OptionError, ShapeMismatch
 from pyrograph.graph import FactorGraph, trace_graph
@@ -88,7 +88,7 @@ class Engine(ABC):
         self.model = model
         self.num_steps = count("num_steps", num_steps, least=0)
         self.tol = None if tol is None else positive("tol", tol)
-        self.progress = progress
+        self.progress = flag("progress", progress)
         self.dtype = floating("dtype", dtype)
         self.device = None if device is None else usable_device(device)
         self._graph: FactorGraph | None = None
