@@ -11,6 +11,7 @@ from pyrograph.errors import (
     OptionError,
     StructureError,
 )
+from pyrograph.graph.arguments import refuse_iterators
 from pyrograph.graph.factor_graph import FactorGraph
 from pyrograph.graph.second_point import (
     refuse_other_densities,
@@ -54,9 +55,11 @@ def trace_graph(
     Raises:
         StructureError: (a subclass) the structure cannot be read; the text says what to write.
         VerificationError: graph and program disagree at the second point.
-        OptionError: an argument of this function is not what it should be.
+        OptionError: an argument of this function is not what it should be, or one of the model's
+            is an iterator, which one run of the program uses up.
     """
     _refuse_arguments(model, model_args, model_kwargs)
+    refuse_iterators(model, tuple(model_args), model_kwargs or {})
     args, kwargs, held = tuple(model_args), dict(model_kwargs or {}), _held(fixed)
     with _CheckHeld(held):
         point = plain_run(model, args, kwargs, held, unconstrained)

@@ -14,13 +14,21 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from pyrograph.checks import count, positive
+from pyrograph.checks import count, flag, positive
 from pyrograph.diagnostics.score import outside_inference_mode
 from pyrograph.errors import ConvergenceWarning, InferenceError, OptionError, ShapeMismatch
 from pyrograph.graph import FactorGraph, trace_graph
+from pyrograph.graph.arguments import refuse_iterators
 from pyrograph.graph.checked import constant_of, note_on_masked
 from pyrograph.graph.devices import usable_device
-from pyrograph.infer.arguments import ParametersRead, bound, copied, same, versions
+from pyrograph.infer.arguments import (
+    ParametersRead,
+    TensorsHeld,
+    by_position,
+    copied,
+    same,
+    versions,
+)
 from pyrograph.infer.options import floating, refuse_unknown
 from pyrograph.infer.requires import (
     Requirement,
@@ -80,7 +88,7 @@ class Engine(ABC):
         self.model = model
         self.num_steps = count("num_steps", num_steps, least=0)
         self.tol = None if tol is None else positive("tol", tol)
-        self.progress = progress
+        self.progress = flag("progress", progress)
         self.dtype = floating("dtype", dtype)
         self.device = None if device is None else usable_device(device)
         self._graph: FactorGraph | None = None
@@ -151,14 +159,16 @@ class Engine(ABC):
             UnsupportedSite: a site does not fit the engine.
             StructureError: the structure cannot be read.
             NonFiniteDensity, ZeroMass: an observation that reads no latent is impossible.
+            OptionError: an argument is an iterator, which one run of the program uses up.
         """
+        refuse_iterators(self.model, args, kwargs)
         self.check(args, kwargs)
         # the engine's own stream, seeded from the global one: pyro.set_rng_seed governs it
         seed = int(torch.randint(2**62, (), device="cpu"))
         with ParametersRead() as self._parameters:
             self._graph = self.read(args, kwargs)
         self._arguments, self._versions = (args, kwargs), versions((args, kwargs))
-        self._given = copied(bound(self.model, args, kwargs))
+        self._given = copied(by_position(self.model, args, kwargs))
         self._history, self._moves_on = {}, False
         self.generator = torch.Generator().manual_seed(seed)
         try:
@@ -169,6 +179,7 @@ class Engine(ABC):
         except Exception:
             self._graph = None
             raise
+        self._held = TensorsHeld(self.model, args, kwargs)  # runs of the model may write to buffers
         return self
 
     def check(self, args: tuple, kwargs: dict) -> None:
@@ -201,7 +212,7 @@ class Engine(ABC):
 
         Raises:
             NonFiniteDensity: a number broke down; the state is the one before this step.
-            InferenceError: set up for other arguments, or other values of pyro.params.
+            InferenceError: set up for other arguments, pyro.params or parameters of modules.
         """
         self._prepare(args, kwargs, by_value=False)  # steps may take a few microseconds
         with outside_inference_mode():
@@ -212,7 +223,7 @@ class Engine(ABC):
 
         Raises:
             NonFiniteDensity: a number broke down; ``posterior()`` still gives the last good state.
-            InferenceError: set up for other arguments, or other values of pyro.params.
+            InferenceError: set up for other arguments, pyro.params or parameters of modules.
         """
         self._prepare(args, kwargs)
         remaining = self.num_steps - self.num_done
@@ -362,16 +373,15 @@ class Engine(ABC):
         if self._graph is None:
             self.setup(*args, **kwargs)
             return
-        parameter = self._parameters.changed(by_value)
-        if parameter is not None:
+        changed = self._parameters.changed(by_value) or self._held.changed(by_value)
+        if changed is not None:
             raise InferenceError(
-                f'pyro.param "{parameter}" has changed since this {type(self).__name__} was set '
-                "up, whose graph holds it as a constant. Call setup(...) again, or make a new "
-                "engine."
+                f"{changed} has changed since this {type(self).__name__} was set up, whose graph "
+                "holds it as a constant. Call setup(...) again, or make a new engine."
             )
         if not args and not kwargs:  # steps may take less time than looking at a signature
             return
-        alike = same(bound(self.model, args, kwargs), self._given)
+        alike = same(by_position(self.model, args, kwargs), self._given)
         if not (alike and versions(self._arguments) == self._versions):
             raise InferenceError(
                 f"this {type(self).__name__} is set up for other model arguments (or for these "

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrograph.checks import count, positive, real_number
+from pyrograph.checks import count, flag, positive, real_number
 from pyrograph.diagnostics import (
     stein_gram,
     stein_thinning,
@@ -153,7 +153,7 @@ class GraphicalSVGD(ParticleEngine):
         self.noise = 0.0 if nothing else positive("noise", noise)
         self.compile = compile
         self.thin = None if thin is None else count("thin", thin)
-        self.reweight = reweight
+        self.reweight = flag("reweight", reweight)
 
     def stein_operator(self) -> SteinOperator:
         return SteinOperator(

@@ -28,8 +28,11 @@ _serial = itertools.count()
 
 
 def name_of_its_own(kind: type) -> str:
-    """For one guide: two of one name would share one parameter in Pyro's global store."""
-    return f"{kind.__name__}_{next(_serial)}"
+    """For one guide: two of one name would share one parameter in Pyro's global store, into which
+    those of guides of an earlier process may have been loaded."""
+    taken = {key.partition(".")[0] for key in pyro.get_param_store()}
+    names = (f"{kind.__name__}_{k}" for k in _serial)
+    return next(name for name in names if name not in taken)
 
 
 class SiteGuide(AutoGuide):

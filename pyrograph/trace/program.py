@@ -213,7 +213,7 @@ class ProgramReader(Messenger):
             log_prob = delta_density(msg)
             if log_prob is None:
                 log_prob = msg["fn"].log_prob(msg["value"], *msg["args"], **msg["kwargs"])
-            log_prob = scale_and_mask(log_prob, msg["scale"], msg["mask"])
+            log_prob = scale_and_mask(_floating(log_prob), msg["scale"], msg["mask"])
         self.statements.append((name, log_prob))
         rec.statement, rec.last_statement = None, name
 
@@ -382,3 +382,11 @@ def _read_program(
         functions=tuple(f"{name} {place}" for name, place in functions.items()),
         masked=reader.masked,
     )
+
+
+def _floating(log_prob: Any) -> Any:
+    """Whole numbers and truth values as floats: of a lone one Pyro reads whether it is zero."""
+    is_whole = isinstance(log_prob, Tensor) and not (
+        log_prob.is_floating_point() or log_prob.is_complex()
+    )
+    return log_prob.to(torch.get_default_dtype()) if is_whole else log_prob

@@ -33,3 +33,14 @@ def test_an_engine_refuses_a_model_that_cannot_be_called_when_it_is_made(infer):
 def test_a_guide_is_no_engine():
     with pytest.raises(OptionError, match=r"AutoQBethe is no engine: .*pyro\.infer\.SVI"):
         pg.fit(lambda: None, infer=pg.AutoQBethe, progress=False)
+
+
+@pytest.mark.parametrize("infer", ENGINES)
+def test_a_bar_is_shown_or_not(infer):
+    with pytest.raises(OptionError, match=r"progress='x' must be True or False"):
+        infer(lambda: None, progress="x")
+
+
+def test_particles_are_reweighted_or_not():
+    with pytest.raises(OptionError, match=r"reweight='x' must be True or False"):
+        pg.GraphicalSVGD(lambda: None, reweight="x")

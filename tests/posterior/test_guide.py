@@ -122,6 +122,25 @@ def test_two_guides_share_nothing():
     assert len(first.locs) == 61
 
 
+@pytest.mark.parametrize("infer", [pg.GraphicalSVGD, pg.EP, pg.QBethe], ids=lambda e: e.__name__)
+def test_a_guide_has_nothing_of_one_of_an_earlier_process(tmp_path, infer):
+    posterior = pg.fit(conjugate, (torch.ones(2),), infer=infer, num_steps=2, progress=False)
+    earlier = posterior.guide()
+    kind, _, serial = earlier._pyro_name.rpartition("_")
+    earlier._pyro_name = f"{kind}_{int(serial) + 1}"  # as of a process that made other guides
+    with torch.no_grad():
+        for parameter in earlier.parameters():
+            parameter.fill_(100.0)
+    earlier()
+    pyro.get_param_store().save(tmp_path / "store")
+    pyro.clear_param_store()
+    pyro.get_param_store().load(tmp_path / "store")
+    guide = posterior.guide()
+    before = guide.median()
+    guide()
+    assert_close(guide.median(), before)
+
+
 def by_pickle(guide):
     return pickle.loads(pickle.dumps(guide))
 

@@ -43,6 +43,7 @@ from pyrograph.errors import (
     UnsupportedFactor,
     UnsupportedSite,
 )
+from pyrograph.graph import FactorGraph
 from pyrograph.trace.plain_run import refuse_empty_plate
 from pyrograph.trace.sites import Site
 
@@ -52,9 +53,11 @@ Prior = ChineseRestaurant | ChineseRestaurantFranchise
 CHECKS, FEW = 2, 8
 #: Share by which a score may differ from the log density by rounding, in single and in double.
 CHANGED = (1e-3, 1e-6)
+#: What factor graphs have beyond their methods and properties.
+ATTRIBUTES = {"columns", "dim", "factors", "fixed", "free_sites", "masked", "num_factors"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LabelledProgram:
     """What a labelled program is made of. Stands where other programs have a factor graph.
 
@@ -74,6 +77,19 @@ class LabelledProgram:
     others: Mapping[str, Tensor]
     constant: Tensor
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name}: {site.event_shape[0]}" for name, site in self.sites.items())
+        return f"LabelledProgram(labels of {sizes})"
+
+    def __getattr__(self, name: str) -> Any:
+        # copying and pickling ask for names with underscores
+        if not name.startswith("_") and (name in ATTRIBUTES or hasattr(FactorGraph, name)):
+            raise AttributeError(
+                f'here a program of labels has no factor graph, which would have the "{name}": '
+                f"take pg.trace_graph(model, ...).{name}"
+            )
+        raise AttributeError(f'"{type(self).__name__}" object has no attribute "{name}"')
 
     @property
     def nodes(self) -> tuple:

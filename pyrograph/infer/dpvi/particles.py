@@ -119,16 +119,20 @@ def gain_of(before: Tensor, now: Tensor) -> Tensor:
     return torch.zeros_like(gain) if is_rounding else gain
 
 
-def refuse_other_scores(saved: Tensor, now: Tensor) -> None:
+def refuse_other_scores(
+    saved: Tensor, now: Tensor, instead: str = "start pg.DPVI from its particles by init="
+) -> None:
     """Whether the scores of saved particles are what this program gives them.
+
+    Args:
+        instead: what else may be done with them, for the error.
 
     Raises:
         ShapeMismatch: they are not: it has other data or parameters than the saved run.
     """
-    tolerance = 1e-8 if now.dtype == torch.float64 else 1e-4
+    tolerance = 1e-8 if saved.dtype == now.dtype == torch.float64 else 1e-4
     if not torch.allclose(saved.double(), now.double(), rtol=tolerance, atol=tolerance):
         raise ShapeMismatch(
             "the state belongs to other data or parameters: its particles have other scores here. "
-            "Set the engine up with the arguments of the saved run, or start pg.DPVI from its "
-            "particles by init=."
+            f"Set the engine up with the arguments of the saved run, or {instead}."
         )

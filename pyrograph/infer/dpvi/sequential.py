@@ -399,6 +399,8 @@ class SequentialDPVI(DPVI):
         self._is_cut = bool(state.get("is_cut", not is_all))
         # older states of nodes do not say which it was, and it may have been both
         self._is_opened = self._labelled is None and bool(state.get("is_opened", not is_all))
+        if self._position == self._num_elements and self._is_cut and not self.smoothing:
+            self._refuse_fewer(int(state["num_particles"]))
         if self._all_steps and self._position < self._num_elements:
             done = len(state["history"].get("objective", ()))
             self.num_steps = self._num_elements + SWEEPS * self.smoothing + done - self._position
@@ -420,6 +422,16 @@ class SequentialDPVI(DPVI):
         if self._position < self._num_elements:
             self._go_on(self.particles.x, self.particles.score, self._position)
         self._filtered = state["filtered"].clone()
+
+    def _refuse_fewer(self, saved: int) -> None:
+        """Whether a filter that is done kept as many particles as are asked for: the others of
+        each step are gone."""
+        if saved < self.num_particles:
+            raise ShapeMismatch(
+                f"the state is of a filter that is done and kept {saved} particles, where "
+                f"num_particles={self.num_particles}: give num_particles={saved}, start anew, or "
+                "go on from its particles by smoothing=True"
+            )
 
     def _has_zeros_of(self, state: Mapping[str, Any]) -> bool:
         """Whether states without mass, which are not kept, are those of a saved state."""

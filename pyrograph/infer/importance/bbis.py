@@ -28,11 +28,13 @@ from torch import Tensor
 from pyrograph.checks import count, real_number
 from pyrograph.circuits.kernels import Kernel as CircuitKernel
 from pyrograph.diagnostics import stein_gram
+from pyrograph.diagnostics.score import MAX_NUMBERS
 from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch, UnsupportedSite
 from pyrograph.graph import FactorGraph
 from pyrograph.infer import initial
 from pyrograph.infer.base import Engine, with_notes
 from pyrograph.infer.dpvi.network import Network
+from pyrograph.infer.dpvi.particles import refuse_other_scores
 from pyrograph.infer.importance.discrete_stein import (
     discrete_stein_gram,
     shift_ratios,
@@ -200,6 +202,13 @@ class BBIS(Engine):
         ratios = shift_ratios(self.network, x)
         return discrete_stein_gram(x, ratios, self.network.cards, self.kernel)
 
+    def scores(self, x: Tensor) -> Tensor:
+        """Log densities of points, ``[n]``, by which those of other data or parameters are told."""
+        if self.is_discrete:
+            return self.network.score(x)
+        size = max(1, MAX_NUMBERS // max(1, self.graph.numbers_per_particle))
+        return torch.cat([self.graph.density(part) for part in x.split(size)]).detach()
+
     # ------------------------------------------------------------------ weights
     def advance(self) -> dict[str, Tensor]:
         distinct, which = self.distinct()
@@ -277,6 +286,7 @@ class BBIS(Engine):
         return {
             "points": self.x.clone(),
             "weights": self.weights.clone(),
+            "scores": self.scores(self.x),
             "generator": self.generator.get_state(),
         }
 
@@ -292,6 +302,14 @@ class BBIS(Engine):
                 f"the state holds weights of shape {list(state['weights'].shape)} for "
                 f"{len(self.weights)} points: it is damaged, or of another engine"
             )
+        if self.is_discrete and bool((x >= self.network.cards.unsqueeze(1)).any()):
+            raise ShapeMismatch(
+                "the state is of other numbers of states: set up with the arguments of the saved "
+                "run"
+            )
+        # weights are right for the program that they were computed for alone
+        now = self.scores(x)
+        refuse_other_scores(state["scores"].to(now.device), now, "give its points by samples=")
         self.x = x
         self._take(state["weights"])
         self.is_weighted = bool(len(state["history"].get("objective", ())))

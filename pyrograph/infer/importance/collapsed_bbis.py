@@ -30,7 +30,7 @@ from pyrograph.circuits.kernels import Kernel
 from pyrograph.circuits.leaves import MISSING
 from pyrograph.circuits.options import number
 from pyrograph.circuits.tables import LogTables, read_tables
-from pyrograph.errors import OptionError, UnsupportedFactor
+from pyrograph.errors import OptionError, ShapeMismatch, UnsupportedFactor
 from pyrograph.graph.structure import Label
 from pyrograph.infer.dpvi.filter_errors import is_label
 from pyrograph.infer.importance.bbis import BBIS
@@ -198,14 +198,23 @@ class CollapsedBBIS(BBIS):
             return whole.sample(self.num_particles).t().to(self.graph.device, copy=True)
 
     def _filled(self, proposal: Proposal | None) -> Proposal | None:
-        """Values with any state in the columns that are ignored."""
+        """Values with any state in the columns that are ignored.
+
+        Raises:
+            ShapeMismatch: a site has no values.
+        """
         if not isinstance(proposal, Mapping) or isinstance(self.collapse, float):
             return proposal
         found = dict(proposal)
         for name, site in self.graph.sites.items():
             own = self._summed - self.graph.nodes_of(name).start
             own = own[(own >= 0) & (own < site.num_nodes)]
-            value = tensor_of(found.get(name, ()))
+            if name not in found:
+                raise ShapeMismatch(
+                    f'no values of site "{name}"; expected [M, *{site.shape}]: nodes that are '
+                    "summed out have columns too, which are ignored"
+                )
+            value = tensor_of(found[name])
             if not len(own) or value.shape[1:] != site.shape:
                 continue  # of another shape: refused where values are read
             flat = value.clone().reshape(len(value), site.num_nodes, *site.event_shape)
@@ -235,6 +244,11 @@ class CollapsedBBIS(BBIS):
 
     def better_weights(self) -> None:
         """Samples hold a share of the states' mass together with what they leave open."""
+
+    def scores(self, x: Tensor) -> Tensor:
+        """Log densities of what samples hold, and with the rest in its first state, ``[2, n]``:
+        other data may leave the former as they are."""
+        return torch.stack([self.circuit.log_prob(x.t()), super().scores(x.clamp_min(0))])
 
     def gram(self, x: Tensor) -> Tensor:
         """Expected Stein kernels of partly held points ``[V, m]``."""

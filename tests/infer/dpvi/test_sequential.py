@@ -12,7 +12,13 @@ import torch
 from scipy.special import logsumexp
 
 import pyrograph as pg
-from pyrograph.errors import ConvergenceWarning, InferenceError, OptionError, ZeroMass
+from pyrograph.errors import (
+    ConvergenceWarning,
+    InferenceError,
+    OptionError,
+    ShapeMismatch,
+    ZeroMass,
+)
 from tests.infer.dpvi.viterbi import best_paths
 
 RNG = np.random.default_rng(0)
@@ -329,3 +335,37 @@ def test_arguments_packed_into_a_tuple_are_told_apart_from_arguments(model):
         engine.extend((data,))
     assert torch.equal(engine.posterior().log_evidence, before)
     engine.extend(data)  # goes on as if nothing had been
+
+
+def labelled(x):
+    z = pyro.sample("z", pg.distributions.ChineseRestaurant(1.5, len(x)))
+    component = pg.distributions.DirichletCategorical(1.0, 3)
+    pyro.sample("x", pg.distributions.CollapsedMixture(z, component), obs=x)
+
+
+@pytest.mark.parametrize("model", [hmm, labelled])
+def test_a_filter_that_is_done_does_not_grow(model):
+    def engine(count, **options):
+        return pg.SequentialDPVI(model, num_particles=count, progress=False, **options)
+
+    observed = torch.as_tensor(LONG)
+    first = engine(4)
+    first.run(observed)
+    second = engine(12).setup(observed)
+    with pytest.raises(ShapeMismatch, match="done and kept 4 particles, where num_particles=12"):
+        second.load_state_dict(first.state_dict())
+    assert len(second.run(observed).weights) == 12
+    smoothed = engine(12, smoothing=True).setup(observed)
+    smoothed.load_state_dict(first.state_dict())
+    assert len(smoothed.run(observed).weights) == 12
+
+
+@pytest.mark.parametrize("model", [hmm, labelled])
+def test_a_filter_that_kept_every_state_is_as_good_for_more_particles(model):
+    few = torch.as_tensor(LONG[:3])
+    first = pg.SequentialDPVI(model, num_particles=27, progress=False)
+    q = first.run(few)
+    second = pg.SequentialDPVI(model, num_particles=100, progress=False).setup(few)
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(second.run(few).weights, q.weights)
+    assert second.converged

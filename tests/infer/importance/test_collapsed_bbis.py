@@ -22,7 +22,7 @@ from pyrograph import circuits
 from pyrograph.circuits.collapsed_posterior import CollapsedGuide
 from pyrograph.circuits.expected import num_pairs
 from pyrograph.circuits.held import HeldCircuit, nodes_to_hold
-from pyrograph.errors import OptionError, UnsupportedFactor, UnsupportedSite
+from pyrograph.errors import OptionError, ShapeMismatch, UnsupportedFactor, UnsupportedSite
 from pyrograph.infer import Gibbs
 from pyrograph.infer.importance import simplex_weights
 from tests.circuits.random_circuits import states
@@ -776,3 +776,16 @@ def test_a_guide_of_the_only_site_takes_its_name():
     posterior = pg.fit(model, infer=pg.CollapsedBBIS, num_particles=9, progress=False)
     for sites in (None, "state", ["state"], ["state", "state"]):
         assert 0 <= int(posterior.guide(sites)()["state"]) < 3
+
+
+@pytest.mark.parametrize("missing", ["a", "b"])
+def test_samples_that_miss_a_site_are_refused_by_its_name_summed_out_or_not(missing):
+    def two():
+        a = pyro.sample("a", dist.Bernoulli(0.4))
+        pyro.sample("b", dist.Bernoulli(0.3 + 0.2 * a))
+
+    samples = {"a": torch.tensor([0.0, 1.0]), "b": torch.tensor([0.0, 1.0])}
+    del samples[missing]
+    engine = pg.CollapsedBBIS(two, collapse=[("a", ())], samples=samples, progress=False)
+    with pytest.raises(ShapeMismatch, match=rf'no values of site "{missing}".*which are ignored'):
+        engine.run()
