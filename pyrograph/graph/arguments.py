@@ -38,8 +38,14 @@ def refuse_iterators(model: Callable, args: tuple, kwargs: Mapping[str, Any]) ->
     """Whether every run of the program finds the same in its arguments.
 
     Raises:
-        OptionError: one is an iterator, or holds one in lists, tuples or dicts.
+        OptionError: one is an iterator, or holds one in lists, tuples or dicts; or the program is a
+            generator function, of which a call runs nothing.
     """
+    if inspect.isgeneratorfunction(inner(model)):
+        raise OptionError(
+            "the model is a generator function, as it holds a yield: a call of it runs none of its "
+            "statements. Give a function that samples and returns."
+        )
     fitting = bound(model, args, dict(kwargs))
     by_name = {str(i): value for i, value in enumerate(args)} | dict(kwargs)
     for name, value in (by_name if fitting is None else fitting.arguments).items():

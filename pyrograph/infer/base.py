@@ -179,7 +179,8 @@ class Engine(ABC):
         except Exception:
             self._graph = None
             raise
-        self._held = TensorsHeld(self.model, args, kwargs)  # runs of the model may write to buffers
+        # at the end: runs of the model may write to buffers
+        self._modules_read = TensorsHeld(self.model, args, kwargs)
         return self
 
     def check(self, args: tuple, kwargs: dict) -> None:
@@ -373,7 +374,7 @@ class Engine(ABC):
         if self._graph is None:
             self.setup(*args, **kwargs)
             return
-        changed = self._parameters.changed(by_value) or self._held.changed(by_value)
+        changed = self._parameters.changed(by_value) or self._modules_read.changed(by_value)
         if changed is not None:
             raise InferenceError(
                 f"{changed} has changed since this {type(self).__name__} was set up, whose graph "

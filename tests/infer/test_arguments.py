@@ -227,3 +227,15 @@ def test_records_that_hold_one_another_are_arguments_too():
     child.parent.y = 2.0
     with pytest.raises(InferenceError, match="changed in place"):
         engine.run(child)
+
+
+def of_statements():
+    yield pyro.sample("x", dist.Normal(0.0, 1.0))
+
+
+@pytest.mark.parametrize("infer", [pg.BP, pg.GraphicalSVGD, pg.QBethe])
+def test_a_generator_function_is_no_program(infer):
+    with pytest.raises(OptionError, match=r"generator function.*yield"):
+        pg.fit(of_statements, infer=infer, progress=False)
+    with pytest.raises(OptionError, match=r"generator function.*yield"):
+        pg.trace_graph(of_statements)
