@@ -10,6 +10,7 @@ from pyro.infer.autoguide import initialization
 from torch import Tensor
 from torch.nn import Module
 
+from pyrograph.diagnostics.score import MAX_NUMBERS
 from pyrograph.diagnostics.support import free_values, refuse_complex, shared_columns
 from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.posterior import Posterior
@@ -18,6 +19,11 @@ from pyrograph.trace.sites import tensor_of
 
 #: Share of the spread by which particles that start alike are moved apart.
 REPEATED = 0.1
+#: Nats per number that a particle may start below 0, the middle of the draws, and times the median
+#: particle's loss that its own may be: of a narrow density all lie low.
+FAR_BELOW, BEYOND = 100.0, 5.0
+#: Share of the way from 0 that is kept by one that would start lower, and how often at most.
+SHORTER, MOST_TIMES = 0.7, 60
 
 Init = Mapping[str, Tensor] | Tensor | Posterior | Callable
 
@@ -94,6 +100,35 @@ def normal(num_particles: int, graph, generator: torch.Generator) -> Tensor:
         graph.dim, num_particles, generator=generator, dtype=torch.float64, device="cpu"
     )
     return draw.to(graph.device, graph.dtype).t()
+
+
+@torch.no_grad()
+def within_reach(graph, x: Tensor) -> Tensor:
+    """Draws about 0, ``[n, dim]``, each nearer to 0 where it lies absurdly low.
+
+    A scale drawn near 0 has scores beyond all others' (1e36 is not rare), which kernels hand on to
+    every particle: rules that remember squares of gradients, as AdaGrad, hardly move again.
+    """
+    values = _log_densities(graph, x)
+    highest = _log_densities(graph, torch.zeros_like(x[:1]))
+    if not bool(highest.isfinite()):
+        highest = torch.where(values.isfinite(), values, -torch.inf).amax()
+    losses = (highest - values).nan_to_num(nan=torch.inf)
+    most = max(FAR_BELOW * x.shape[1], BEYOND * float(losses.median()))
+    share = x.new_ones(len(x), 1)
+    for _ in range(MOST_TIMES):
+        is_low = ~(highest - values <= most)  # of NaN too
+        if not bool(is_low.any()):
+            break
+        share = torch.where(is_low[:, None], SHORTER * share, share)
+        values = _log_densities(graph, share * x)
+    return share * x
+
+
+def _log_densities(graph, x: Tensor) -> Tensor:
+    """In double precision, some particles at a time."""
+    size = max(1, MAX_NUMBERS // max(1, graph.numbers_per_particle))
+    return torch.cat([graph.density(part) for part in x.split(size)]).double()
 
 
 def uniform(num_particles: int, graph, generator: torch.Generator, reach: float) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pyrograph.checks import count
 from pyrograph.diagnostics import value_and_score
-from pyrograph.errors import OptionError, ShapeMismatch
+from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch
 from pyrograph.infer import initial
 from pyrograph.infer.laplace import mode_and_width
 from pyrograph.infer.laplace_coordinates import (
@@ -42,9 +42,9 @@ class ParticleEngine(ParticleStatus):
     Args:
         model: a Pyro program whose latent sites are all continuous.
         num_particles: n; default as many as ``init`` holds, else 50.
-        init: None (N(0, 1) in unconstrained space), ``"laplace"`` (about the mode, see
-            :mod:`pyrograph.infer.laplace`, from where on steps and discrepancies are those of
-            :mod:`pyrograph.infer.laplace_coordinates`), or see
+        init: None (N(0, 1) in unconstrained space, see :func:`.initial.within_reach`),
+            ``"laplace"`` (about the mode, see :mod:`pyrograph.infer.laplace`, from where on steps
+            and discrepancies are those of :mod:`pyrograph.infer.laplace_coordinates`), or see
             :func:`pyrograph.infer.initial.starting_particles`.
         options: see :class:`Engine`; ``tol`` is compared with the graphical KSD (squared,
             V-statistic) of the particles. It has the units of a squared score, 1 / x^2, summed
@@ -71,6 +71,8 @@ class ParticleEngine(ParticleStatus):
     requires = Continuous()
     unconstrained = True
     monitor = "ksd"
+    #: How often a step that ends where there is no density is halved. Noise may not be.
+    halvings = 0
 
     def __init__(
         self,
@@ -99,8 +101,10 @@ class ParticleEngine(ParticleStatus):
         return {}
 
     def default_start(self) -> Tensor:
-        """Particles when no ``init`` is given: N(0, 1) from the engine's own stream."""
-        return initial.normal(self.num_particles, self.graph, self.generator)
+        """Particles when no ``init`` is given: N(0, 1) from the engine's own stream, nearer to 0
+        where that lies absurdly low."""
+        drawn = initial.normal(self.num_particles, self.graph, self.generator)
+        return initial.within_reach(self.graph, drawn)
 
     def observe(self, x: Tensor, score: Tensor) -> dict[str, Tensor]:
         """Diagnostics at ``x``; here the KSD, and only if ``tol`` needs it."""
@@ -164,12 +168,21 @@ class ParticleEngine(ParticleStatus):
                 x = self.move(self.x, self.score)
                 if self._bare.any():
                     x = torch.where(self._held, self.x, x)
-            return self._evaluate(x)
+            return self._evaluate_nearby(x)
         except BaseException:  # an interrupt too leaves the step undone, whole
             vars(self).update(before)
             self.generator.set_state(stream)
             self.stein.scopes = scopes
             raise
+
+    def _evaluate_nearby(self, x: Tensor) -> dict[str, Tensor]:
+        """The same, on the way to ``x`` where a step reaches so far that there is no density."""
+        for _ in range(self.halvings):
+            try:
+                return self._evaluate(x)
+            except NonFiniteDensity:
+                x = self.x.lerp(x, 0.5)
+        return self._evaluate(x)
 
     def _evaluate(self, x: Tensor) -> dict[str, Tensor]:
         """Measure at ``x`` and, if all is finite, stand there."""

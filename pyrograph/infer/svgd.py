@@ -54,6 +54,8 @@ REFRESH = 10
 #: Share of the missing variance that particles still gain along their direction (in the units of
 #: variance ratios) above which they spread yet. Settled runs stay below 0.01.
 SPREADING = 0.05
+#: How often a step that ends where there is no density is halved.
+HALVINGS = 20
 
 
 def default_kernel() -> Sum:
@@ -165,6 +167,10 @@ class GraphicalSVGD(ParticleEngine):
             self.compile,
         )
 
+    @property
+    def halvings(self) -> int:
+        return 0 if self.noise else HALVINGS
+
     def default_start(self) -> Tensor:
         if not self.paper:
             return super().default_start()
@@ -262,11 +268,11 @@ class GraphicalSVGD(ParticleEngine):
         if gain > SPREADING * missing:
             other = "" if isinstance(self.init, str) else ', or give init="laplace"'
             return f"they are still spreading. Raise num_steps, or the lr of optim={other}."
-        widest = int(self.stein.layout.pointer.diff().max()) + 1
+        widest = max(int(b.size.max()) for _, buckets in self.stein.scopes for b in buckets)
         additive = any(isinstance(kernel, Linear) for _, kernel in terms_of(self.kernel))
         other = "" if additive else ", or leave out kernel=: the default holds variances up better"
         return (
-            f"{self.num_particles} particles are too few for kernels on up to {widest} nodes. "
+            f"{self.num_particles} particles are too few for kernels on up to {widest} numbers. "
             f"Raise num_particles{other}."
         )
 

@@ -161,7 +161,8 @@ def _squared_median(values: Tensor) -> tuple[Tensor, Tensor]:
 
 def _positive(h: Tensor, scale: Tensor, reach: Tensor) -> Tensor:
     """Keep h positive where the particles of half of the pairs coincide, and large enough that
-    their differences do not drown in rounding (the repulsion is a difference divided by h).
+    their differences do not drown in rounding (the repulsion is a difference divided by h); 1
+    where all coincide, as of one particle.
 
     Args:
         scale: the mean squared distance; reach: the largest squared one from the mean.
@@ -170,4 +171,5 @@ def _positive(h: Tensor, scale: Tensor, reach: Tensor) -> Tensor:
     none = h <= COINCIDENT**2 * reach
     # 1 / h is a number, and in double precision 1 / h^2, which is taken there of narrow kernels
     least = info.tiny ** (0.5 if h.dtype == torch.float64 else 0.95)
-    return torch.where(none, scale * info.eps**0.75, h).clamp_min(least)
+    h = torch.where(none, scale * info.eps**0.75, h).clamp_min(least)
+    return torch.where(scale == 0, 1.0, h)

@@ -368,3 +368,15 @@ def test_in_double_precision_no_eigenvalue_of_single_scores_is_below_zero():
     assert_close(single.double(), double, rtol=1e-4, atol=1e-4)
     low, high = torch.linalg.eigvalsh(double)[[0, -1]]
     assert float(low) > -1e-13 * float(high)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_row_repeated_is_the_measure_of_the_row(dtype):
+    def model():
+        pyro.sample("x", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+
+    graph = pg.trace_graph(model, unconstrained=True).to(None, dtype)
+    one, five = (
+        float(pg.diagnostics.graphical_ksd(graph, torch.ones(n, 2, dtype=dtype))) for n in (1, 5)
+    )
+    assert five == pytest.approx(one, rel=1e-5)

@@ -9,8 +9,9 @@ from pyro.infer.autoguide import AutoDelta
 from torch.testing import assert_close
 
 from pyrograph.errors import OptionError
-from pyrograph.infer import GraphicalSVGD
-from pyrograph.infer.initial import apart
+from pyrograph.graph import trace_graph
+from pyrograph.infer import GraphicalSVGD, Langevin
+from pyrograph.infer.initial import apart, normal, within_reach
 
 
 def observed_once():
@@ -108,3 +109,75 @@ def test_a_function_that_fails_on_the_models_arguments_is_told_how_to_take_the_n
     data = torch.tensor([0.5])[0]
     with pytest.raises(OptionError, match="call its argument n or num_particles"):
         run(model, data, init=lambda k: {"x": torch.randn(k)}, num_steps=0)
+
+
+# ------------------------------------------------------------- starts that lie absurdly low
+def failure_times():
+    """Of scales near 0 scores of 1e36."""
+    shape = pyro.sample("shape", dist.Gamma(2.0, 1.0))
+    scale = pyro.sample("scale", dist.Gamma(2.0, 1.0))
+    times = torch.linspace(0.1, 3.0, 20)
+    with pyro.plate("n", 20):
+        pyro.sample("time", dist.Weibull(scale, shape), obs=times)
+
+
+def moments_on_a_grid():
+    """Means and standard deviations of log shape and log scale."""
+    z = torch.linspace(-6.0, 4.0, 1501, dtype=torch.float64)
+    a, b = torch.meshgrid(z, z, indexing="ij")
+    prior = dist.Gamma(torch.tensor(2.0, dtype=torch.float64), 1.0)
+    log_p = prior.log_prob(a.exp()) + prior.log_prob(b.exp()) + a + b
+    for time in torch.linspace(0.1, 3.0, 20):
+        log_p = log_p + dist.Weibull(b.exp(), a.exp()).log_prob(time.double())
+    p = log_p.flatten().softmax(0)
+    both = torch.stack([a.flatten(), b.flatten()], 1)
+    mean = p @ both
+    return mean, (p @ (both - mean).square()).sqrt()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_no_particle_freezes_the_others_by_where_it_starts(dtype):
+    mean, width = moments_on_a_grid()
+    for seed in range(4):
+        pyro.set_rng_seed(seed)
+        x = run(failure_times, num_steps=500, dtype=dtype).x.double()
+        assert float(((x.mean(0) - mean) / width).abs().max()) < 0.1
+        assert float((x.std(0) / width - 1).abs().max()) < 0.1
+
+
+def test_starts_that_are_not_absurd_stay_what_they_are():
+    graph = trace_graph(observed_once, unconstrained=True)
+    drawn = normal(50, graph, torch.Generator().manual_seed(0))
+    assert torch.equal(within_reach(graph, drawn), drawn)
+
+
+def test_of_a_narrow_density_all_start_low_and_stay_apart():
+    def narrow():
+        pyro.sample("x", dist.Normal(0.0, 1e-6))
+
+    graph = trace_graph(narrow, unconstrained=True)
+    drawn = normal(200, graph, torch.Generator().manual_seed(0))
+    found = within_reach(graph, drawn)
+    assert 0.5 < float(found.std() / drawn.std()) <= 1
+
+
+def volatility(returns):
+    step = pyro.sample("step", dist.HalfNormal(0.3))
+    noise = pyro.sample("noise", dist.Normal(torch.zeros(len(returns)), 1.0).to_event(1))
+    log_variance = (step * noise).cumsum(0)
+    with pyro.plate("times", len(returns)):
+        pyro.sample("returns", dist.Normal(0.0, (log_variance / 2).exp()), obs=returns)
+
+
+def test_a_step_that_ends_where_there_is_no_density_is_shortened():
+    returns = torch.randn(100, generator=torch.Generator().manual_seed(3))
+    for seed in range(3):
+        pyro.set_rng_seed(seed)
+        posterior = run(volatility, returns, num_steps=60)
+        objective = posterior.history["objective"]
+        assert bool(objective.isfinite().all()) and objective[-1] > objective[0]
+
+
+def test_noise_is_not_shortened():
+    assert GraphicalSVGD(observed_once, noise=0.01).halvings == 0
+    assert Langevin(observed_once).halvings == 0 < GraphicalSVGD(observed_once).halvings

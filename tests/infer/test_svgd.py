@@ -237,7 +237,7 @@ def test_few_particles_on_wide_blankets_are_told_of():
     assert truth < 0.4
     said = float(variance_ratio(engine.x, engine.score).mean())
     assert said == pytest.approx(truth, rel=0.05)
-    assert "10 particles are too few for kernels on up to 40 nodes" in posterior.status
+    assert "10 particles are too few for kernels on up to 40 numbers" in posterior.status
     assert "leave out kernel=" in posterior.status
     default = engine_of(model, num_particles=10, num_steps=300).run()
     assert float(default.x.var(0, correction=0).mean()) > 1.2 * truth

@@ -262,7 +262,8 @@ class MessagePassing(Engine):
 
     def _leaves(self) -> bool:
         """Go on from beside the fixed point that was met, where sweeps would leave it."""
-        if self._num_left == LEAVES or not self._may_leave:
+        is_last = self.num_done + 1 >= self.num_steps
+        if is_last or self._num_left == LEAVES or not self._may_leave:
             return False
         found = self._instability
         if found is None:

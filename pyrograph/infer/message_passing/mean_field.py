@@ -108,7 +108,7 @@ def expectations(
     average = (weight * value).sum(0)
     gap = weight * (value - average)
     first = torch.einsum("nde,nr->der", gap, z)
-    second = torch.einsum("nde,nr,ns->ders", gap, z, z)
+    second = torch.einsum("nde,nrs->ders", gap, z[:, :, None] * z[:, None])
     eye = torch.eye(z.shape[1], dtype=root.dtype, device=root.device)
     whitening = torch.linalg.solve_triangular(root, eye, upper=False)
     natural = []

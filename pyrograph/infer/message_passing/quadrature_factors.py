@@ -87,7 +87,9 @@ class QuadratureFactors(OneEach):
         local = self.local
         self.has_zeros = True
         self.is_mean_field = bool((alpha == 0).all())
-        exact = rule_without_error(local) if self.is_mean_field and num_points is None else None
+        # of so many numbers any other grid is too large, whatever number of points is asked for
+        may_be_exact = num_points is None or local.dim not in POINTS
+        exact = rule_without_error(local) if self.is_mean_field and may_be_exact else None
         self.is_exact = exact is not None
         if exact is not None:
             num_points = UNUSED

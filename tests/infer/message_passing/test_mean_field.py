@@ -130,6 +130,19 @@ def test_products_under_noise_are_integrated_without_error(rank):
     assert bound > ascended(y, v, torch.eye(rank).expand(9, -1, -1), 0.5)[2] - 1  # from the truth
 
 
+@pytest.mark.parametrize("num_points", [3, 10])
+def test_products_of_many_numbers_need_no_grid_whatever_is_asked_for(num_points):
+    draw = torch.Generator().manual_seed(0)
+    y = torch.randn(4, 3, generator=draw)
+    found = []
+    for options in ({}, {"num_points": num_points}):
+        engine = pg.VMP(product, progress=False, **options)
+        engine.setup(y, 4, 0.5)
+        assert [b.weights.numel() for b in engine.network.blocks] == [577]  # not 10^8
+        found.append(engine.step())
+    assert found[0] == found[1]
+
+
 # ---------------------------------------------------------------------- twins
 def documents(y, of, power):
     with pyro.plate("documents", 4):

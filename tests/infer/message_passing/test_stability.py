@@ -130,6 +130,13 @@ def test_where_a_fixed_point_is_not_left_the_status_tells(monkeypatch):
     assert told.status == "converged" and not said
 
 
+def test_a_fixed_point_met_in_the_last_step_is_told_and_not_left():
+    y = clusters(3, 20)
+    alike, said = run(mixture, y.flatten(), 3, 0.0, num_steps=2)
+    assert alike.converged and said == [alike.status] and "unstable" in alike.status
+    assert_close(alike.log_evidence, of_equal_means(y))
+
+
 def test_a_run_that_leaves_is_reproducible_and_can_be_resumed():
     y = clusters(4, 10).flatten()
 
