@@ -24,6 +24,13 @@ def outside_inference_mode() -> Iterator[None]:
         yield
 
 
+@torch.no_grad()
+def log_densities(graph, x: Tensor) -> Tensor:
+    """Of particles ``[n, dim]``, ``[n]``, some at a time; not checked."""
+    size = max(1, MAX_NUMBERS // max(1, graph.numbers_per_particle))
+    return torch.cat([graph.density(part) for part in x.split(size)])
+
+
 @outside_inference_mode()
 def value_and_score(graph, x: Tensor, *, differentiable: bool = False) -> tuple[Tensor, Tensor]:
     """log p(x) and its gradient at every particle.

@@ -10,7 +10,7 @@ from pyro.infer.autoguide import initialization
 from torch import Tensor
 from torch.nn import Module
 
-from pyrograph.diagnostics.score import MAX_NUMBERS
+from pyrograph.diagnostics.score import log_densities
 from pyrograph.diagnostics.support import free_values, refuse_complex, shared_columns
 from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.posterior import Posterior
@@ -109,8 +109,8 @@ def within_reach(graph, x: Tensor) -> Tensor:
     A scale drawn near 0 has scores beyond all others' (1e36 is not rare), which kernels hand on to
     every particle: rules that remember squares of gradients, as AdaGrad, hardly move again.
     """
-    values = _log_densities(graph, x)
-    highest = _log_densities(graph, torch.zeros_like(x[:1]))
+    values = log_densities(graph, x).double()
+    highest = log_densities(graph, torch.zeros_like(x[:1])).double()
     if not bool(highest.isfinite()):
         highest = torch.where(values.isfinite(), values, -torch.inf).amax()
     losses = (highest - values).nan_to_num(nan=torch.inf)
@@ -121,14 +121,8 @@ def within_reach(graph, x: Tensor) -> Tensor:
         if not bool(is_low.any()):
             break
         share = torch.where(is_low[:, None], SHORTER * share, share)
-        values = _log_densities(graph, share * x)
+        values = log_densities(graph, share * x).double()
     return share * x
-
-
-def _log_densities(graph, x: Tensor) -> Tensor:
-    """In double precision, some particles at a time."""
-    size = max(1, MAX_NUMBERS // max(1, graph.numbers_per_particle))
-    return torch.cat([graph.density(part) for part in x.split(size)]).double()
 
 
 def uniform(num_particles: int, graph, generator: torch.Generator, reach: float) -> Tensor:

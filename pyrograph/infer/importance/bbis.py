@@ -28,7 +28,7 @@ from torch import Tensor
 from pyrograph.checks import count, real_number
 from pyrograph.circuits.kernels import Kernel as CircuitKernel
 from pyrograph.diagnostics import stein_gram
-from pyrograph.diagnostics.score import MAX_NUMBERS
+from pyrograph.diagnostics.score import log_densities
 from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch, UnsupportedSite
 from pyrograph.graph import FactorGraph
 from pyrograph.infer import initial
@@ -204,10 +204,7 @@ class BBIS(Engine):
 
     def scores(self, x: Tensor) -> Tensor:
         """Log densities of points, ``[n]``, by which those of other data or parameters are told."""
-        if self.is_discrete:
-            return self.network.score(x)
-        size = max(1, MAX_NUMBERS // max(1, self.graph.numbers_per_particle))
-        return torch.cat([self.graph.density(part) for part in x.split(size)]).detach()
+        return self.network.score(x) if self.is_discrete else log_densities(self.graph, x)
 
     # ------------------------------------------------------------------ weights
     def advance(self) -> dict[str, Tensor]:
