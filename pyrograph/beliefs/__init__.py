@@ -1,6 +1,7 @@
 """What an approximation is made of."""
 
-from pyrograph.beliefs.conjugate import Conjugate, LogGamma, LogitBeta
+from pyrograph.beliefs.conjugate import Conjugate, LogGamma
+from pyrograph.beliefs.dirichlet import LogDirichlet, LogitBeta
 from pyrograph.beliefs.gaussian import Gaussian
 from pyrograph.beliefs.joint_forest import JointForest
 from pyrograph.beliefs.joint_mixture import Categoricals, JointMixture, Normals
@@ -12,6 +13,7 @@ __all__ = [
     "Gaussian",
     "JointForest",
     "JointMixture",
+    "LogDirichlet",
     "LogGamma",
     "LogitBeta",
     "Natural",

@@ -1,10 +1,11 @@
-"""Gamma and beta beliefs of one number, in the unconstrained space where all messages live.
+"""Beliefs of families that conjugate factors keep, in the unconstrained space of all messages.
 
-    x = exp(z),     x ~ Gamma(a, b):   g(z) = exp(a z - b exp(z)),      T = (z, -exp(z))
-    x = expit(z),   x ~ Beta(a, b):    g(z) = exp(a log x + b log(1 - x)),  T = (log x, log(1 - x))
+    x = exp(z),     x ~ Gamma(a, b):        g(z) = exp(a z - b exp(z)),         T = (z, -exp(z))
+    x = stick(z),   x ~ Dirichlet(a):       g(z) = exp(sum_k a_k log x_k),      T = log x
 
-are the densities of z, Jacobians included, up to their mass. Projecting a distribution on such a
-family keeps the expectations of T, which determine (a, b) by a convex problem in two numbers.
+are the densities of z, Jacobians included, up to their mass (:mod:`.dirichlet`; a beta variable is
+one of two numbers that add up to 1). Projecting a distribution on such a family keeps the
+expectations of T, which determine the natural parameters by a convex problem in as many numbers.
 
 Source: Minka (2005), section 3; Minka (2000), "Estimating a Dirichlet distribution", for Newton's
 method.
@@ -28,44 +29,41 @@ SHRINK = 0.2
 
 @dataclass(frozen=True)
 class Conjugate(Natural):
-    """exp(a T_1(z) + b T_2(z)).
+    """exp(eta' T(z)), proper where all of eta are positive.
 
     Shapes:
-        first: ``[*batch]``, a; second: ``[*batch]``, b.
+        natural: ``[*batch, p]``, eta.
     """
 
-    first: Tensor
-    second: Tensor
+    natural: Tensor
 
     @classmethod
-    def flat(cls, batch: tuple[int, ...], like: Tensor) -> Conjugate:
-        """The constant 1."""
-        return cls(like.new_zeros(batch), like.new_zeros(batch))
+    def flat(cls, batch: tuple[int, ...], d: int, like: Tensor) -> Conjugate:
+        """The constant 1, of nodes of ``d`` numbers."""
+        return cls(like.new_zeros(*batch, d + 1))
 
     @property
     def d(self) -> int:
-        """Numbers of a node."""
-        return 1
+        """Numbers of a node: one fewer than parameters."""
+        return self.natural.shape[-1] - 1
 
     @property
     def is_proper(self) -> Tensor:
         """``[*batch]``: whether it can be normalised."""
-        finite = self.first.isfinite() & self.second.isfinite()
-        return (self.first > 0) & (self.second > 0) & finite
+        return ((self.natural > 0) & self.natural.isfinite()).all(-1)
 
     @property
     def is_nearly_proper(self) -> Tensor:
         """``[*batch]``: proper or flat, up to rounding."""
-        return (self.first >= -FLAT) & (self.second >= -FLAT)
+        return (self.natural >= -FLAT).all(-1)
 
     def log_value(self, z: Tensor) -> Tensor:
-        """log g(z): ``[*batch]`` of ``z [*batch, 1]``."""
-        one, two = self.statistics(z[..., 0]).unbind(-1)
-        return self.first * one + self.second * two
+        """log g(z): ``[*batch]`` of ``z [*batch, d]``."""
+        return (self.natural * self.statistics(z)).sum(-1)
 
     @classmethod
     def project(cls, expected: Tensor, start: Conjugate | None = None) -> Conjugate:
-        """The member whose expectations of T are ``expected [*batch, 2]``; NaN where there is none.
+        """The member whose expectations of T are ``expected [*batch, p]``; NaN where there is none.
 
         Args:
             start: where to begin: a member that has these expectations already is kept to the last
@@ -76,46 +74,34 @@ class Conjugate(Natural):
         """
         target = expected.detach()
         with torch.no_grad():
-            known = start is not None
-            eta = _pair(start.first, start.second) if known else cls.guess(target)
+            eta = cls.guess(target) if start is None else start.natural
             for _ in range(NEWTON_STEPS):
-                step = cls._newton(eta, target)
+                step = cls(eta).per_fisher(target - cls(eta).expected)
                 eta = torch.maximum(eta + step, SHRINK * eta)
                 if bool((step.abs() <= 1e-14 * eta).all()):
                     break
         if expected.requires_grad:
-            eta = eta + cls._newton(eta, expected)
-        return cls(*eta.unbind(-1))
-
-    @classmethod
-    def _newton(cls, eta: Tensor, expected: Tensor) -> Tensor:
-        member = cls(*eta.unbind(-1))
-        gap = expected - member.expected
-        (p, r), (_, s) = (row.unbind(-1) for row in member.fisher.unbind(-2))
-        det = p * s - r * r
-        return torch.stack(
-            [s * gap[..., 0] - r * gap[..., 1], p * gap[..., 1] - r * gap[..., 0]], -1
-        ) / (det.unsqueeze(-1))
+            eta = eta + cls(eta).per_fisher(expected - cls(eta).expected)
+        return cls(eta)
 
     @staticmethod
     @abstractmethod
     def statistics(z: Tensor) -> Tensor:
-        """T: ``[*batch, 2]`` of ``z [*batch]``."""
+        """T: ``[*batch, p]`` of ``z [*batch, d]``."""
 
     @staticmethod
     @abstractmethod
     def guess(expected: Tensor) -> Tensor:
-        """Rough (a, b) of given expectations of T, both ``[*batch, 2]``."""
+        """Rough eta of given expectations of T, both ``[*batch, p]``."""
 
     @property
     @abstractmethod
     def expected(self) -> Tensor:
-        """``[*batch, 2]``: E T; of proper ones only."""
+        """``[*batch, p]``: E T; of proper ones only."""
 
-    @property
     @abstractmethod
-    def fisher(self) -> Tensor:
-        """``[*batch, 2, 2]``: Cov T; of proper ones only."""
+    def per_fisher(self, gap: Tensor) -> Tensor:
+        """Cov(T)^-1 times ``gap``, both ``[*batch, p]``; of proper ones only."""
 
     @property
     @abstractmethod
@@ -125,31 +111,31 @@ class Conjugate(Natural):
     @property
     @abstractmethod
     def normal(self) -> Gaussian:
-        """The Gaussian of the same mean and variance of z, dimension 1; of proper ones only."""
+        """The Gaussian of the same mean and covariance of z; of proper ones only."""
 
     @property
+    @abstractmethod
     def at_mean(self) -> Tensor:
-        """``[*batch, 1]``: where x is a / b or a / (a + b), its mean. At the mean of z, which is
-        about -1 / a for small a, x may be a zero in floating point."""
-        return (self.first / self.second).log().unsqueeze(-1)
+        """``[*batch, d]``: where x is its mean. At the mean of z, which is about -1 / a for small
+        a, x may be a zero in floating point."""
 
     @property
     def mean(self) -> Tensor:
-        """``[*batch, 1]``: of z."""
+        """``[*batch, d]``: of z."""
         return self.normal.mean
 
     @property
     def covariance(self) -> Tensor:
-        """``[*batch, 1, 1]``: of z."""
+        """``[*batch, d, d]``: of z."""
         return self.normal.covariance
 
 
 class LogGamma(Conjugate):
-    """Logarithms of gamma variables: shape ``first``, rate ``second``."""
+    """Logarithms of gamma variables: eta is (a, b), shape and rate."""
 
     @staticmethod
     def statistics(z: Tensor) -> Tensor:
-        return torch.stack([z, -z.exp()], -1)
+        return torch.cat([z, -z.exp()], -1)
 
     @staticmethod
     def guess(expected: Tensor) -> Tensor:
@@ -160,66 +146,26 @@ class LogGamma(Conjugate):
 
     @property
     def expected(self) -> Tensor:
-        a, b = self.first, self.second
+        a, b = self.natural.unbind(-1)
         return torch.stack([torch.digamma(a) - b.log(), -a / b], -1)
 
-    @property
-    def fisher(self) -> Tensor:
-        a, b = self.first, self.second
-        rows = [_pair(torch.polygamma(1, a), -1 / b), _pair(-1 / b, a / b.square())]
-        return torch.stack(rows, -2)
+    def per_fisher(self, gap: Tensor) -> Tensor:
+        (a, b), (x, y) = self.natural.unbind(-1), gap.unbind(-1)
+        p, r, s = torch.polygamma(1, a), -1 / b, a / b.square()
+        return torch.stack([s * x - r * y, p * y - r * x], -1) / (p * s - r * r).unsqueeze(-1)
 
     @property
     def log_mass(self) -> Tensor:
-        return torch.lgamma(self.first) - self.first * self.second.log()
+        a, b = self.natural.unbind(-1)
+        return torch.lgamma(a) - a * b.log()
 
     @property
     def normal(self) -> Gaussian:
-        return _normal(
-            torch.digamma(self.first) - self.second.log(), torch.polygamma(1, self.first)
-        )
-
-
-class LogitBeta(Conjugate):
-    """Log odds of beta variables: ``first`` goes with x, ``second`` with 1 - x."""
-
-    @staticmethod
-    def statistics(z: Tensor) -> Tensor:
-        return torch.nn.functional.logsigmoid(torch.stack([z, -z], -1))
-
-    @staticmethod
-    def guess(expected: Tensor) -> Tensor:
-        geometric = expected.exp()
-        rest = (1 - geometric.sum(-1, keepdim=True)).clamp_min(torch.finfo(geometric.dtype).tiny)
-        return 0.5 * (1 + geometric / rest)
+        a, b = self.natural.unbind(-1)
+        mean, variance = torch.digamma(a) - b.log(), torch.polygamma(1, a)
+        return Gaussian.from_moments(mean.unsqueeze(-1), variance[..., None, None])
 
     @property
-    def expected(self) -> Tensor:
-        both = torch.stack([self.first, self.second], -1)
-        return torch.digamma(both) - torch.digamma(self.first + self.second).unsqueeze(-1)
-
-    @property
-    def fisher(self) -> Tensor:
-        a, b = torch.polygamma(1, self.first), torch.polygamma(1, self.second)
-        c = torch.polygamma(1, self.first + self.second)
-        return torch.stack([_pair(a - c, -c), _pair(-c, b - c)], -2)
-
-    @property
-    def log_mass(self) -> Tensor:
-        a, b = self.first, self.second
-        return torch.lgamma(a) + torch.lgamma(b) - torch.lgamma(a + b)
-
-    @property
-    def normal(self) -> Gaussian:
-        a, b = self.first, self.second
-        return _normal(
-            torch.digamma(a) - torch.digamma(b), torch.polygamma(1, a) + torch.polygamma(1, b)
-        )
-
-
-def _pair(a: Tensor, b: Tensor) -> Tensor:
-    return torch.stack([a, b], -1)
-
-
-def _normal(mean: Tensor, variance: Tensor) -> Gaussian:
-    return Gaussian.from_moments(mean.unsqueeze(-1), variance[..., None, None])
+    def at_mean(self) -> Tensor:
+        a, b = self.natural.unbind(-1)
+        return (a / b).log().unsqueeze(-1)

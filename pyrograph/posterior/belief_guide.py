@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.distributions import biject_to
 from torch.distributions.transforms import ReshapeTransform
 
-from pyrograph.beliefs import Conjugate, LogGamma, LogitBeta, Natural
+from pyrograph.beliefs import Conjugate, LogDirichlet, LogGamma, LogitBeta, Natural
 from pyrograph.errors import OptionError
 from pyrograph.posterior.conjugate import Rescaled, conjugate_distribution, quantile
 from pyrograph.posterior.finite import Finite, state_quantile
@@ -33,15 +33,16 @@ from pyrograph.posterior.site_guide import SiteGuide, as_drawn, finite, levels, 
 from pyrograph.posterior.support import restore
 
 #: Names of a conjugate family's parameters, as its Pyro distribution has them.
-PARAMETERS: dict[type[Conjugate], tuple[str, str]] = {
+PARAMETERS: dict[type[Conjugate], tuple[str, ...]] = {
     LogGamma: ("concentration", "rate"),
     LogitBeta: ("concentration1", "concentration0"),
+    LogDirichlet: ("concentration",),
 }
 CONSTRAINTS = {
     "logits": constraints.real,
     "loc": constraints.real,
     "scale_tril": constraints.lower_cholesky,
-    **{name: constraints.positive for pair in PARAMETERS.values() for name in pair},
+    **{name: constraints.positive for names in PARAMETERS.values() for name in names},
 }
 
 
@@ -50,7 +51,8 @@ class BeliefGuide(SiteGuide):
 
     Its parameters are, per site k, ``logits_k [*batch, c]``, or ``loc_k [*batch, d]`` and
     ``scale_tril_k [*batch, d, d]`` in unconstrained space, or ``concentration_k`` and ``rate_k``
-    of gamma beliefs, ``concentration1_k`` and ``concentration0_k`` of beta ones.
+    of gamma beliefs, ``concentration1_k`` and ``concentration0_k`` of beta ones, and
+    ``concentration_k [*batch, c]`` of Dirichlet ones.
 
     Args:
         sites: plain descriptions, see :func:`describe`.
@@ -79,8 +81,9 @@ class BeliefGuide(SiteGuide):
                 log_p = belief.to(dtype or belief.dtype)
                 parameters.append({"logits": finite(log_p).reshape(*batch, -1)})
             elif isinstance(belief, Conjugate):
-                values = [p.reshape(batch) for p in (belief.first, belief.second)]
-                parameters.append(dict(zip(PARAMETERS[type(belief)], values, strict=True)))
+                names, natural = PARAMETERS[type(belief)], belief.natural.reshape(*batch, -1)
+                values = [natural] if len(names) == 1 else natural.unbind(-1)
+                parameters.append(dict(zip(names, values, strict=True)))
             else:
                 root = torch.linalg.cholesky(belief.covariance)
                 parameters.append(
@@ -108,7 +111,11 @@ class BeliefGuide(SiteGuide):
         sites = state["_extra_state"]["sites"]
         parameters = []
         for k, site in enumerate(sites):
-            named = [n for n in PARAMETERS.values() if f"{n[0]}_{k}_unconstrained" in state]
+            named = [
+                names
+                for names in PARAMETERS.values()
+                if all(f"{name}_{k}_unconstrained" in state for name in names)
+            ]
             if named:
                 values = [torch.ones_like(state[f"{n}_{k}_unconstrained"]) for n in named[0]]
                 parameters.append(dict(zip(named[0], values, strict=True)))
@@ -137,10 +144,11 @@ class BeliefGuide(SiteGuide):
             logits = getattr(self, f"logits_{k}")
             return Finite(site["values"].to(logits.device), logits)
         for family, names in PARAMETERS.items():
-            if hasattr(self, f"{names[0]}_{k}"):
-                first, second = (as_drawn(site, getattr(self, f"{n}_{k}")) for n in names)
-                support = restore(site["support"], first.device)
-                return conjugate_distribution(family, first, second, support)
+            if all(hasattr(self, f"{name}_{k}") for name in names):
+                own = [as_drawn(site, getattr(self, f"{name}_{k}")) for name in names]
+                natural = own[0] if len(own) == 1 else torch.stack(own, -1)
+                support = restore(site["support"], natural.device)
+                return conjugate_distribution(family, natural, support)
         loc, root = (as_drawn(site, getattr(self, f"{n}_{k}")) for n in ("loc", "scale_tril"))
         event = torch.Size(site["event_shape"])
         to_support = biject_to(restore(site["support"], loc.device))

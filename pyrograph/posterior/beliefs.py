@@ -60,14 +60,14 @@ class BeliefPosterior(ScopedPosterior):
     @cached_property
     def joint(self) -> JointForest | None:
         """The joint distribution that beliefs of nodes and factors make (:func:`joint_of_beliefs`),
-        over all sites but those with gamma and beta beliefs; None if there is none."""
+        over all sites but those with gamma, beta and Dirichlet beliefs; None if there is none."""
         return joint_of_beliefs(self.graph, self.family, self.row, self.beliefs, self.scopes)
 
     def marginal(self, site: str) -> Distribution:
         """``Categorical`` over the states ``[*batch, c]`` of a discrete site, whose draws are the
         states' numbers and whose moments are those of their values (see :class:`States`); of a
         continuous one a normal distribution, joint over an event, of a constrained one its image,
-        or the gamma or beta distribution it was given.
+        or the gamma, beta or Dirichlet distribution it was given.
 
         Raises:
             OptionError: no such site.
@@ -82,10 +82,9 @@ class BeliefPosterior(ScopedPosterior):
             values = site.enumeration.to(belief.device)
             return States(values, belief.reshape(*site.batch_shape, -1).to(dtype))
         if isinstance(belief, Conjugate):
-            both = (belief.first, belief.second)
-            parameters = [p.reshape(site.batch_shape).to(dtype) for p in both]
-            support = support_on(site.support, belief.first.device)
-            return conjugate_distribution(type(belief), *parameters, support)
+            natural = belief.natural.reshape(*site.batch_shape, -1).to(dtype)
+            support = support_on(site.support, natural.device)
+            return conjugate_distribution(type(belief), natural, support)
         base = normal_of(belief, site.batch_shape, site.event_shape, dtype)
         if is_real(site):
             return base
@@ -96,7 +95,8 @@ class BeliefPosterior(ScopedPosterior):
         else draws from the product of the marginals.
 
         Discrete and continuous nodes are looked at apart: what they tell about each other is not
-        kept, nor what parity checks, very large tables and nodes with gamma and beta beliefs tell.
+        kept, nor what parity checks, very large tables and nodes with gamma, beta and Dirichlet
+        beliefs tell.
         :attr:`joint` is None where nothing is.
         """
         num_samples = count("num_samples", num_samples, least=0)

@@ -1,4 +1,4 @@
-"""Gamma and beta beliefs as distributions over a site's values."""
+"""Gamma, beta and Dirichlet beliefs as distributions over a site's values."""
 
 from __future__ import annotations
 
@@ -15,20 +15,24 @@ from torch.distributions.transforms import (
     ComposeTransform,
     ExpTransform,
     SigmoidTransform,
+    StickBreakingTransform,
     Transform,
 )
+from torch.nn.functional import pad
 
-from pyrograph.beliefs import Conjugate, LogGamma, LogitBeta
+from pyrograph.beliefs import Conjugate, LogDirichlet, LogGamma, LogitBeta
 
 FIRST_MAP: dict[type[Conjugate], type[Transform]] = {
     LogGamma: ExpTransform,
     LogitBeta: SigmoidTransform,
+    LogDirichlet: StickBreakingTransform,
 }
 
 
 def is_image(family: type[Conjugate], support: Constraint | None) -> bool:
-    """Whether a site's values are a + b exp(z), or a + b expit(z), as the family needs."""
-    if support is None or support.event_dim:
+    """Whether a site's values are a + b exp(z), or a + b expit(z), or sticks broken at z, as the
+    family needs."""
+    if support is None or support.event_dim != (family is LogDirichlet):
         return False
     parts = _parts(biject_to(support))
     is_affine = all(isinstance(part, AffineTransform) for part in parts[1:])
@@ -36,13 +40,17 @@ def is_image(family: type[Conjugate], support: Constraint | None) -> bool:
 
 
 def conjugate_distribution(
-    family: type[Conjugate], first: Tensor, second: Tensor, support: Constraint
+    family: type[Conjugate], natural: Tensor, support: Constraint
 ) -> TorchDistribution:
-    """Of a site's values: a gamma or beta distribution, shifted and scaled to the support.
+    """Of a site's values: a Dirichlet distribution, or a gamma or beta one, shifted and scaled to
+    the support.
 
     Args:
-        first, second: natural parameters ``[*batch]``.
+        natural: parameters ``[*batch, p]``.
     """
+    if family is LogDirichlet:
+        return dist.Dirichlet(natural)
+    first, second = natural.unbind(-1)
     base = dist.Gamma(first, second) if family is LogGamma else dist.Beta(first, second)
     rest = ComposeTransform(_parts(biject_to(support))[1:])
     ends = rest(torch.stack([torch.zeros_like(first), torch.ones_like(first)]))
@@ -51,13 +59,19 @@ def conjugate_distribution(
 
 
 def quantile(fn: TorchDistribution, q: float) -> Tensor:
-    """Of what :func:`conjugate_distribution` returns, ``[*batch]``: the image of the gamma or beta
-    variable's quantile, which counts from the other end where the map is decreasing."""
+    """Of what :func:`conjugate_distribution` returns, of the site's shape: the image of the gamma
+    or beta variable's quantile, which counts from the other end where the map is decreasing; of
+    Dirichlet numbers that of the quantiles of the sticks, which are independent beta variables."""
     if isinstance(fn, Rescaled):
         return fn.transforms[0](quantile(fn.base_dist, q))
     if isinstance(fn, dist.Gamma):
         value = scipy.special.gammaincinv(fn.concentration.double().cpu().numpy(), q)
         return fn.rate.new_tensor(value) / fn.rate
+    if isinstance(fn, dist.Dirichlet):
+        a = fn.concentration
+        left = a.flip(-1).cumsum(-1).flip(-1)
+        stick = quantile(dist.Beta(a[..., :-1], left[..., 1:]), q)
+        return pad(stick, (0, 1), value=1.0) * pad((1 - stick).cumprod(-1), (1, 0), value=1.0)
     a, b = (c.double().cpu().numpy() for c in (fn.concentration1, fn.concentration0))
     return fn.concentration1.new_tensor(scipy.special.betaincinv(a, b, q))
 

@@ -1,9 +1,9 @@
-"""Whether a program computes the same function for all of its numbers.
+"""Which of its numbers a program computes as the same function.
 
 Leaf buffers and those of steps are in as many like portions as numbers are wanted, one after the
-other. Where every portion is computed from the same places of its own portions of other buffers, by
-the same steps and with the same constants, each number is the same function of its own leaves: by
-induction over the steps. Nothing is guessed from values of the function.
+other. Where two portions are computed from the same places of their own portions of other buffers,
+by the same steps and with the same constants, their numbers are the same function of their own
+leaves: by induction over the steps. Nothing is guessed from values of the function.
 """
 
 from __future__ import annotations
@@ -14,43 +14,55 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyrograph.trace.distinct import row_numbers
 from pyrograph.trace.localize import LocalProgram
 from pyrograph.trace.rules.slots import Call
 from pyrograph.trace.source import Gather, Read
 
 
-def computes_alike(program: LocalProgram) -> bool:
-    """Whether all outputs are known to be the same function, each of its portion of the leaves."""
+def functions_of(program: LocalProgram) -> Tensor:
+    """``[num_outputs]``: equal numbers, from 0 on, where outputs are known to be the same function,
+    each of its portion of the leaves."""
     count = program.num_outputs
+    every = torch.arange(count, device="cpu")
     sizes = dict(enumerate(program.leaf_sizes))
     sizes.update({line.buffer: line.count * line.width for line in program.lines})
     if any(_holds_tensors(line.rule.static) or line.count % count for line in program.lines):
-        return False
-    reads = [read for line in program.lines for read in line.reads] + [program.output]
-    return all(_is_alike(read, count, sizes) for read in reads)
+        return every
+    number = torch.zeros_like(every)
+    for read in [read for line in program.lines for read in line.reads] + [program.output]:
+        columns = _portions(read, count, sizes)
+        if columns is None:
+            return every
+        number = row_numbers(torch.cat([number.unsqueeze(1), columns], 1))
+    return number
 
 
-def _is_alike(read: Read, count: int, sizes: Mapping[int, int]) -> bool:
+def _portions(read: Read, count: int, sizes: Mapping[int, int]) -> Tensor | None:
+    """What a step reads for every output, ``[count, n]``, as numbers from 0 on; None where one
+    reads what is another's."""
     constant = read.constant
     if constant is not None and constant.requires_grad and len(constant) > 1:
-        return False  # each number has a derivative of its own
+        return None  # each number has a derivative of its own
+    nothing = torch.zeros(count, 0, dtype=torch.int64, device="cpu")
     if not read.gathers:
-        return len(constant) == 1 or _in_portions(constant.flatten(1), count)
+        return nothing if len(constant) == 1 else _in_portions(_ranks(constant.flatten(1)), count)
     if read.shape[0] == 1 < count:  # all read one portion
-        return False
+        return None
     # where the concatenated numbers come from: part, place in the portion, and whose portion
-    whose, places = [], []
+    whose, places, values = [], [], nothing
     for k, gather in enumerate(read.gathers):
         rows, size = _rows(gather, sizes[gather.buffer]), sizes[gather.buffer]
         if size % count or len(rows) % count:
-            return False
+            return None
         each = size // count
         whose.append(torch.div(rows, each, rounding_mode="floor"))
         places.append(torch.stack([torch.full_like(rows, k), rows % each], 1))
     if constant is not None:
         rest = constant.flatten(1)
-        if len(rest) % count or not _in_portions(rest, count):
-            return False
+        if len(rest) % count:
+            return None
+        values = _in_portions(_ranks(rest), count)
         each = len(rest) // count
         rows = torch.arange(len(rest), device="cpu")
         whose.append(torch.div(rows, each, rounding_mode="floor"))
@@ -58,10 +70,10 @@ def _is_alike(read: Read, count: int, sizes: Mapping[int, int]) -> bool:
     owner, place = torch.cat(whose), torch.cat(places)
     if read.order is not None:
         owner, place = owner[read.order.cpu()], place[read.order.cpu()]
-    if len(owner) % count:
-        return False
     own = torch.arange(count, device="cpu").unsqueeze(1)
-    return bool((owner.view(count, -1) == own).all()) and _in_portions(place, count)
+    if len(owner) % count or not bool((owner.view(count, -1) == own).all()):
+        return None
+    return torch.cat([_in_portions(place, count), values], 1)
 
 
 def _rows(gather: Gather, size: int) -> Tensor:
@@ -72,13 +84,18 @@ def _rows(gather: Gather, size: int) -> Tensor:
     return torch.arange(gather.start or 0, stop, device="cpu")
 
 
-def _in_portions(rows: Tensor, count: int) -> bool:
-    """Whether rows ``[n, m]`` are the same in each of ``count`` portions."""
-    if len(rows) % count:
-        return False
-    portions = rows.reshape(count, -1)
-    same = (portions == portions[:1]) | (portions.isnan() & portions[:1].isnan())
-    return bool(same.all())
+def _in_portions(rows: Tensor, count: int) -> Tensor | None:
+    """Rows ``[n, m]`` as ``[count, n m / count]``; None if they are not so many times as many."""
+    return None if len(rows) % count else rows.reshape(count, -1)
+
+
+def _ranks(values: Tensor) -> Tensor:
+    """Equal numbers for equal values, NaN among them."""
+    values = values.detach().cpu()
+    if values.dtype == torch.bool:
+        return values.long()
+    found, place = values.unique(return_inverse=True)
+    return torch.where(values.isnan(), len(found), place)
 
 
 def _holds_tensors(static: Any) -> bool:

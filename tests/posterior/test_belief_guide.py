@@ -48,8 +48,8 @@ def guide():
         "matrix": normal(JOINT_MEAN, JOINT_ROOT),
         "real": normal(MEAN[:, None], ROOT[:, None, None]),
         "positive": normal(MEAN[:, None], ROOT[:, None, None]),
-        "gamma": LogGamma(SHAPES, RATES),
-        "beta": LogitBeta(SHAPES, RATES),
+        "gamma": LogGamma(torch.stack([SHAPES, RATES], -1)),
+        "beta": LogitBeta(torch.stack([SHAPES, RATES], -1)),
         "state": PROBS.log(),
         "vector": PROBS.log(),
     }

@@ -31,7 +31,7 @@ each_support = pytest.mark.parametrize("name", SUPPORTS)
 @each_support
 def test_expansion_repeats_the_moved_distribution(name):
     family, prior, truth = SUPPORTS[name]
-    fn = conjugate_distribution(family, A, B, prior.support)
+    fn = conjugate_distribution(family, torch.stack([A, B], -1), prior.support)
     wide = fn.expand(torch.Size([4, 3]))
     assert wide.batch_shape == (4, 3) and wide.sample((2,)).shape == (2, 4, 3)
     x = truth.ppf(np.random.default_rng(0).uniform(0.1, 0.9, (4, 3)))
@@ -50,7 +50,7 @@ def test_guides_of_moved_distributions_work_in_plates(name):
             pyro.sample("y", dist.Normal(u, 1.0), obs=torch.zeros(3, dtype=torch.float64))
 
     site = pg.trace_graph(model, unconstrained=True).sites["u"]
-    guide = BeliefGuide.from_beliefs([site], [family(A, B)])
+    guide = BeliefGuide.from_beliefs([site], [family(torch.stack([A, B], -1))])
     trace = poutine.trace(guide).get_trace()
     u = trace.nodes["u"]["value"].detach().numpy()
     np.testing.assert_allclose(trace.log_prob_sum().item(), truth.logpdf(u).sum(), rtol=1e-9)

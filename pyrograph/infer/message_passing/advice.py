@@ -123,6 +123,13 @@ def without_grids(graph: FactorGraph, group: FactorGroup) -> str:
     """What to do about factors of too many coordinates."""
     is_mixed = any(site.is_discrete for site in graph.sites.values())
     engines = "pg.QBethe" if is_mixed else "pg.QBethe or pg.GraphicalSVGD"
+    sites = [site for site in group.slots if isinstance(site.support, type(constraints.simplex))]
+    if sites and any(site.is_discrete for site in group.slots):
+        return (
+            f'Where it is conjugate to "{sites[0].name}", as a Categorical with these weights is, '
+            f'take family={{"{sites[0].name}": "dirichlet"}}, which needs no grid; or use '
+            f"{engines}, without grids over scopes."
+        )
     site = group.slots[0]
     own = group.name.removesuffix(JACOBIAN)
     if group.arity > 1:

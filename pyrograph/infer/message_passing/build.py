@@ -30,7 +30,7 @@ def build(
     Args:
         alpha: of a group's factors, ``[E]``.
         num_points: of the quadrature, per dimension.
-        family: ``"gamma"`` or ``"beta"`` by site, where no Gaussian is wanted.
+        family: ``"gamma"``, ``"beta"`` or ``"dirichlet"`` by site, where no Gaussian is wanted.
         one_alpha: whether factors on one scope have the same alpha, which is their product's.
 
     Raises:

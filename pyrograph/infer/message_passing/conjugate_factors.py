@@ -1,16 +1,17 @@
-"""Messages of factors that are conjugate to a gamma or beta number in every state of their discrete
-nodes: a mixture's counts, tosses of a coin whose kind is not known. All in closed form.
+"""Messages of factors that are conjugate to gamma, beta and Dirichlet nodes in every state of their
+discrete nodes: a mixture's weights and counts, tosses of a coin whose kind is not known, rows of a
+transition matrix. All in closed form.
 
-    f(d, z) = exp(c_d + s_d' T(z_d))
+    f(d, z) = exp(c_d + sum_j s_dj' T_j(z_dj))
 
-where z_d is the number that state d chooses among the nodes. With cavities n = q / m^alpha, of
-natural parameters eta_k, the tilted distribution is a mixture over the states d,
+where z_dj are the nodes that state d reads. With cavities n = q / m^alpha, of natural parameters
+eta_k, the tilted distribution is a mixture over the states d,
 
-    f^alpha prod n  =  sum_d n_d exp(alpha c_d) exp((eta_d + alpha s_d)' T(z_d)) prod_others n_k
+    f^alpha prod n = sum_d n_d exp(alpha c_d) prod_j exp((eta_dj + alpha s_dj)' T_j) prod_others n_k
 
-whose mass and expectations of T are those of members of the family. The limit at alpha = 0 is
+whose mass and expectations of T are those of members of the families. The limit at alpha = 0 is
 
-    m_k = exp((sum_{d chooses k} q_d s_d)' T),      log m(d) = c_d + s_d' E_q T(z_d)
+    m_k = exp((sum_{d, j: z_dj is z_k} q_d s_dj)' T),    log m(d) = c_d + sum_j s_dj' E_q T(z_dj)
 
 Source: Minka (2005), eqs (17), (54), (66); Winn & Bishop (2005) for alpha = 0.
 """
@@ -26,6 +27,7 @@ from torch import Tensor
 from pyrograph.beliefs import Conjugate
 from pyrograph.beliefs.natural import where
 from pyrograph.infer.message_passing.checked import NOTHING
+from pyrograph.infer.message_passing.conjugate_terms import Terms
 from pyrograph.infer.message_passing.families import zeros_refused
 from pyrograph.infer.message_passing.in_states import by_state, over_states
 from pyrograph.infer.message_passing.log_values import (
@@ -40,14 +42,14 @@ from pyrograph.infer.message_passing.reduction import LocalDensity
 
 
 class ConjugateFactors(OneEach):
-    """Factors of discrete nodes and of gamma or beta ones of one kind.
+    """Factors of discrete nodes and of gamma, beta and Dirichlet ones.
 
     Args:
-        local: their density in effective coordinates, a single number.
+        local: their density.
         alpha: ``[E]``.
         rows: of each slot of the group, ``[E]`` rows of its family.
         families: index of each slot's family.
-        log_scale: c, ``[D, E]``; said: s, batch ``[D, E]``; in double precision.
+        terms: what they are, in double precision.
 
     Raises:
         OptionError: a factor has zeros, and its alpha is not above 0.
@@ -59,15 +61,14 @@ class ConjugateFactors(OneEach):
         alpha: Tensor,
         rows: list[Tensor],
         families: list[int],
-        log_scale: Tensor,
-        said: Conjugate,
+        terms: Terms,
     ):
         self.alpha, self.rows, self.families = alpha, rows, families
         self.local, self.like, self.bases = local, local.like, [None] * len(rows)
         self.discrete, self.continuous = local.discrete, local.continuous
-        self.states, (self.chosen,) = local.states, local.chosen
-        self.log_scale, self.said = log_scale, said
-        self._excluded = is_zero(log_scale)
+        self.states, self.chosen = local.states, terms.chosen
+        self.log_scale, self.said = terms.log_scale, terms.said
+        self._excluded = is_zero(self.log_scale)
         zeros = self._excluded.any(0)
         self.has_zeros = bool(zeros.any())
         self.is_mean_field = bool((alpha == 0).all())
@@ -79,9 +80,9 @@ class ConjugateFactors(OneEach):
         """Some of the factors, ``which [e]``."""
         out = copy(self)
         out.alpha, out.rows = self.alpha[which], [rows[which] for rows in self.rows]
-        out.log_scale, out.said = self.log_scale[:, which], self.said[:, which]
-        out._excluded = self._excluded[:, which]
-        out.chosen = replace(self.chosen, which=self.chosen.which[:, which])
+        out.log_scale, out._excluded = self.log_scale[:, which], self._excluded[:, which]
+        out.said = [said[:, which] for said in self.said]
+        out.chosen = [replace(c, which=c.which[:, which]) for c in self.chosen]
         return out
 
     def use_alpha(self, alpha: Tensor) -> None:
@@ -95,14 +96,14 @@ class ConjugateFactors(OneEach):
             messages[k] = families[self.families[k]].flat(self.num_factors)
         for k in self.continuous:
             base, rows = families[self.families[k]].base, self.rows[k]
-            share = torch.bincount(rows, minlength=len(base.first)).clamp_min(1)
+            share = torch.bincount(rows, minlength=len(base.natural)).clamp_min(1)
             lift = (~base.is_proper / share)[rows].to(self.like)
-            messages[k] = type(base)(lift, lift)
+            messages[k] = type(base)(lift.unsqueeze(1).expand(-1, base.d + 1))
         return messages
 
     # ------------------------------------------------------------------ messages
     def _continuous(self, messages: list, beliefs: list) -> tuple[list[Conjugate], list[Conjugate]]:
-        """Beliefs and cavities of the gamma and beta slots, batch ``[E]``."""
+        """Beliefs and cavities of the continuous slots, batch ``[E]``."""
         own = [
             beliefs[self.families[k]][self.rows[k]]._with(Tensor.double) for k in self.continuous
         ]
@@ -117,23 +118,37 @@ class ConjugateFactors(OneEach):
 
     def _tilted(
         self, own: list[Conjugate], cavities: list[Conjugate]
-    ) -> tuple[list[Conjugate], Conjugate, Tensor, Tensor]:
-        """Cavities to go by, the chosen number's tilted functions in every state, batch ``[D, E]``,
+    ) -> tuple[list[Conjugate], list[Conjugate], Tensor, Tensor]:
+        """Cavities to go by, of each term the tilted functions in every state, batch ``[D, E]``,
         log masses of these over those of the cavities ``[D, E]``, very low where f is 0, and which
         factors have proper ones, ``[E]``; the others are given their nodes' beliefs."""
         usable = torch.ones_like(self.alpha, dtype=torch.bool)
         for q, cavity in zip(own, cavities, strict=True):
             usable = usable & q.is_proper & cavity.is_proper
-        said = self.said._with(lambda value: self.alpha * value)
-        proper = (self.chosen.of(cavities) + said).is_proper | self._excluded
-        usable = usable & proper.all(0)
+        alpha = self.alpha.expand_as(self.log_scale)
+        terms = [(c, alpha * said) for c, said in zip(self.chosen, self.said, strict=True)]
+        for chosen, said in terms:
+            proper = (chosen.of(cavities) + said).is_proper | self._excluded
+            usable = usable & proper.all(0)
         cavities = [where(usable, c, q) for c, q in zip(cavities, own, strict=True)]
-        before = self.chosen.of(cavities)
-        counts = usable & ~self._excluded
-        tilted = before + said._with(lambda value: torch.where(counts, value, 0.0))
-        mass = self.alpha * self.log_scale + tilted.log_mass - before.log_mass
+        counts, tilted = usable & ~self._excluded, []
+        mass = self.alpha * self.log_scale
+        for chosen, said in terms:
+            before = chosen.of(cavities)
+            after = where(counts, before + said, before)
+            mass = mass + after.log_mass - before.log_mass
+            tilted.append(after)
         mass = torch.where(self._excluded, NOTHING, mass)  # of sums of zeros no derivative is known
         return cavities, tilted, mass, usable
+
+    def _in_states(self, slot: int, tilted: list[Conjugate], cavity: Conjugate) -> Conjugate:
+        """What a slot's node is in every state, batch ``[D, E]``: what a term says of it, or its
+        cavity where none reads it."""
+        natural = cavity.natural
+        for chosen, own in zip(self.chosen, tilted, strict=True):
+            if slot in chosen.slots:
+                natural = torch.where(chosen.is_slot(slot)[..., None], own.natural, natural)
+        return type(cavity)(natural)
 
     def update(self, messages: list, beliefs: list) -> tuple[list, Tensor | None]:
         """New messages, and ``[E]`` which updates were skipped for an improper cavity."""
@@ -146,8 +161,8 @@ class ConjugateFactors(OneEach):
         likeliest = share.argmax(0, keepdim=True)
         moves = []
         for slot, (q, cavity) in enumerate(zip(own, cavities, strict=True)):
-            there = where(self.chosen.is_slot(slot), tilted, cavity)  # batch [D, E]
-            start = there._with(lambda value: value.gather(0, likeliest)[0])
+            there = self._in_states(slot, tilted, cavity)
+            start = type(q)(there.natural.take_along_dim(likeliest[..., None], 0)[0])
             found = q.project((share[..., None] * there.expected).sum(0), start)
             usable = usable & found.is_proper
             moves.append(found - q)
@@ -175,16 +190,22 @@ class ConjugateFactors(OneEach):
             message = torch.einsum("de,dc->ec", others * average, which)
             out[k] = (message - message.amax(1, keepdim=True)).to(self.like)
         for slot, k in enumerate(self.continuous):
-            weight = share * self.chosen.is_slot(slot)
-            sent = self.said._with(lambda value, weight=weight: (weight * value).sum(0))
-            out[k] = self._plain(sent)
+            terms = zip(self.chosen, self.said, strict=True)
+            sent = [
+                (share * chosen.is_slot(slot))[..., None] * said.natural
+                for chosen, said in terms
+                if slot in chosen.slots
+            ]
+            out[k] = self._plain(type(own[slot])(sum(sent).sum(0)))
         return out
 
     def _average(self, own: list[Conjugate]) -> Tensor:
         """E_q log f in every state, ``[D, E]``."""
-        expected = self.chosen.of(own).expected
-        of_said = self.said.first * expected[..., 0] + self.said.second * expected[..., 1]
-        return self.log_scale + of_said
+        value = self.log_scale
+        for chosen, said in zip(self.chosen, self.said, strict=True):
+            expected = chosen.among([q.expected for q in own])
+            value = value + (said.natural * expected).sum(-1)
+        return value
 
     def _plain(self, function: Conjugate) -> Conjugate:
         """In the dtype of messages."""
@@ -202,8 +223,7 @@ class ConjugateFactors(OneEach):
             for q, k in zip(q_states, self.discrete, strict=True):
                 ratio = ratio - (q.softmax(1) * messages[k]).sum(1)
             for q, k in zip(own, self.continuous, strict=True):
-                m, expected = messages[k], q.expected
-                ratio = ratio - m.first * expected[..., 0] - m.second * expected[..., 1]
+                ratio = ratio - (messages[k].natural * q.expected).sum(-1)
             return ratio.to(self.like)
         cavities, _, mass, usable = self._tilted(own, cavities)
         value = (mass + over_states(states, self.states)).logsumexp(0)

@@ -39,7 +39,7 @@ from pyrograph.infer.message_passing.states import (
     in_form_of,
     normalised,
 )
-from pyrograph.infer.message_passing.turns import Turn, Turns, owned, written
+from pyrograph.infer.message_passing.turns import Turn, Turns, colour_of_nodes, owned, written
 
 #: Sweeps of the inner loop for one step of the outer one.
 INNER_SWEEPS = 5
@@ -68,7 +68,7 @@ class DoubleLoop:
         self.network = network
         self.families = [family_of_states(family) for family in network.families]
         self.blocks = [as_slots(block) for block in network.blocks]
-        self._turns = Turns(graph, self.families, self.blocks)
+        self._turns = Turns(colour_of_nodes(graph, network), self.families, self.blocks)
         self.sent = [block.start(self.families) for block in self.blocks]  # n, log values
         weight = [family.base.new_zeros(len(family.base)) for family in self.families]
         for block in self.blocks:

@@ -109,8 +109,9 @@ class MessagePassing(Engine):
             in single precision.
         init: None, or an earlier engine's ``state_dict()["messages"]`` to start from.
         num_points: points of the quadrature, per dimension; default by dimension.
-        family: beliefs of some continuous sites, ``{site: "gamma"}`` (sites on a half-line) or
-            ``{site: "beta"}`` (on an interval), in the place of Gaussians in unconstrained space.
+        family: beliefs of some continuous sites, ``{site: "gamma"}`` (sites on a half-line),
+            ``{site: "beta"}`` (on an interval) or ``{site: "dirichlet"}`` (on a simplex, of
+            factors that are conjugate), in the place of Gaussians in unconstrained space.
         options: see :class:`Engine`.
 
     Raises:

@@ -106,8 +106,8 @@ class Continuous:
 
     Shapes:
         nodes: ``[V]`` node ids.
-        base: a :class:`Gaussian` of batch ``[V]`` and dimension d; or, of nodes of one number
-            whose beliefs are gamma or beta distributions, a :class:`Conjugate` of batch ``[V]``.
+        base: a :class:`Gaussian` of batch ``[V]`` and dimension d; or, of nodes whose beliefs are
+            gamma, beta or Dirichlet distributions, a :class:`Conjugate` of batch ``[V]``.
         absorbed: rows, and log densities ``[E]`` of values ``[E, d]``, of the factors in the base.
     """
 

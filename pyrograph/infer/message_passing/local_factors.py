@@ -1,8 +1,9 @@
 """Factors with continuous nodes, read into blocks: quadratic ones, and those integrated by
 quadrature.
 
-Factors of one node that its family represents exactly are part of its base. Quadratic factors on
-one scope, those on part of it included, are one factor where alpha allows it
+Factors of one node that its family represents exactly are part of its base. Those that are
+conjugate to their nodes send messages in closed form (:mod:`.conjugate_factors`). Quadratic
+factors on one scope, those on part of it included, are one factor where alpha allows it
 (:mod:`.same_scope`), and so are recurrences (:mod:`.shared_work`).
 """
 
@@ -12,14 +13,14 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from pyrograph.beliefs import Conjugate, Natural
+from pyrograph.beliefs import Conjugate, LogDirichlet, Natural
 from pyrograph.errors import UnsupportedFactor
 from pyrograph.graph import FactorGroup
 from pyrograph.infer.message_passing.advice import without_grids
 from pyrograph.infer.message_passing.alphas import or_limit
 from pyrograph.infer.message_passing.conditional import quadratic_coordinates
 from pyrograph.infer.message_passing.conjugate_factors import ConjugateFactors
-from pyrograph.infer.message_passing.conjugate_sites import member, members_in_states
+from pyrograph.infer.message_passing.conjugate_terms import conjugate_terms
 from pyrograph.infer.message_passing.mean_field import rule_without_error
 from pyrograph.infer.message_passing.network import Block
 from pyrograph.infer.message_passing.node_families import Alpha, NodeFamilies, by_sign
@@ -57,7 +58,11 @@ class LocalFactors:
         """Read a group."""
         alpha = or_limit(self.alpha(group))
         for index in self._by_family(group, by_sign(alpha)):
-            local = LocalDensity(group, index, self.nodes.like, self.nodes.graph)
+            families = self._families(group, index)
+            is_whole = all(issubclass(family, Conjugate) for family in families)
+            if LogDirichlet in families and not is_whole:
+                raise self._not_conjugate(group, int(index[0]))
+            local = LocalDensity(group, index, self.nodes.like, self.nodes.graph, is_whole)
             part = Locals(group, index, local, alpha[index])
             if group.arity > 1 or not self._is_absorbed(part):
                 self.parts.append(part)
@@ -74,7 +79,10 @@ class LocalFactors:
         """Whether factors of one node are of its family, and part of its base now."""
         (base,), local = self.nodes.bases(part.group, part.index), part.local
         if isinstance(base, Conjugate):
-            said = member(local, type(base)), local.at_node
+            terms = conjugate_terms(local.in_double(), [type(base)])
+            said = None if terms is None else terms.said[0][0], local.at_node
+            if terms is None and isinstance(base, LogDirichlet):
+                raise self._not_conjugate(part.group, int(part.index[0]))
         else:
             said = local.quadratic, local.at_node, local.bases[0]
         if said[0] is not None:
@@ -95,18 +103,35 @@ class LocalFactors:
         every = [*self.parts, *(own.whole for own in self.alike)]
         return [(part.group, part.index) for part in every]
 
+    def _families(self, group: FactorGroup, index: Tensor) -> list[type[Natural]]:
+        """Of the continuous slots."""
+        bases = self.nodes.bases(group, index)
+        return [type(b) for b, s in zip(bases, group.slots, strict=True) if not s.is_discrete]
+
     def _conjugates(self, part: Locals) -> bool:
-        """Whether a node in these scopes has a gamma or beta belief."""
-        bases = self.nodes.bases(part.group, part.index)
-        return any(isinstance(base, Conjugate) for base in bases)
+        """Whether a node in these scopes has a gamma, beta or Dirichlet belief."""
+        families = self._families(part.group, part.index)
+        return any(issubclass(family, Conjugate) for family in families)
 
     def _is_gaussian(self, part: Locals) -> bool:
         """Whether these factors are integrated without quadrature."""
-        return part.local.quadratic is not None and not self._conjugates(part)
+        return not self._conjugates(part) and part.local.quadratic is not None
 
     def _needs_no_points(self, part: Locals) -> bool:
         """Whether these are integrated in closed form, or beliefs are no Gaussians."""
-        return self._is_gaussian(part) or self._conjugates(part)
+        return self._conjugates(part) or self._is_gaussian(part)
+
+    def _not_conjugate(self, group: FactorGroup, e: int) -> UnsupportedFactor:
+        """What is wrong with a factor of Dirichlet nodes."""
+        bases = self.nodes.bases(group, self.nodes.like.new_tensor([e]).long())
+        both = zip(group.slots, bases, strict=True)
+        (name, *_) = (site.name for site, base in both if isinstance(base, LogDirichlet))
+        return UnsupportedFactor(
+            f'{self.nodes.graph.factor_name(group, e)} is not conjugate to "{name}", whose family '
+            'is "dirichlet": given its discrete nodes it should be a product of powers of its '
+            "probabilities, as Categorical, Multinomial and Dirichlet statements are. Leave the "
+            'site its Gaussian belief (family "normal"), or use pg.QBethe.'
+        )
 
     # ------------------------------------------------------------------ blocks
     def merged(self, first: int) -> list[Merged]:
@@ -147,16 +172,6 @@ class LocalFactors:
             product.widths,
         )
 
-    @staticmethod
-    def _in_states(
-        local: LocalDensity, kinds: set[type[Natural]]
-    ) -> tuple[Tensor, Conjugate] | None:
-        """What factors say of the one number that a state chooses, if it is conjugate to them."""
-        (family, *others), is_single = kinds, local.dim == len(local.chosen) == 1
-        if others or not (is_single and local.discrete and issubclass(family, Conjugate)):
-            return None
-        return members_in_states(local.in_double(), family)
-
     def _by_numbers_read(self, part: Locals) -> list[Locals]:
         """Factors that read fewer combinations apart from those that read more, where that saves
         half the points: of an ordered outcome each level reads others."""
@@ -183,13 +198,14 @@ class LocalFactors:
                 local.bases,
                 local.widths,
             )
-        bases, has_conjugates = self.nodes.bases(group, index), self._conjugates(part)
-        local.reduce_jointly(
-            [type(bases[k]) if isinstance(bases[k], Conjugate) else None for k in local.continuous]
-        )
-        chosen = self._in_states(local, {type(bases[k]) for k in local.continuous})
-        if chosen is not None:
-            return ConjugateFactors(local, alpha, rows, families, *chosen)
+        kinds, has_conjugates = self._families(group, index), self._conjugates(part)
+        if local.is_whole and local.discrete:
+            terms = conjugate_terms(local.in_double(), kinds)
+            if terms is not None:
+                return ConjugateFactors(local, alpha, rows, families, terms)
+        if LogDirichlet in kinds:
+            raise self._not_conjugate(group, int(index[0]))
+        local.reduce_jointly([kind if issubclass(kind, Conjugate) else None for kind in kinds])
         is_above = not has_conjugates and bool((alpha > 0).all())
         inner = quadratic_coordinates(local) if is_above else []
         self._refuse_too_wide(part, inner)
@@ -232,6 +248,8 @@ class LocalFactors:
         if group.arity > 1 or group.slots[0].is_discrete or group.slots[0].width <= max(POINTS):
             return
         alpha, first = or_limit(self.alpha(group)), self.nodes.like.new_zeros(1).long()
+        if issubclass(self._families(group, first)[0], Conjugate):
+            return
         local = LocalDensity(group, first, self.nodes.like, self.nodes.graph)
         part = Locals(group, first, local, alpha[first])
         if not self._is_gaussian(part):

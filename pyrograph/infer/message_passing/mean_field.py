@@ -137,7 +137,7 @@ def _calibrated(
         weight = weight * ratio.exp()
     weight = weight / weight.sum(0)
     for q, column in beliefs:
-        statistics = q.statistics(u[..., column])
+        statistics = q.statistics(u[..., column : column + 1])
         off = statistics - (weight[..., None] * statistics).sum(0)
         scatter = torch.einsum("nde,ndei,ndej->deij", weight, off, off)
         gap = (q.expected - (weight[..., None] * statistics).sum(0)).unsqueeze(-1)

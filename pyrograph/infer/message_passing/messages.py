@@ -123,8 +123,8 @@ def movement(old: Natural, new: Natural) -> Tensor:
     """
     proper = new.is_proper & old.is_proper
     if isinstance(new, Conjugate):
-        pairs = zip(old.parameters().values(), new.parameters().values(), strict=True)
-        moved = torch.stack([(b - a).abs() / b.abs().clamp_min(1) for a, b in pairs]).amax(0)
+        gap = (new.natural - old.natural).abs()
+        moved = (gap / new.natural.abs().clamp_min(1)).amax(-1)
         return torch.where(proper, torch.maximum(moved, _of_normals(old, new)), moved)
     moved = _of_normals(old, new)
     if bool(proper.all()):

@@ -52,7 +52,7 @@ class NodeFamilies:
                 base = (
                     Gaussian.flat(batch, size, self.like)
                     if kind == "normal"
-                    else FAMILIES[kind].flat(batch, self.like)
+                    else FAMILIES[kind].flat(batch, size, self.like)
                 )
                 self.families.append(Continuous(nodes, base))
 

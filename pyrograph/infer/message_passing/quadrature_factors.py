@@ -131,8 +131,8 @@ class QuadratureFactors(OneEach):
             site = Gaussian.flat((self.num_factors,), width, self.like)
             share = torch.bincount(rows, minlength=len(family.nodes)).to(self.like)
             if isinstance(family.base, Conjugate):
-                lifts = [(1 - p).clamp_min(0) for p in family.base.parameters().values()]
-                messages[k] = type(family.base)(*((p / share.clamp_min(1))[rows] for p in lifts))
+                lift = (1 - family.base.natural).clamp_min(0) / share.clamp_min(1).unsqueeze(1)
+                messages[k] = type(family.base)(lift[rows])
                 continue
             vague = (~family.base.is_proper / share.clamp_min(1))[rows]
             eye = torch.eye(width, dtype=vague.dtype, device=vague.device)
@@ -281,7 +281,7 @@ class QuadratureFactors(OneEach):
                     ((share * number.is_slot(slot))[..., None] * natural).sum(0)
                     for number, natural in zip(self.local.chosen, found.natural, strict=True)
                 )
-                out[k] = self._plain(type(q)(*sent.unbind(-1)))
+                out[k] = self._plain(type(q)(sent))
                 continue
             if self.local.joint is None:
                 pull, curve = found.slope[..., part], found.bend[..., part, part]
@@ -344,8 +344,7 @@ class QuadratureFactors(OneEach):
             for q, k in zip(own, self.local.continuous, strict=True):
                 m = messages[k]._with(Tensor.double)
                 if isinstance(q, Conjugate):
-                    expected = q.expected
-                    ratio = ratio - m.first * expected[..., 0] - m.second * expected[..., 1]
+                    ratio = ratio - (m.natural * q.expected).sum(-1)
                     continue
                 point = q.mean.detach()
                 ratio = ratio - m.about(point).log_value(q.mean - point)
@@ -403,5 +402,5 @@ class QuadratureFactors(OneEach):
 def _unit(like: Natural) -> Natural:
     """N(0, I), Gamma(1, 1) or Beta(1, 1) of the same batch."""
     if isinstance(like, Conjugate):
-        return type(like)(torch.ones_like(like.first), torch.ones_like(like.second))
+        return type(like)(torch.ones_like(like.natural))
     return standard_normal(like)

@@ -27,7 +27,7 @@ from pyrograph.infer.message_passing.coefficients import quadratic_coefficients
 from pyrograph.infer.message_passing.dependence import Dependence
 from pyrograph.infer.message_passing.in_states import states_of, values_in_states
 from pyrograph.infer.message_passing.points import points_of
-from pyrograph.trace.alike import computes_alike
+from pyrograph.trace.alike import functions_of
 from pyrograph.trace.localize import LocalProgram
 
 #: Rounding errors that a comparison may show, in units of the dtype's precision.
@@ -42,6 +42,7 @@ class LocalDensity:
         index: ``[E]`` the factors of the group that are meant, ascending.
         like: dtype and device.
         graph: that the group is of, which knows the names of its factors.
+        is_whole: whether nodes stay as they are: their beliefs know no combinations of numbers.
 
     Attributes:
         group: these factors alone.
@@ -55,9 +56,16 @@ class LocalDensity:
         chosen: numbers of u that are single ones of v, the last rows of A.
     """
 
-    def __init__(self, group: FactorGroup, index: Tensor, like: Tensor, graph: FactorGraph):
-        is_whole = len(index) == group.num_factors
-        self.group = group if is_whole else group.part(index)
+    def __init__(
+        self,
+        group: FactorGroup,
+        index: Tensor,
+        like: Tensor,
+        graph: FactorGraph,
+        is_whole: bool = False,
+    ):
+        self.group = group if len(index) == group.num_factors else group.part(index)
+        self.is_whole = is_whole
         self.index, self.like, self.graph = index, like, graph
         self.discrete = [k for k, s in enumerate(group.slots) if s.is_discrete]
         self.continuous = [k for k, s in enumerate(group.slots) if not s.is_discrete]
@@ -71,7 +79,7 @@ class LocalDensity:
         ]
         self.program = self._compacted()
         #: ``[E, r, m]`` of the entries read, as :attr:`bases` is of all.
-        self._inner = self._dependence.by_slot()
+        self._inner = [None] * len(self.continuous) if is_whole else self._dependence.by_slot()
         self.joint: Tensor | None = None
         self.chosen: list[Chosen] = []
         self.widths = [
@@ -233,7 +241,7 @@ class LocalDensity:
     def _columns(self, k: int) -> Tensor | None:
         """``[E, m]`` the entries of a slot's nodes that factors read, where all read as many."""
         width = self.nodes_widths[k]
-        if width == 1:
+        if width == 1 or self.is_whole:
             return None
         rows = self.group.program.leaves_read(self.continuous[k])
         counts = torch.div(rows, width, rounding_mode="floor").bincount(minlength=self.num_factors)
@@ -270,6 +278,14 @@ class LocalDensity:
         return Dependence(*read, self.like, self.generator)
 
     @property
+    def nodes_reached(self) -> Tensor:
+        """``[D, E, number of continuous slots]``: whether a state reads a node."""
+        if not self.discrete:
+            size = self.num_states, self.num_factors, len(self.continuous)
+            return torch.ones(size, dtype=torch.bool, device=self.like.device)
+        return torch.stack([own.any(-1) for own in self._dependence.reach], -1)
+
+    @property
     def num_read(self) -> Tensor:
         """``[E]`` how many combinations a factor reads in any state, as far as is known."""
         return self._dependence.num_read
@@ -300,8 +316,9 @@ class LocalDensity:
             own = [k for k, other in enumerate(kinds) if other is kind]
             reach = torch.cat([self._dependence.reach[k] for k in own], 2)
             found = chosen_among(reach, own, rows[0].shape[2] + len(chosen))
-            columns = eye[[slots.index(k) for k in own]]
-            rows += [columns[number.which].unsqueeze(2) for number in found]
+            for number in found:
+                columns = eye[[slots.index(k) for k in number.slots]]
+                rows.append(columns[number.which].unsqueeze(2))
             chosen += found
         if rows[0].shape[2] + len(chosen) < len(slots):
             self.joint, self.chosen = torch.cat(rows, 2), chosen
@@ -317,7 +334,7 @@ class LocalDensity:
         parts += [None if self.joint is None else self.joint.transpose(0, 1)]
         parts += [number.which.t() for number in self.chosen]
         same = all(part is None or bool((part == part[:1]).all()) for part in parts)
-        return same and computes_alike(self.program)
+        return same and not bool(functions_of(self.program).any())
 
     def in_double(self) -> LocalDensity:
         """The same factors in double precision."""

@@ -187,8 +187,9 @@ def _nudges(
             shift = noise(unit) * unit.sqrt() + bend * held.mean
             out.append(Gaussian(torch.diag_embed(bend), shift))
         else:
-            first, second = beliefs[family][rows].parameters().values()
-            out.append(type(message)(noise(first) * first.sqrt(), torch.zeros_like(second)))
+            first, *others = beliefs[family].natural[rows].split(1, -1)
+            still = [torch.zeros_like(other) for other in others]
+            out.append(type(message)(torch.cat([noise(first) * first.sqrt(), *still], -1)))
     return out
 
 

@@ -40,9 +40,7 @@ class Product:
     def statistics(self, u: Tensor) -> Tensor:
         """Of the gamma and beta parts, two each: ``[*batch, E, 2 m]``."""
         both = zip(self.parts, self.slices, strict=True)
-        return torch.cat(
-            [p.statistics(u[..., s.start]) for p, s in both if isinstance(p, Conjugate)], -1
-        )
+        return torch.cat([p.statistics(u[..., s]) for p, s in both if isinstance(p, Conjugate)], -1)
 
 
 Surroundings = Gaussian | Product

@@ -13,7 +13,7 @@ from pyrograph.infer.message_passing.plain import PlainSweep, PlainSwept
 from pyrograph.infer.message_passing.plain_odds import PlainOdds
 from pyrograph.infer.message_passing.plain_states import PlainStates
 from pyrograph.infer.message_passing.sweep import Held, Sweep, Swept
-from pyrograph.infer.message_passing.turns import Turns
+from pyrograph.infer.message_passing.turns import Turns, colour_of_nodes
 
 #: Where a run stands: messages, and beliefs under them.
 Place = Held | Swept | PlainSwept
@@ -28,8 +28,10 @@ class Sweeper:
 
     def __init__(self, graph: FactorGraph, network: Network, schedule: str):
         self.graph, self.network, self.schedule = graph, network, schedule
-        of_network = graph, network.families, network.blocks
-        self._turns = Turns(*of_network) if schedule == "sequential" else None
+        self._turns: Turns | None = None
+        if schedule == "sequential":
+            colours = colour_of_nodes(graph, network)
+            self._turns = Turns(colours, network.families, network.blocks)
 
     def damped(self, damping: float) -> Sweep:
         """A sweep over log values that keeps this share of the old messages."""

@@ -1,7 +1,7 @@
-"""Messages into nodes of one colour of the Markov graph, one colour after the other.
+"""Messages into nodes of one colour, one colour after the other.
 
-Nodes of a colour share no factor, so that all messages into them may be sent at once: only these
-nodes' factors are looked at, and a sweep over all colours costs what all messages do, however many
+No message into a node depends on the belief of another one of its colour (:mod:`.read_together`),
+so that all of them may be sent at once: only these nodes' factors are looked at, and a sweep over all colours costs what all messages do, however many
 colours there are. But for factors integrated on grids at alpha other than 0: their grids move
 together, and all are looked at for every colour that reads one.
 """
@@ -20,16 +20,17 @@ from pyrograph.graph.colouring import colour
 from pyrograph.infer.message_passing.basis import part_of
 from pyrograph.infer.message_passing.log_values import rows_of
 from pyrograph.infer.message_passing.messages import Message
-from pyrograph.infer.message_passing.network import Block, Family
+from pyrograph.infer.message_passing.network import Block, Family, Network
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
+from pyrograph.infer.message_passing.read_together import that_depend
 
 #: Share of a block's factors from which on all of them are looked at: it saves cutting them out.
 MOST = 0.5
 
 
-def colour_of_nodes(graph: FactorGraph) -> Tensor:
-    """``[V]``: nodes of one colour share no factor."""
-    pointer, index = graph.neighbors
+def colour_of_nodes(graph: FactorGraph, network: Network) -> Tensor:
+    """``[V]``: no messages into nodes of one colour depend on each other's beliefs."""
+    pointer, index = that_depend(graph, network)
     return colour(pointer.cpu(), index.cpu()).to(graph.device)
 
 
@@ -115,13 +116,12 @@ class Turns:
     """The colours in turn.
 
     Args:
-        families, blocks: over the graph.
+        colours: ``[V]`` of the graph's nodes; families, blocks: over the graph.
     """
 
-    def __init__(self, graph: FactorGraph, families: Sequence[Family], blocks: Sequence[Block]):
-        found = colour_of_nodes(graph)
-        self.count, self._families = int(found.max()) + 1, families
-        self._colours = [found[family.nodes] for family in families]
+    def __init__(self, colours: Tensor, families: Sequence[Family], blocks: Sequence[Block]):
+        self.count, self._families = int(colours.max()) + 1, families
+        self._colours = [colours[family.nodes] for family in families]
         self._nodes, self._places = [], []
         for own in self._colours:
             nodes = _by_number(own, self.count)

@@ -196,7 +196,7 @@ def close(found, expected):
 def swept(engine, messages, beliefs, eta):
     """All factors are looked at for every colour, and what is not sent thrown away."""
     network = engine.network
-    colours = turns.colour_of_nodes(engine.graph)
+    colours = turns.colour_of_nodes(engine.graph, engine.network)
     for mask in (colours == k for k in colours.unique()):
         found = []
         for block, old in zip(network.blocks, messages, strict=True):

@@ -1,0 +1,268 @@
+"""Factors that are conjugate to their continuous nodes in every state of their discrete ones,
+
+    f(d, z) = exp(c_d + sum_j s_dj' T_j(z_j))
+
+where z_j are nodes that state d reads, each with the statistics T_j of its family. Whether factors
+are, and what s_dj is, is found by looking, densely and far out: behind a threshold a factor may be
+another. Factors that are known to be the same function are looked at once.
+
+Source: Winn & Bishop (2005), section 2.3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from pyro.distributions import constraints
+from torch import Tensor
+
+from pyrograph.beliefs import Conjugate, LogDirichlet, LogitBeta
+from pyrograph.infer.message_passing.chosen import Chosen, chosen_among
+from pyrograph.infer.message_passing.log_values import is_zero
+from pyrograph.infer.message_passing.reduction import LocalDensity
+from pyrograph.trace.alike import functions_of
+
+#: How far numbers of beliefs are looked at: from -z to z, and to a smaller z where 1 - expit(z) has
+#: too few digits further out; logarithms of Dirichlet numbers to one less the largest.
+REACH = {torch.float64: (30.0, 20.0), torch.float32: (13.0, 6.0)}
+REACH_OF_SHARES = {torch.float64: 25.0, torch.float32: 9.0}
+#: Share of it where a state reads several nodes.
+OF_MANY = 0.8
+#: Logarithms of odds between the Dirichlet numbers that terms are read at.
+STEP = 2.0
+#: What a factor may be off by, as a share of its terms.
+NEAR = 1e-7
+#: Fewest and most points there, and numbers altogether. Where factors are tens of thousands, what
+#: none of the others has can be missed in one of them if it is narrower than x to 1.6 x.
+FEWEST, MOST, NUMBERS = 2**7, 2**14, 2**22
+#: Numbers at once: what stays in a cache.
+CHUNK = 2**18
+#: Shifts of the points by factor.
+GOLDEN = (5**0.5 - 1) / 2
+#: Errors of what is left of 1, in units of the precision.
+LEFT = 8
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Of E factors in D states.
+
+    Attributes:
+        log_scale: c, ``[D, E]``, minus infinity for zeros.
+        chosen: which node each term is about.
+        said: s of each term, batch ``[D, E]``.
+    """
+
+    log_scale: Tensor
+    chosen: list[Chosen]
+    said: list[Conjugate]
+
+
+def conjugate_terms(local: LocalDensity, families: Sequence[type[Conjugate]]) -> Terms | None:
+    """What factors are, if they all are conjugate.
+
+    Args:
+        local: the factors, in double precision; families: of their continuous slots.
+    """
+    which = functions_of(local.group.program).to(local.index.device)
+    number = int(which.max()) + 1
+    at = torch.arange(local.num_factors, device=which.device)
+    first = at.new_empty(number).scatter_(0, which, at).sort()  # any one of its equals
+    row = torch.empty_like(first.indices).scatter_(0, first.indices, at[:number])[which]
+    found = _Looked(local.part(first.values), families).found()
+    if found is None:
+        return None
+    chosen = [Chosen(c.column, c.slots, c.which[:, row]) for c in found.chosen]
+    return Terms(found.log_scale[:, row], chosen, [s[:, row] for s in found.said])
+
+
+class _Looked:
+    """Factors at points of the nodes that they read.
+
+    Attributes:
+        count: numbers of them in all states, F; those of a state follow each other.
+    """
+
+    def __init__(self, local: LocalDensity, families: Sequence[type[Conjugate]]):
+        self.local, self.size = local, (local.num_states, local.num_factors)
+        self.count = local.num_states * local.num_factors
+        self.like = local.like
+        own = {local.group.slots[k].dtype for k in local.continuous}
+        # a limit of the program's is at its own precision
+        is_single = torch.float32 in (*own, self.like.dtype)
+        self.precision = torch.float32 if is_single else torch.float64
+        kinds = list(zip(families, local.nodes_widths, strict=True))
+        self.chosen: list[Chosen] = []
+        self.kinds: list[tuple[type[Conjugate], int]] = []
+        for kind in dict.fromkeys(kinds):
+            slots = [k for k, other in enumerate(kinds) if other == kind]
+            found = chosen_among(local.nodes_reached[..., slots], slots, len(self.chosen))
+            self.chosen += found
+            self.kinds += [kind] * len(found)
+        self.rounding = [self._rounding(number.slots) for number in self.chosen]
+        self.generator = torch.Generator().manual_seed(0)
+        self.centre = 0.0
+
+    # ------------------------------------------------------------------ values
+    def values(self, z: Sequence[Tensor]) -> Tensor:
+        """log f ``[N, F]`` at points ``[N, F, d]`` of what each term is about."""
+        x = []
+        for k, width in enumerate(self.local.nodes_widths):
+            own = self.like.new_zeros(len(z[0]), *self.size, width)
+            for number, value in zip(self.chosen, z, strict=True):
+                if k in number.slots:
+                    there = number.is_slot(k)[..., None]
+                    own = torch.where(there, value.view(-1, *self.size, width), own)
+            x.append(own)
+        return self.local.at_nodes(x).flatten(1)
+
+    def found(self) -> Terms | None:
+        """The terms. Products of many numbers, as of what is left of a stick, are too small in the
+        middle of all: then from nearer to one end, and the other."""
+        count = len(self.kinds)
+        for self.centre in [0.0] if count == 1 else [0.0, -math.log(count), math.log(count)]:
+            terms = self._terms()
+            if terms is not None:
+                return terms
+        return None
+
+    def _terms(self) -> Terms | None:
+        places = [self._places(*kind) for kind in self.kinds]
+        zeros = is_zero(self.values(self._at([p[:1] for p in places]))[0])
+
+        def values(z: Sequence[Tensor]) -> Tensor:
+            # a zero has to be one everywhere, and counts as a constant
+            found = self.values(z)
+            return torch.where(zeros, torch.where(is_zero(found), 0.0, torch.nan), found)
+
+        origin = values(self._at([p[:1] for p in places]))
+        scale, said = origin[0], []
+        for j, (place, (family, _)) in enumerate(zip(places, self.kinds, strict=True)):
+            moved = [p[:1].expand(len(place) - 1, -1) for p in places]
+            moved[j] = place[1:]
+            statistics = family.statistics(place)
+            found = torch.linalg.solve(
+                statistics[1:] - statistics[0], values(self._at(moved)) - origin
+            )
+            said.append(found)
+            scale = scale - statistics[0] @ found
+        if not self._are_near(values, scale, said):
+            return None
+        scale = scale.masked_fill(zeros, -torch.inf).view(self.size)
+        both = zip(said, self.kinds, strict=True)
+        sent = [family(s.t().reshape(*self.size, -1)) for s, (family, _) in both]
+        return Terms(scale, self.chosen, sent)
+
+    def _at(self, places: list[Tensor]) -> list[Tensor]:
+        return [p.unsqueeze(1).expand(-1, self.count, -1) for p in places]
+
+    def _places(self, family: type[Conjugate], width: int) -> Tensor:
+        """``[p + 1, d]`` points that a term's p numbers are known from, and the first."""
+        if family is LogDirichlet:
+            logs = torch.cat([self.like.new_zeros(1, width + 1), self._eye(width + 1) * STEP])
+            return family.at(logs.log_softmax(-1))
+        low, high = self._reach(family)
+        return self.centre + self.like.new_tensor([[0.0], [-low / 3], [high / 3]])
+
+    def _eye(self, size: int) -> Tensor:
+        return torch.eye(size, dtype=self.like.dtype, device=self.like.device)
+
+    # ------------------------------------------------------------------ whether that is all
+    @torch.no_grad()
+    def _are_near(
+        self,
+        values: Callable[[Sequence[Tensor]], Tensor],
+        scale: Tensor,
+        said: list[Tensor],
+    ) -> bool:
+        """Whether the terms ``[p, F]`` and scales ``[F]`` are what factors are elsewhere."""
+        width = sum(self.local.nodes_widths)
+        # fewer points of each of many factors, but others of every one
+        number = min(MOST, max(FEWEST, NUMBERS // (self.count * width)))
+        for piece in torch.arange(number, device="cpu").split(max(1, CHUNK // self.count // width)):
+            reach = self._shares(len(piece))
+            z = [self._points(piece, number, j, reach[..., j]) for j in range(len(self.kinds))]
+            total, terms = scale.expand(len(piece), -1), scale.abs()
+            allowed = torch.zeros_like(total)
+            for own, s, rounding, (family, _) in zip(
+                z, said, self.rounding, self.kinds, strict=True
+            ):
+                parts = s.t() * family.statistics(own)
+                total, terms = total + parts.sum(-1), terms + parts.abs().sum(-1)
+                allowed = allowed + self._lost(family, own, s.t(), rounding)
+            error = max(self.local.rounding, NEAR) * (1 + terms) + allowed
+            if not bool(((values(z) - total).abs() <= error).all()):
+                return False
+        return True
+
+    def _shares(self, number: int) -> Tensor:
+        """``[n, F, terms]``: how far out each one goes, as a share of the way, which all of them
+        share: where many numbers are far out their product is none. Few are, mostly."""
+        drawn = self._drawn((number, self.count, len(self.kinds))).log() ** 4
+        return drawn / drawn.sum(-1, keepdim=True)
+
+    def _points(self, piece: Tensor, number: int, j: int, reach: Tensor) -> Tensor:
+        """``[n, F, d]``: of the points of this number these ones, of a term. Evenly spaced where
+        the first is about a single number, else at random.
+
+        Args:
+            reach: ``[n, F]``, the share of the way out that counts as all of it.
+        """
+        family, width = self.kinds[j]
+        size = (len(piece), self.count)
+        if family is LogDirichlet:
+            drawn = self._drawn((*size, width + 1)) - 1
+            drawn = REACH_OF_SHARES[self.precision] * reach.unsqueeze(-1) * drawn
+            return family.at(drawn.to(self.like).log_softmax(-1))
+        if j == 0:
+            every = torch.arange(self.count, dtype=torch.float64, device="cpu")
+            share = (piece.unsqueeze(1) + (GOLDEN * every).frac()) / number
+        else:
+            share = self._drawn(size)
+        low, high = self._reach(family)
+        z = self.centre + reach * (-low + (low + high) * share)
+        return z.to(self.like).unsqueeze(-1)
+
+    def _drawn(self, size: tuple[int, ...]) -> Tensor:
+        return torch.rand(size, generator=self.generator, dtype=torch.float64, device="cpu")
+
+    def _reach(self, family: type[Conjugate]) -> tuple[float, float]:
+        low, high = (OF_MANY ** (len(self.kinds) > 1) * end for end in REACH[self.precision])
+        return low, high if issubclass(family, LogDirichlet) else low
+
+    def _rounding(self, slots: list[int]) -> tuple[float, float]:
+        """Errors of expit(z) and 1 - expit(z) in units of the precision: of x between bounds a and
+        b the distances to these are known to |a| and |b|."""
+        own = [self.local.group.slots[self.local.continuous[k]].support for k in slots]
+        return tuple(max(errors) for errors in zip(*map(_rounding_of, own), strict=True))
+
+    def _lost(
+        self, family: type[Conjugate], z: Tensor, said: Tensor, rounding: tuple[float, float]
+    ) -> Tensor:
+        """What rounding of the numbers at ``z [n, F, d]`` costs a term ``[F, p]``."""
+        eps = torch.finfo(self.like.dtype).eps
+        if family is LogitBeta:
+            z = z[..., 0]
+            lower, upper = ((sign * z).exp() for sign in (-1, 1))
+            return eps * (
+                rounding[0] * lower * said[:, 0].abs() + rounding[1] * upper * said[:, 1].abs()
+            )
+        if family is LogDirichlet:
+            # of a stick of which all but little is broken off, the rest has few digits
+            return LEFT * eps * z.exp().sum(-1) * said.abs().sum(-1)
+        return torch.zeros_like(z[..., 0])
+
+
+def _rounding_of(support: constraints.Constraint) -> tuple[float, float]:
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    if not (hasattr(support, "lower_bound") and hasattr(support, "upper_bound")):
+        return 0.0, 0.0
+    bounds = [
+        torch.as_tensor(bound, device="cpu") for bound in (support.lower_bound, support.upper_bound)
+    ]
+    length = bounds[1] - bounds[0]
+    return tuple(LEFT * float((bound.abs() / length).amax()) for bound in bounds)
