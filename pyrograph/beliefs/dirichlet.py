@@ -29,10 +29,9 @@ class LogDirichlet(Conjugate):
         return pad(logsigmoid(odds), (0, 1)) + pad(logsigmoid(-odds).cumsum(-1), (1, 0))
 
     @staticmethod
-    def at(log_x: Tensor) -> Tensor:
-        """z ``[*batch, d]`` of logarithms of x ``[*batch, K]``, which may be of any sum."""
-        left = log_x.flip(-1).logcumsumexp(-1).flip(-1)
-        odds = log_x[..., :-1] - left[..., 1:]
+    def at(x: Tensor) -> Tensor:
+        """z ``[*batch, d]`` of x ``[*batch, K]``, which may be of any sum."""
+        odds = (x[..., :-1] / _left(x)[..., 1:]).log()
         return odds + _offset(odds)
 
     @staticmethod
@@ -60,19 +59,23 @@ class LogDirichlet(Conjugate):
 
     @property
     def normal(self) -> Gaussian:
-        left = self.natural.flip(-1).cumsum(-1).flip(-1)
-        a, b = self.natural[..., :-1], left[..., 1:]
+        a, b = self.natural[..., :-1], _left(self.natural)[..., 1:]
         mean = torch.digamma(a) - torch.digamma(b)
         variance = torch.polygamma(1, a) + torch.polygamma(1, b)
         return Gaussian.from_moments(mean + _offset(mean), torch.diag_embed(variance))
 
     @property
     def at_mean(self) -> Tensor:
-        return self.at(self.natural.log())
+        return self.at(self.natural)
 
 
 class LogitBeta(LogDirichlet):
     """Log odds of beta variables: eta is (a, b), of which a goes with x and b with 1 - x."""
+
+
+def _left(x: Tensor) -> Tensor:
+    """Sums of each number and all later ones, ``[*batch, K]``."""
+    return x.flip(-1).cumsum(-1).flip(-1)
 
 
 def _offset(z: Tensor) -> Tensor:

@@ -34,7 +34,9 @@ def functions_of(program: LocalProgram) -> Tensor:
         columns = _portions(read, count, sizes)
         if columns is None:
             return every
-        number = row_numbers(torch.cat([number.unsqueeze(1), columns], 1))
+        differs = (columns != columns[:1]).any(0)
+        if bool(differs.any()):
+            number = row_numbers(torch.cat([number.unsqueeze(1), columns[:, differs]], 1))
     return number
 
 

@@ -124,10 +124,11 @@ def without_grids(graph: FactorGraph, group: FactorGroup) -> str:
     is_mixed = any(site.is_discrete for site in graph.sites.values())
     engines = "pg.QBethe" if is_mixed else "pg.QBethe or pg.GraphicalSVGD"
     sites = [site for site in group.slots if isinstance(site.support, type(constraints.simplex))]
-    if sites and any(site.is_discrete for site in group.slots):
+    if sites:
+        name = sites[0].name
         return (
-            f'Where it is conjugate to "{sites[0].name}", as a Categorical with these weights is, '
-            f'take family={{"{sites[0].name}": "dirichlet"}}, which needs no grid; or use '
+            f'Where the factors of "{name}" are conjugate to it, as a Categorical with these '
+            f'weights is, take family={{"{name}": "dirichlet"}}, which needs no grid; or use '
             f"{engines}, without grids over scopes."
         )
     site = group.slots[0]

@@ -38,6 +38,8 @@ NEAR = 1e-7
 #: Fewest and most points there, and numbers altogether. Where factors are tens of thousands, what
 #: none of the others has can be missed in one of them if it is narrower than x to 1.6 x.
 FEWEST, MOST, NUMBERS = 2**7, 2**14, 2**22
+#: Share of it where points are of many numbers, and not dense anyway.
+WIDE = 8
 #: Numbers at once: what stays in a cache.
 CHUNK = 2**18
 #: Shifts of the points by factor.
@@ -84,6 +86,7 @@ class _Looked:
 
     Attributes:
         count: numbers of them in all states, F; those of a state follow each other.
+        numbers: that one point of all has; at_once: points.
     """
 
     def __init__(self, local: LocalDensity, families: Sequence[type[Conjugate]]):
@@ -103,6 +106,8 @@ class _Looked:
             self.chosen += found
             self.kinds += [kind] * len(found)
         self.rounding = [self._rounding(number.slots) for number in self.chosen]
+        self.numbers = self.count * sum(local.nodes_widths)
+        self.at_once = max(1, CHUNK // self.numbers)
         self.generator = torch.Generator().manual_seed(0)
         self.centre = 0.0
 
@@ -144,9 +149,9 @@ class _Looked:
             moved = [p[:1].expand(len(place) - 1, -1) for p in places]
             moved[j] = place[1:]
             statistics = family.statistics(place)
-            found = torch.linalg.solve(
-                statistics[1:] - statistics[0], values(self._at(moved)) - origin
-            )
+            pieces = zip(*(m.split(self.at_once) for m in moved), strict=True)
+            there = torch.cat([values(self._at(piece)) for piece in pieces])
+            found = torch.linalg.solve(statistics[1:] - statistics[0], there - origin)
             said.append(found)
             scale = scale - statistics[0] @ found
         if not self._are_near(values, scale, said):
@@ -163,7 +168,7 @@ class _Looked:
         """``[p + 1, d]`` points that a term's p numbers are known from, and the first."""
         if family is LogDirichlet:
             logs = torch.cat([self.like.new_zeros(1, width + 1), self._eye(width + 1) * STEP])
-            return family.at(logs.log_softmax(-1))
+            return family.at(logs.exp())
         low, high = self._reach(family)
         return self.centre + self.like.new_tensor([[0.0], [-low / 3], [high / 3]])
 
@@ -179,10 +184,11 @@ class _Looked:
         said: list[Tensor],
     ) -> bool:
         """Whether the terms ``[p, F]`` and scales ``[F]`` are what factors are elsewhere."""
-        width = sum(self.local.nodes_widths)
         # fewer points of each of many factors, but others of every one
-        number = min(MOST, max(FEWEST, NUMBERS // (self.count * width)))
-        for piece in torch.arange(number, device="cpu").split(max(1, CHUNK // self.count // width)):
+        is_wide = LogDirichlet in (family for family, _ in self.kinds)
+        fewest, most = (number // (WIDE if is_wide else 1) for number in (FEWEST, MOST))
+        number = min(most, max(fewest, NUMBERS // self.numbers))
+        for piece in torch.arange(number, device="cpu").split(self.at_once):
             reach = self._shares(len(piece))
             z = [self._points(piece, number, j, reach[..., j]) for j in range(len(self.kinds))]
             total, terms = scale.expand(len(piece), -1), scale.abs()
@@ -216,7 +222,7 @@ class _Looked:
         if family is LogDirichlet:
             drawn = self._drawn((*size, width + 1)) - 1
             drawn = REACH_OF_SHARES[self.precision] * reach.unsqueeze(-1) * drawn
-            return family.at(drawn.to(self.like).log_softmax(-1))
+            return family.at(drawn.to(self.like).exp())
         if j == 0:
             every = torch.arange(self.count, dtype=torch.float64, device="cpu")
             share = (piece.unsqueeze(1) + (GOLDEN * every).frac()) / number
@@ -251,8 +257,10 @@ class _Looked:
                 rounding[0] * lower * said[:, 0].abs() + rounding[1] * upper * said[:, 1].abs()
             )
         if family is LogDirichlet:
-            # of a stick of which all but little is broken off, the rest has few digits
-            return LEFT * eps * z.exp().sum(-1) * said.abs().sum(-1)
+            # of a stick of which all but little is broken off, the rest has few digits; and
+            # where equal sticks are broken is a constant of the program's precision
+            lost = eps * z.exp().sum(-1) + torch.finfo(self.precision).eps
+            return LEFT * lost * said.abs().sum(-1)
         return torch.zeros_like(z[..., 0])
 
 

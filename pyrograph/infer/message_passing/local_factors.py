@@ -81,7 +81,7 @@ class LocalFactors:
         if isinstance(base, Conjugate):
             terms = conjugate_terms(local.in_double(), [type(base)])
             said = None if terms is None else terms.said[0][0], local.at_node
-            if terms is None and isinstance(base, LogDirichlet):
+            if terms is None and type(base) is LogDirichlet:
                 raise self._not_conjugate(part.group, int(part.index[0]))
         else:
             said = local.quadratic, local.at_node, local.bases[0]
@@ -125,7 +125,7 @@ class LocalFactors:
         """What is wrong with a factor of Dirichlet nodes."""
         bases = self.nodes.bases(group, self.nodes.like.new_tensor([e]).long())
         both = zip(group.slots, bases, strict=True)
-        (name, *_) = (site.name for site, base in both if isinstance(base, LogDirichlet))
+        (name, *_) = (site.name for site, base in both if type(base) is LogDirichlet)
         return UnsupportedFactor(
             f'{self.nodes.graph.factor_name(group, e)} is not conjugate to "{name}", whose family '
             'is "dirichlet": given its discrete nodes it should be a product of powers of its '

@@ -188,10 +188,6 @@ class LocalDensity:
             ]
         return -torch.stack(rows, 1).to(like), slope.detach().to(like)
 
-    def at_numbers(self, x: Tensor) -> Tensor:
-        """log f ``[N, E]`` at values ``[N, E]``, of factors of one node of one number."""
-        return self.at_nodes([x[:, None, :, None]])[:, 0]
-
     def at_node(self, x: Tensor) -> Tensor:
         """log f ``[E]`` at values ``[E, d]``, of factors of one continuous node."""
         return self.at_nodes([x[None, None]])[0, 0]

@@ -1,9 +1,10 @@
 """Messages into nodes of one colour, one colour after the other.
 
 No message into a node depends on the belief of another one of its colour (:mod:`.read_together`),
-so that all of them may be sent at once: only these nodes' factors are looked at, and a sweep over all colours costs what all messages do, however many
-colours there are. But for factors integrated on grids at alpha other than 0: their grids move
-together, and all are looked at for every colour that reads one.
+so that all of them may be sent at once: only these nodes' factors are looked at, and a sweep over
+all colours costs what all messages do, however many colours there are. But for factors integrated
+on grids at alpha other than 0: their grids move together, and all are looked at for every colour
+that reads one.
 """
 
 from __future__ import annotations

@@ -24,13 +24,13 @@ def counts(term=None):
 
 def test_many_factors_are_looked_at_in_small_parts_and_at_few_points(monkeypatch):
     sizes = []
-    at_numbers = LocalDensity.at_numbers
+    at_nodes = LocalDensity.at_nodes
 
     def counted(self, x):
-        sizes.append(x.numel())
-        return at_numbers(self, x)
+        sizes.append(sum(own.numel() for own in x))
+        return at_nodes(self, x)
 
-    monkeypatch.setattr(LocalDensity, "at_numbers", counted)
+    monkeypatch.setattr(LocalDensity, "at_nodes", counted)
     q = pg.fit(counts, infer=pg.EP, family={"rate": "gamma"}, progress=False)
     assert max(sizes) < 2**19  # 4 MB of numbers at once
     assert sum(sizes) < 3 * 150 * MANY  # of priors, Jacobians and likelihoods
