@@ -20,6 +20,7 @@ from torch import Tensor
 
 from pyrograph.trace.distinct import distinct_rows
 from pyrograph.trace.localize import LocalProgram
+from pyrograph.trace.rules.lookups import replay_choice
 from pyrograph.trace.rules.matrices import replay_matrix
 from pyrograph.trace.rules.pointwise import replay_pointwise
 from pyrograph.trace.rules.products import replay_dot
@@ -156,6 +157,8 @@ def form_of_line(line: Line, reads: list[Form]) -> Form:
     rule, name = line.rule, operation(line)
     if name in LINEAR_IN_FIRST and all(read.is_constant for read in reads[1:]):
         return UNKNOWN if reads[0].is_exponential else reads[0]
+    if rule.replay is replay_choice and all(read.is_constant for read in reads[1:]):
+        return reads[0]  # of a polynomial's entries one is
     if rule.replay is replay_dot:
         return _product(reads)
     if rule.replay is replay_matrix:

@@ -137,7 +137,7 @@ class ConditionalMoments(TiltedMoments):
         self._order = torch.cat([self._inner, self._outer]).argsort()
         eye = torch.eye(local.dim, dtype=local.like.dtype, device=local.like.device)
         self._place = eye[:, self._inner]  # [r, |s|]
-        self._stencil = _stencil(len(inner)).to(local.like)
+        self._stencil = stencil(len(inner)).to(local.like)
         i, j = torch.triu_indices(len(inner), len(inner), 1, device="cpu")
         pairs = (
             torch.eye(len(inner), device="cpu")[i][:, :, None]
@@ -225,7 +225,7 @@ class ConditionalMoments(TiltedMoments):
             )
 
 
-def _stencil(size: int) -> Tensor:
+def stencil(size: int) -> Tensor:
     """Points ``[C, size]`` that a quadratic function is known from: 0, e_i, -e_i, e_i + e_j."""
     eye = torch.eye(size, device="cpu")
     i, j = torch.triu_indices(size, size, 1, device="cpu")

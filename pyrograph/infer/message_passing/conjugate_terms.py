@@ -81,6 +81,18 @@ def conjugate_terms(local: LocalDensity, families: Sequence[type[Conjugate]]) ->
     return Terms(found.log_scale[:, row], chosen, [s[:, row] for s in found.said])
 
 
+def precision_of(local: LocalDensity) -> torch.dtype:
+    """Of the programs' own numbers: limits that they keep to are at it."""
+    own = {local.group.slots[k].dtype for k in local.continuous}
+    return torch.float32 if torch.float32 in (*own, local.like.dtype) else torch.float64
+
+
+def reach_of(family: type[Conjugate], precision: torch.dtype) -> tuple[float, float]:
+    """How far below and above 0 numbers of a family are looked at."""
+    low, high = REACH[precision]
+    return low, high if family is LogitBeta else low
+
+
 class _Looked:
     """Factors at points of the nodes that they read.
 
@@ -93,10 +105,7 @@ class _Looked:
         self.local, self.size = local, (local.num_states, local.num_factors)
         self.count = local.num_states * local.num_factors
         self.like = local.like
-        own = {local.group.slots[k].dtype for k in local.continuous}
-        # a limit of the program's is at its own precision
-        is_single = torch.float32 in (*own, self.like.dtype)
-        self.precision = torch.float32 if is_single else torch.float64
+        self.precision = precision_of(local)
         kinds = list(zip(families, local.nodes_widths, strict=True))
         self.chosen: list[Chosen] = []
         self.kinds: list[tuple[type[Conjugate], int]] = []
@@ -236,8 +245,9 @@ class _Looked:
         return torch.rand(size, generator=self.generator, dtype=torch.float64, device="cpu")
 
     def _reach(self, family: type[Conjugate]) -> tuple[float, float]:
-        low, high = (OF_MANY ** (len(self.kinds) > 1) * end for end in REACH[self.precision])
-        return low, high if issubclass(family, LogDirichlet) else low
+        low, high = reach_of(family, self.precision)
+        share = OF_MANY if len(self.kinds) > 1 else 1.0
+        return share * low, share * high
 
     def _rounding(self, slots: list[int]) -> tuple[float, float]:
         """Errors of expit(z) and 1 - expit(z) in units of the precision: of x between bounds a and

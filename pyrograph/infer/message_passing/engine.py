@@ -45,6 +45,7 @@ from pyrograph.infer.message_passing.checkpoint import loaded_messages
 from pyrograph.infer.message_passing.evidence import kind_of, log_evidence
 from pyrograph.infer.message_passing.implicit import attached, refuse_second_derivatives
 from pyrograph.infer.message_passing.iteration import Iteration
+from pyrograph.infer.message_passing.left_alike import note_on_alternatives
 from pyrograph.infer.message_passing.messages import Messages
 from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
@@ -353,7 +354,10 @@ class MessagePassing(Engine):
         lowered = self.iteration.settling.milder.note
         wide = note_on_wide_scales(self.graph, self.network, self.beliefs)
         unstable = self._instability.status if not self.is_stable else None
-        notes = [unstable, lowered, *notes_on(self.network, skipped), wide]
+        alike = None
+        if unstable is None and self.converged:
+            alike = note_on_alternatives(self.graph, self.network, self.beliefs)
+        notes = [unstable, alike, lowered, *notes_on(self.network, skipped), wide]
         return with_notes(super().status, [note for note in notes if note])
 
     @property

@@ -18,6 +18,7 @@ from pyrograph.errors import UnsupportedFactor
 from pyrograph.graph import FactorGroup
 from pyrograph.infer.message_passing.advice import without_grids
 from pyrograph.infer.message_passing.alphas import or_limit
+from pyrograph.infer.message_passing.closed_form import ClosedForm
 from pyrograph.infer.message_passing.conditional import quadratic_coordinates
 from pyrograph.infer.message_passing.conjugate_factors import ConjugateFactors
 from pyrograph.infer.message_passing.conjugate_terms import conjugate_terms
@@ -206,6 +207,11 @@ class LocalFactors:
         if LogDirichlet in kinds:
             raise self._not_conjugate(group, int(index[0]))
         local.reduce_jointly([kind if issubclass(kind, Conjugate) else None for kind in kinds])
+        if bool((alpha == 0).all()) and self.num_points is None:
+            chosen = [kinds[number.slots[0]] for number in local.chosen]
+            closed = ClosedForm.of(local.in_double(), chosen)
+            if closed is not None:
+                return QuadratureFactors(local, alpha, rows, families, closed=closed)
         is_above = not has_conjugates and bool((alpha > 0).all())
         inner = quadratic_coordinates(local) if is_above else []
         self._refuse_too_wide(part, inner)

@@ -58,8 +58,13 @@ class Network:
 
     @property
     def has_quadrature(self) -> bool:
-        """Whether some integral is approximated."""
+        """Whether some integral is taken by quadrature."""
         return any(isinstance(block, QuadratureFactors) for block in self.blocks)
+
+    @property
+    def has_quadrature_errors(self) -> bool:
+        """Whether some of these are not known to be without error."""
+        return any(isinstance(b, QuadratureFactors) and not b.is_exact for b in self.blocks)
 
     @property
     def projects(self) -> bool:

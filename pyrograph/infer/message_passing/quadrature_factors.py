@@ -35,6 +35,7 @@ from pyrograph.beliefs.natural import where
 from pyrograph.errors import OptionError
 from pyrograph.infer.message_passing.basis import Basis
 from pyrograph.infer.message_passing.checked import NOTHING
+from pyrograph.infer.message_passing.closed_form import ClosedForm
 from pyrograph.infer.message_passing.conditional import ConditionalMoments
 from pyrograph.infer.message_passing.effective import standard_normal
 from pyrograph.infer.message_passing.grids import Grid
@@ -68,6 +69,7 @@ class QuadratureFactors(OneEach):
         families: index of each slot's family.
         num_points: per dimension; default :data:`POINTS`.
         inner: numbers of u that are integrated in closed form, see :mod:`.conditional`.
+        closed: what their expectations are at alpha = 0, if that is known.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class QuadratureFactors(OneEach):
         families: list[int],
         num_points: int | None = None,
         inner: list[int] | None = None,
+        closed: ClosedForm | None = None,
     ):
         self.alpha, self.rows, self.families = alpha, rows, families
         self.like, self.local = local.like, local.in_double()
@@ -89,9 +92,11 @@ class QuadratureFactors(OneEach):
         self.is_mean_field = bool((alpha == 0).all())
         # of so many numbers any other grid is too large, whatever number of points is asked for
         may_be_exact = num_points is None or local.dim not in POINTS
-        exact = rule_without_error(local) if self.is_mean_field and may_be_exact else None
-        self.is_exact = exact is not None
-        if exact is not None:
+        exact = None
+        if self.is_mean_field and may_be_exact and closed is None:
+            exact = rule_without_error(local)
+        self.closed, self.is_exact = closed, closed is not None or exact is not None
+        if self.is_exact:
             num_points = UNUSED
         if inner:
             self.tilted: TiltedMoments = ConditionalMoments(local, alpha, inner, num_points)
@@ -114,8 +119,9 @@ class QuadratureFactors(OneEach):
         """Some of the factors at alpha = 0, ``which [e]`` ascending; others share their grids."""
         rows = [own[which] for own in self.rows]
         number = None if self.is_exact else self.points_per_dimension
+        closed = None if self.closed is None else self.closed.part(which)
         out = QuadratureFactors(
-            self.local.part(which), self.alpha[which], rows, self.families, number
+            self.local.part(which), self.alpha[which], rows, self.families, number, closed=closed
         )
         out.like = self.like
         return out
@@ -309,7 +315,7 @@ class QuadratureFactors(OneEach):
         outermost points of the grid."""
         which = [(self.families[k], self.rows[k]) for k in self.local.continuous]
         held = all(bool(beliefs[f].is_proper[rows].all()) for f, rows in which)
-        if not (self.is_mean_field and held):
+        if not (self.is_mean_field and held) or self.closed is not None:
             return False
         if self._twins is not None:
             return self._twins[0].overflow(beliefs)
@@ -326,6 +332,8 @@ class QuadratureFactors(OneEach):
             one_each, which, row = self._twins
             return one_each._expectations([q[which] for q in own]).of(row)
         moments, rule = self.scopes.moments(own), (self.nodes, self.weights)
+        if self.closed is not None:
+            return self.closed(moments, [number.of(own) for number in self.local.chosen])
         others = [(number.of(own), number.column) for number in self.local.chosen]
         return expectations(partial(self._evaluate_positive, moments[0]), moments, rule, others)
 

@@ -215,3 +215,41 @@ def assert_same(state, other):
             assert_same(value, other[name])
         else:
             assert_close(value, other[name], rtol=0, atol=0, equal_nan=True)
+
+
+# ---------------------------------------------------------------------- alternatives left alike
+def one_scale(y, loc):
+    """The mixture of Pyro's tutorial: a scale that both components share."""
+    w = pyro.sample("w", dist.Dirichlet(0.5 * torch.ones(2)))
+    scale = pyro.sample("scale", dist.LogNormal(0.0, 2.0))
+    with pyro.plate("components", 2):
+        locs = pyro.sample("locs", dist.Normal(loc, 10.0))
+    with pyro.plate("data", len(y)):
+        z = pyro.sample("z", dist.Categorical(w))
+        pyro.sample("y", dist.Normal(locs[z], scale), obs=y)
+
+
+def test_components_that_one_broad_scale_holds_together_are_told_of():
+    """The scale takes in what is between the clusters: a maximum, but not the highest one."""
+    y = torch.tensor([0.0, 1.0, 10.0, 11.0, 12.0])
+    alike, apart = (
+        pg.fit(one_scale, (y, loc), infer=pg.VMP, progress=False)
+        for loc in (torch.zeros(2), torch.tensor([-5.0, 5.0]))
+    )
+    assert '"locs"[0] and "locs"[1] have the same belief' in alike.status
+    assert "same belief" not in apart.status
+    assert float(apart.log_evidence) > float(alike.log_evidence) + 2
+
+
+def test_empty_components_are_as_their_prior_is_and_not_told_of():
+    y = torch.tensor([-6.1, -5.9, -6.0, 6.0, 6.2, 5.9])
+
+    def model():
+        with pyro.plate("components", 4):
+            locs = pyro.sample("locs", dist.Normal(torch.tensor([-6.0, 6.0, 0.0, 0.0]), 3.0))
+        with pyro.plate("data", len(y)):
+            z = pyro.sample("z", dist.Categorical(torch.ones(4) / 4))
+            pyro.sample("y", dist.Normal(locs[z], 0.2), obs=y)
+
+    q = pg.fit(model, (), infer=pg.VMP, progress=False)
+    assert q.converged and "same belief" not in q.status

@@ -38,6 +38,7 @@ def mixture(y=Y, prior=PRIOR, loc=LOC):
         pyro.sample("y", dist.Normal(loc[z], 1.0), obs=y)
 
 
+ALPHA = PRIOR.numpy()
 LIKELIHOODS = stats.norm(LOC.numpy(), 1.0).logpdf(Y.numpy()[:, None])
 
 
@@ -86,7 +87,7 @@ def test_multinomial_counts_are_exact():
 
 
 # ---------------------------------------------------------------------- mixtures
-def enumerated(prior=PRIOR.numpy()):
+def enumerated(prior=ALPHA):
     """Log evidence, shares of every label and means of the weights, over all labels."""
     logs, hits, means = [], [], []
     for z in itertools.product(range(3), repeat=len(Y)):
@@ -101,7 +102,7 @@ def enumerated(prior=PRIOR.numpy()):
     )
 
 
-def ascended(prior=PRIOR.numpy(), sweeps=2000):
+def ascended(prior=ALPHA, sweeps=2000):
     """The bound, parameters and labels of mean field."""
     q = np.full((len(Y), 3), 1 / 3)
     for _ in range(sweeps):
@@ -133,7 +134,7 @@ def projected(expected, start):
     return np.exp(found.x)
 
 
-def plain_ep(prior=PRIOR.numpy(), sweeps=60):
+def plain_ep(prior=ALPHA, sweeps=60):
     """Sites one after the other: parameters, labels and the evidence."""
     sites = np.zeros((len(Y), 3))
     scale = np.zeros(len(Y))
@@ -334,7 +335,7 @@ def test_factors_that_are_not_conjugate_are_named():
         w = pyro.sample("w", dist.Dirichlet(PRIOR))
         pyro.factor("near", -((w - 0.3) ** 2).sum())
 
-    with pytest.raises(UnsupportedFactor, match='"near".* not conjugate to "w"'):
+    with pytest.raises(UnsupportedFactor, match=r'"near".* not conjugate to "w"'):
         fit(model, (), pg.EP, family=WEIGHTS)
 
 
@@ -352,7 +353,7 @@ def test_factors_with_gaussian_nodes_are_named():
         w = pyro.sample("w", dist.Dirichlet(PRIOR))
         pyro.sample("x", dist.Normal(w[0], 1.0))
 
-    with pytest.raises(UnsupportedFactor, match='"x".* not conjugate to "w"'):
+    with pytest.raises(UnsupportedFactor, match=r'"x".* not conjugate to "w"'):
         fit(model, (), pg.EP, family=WEIGHTS)
 
 
