@@ -70,8 +70,12 @@ class Scopes:
     def moments(self, parts: list[Natural]) -> tuple[Tensor, Tensor]:
         """Mean ``[D, E, r]`` and covariance ``[D, E, r, r]`` of u under independent parts."""
         mean = torch.cat([p.mean for p in parts], 1)
-        covariance = block_diagonal([p.covariance for p in parts])
         joint = self.local.joint
+        if joint is not None and max(self.local.widths) == 1:
+            variance = torch.cat([p.covariance[..., 0] for p in parts], 1)
+            scaled = joint * variance.sqrt().unsqueeze(-2)
+            return apply(joint, mean), scaled @ scaled.mT
+        covariance = block_diagonal([p.covariance for p in parts])
         if joint is None:
             states = self.local.num_states
             return mean.expand(states, *mean.shape), covariance.expand(states, *covariance.shape)
