@@ -45,7 +45,7 @@ from pyrograph.infer.message_passing.checkpoint import loaded_messages
 from pyrograph.infer.message_passing.evidence import kind_of, log_evidence
 from pyrograph.infer.message_passing.implicit import attached, refuse_second_derivatives
 from pyrograph.infer.message_passing.iteration import Iteration
-from pyrograph.infer.message_passing.left_alike import note_on_alternatives
+from pyrograph.infer.message_passing.left_alike import alternatives, note_on
 from pyrograph.infer.message_passing.messages import Messages
 from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
@@ -263,16 +263,20 @@ class MessagePassing(Engine):
         return may_be_left(self.network) and may_be_unstable(self.network)
 
     def _leaves(self) -> bool:
-        """Go on from beside the fixed point that was met, where sweeps would leave it."""
+        """Go on from beside the fixed point that was met, where sweeps would leave it; or from
+        elsewhere, where alternatives of a label are alike and trials come higher."""
         is_last = self.num_done + 1 >= self.num_steps
         if is_last or self._num_left == LEAVES or not self._may_leave:
             return False
         found = self._instability
-        if found is None:
-            return False
-        self._num_left += 1
-        self.iteration.leave_for((self._instability_by(self._seed) or found).nearby)
-        return True
+        if found is not None:
+            start = (self._instability_by(self._seed) or found).nearby
+        else:
+            start = self.iteration.told_apart(self._seed)
+        if start is not None:
+            self._num_left += 1
+            self.iteration.leave_for(start)
+        return start is not None
 
     @property
     def _unchecked(self) -> list[QuadratureFactors]:
@@ -356,7 +360,8 @@ class MessagePassing(Engine):
         unstable = self._instability.status if not self.is_stable else None
         alike = None
         if unstable is None and self.converged:
-            alike = note_on_alternatives(self.graph, self.network, self.beliefs)
+            found = alternatives(self.network, self.beliefs)
+            alike = found and note_on(self.graph, self.network, found)
         notes = [unstable, alike, lowered, *notes_on(self.network, skipped), wide]
         return with_notes(super().status, [note for note in notes if note])
 

@@ -22,6 +22,7 @@ from pyrograph.infer.message_passing.contradictions import refuse_contradictions
 from pyrograph.infer.message_passing.double_loop import DoubleLoop, is_discrete
 from pyrograph.infer.message_passing.evidence import log_evidence
 from pyrograph.infer.message_passing.families import Continuous
+from pyrograph.infer.message_passing.left_alike import alternatives, told_apart
 from pyrograph.infer.message_passing.messages import Messages
 from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.plain import PlainSwept
@@ -90,6 +91,18 @@ class Iteration:
         self.measured = self._measured_at = None
         self.settling.departs()
         self.settle(messages)
+
+    def told_apart(self, seed: int) -> Messages | None:
+        """Messages of a higher bound, where mean field has left alternatives alike and trials find
+        some: :mod:`.left_alike`."""
+        found = alternatives(self.network, self.at.beliefs)
+        if found is None:
+            return None
+
+        def sweep(at: Place) -> Place:
+            return self._sweeper(at, self.settling.damping)
+
+        return told_apart(self.network, found, self.at, sweep, seed)
 
     def goes_on_with(self, network: Network) -> None:
         """Over another network, or over the same one with other data: what was measured says

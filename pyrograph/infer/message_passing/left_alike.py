@@ -1,59 +1,170 @@
-"""Alternatives of a label that mean field has left alike.
+"""Alternatives of a label that mean field has left alike, and ways to tell them apart.
 
 Components of a mixture start alike. Where their scale is a latent too it may take in all that is
 between them before they part, and the point at which they are one broad component is then a
-maximum of the bound, though others are higher by far: nothing grows (:mod:`.stability`), and only
-the beliefs tell.
+maximum of the bound, though others are higher by far: nothing grows (:mod:`.stability`). Trials
+start elsewhere, each component from what a single factor says of it, drawn at random, as k-means
+does from rows of the data; where one comes higher in some sweeps the run goes on from there.
+
+Source: MacQueen (1967) for components that start from single observations.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
+from pyrograph.beliefs import Natural
+from pyrograph.errors import PyrographError
 from pyrograph.graph import FactorGraph
 from pyrograph.infer.message_passing.conjugate_factors import ConjugateFactors
-from pyrograph.infer.message_passing.messages import movement
+from pyrograph.infer.message_passing.evidence import log_evidence
+from pyrograph.infer.message_passing.messages import Messages, movement
 from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
+from pyrograph.infer.message_passing.sweep import Held
 
 #: In widths of beliefs: two that differ by less are alike, and one that is further from its prior
 #: holds data.
 ALIKE, MOVED = 1e-3, 0.1
 #: Slots of a factor that are looked at, the first ones.
 MOST = 8
+#: Starts that are tried, and sweeps from each.
+TRIALS, SWEEPS = 6, 20
+#: Log value of a label's state that is not meant.
+UNLIKELY = -30.0
+
+
+@dataclass(frozen=True)
+class Alike:
+    """Factors of a block between whose nodes labels choose, though they are alike.
+
+    Attributes:
+        number: of the block; factors: ``[e]``; slots: two of its continuous slots.
+    """
+
+    number: int
+    factors: Tensor
+    slots: tuple[int, int]
 
 
 @torch.no_grad()
-def note_on_alternatives(graph: FactorGraph, network: Network, beliefs: list) -> str | None:
-    """What is to be said of nodes that states of one label choose between and whose beliefs are the
-    same; None if there are none."""
+def alternatives(network: Network, beliefs: list) -> Alike | None:
+    """The first that are found; None if there are none, or not under mean field."""
     if not network.is_mean_field:
         return None
-    for block in network.blocks:
+    for number, block in enumerate(network.blocks):
         if not (isinstance(block, ConjugateFactors | QuadratureFactors) and block.local.discrete):
             continue
         reached = block.local.nodes_reached  # [D, E, slots]
         slots = list(enumerate(block.local.continuous))[:MOST]
         for (n, k), (m, j) in itertools.combinations(slots, 2):
-            number = block.families[k]
-            if number != block.families[j]:
+            family = block.families[k]
+            if family != block.families[j]:
                 continue
             chosen = (reached[..., n] & ~reached[..., m]).any(0)
             chosen &= (reached[..., m] & ~reached[..., n]).any(0)
-            first, second = (beliefs[number][block.rows[own]] for own in (k, j))
-            base = network.families[number].base[block.rows[k]]
+            first, second = (beliefs[family][block.rows[own]] for own in (k, j))
+            base = network.families[family].base[block.rows[k]]
             holds = ~base.is_proper | (movement(base, first) > MOVED)
             alike = chosen & holds & (movement(first, second) < ALIKE)
             if bool(alike.any()):
-                e, nodes = int(alike.nonzero()[0]), network.families[number].nodes
-                names = [graph.nodes[int(nodes[block.rows[own][e]])] for own in (k, j)]
-                one, other = (f'"{site}"{list(index)}' for site, index in names)
-                return (
-                    f"{one} and {other} have the same belief, though labels choose between them: "
-                    "another maximum of the bound may be higher by far. Tell them apart in the "
-                    "program (prior means apart, a label that is known), or give scales beside "
-                    "them a prior that does not take in the distance between clusters."
-                )
+                return Alike(number, alike.nonzero().squeeze(1), (k, j))
     return None
+
+
+def note_on(graph: FactorGraph, network: Network, found: Alike) -> str:
+    """What is to be said of them."""
+    block, names = network.blocks[found.number], []
+    for k in found.slots:
+        nodes = network.families[block.families[k]].nodes
+        site, index = graph.nodes[int(nodes[block.rows[k][int(found.factors[0])]])]
+        names.append(f'"{site}"{list(index)}')
+    return (
+        f"{names[0]} and {names[1]} have the same belief, though labels choose between them: "
+        "another maximum of the bound may be higher by far. Tell them apart in the program (prior "
+        "means apart, a label that is known), or give scales beside them a prior that does not "
+        "take in the distance between clusters."
+    )
+
+
+@torch.no_grad()
+def told_apart(
+    network: Network, found: Alike, at: Held, sweep: Callable[[Held], Held], seed: int
+) -> Messages | None:
+    """Messages under which the bound is higher, if trials find any.
+
+    Args:
+        at: where the run stands; sweep: from one place to the next; seed: of the trials.
+    """
+    if len(network.blocks[found.number].local.discrete) > 1:
+        return None  # labels that choose together: no telling which state means which
+    generator = torch.Generator().manual_seed(seed)
+    best, bound = None, log_evidence(network, at.messages, at.beliefs)
+    for number in range(TRIALS):
+        try:
+            trial = _start(network, found, at, generator, is_fresh=bool(number % 2))
+            for _ in range(SWEEPS):
+                trial = sweep(trial)
+            value = log_evidence(network, trial.messages, trial.beliefs)
+        except (PyrographError, torch.linalg.LinAlgError):  # no density there
+            continue
+        if bool(value > bound + ALIKE * (1 + bound.abs())):
+            best, bound = trial.messages, value
+    return best
+
+
+def _start(
+    network: Network, found: Alike, at: Held, generator: torch.Generator, is_fresh: bool
+) -> Held:
+    """Each of a block's alternatives from what one factor says of it, and labels from there.
+
+    Args:
+        is_fresh: whether other nodes beside them, a scale say, start from their priors: where they
+            are, they may hold all components together.
+    """
+    block, messages = network.blocks[found.number], [list(sent) for sent in at.messages]
+    reached, (label, *_) = block.local.nodes_reached, block.local.discrete
+    family, like = block.families[found.slots[0]], found.slots[0]
+    drawn = torch.randperm(len(found.factors), generator=generator, device="cpu").tolist()
+    beliefs, firsts = list(at.beliefs), {}
+    labels = beliefs[block.families[label]].clone()
+    for n, k in enumerate(block.local.continuous):
+        if block.families[k] != family or not drawn:
+            continue
+        e = found.factors[drawn.pop()]
+        pair = (beliefs[family][block.rows[own][e : e + 1]] for own in (like, k))
+        if not bool((movement(*pair) < ALIKE).all()):
+            continue
+        state = block.local.states[reached[:, e, n].nonzero()[0, 0], 0]
+        labels[block.rows[label][e]] = UNLIKELY
+        labels[block.rows[label][e], state] = 0.0
+        firsts[k] = e
+    beliefs[block.families[label]] = labels
+    sent, _ = block.update(messages[found.number], beliefs)
+    for k in block.local.continuous:
+        if k in firsts:
+            messages[found.number][k] = _alone(sent[k], firsts[k])
+        elif is_fresh:
+            messages[found.number][k] = sent[k]._with(torch.zeros_like)
+    beliefs = network.beliefs_of(messages)
+    told = [
+        [new if isinstance(new, Tensor) else old for new, old in zip(*ports, strict=True)]
+        for ports in zip(
+            [b.update(m, beliefs)[0] for b, m in zip(network.blocks, messages, strict=True)],
+            messages,
+            strict=True,
+        )
+    ]
+    return Held(told, network.beliefs_of(told))
+
+
+def _alone(message: Natural, e: Tensor) -> Natural:
+    """That of one factor, others say nothing."""
+    return message._with(
+        lambda value: torch.zeros_like(value).index_copy(0, e[None], value[e][None])
+    )
