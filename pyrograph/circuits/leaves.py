@@ -30,6 +30,8 @@ HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 def numbers(values: Any, device: torch.device | None = None) -> Tensor:
     """Numbers as float64: of a tensor, an array, nested lists, a table (pandas).
 
+    What numpy masks, and pandas' ``<NA>``, is NaN.
+
     Raises:
         OptionError: they are no numbers.
     """
@@ -42,11 +44,22 @@ def numbers(values: Any, device: torch.device | None = None) -> Tensor:
             [torch.as_tensor(v, dtype=torch.float64, device="cpu") for v in values]
         )
     try:
-        return torch.tensor(np.array(values, dtype=np.float64), device=device)
+        return torch.tensor(_array(values), device=device)
     except (TypeError, ValueError) as error:
         raise OptionError(
             f"{type(values).__name__} where a table of numbers [B, D] is needed; missing is NaN"
         ) from error
+
+
+def _array(values: Any) -> np.ndarray:
+    """float64, NaN where something says that there is no value."""
+    if isinstance(values, np.ma.MaskedArray):
+        return values.astype(np.float64).filled(np.nan)
+    if hasattr(values, "isna"):  # pandas
+        return np.array(values.to_numpy(np.float64, na_value=np.nan))
+    if isinstance(values, (list, tuple)) and any(getattr(v, "ndim", 0) for v in values):
+        values = [_array(v) for v in values]
+    return np.array(values, dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)
