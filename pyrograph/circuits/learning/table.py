@@ -118,13 +118,20 @@ def row_weights(weights: Tensor | None, num_rows: int) -> np.ndarray:
 
     Raises:
         ShapeMismatch: there is not one for each row.
-        OptionError: one is negative or not finite, or all are zero.
+        OptionError: one is negative or not finite, all are zero, or their sum overflows.
     """
     if weights is None:
         return np.ones(num_rows)
     found = numbers(weights).detach().cpu().numpy()
     if found.shape != (num_rows,):
         raise ShapeMismatch(f"weights have shape {found.shape}; expected [{num_rows}]")
-    if not (np.isfinite(found).all() and (found >= 0).all() and found.sum() > 0):
+    if not (np.isfinite(found).all() and (found >= 0).all() and found.any()):
         raise OptionError("weights are finite, not negative, and not all zero")
+    with np.errstate(over="ignore"):
+        total = found.sum()
+    if not np.isfinite(total):
+        raise OptionError(
+            f"weights of up to {found.max():.3g} add up to more than floating point holds: divide "
+            "them by one number"
+        )
     return found
