@@ -44,6 +44,15 @@ class Table:
         """The codes as a circuit reads them."""
         return torch.from_numpy(self.codes)
 
+    def with_values(self) -> np.ndarray:
+        """Numbers of the columns that have a value in some row; the first if there is none."""
+        found = np.flatnonzero((self.codes != MISSING).any(0))
+        return found if len(found) else np.zeros(1, np.int64)
+
+    def columns(self, kept: np.ndarray) -> Table:
+        """Some columns alone."""
+        return Table(self.codes[:, kept], tuple(self.cards[v] for v in kept), self.weight)
+
     def one_hot(self) -> np.ndarray:
         """``[U, sum of cards]``; a missing value has no one."""
         columns = [self.codes[:, v, None] == np.arange(c) for v, c in enumerate(self.cards)]
