@@ -233,17 +233,17 @@ class Leaves:
     def log_prob(self, x: Tensor) -> Tensor:
         """``[I, B]`` at checked points ``[B, D]``; missing values are summed out."""
         columns = x.t()[self.var]  # [I, B]
-        missing = columns.isnan()
-        table = torch.cat([self.log_table, log_sum_exp(self.log_table).unsqueeze(1)], 1)
-        width = self.log_table.shape[1]
+        missing, real = columns.isnan(), self.is_real.unsqueeze(1)
+        code = torch.where(missing | real, 0.0, columns).long()
+        values = self.log_table.gather(1, code)
+        if bool(missing.any()):  # tables may be large
+            values = torch.where(missing, log_sum_exp(self.log_table).unsqueeze(1), values)
         if not bool(self.is_real.any()):
-            return table.gather(1, torch.where(missing, width, columns).long())
-        real = self.is_real.unsqueeze(1)
-        code = torch.where(missing | real, width, columns).long()
+            return values
         # a second where keeps NaN out of the derivatives
         at = torch.where(missing | ~real, 0.0, columns)
         loc = torch.where(self.is_real, self.loc, 0.0).unsqueeze(1)
         scale = torch.where(self.is_real, self.scale, 1.0).unsqueeze(1)
         density = -0.5 * ((at - loc) / scale) ** 2 - scale.log() - HALF_LOG_2PI
-        density = density.to(table.dtype)
-        return torch.where(real, torch.where(missing, 0.0, density), table.gather(1, code))
+        density = density.to(values.dtype)
+        return torch.where(real, torch.where(missing, 0.0, density), values)

@@ -127,13 +127,15 @@ class _Writer:
         for row, (states, own) in zip(table, self.table, strict=True):
             # two products of a leaf may hold one state in parts that were split apart
             np.add.at(row, states, own)
+        with np.errstate(divide="ignore"):
+            np.log(table, out=table)
         none = torch.full((len(table),), torch.nan, dtype=torch.float64, device="cpu")
         weights = np.concatenate([np.zeros(0), *self.weight])
         return Circuit(
             units,
             Domain(cards, units.var[units.kind == INPUT]),
             torch.from_numpy(weights).log(),
-            torch.from_numpy(table).log(),
+            torch.from_numpy(table),
             none,
             none.clone(),
         )
