@@ -170,10 +170,9 @@ def pairs(p: Side, q: Side, kernel: KernelUnits) -> tuple[Tensor, Tensor | None]
     # the products so far and what they are multiplied by, in either channel
     _refuse_size(p, q, kernel, 4 if stein else 2)
     at_p, at_q = p.scaled, q.scaled
-    found: list[tuple[Tensor, Tensor | None]] = []
-    last_use = {part: r for r, parts in enumerate(regions.parts) for part in parts}
-    for r, parts in enumerate(regions.parts):
-        if not parts:
+    found: dict[int, tuple[Tensor, Tensor | None]] = {}
+    for r in regions.depth_first():
+        if not regions.parts[r]:
             plain, special = _leaf(at_p.leaf(r), at_q.leaf(r), kernel, r, stein)
         else:
             plain, special = _products(p, q, kernel, r, found)
@@ -181,11 +180,10 @@ def pairs(p: Side, q: Side, kernel: KernelUnits) -> tuple[Tensor, Tensor | None]
         plain = _mix(plain, (at_p, at_q), kernel, r, False) * scale
         if special is not None:
             special = _mix(special, (at_p, at_q), kernel, r, True) * scale
-        found.append((plain, special))
-        for part in parts:
-            if last_use[part] == r:
-                found[part] = (plain.new_zeros(0), None)
-    plain, special = found[-1]
+        for part in regions.parts[r]:
+            del found[part]
+        found[r] = plain, special
+    plain, special = found[len(regions) - 1]
     plain = _of_mass_one(plain[0, 0, 0], at_p, at_q, False)
     if special is not None:
         special = _of_mass_one(special[0, 0, 0], at_p, at_q, True)
@@ -236,7 +234,7 @@ def _leaf(
 
 
 def _products(
-    p: Side, q: Side, kernel: KernelUnits, r: int, found: list[tuple[Tensor, Tensor | None]]
+    p: Side, q: Side, kernel: KernelUnits, r: int, found: dict[int, tuple[Tensor, Tensor | None]]
 ) -> tuple[Tensor, Tensor | None]:
     """Products of all triples of a region, by the product rule."""
     shape = [len(p.below[r]), len(q.below[r]), len(kernel.below[r])]

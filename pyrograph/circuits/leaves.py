@@ -30,6 +30,8 @@ HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 def numbers(values: Any, device: torch.device | None = None) -> Tensor:
     """Numbers as float64: of a tensor, an array, nested lists, a table (pandas).
 
+    What numpy masks, and pandas' ``<NA>``, is NaN.
+
     Raises:
         OptionError: they are no numbers.
     """
@@ -42,11 +44,22 @@ def numbers(values: Any, device: torch.device | None = None) -> Tensor:
             [torch.as_tensor(v, dtype=torch.float64, device="cpu") for v in values]
         )
     try:
-        return torch.tensor(np.array(values, dtype=np.float64), device=device)
+        return torch.tensor(_array(values), device=device)
     except (TypeError, ValueError) as error:
         raise OptionError(
             f"{type(values).__name__} where a table of numbers [B, D] is needed; missing is NaN"
         ) from error
+
+
+def _array(values: Any) -> np.ndarray:
+    """float64, NaN where something says that there is no value."""
+    if isinstance(values, np.ma.MaskedArray):
+        return values.astype(np.float64).filled(np.nan)
+    if hasattr(values, "isna"):  # pandas
+        return np.array(values.to_numpy(np.float64, na_value=np.nan))
+    if isinstance(values, (list, tuple)) and any(getattr(v, "ndim", 0) for v in values):
+        values = [_array(v) for v in values]
+    return np.array(values, dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,17 +233,17 @@ class Leaves:
     def log_prob(self, x: Tensor) -> Tensor:
         """``[I, B]`` at checked points ``[B, D]``; missing values are summed out."""
         columns = x.t()[self.var]  # [I, B]
-        missing = columns.isnan()
-        table = torch.cat([self.log_table, log_sum_exp(self.log_table).unsqueeze(1)], 1)
-        width = self.log_table.shape[1]
+        missing, real = columns.isnan(), self.is_real.unsqueeze(1)
+        code = torch.where(missing | real, 0.0, columns).long()
+        values = self.log_table.gather(1, code)
+        if bool(missing.any()):  # tables may be large
+            values = torch.where(missing, log_sum_exp(self.log_table).unsqueeze(1), values)
         if not bool(self.is_real.any()):
-            return table.gather(1, torch.where(missing, width, columns).long())
-        real = self.is_real.unsqueeze(1)
-        code = torch.where(missing | real, width, columns).long()
+            return values
         # a second where keeps NaN out of the derivatives
         at = torch.where(missing | ~real, 0.0, columns)
         loc = torch.where(self.is_real, self.loc, 0.0).unsqueeze(1)
         scale = torch.where(self.is_real, self.scale, 1.0).unsqueeze(1)
         density = -0.5 * ((at - loc) / scale) ** 2 - scale.log() - HALF_LOG_2PI
-        density = density.to(table.dtype)
-        return torch.where(real, torch.where(missing, 0.0, density), table.gather(1, code))
+        density = density.to(values.dtype)
+        return torch.where(real, torch.where(missing, 0.0, density), values)

@@ -1,8 +1,9 @@
-"""Whether a deterministic circuit is positive everywhere.
+"""Whether a circuit is positive everywhere.
 
-The children of a sum are never positive together, so the number of possible states is counted
-exactly along the circuit: an input has its own, products multiply, sums add. Whole numbers of any
-size; O(number of edges).
+The children of a deterministic sum are never positive together, so the number of possible states is
+counted exactly along the circuit: an input has its own, products multiply, sums add. Whole numbers
+of any size; O(number of edges). Of other circuits, and where variables are summed out, zeros are
+looked for beside samples: there a score would be p(next x) / p(x) = 0.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from pyrograph.circuits.circuit import Circuit
+from pyrograph.circuits.leaves import MISSING
 from pyrograph.circuits.units import PRODUCT
 from pyrograph.errors import InvalidCircuit
 
@@ -23,7 +27,7 @@ def refuse_zeros(p: Circuit) -> None:
     Raises:
         InvalidCircuit: naming a state that is not.
     """
-    possible = (p.log_table.detach() > -np.inf).cpu().numpy()
+    possible = _possible(p)
     total = math.prod(p.cards)
     if _count(p, possible) == total:
         if p.clamped_state is not None:
@@ -40,6 +44,42 @@ def refuse_zeros(p: Circuit) -> None:
                 state.append(value)
                 break
     raise _zero_at(state)
+
+
+@torch.no_grad()
+def refuse_zeros_beside(p: Circuit, points: Tensor) -> None:
+    """Raise where Stein kernels of samples would meet a zero of the target.
+
+    Exact for samples of a deterministic circuit that hold all variables. Else a zero is seen if it
+    is next to a sample, given what that holds, one variable moved to its next state.
+
+    Args:
+        p: smooth, decomposable, discrete.
+        points: ``[N, D]``, possible, NaN where summed out.
+
+    Raises:
+        InvalidCircuit: naming a state, or sample and variable.
+    """
+    some_hold_all = not bool(points.isnan().any(1).all())
+    if p.properties()["deterministic"]:
+        if some_hold_all:
+            refuse_zeros(p)
+        if some_hold_all or _count(p, _possible(p)) == math.prod(p.cards):
+            return
+    for v, card in enumerate(p.cards):
+        held = (~points[:, v].isnan()).nonzero().squeeze(1)
+        moved = points[held]
+        moved[:, v] = (moved[:, v] + 1) % card
+        impossible = p.log_prob(moved) == -torch.inf
+        if bool(impossible.any()):
+            k = int(impossible.nonzero()[0])
+            state = moved[k].nan_to_num(MISSING).int().tolist()
+            raise _zero_at(state, f", which is sample {int(held[k])} with variable {v} moved on")
+
+
+def _possible(p: Circuit) -> np.ndarray:
+    """``[inputs, c]``, which states of inputs are possible."""
+    return (p.log_table.detach() > -np.inf).cpu().numpy()
 
 
 def _zero_at(state: list[int], how: str = "") -> InvalidCircuit:

@@ -78,6 +78,15 @@ class Regions:
     def __len__(self) -> int:
         return len(self.scopes)
 
+    def depth_first(self) -> Iterator[int]:
+        """Parts before what they are parts of, and right before it: the largest first, so that few
+        regions wait for the others of their whole."""
+        order, stack = [], [len(self) - 1]
+        while stack:
+            order.append(stack.pop())
+            stack += reversed(self.parts[order[-1]])
+        return reversed(order)
+
 
 def _clash(circuits, names, first, second, scope: int, other: int) -> str:
     (k, n), (j, m) = first, second

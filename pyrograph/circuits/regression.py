@@ -186,11 +186,8 @@ class ExpectedSVR:
         """R^2, the share of the (weighted) variance of y that the predictions explain."""
         from sklearn.metrics import r2_score
 
-        return float(
-            r2_score(
-                np.asarray(y), np.asarray(self.predict(np.asarray(X))), sample_weight=sample_weight
-            )
-        )
+        predicted = self.predict(numbers(X).cpu().numpy())
+        return float(r2_score(np.asarray(y), predicted, sample_weight=sample_weight))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's arguments."""

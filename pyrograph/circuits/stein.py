@@ -44,7 +44,7 @@ from pyrograph.circuits.expected import check_dtypes, common_regions, pairs
 from pyrograph.circuits.kernel_units import KernelUnits
 from pyrograph.circuits.kernels import Hamming, Kernel, check_kernel
 from pyrograph.circuits.options import check_circuits
-from pyrograph.circuits.positivity import refuse_zeros
+from pyrograph.circuits.positivity import refuse_zeros, refuse_zeros_beside
 from pyrograph.circuits.ratio import RatioSide
 from pyrograph.circuits.sides import CircuitSide, largest_size
 from pyrograph.errors import InvalidCircuit, NonFiniteDensity, UnsupportedFactor, ZeroMass
@@ -113,7 +113,9 @@ def stein_gram(
     rest.
 
     Args:
-        p: the target, positive everywhere, normalised or not. It need not be deterministic.
+        p: the target, normalised or not, positive at all values of the variables that a sample
+            holds. It need not be deterministic; but then, and where variables are summed out, a
+            zero is only seen if it is next to a sample.
         points: ``[N, D]`` codes, NaN or -1 where a variable is summed out.
         kernel: default :class:`Hamming`.
         others: ``[M, D]``, default ``points``.
@@ -124,7 +126,9 @@ def stein_gram(
 
     Raises:
         OptionError: p is no circuit.
-        InvalidCircuit: p has real variables or is not structured.
+        InvalidCircuit: p has real variables, is not structured, or is zero at a state that counts
+            (see ``p``; for samples that hold all variables also one that is possible only since
+            torch's distributions clamp, as for :func:`kdsd`).
         ZeroMass: a point is impossible under p.
         UnsupportedFactor: it would take hours.
         NonFiniteDensity: ratios of the target's probabilities overflow at a point.
@@ -149,6 +153,8 @@ def stein_gram(
     refuse_work(num_products(left, right, units), len(left.point), len(right.point))
     if bool((left.log_mass == -torch.inf).any() or (right.log_mass == -torch.inf).any()):
         raise ZeroMass("a sample has probability zero under the target")
+    for samples in (rows,) if others is None else (rows, columns):
+        refuse_zeros_beside(p, samples)
     with bar_of(num_passes(left, right), progress) as bar:
         gram = expected_kernels(left, right, units, bar, stein=True)
     # 0 times a ratio that overflows is no number

@@ -1,22 +1,25 @@
 """Circuits as text: one line per unit, children first, the root last.
 
-    circuit 1 float64
+    circuit 2 float64
     variables 2 2 real
     input 0 log_probs -inf 0.0
     input 2 loc 0.5 scale 2.0
     product 0 1
     sum 2 5 log_weights -0.5 -1.0
+    end 6
 
 The first number of an input is its variable; those of products and sums are their children, units
 being numbered by line from 0; units that the root is not made of are left out. A variable is its
 number of states, or ``real``. Numbers have as many digits as they need to be read back exactly.
-``#`` begins a comment.
+The last line has the number of units: a file that has lost lines is refused. Format 1 has no such
+line. ``#`` begins a comment.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -29,8 +32,8 @@ from pyrograph.circuits.units import INPUT, PRODUCT, SUM, Units
 from pyrograph.circuits.vtree import as_path, text_lines
 from pyrograph.errors import DataFormatError, DataNotFound, InvalidCircuit, OptionError
 
-#: Of the format.
-VERSION = 1
+#: Of the format that is written, and of the one without a last line that says what is there.
+VERSION, WITHOUT_END = 2, 1
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 #: Digits of an integer that 64 bits hold.
 MOST_DIGITS = 18
@@ -83,6 +86,7 @@ def write_circuit(circuit: Circuit, path: str | os.PathLike[str]) -> None:
             edges += len(children)
             below = " ".join(map(str, children))
             lines.append(f"sum {below} log_weights {' '.join(map(repr, own))}")
+    lines.append(f"end {len(units)}")
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -92,7 +96,7 @@ def read_circuit(path: str | os.PathLike[str]) -> Circuit:
     Raises:
         OptionError: ``path`` is no path.
         DataNotFound: there is no such file.
-        DataFormatError: naming file and line.
+        DataFormatError: naming file and line; also if lines are missing.
     """
     return _Reader(as_path(path)).circuit()
 
@@ -100,6 +104,7 @@ def read_circuit(path: str | os.PathLike[str]) -> Circuit:
 class _Reader:
     def __init__(self, path: Path):
         self.name, self.number, self.lines = path.name, 0, text_lines(path)
+        self.has_end = False
 
     def fail(self, what: str) -> NoReturn:
         raise DataFormatError(f"{self.name}:{self.number}: {what}.")
@@ -134,10 +139,19 @@ class _Reader:
                 if len(own) != len(children):
                     self.fail(f"{len(children)} children and {len(own)} weights")
                 weights += own
+            elif words[0] == "end" and self.has_end:
+                self.end(words, lines, len(below))
+                break
             else:
                 self.fail(f"a line begins with input, product or sum, not {words[0]!r}")
             var.append(v)
             below.append(children)
+        else:
+            if self.has_end:
+                self.fail(
+                    f"the file ends after {len(below)} units, without the line that says how many "
+                    "there are: its last lines are lost"
+                )
         try:
             every = Units.of_lists(kind, var, below)
         except InvalidCircuit as error:
@@ -159,7 +173,7 @@ class _Reader:
             torch.tensor([scale for _, _, scale in rows], dtype=dtype, device="cpu"),
         )
 
-    def words(self):
+    def words(self) -> Iterator[list[str]]:
         for number, line in enumerate(self.lines, start=1):
             self.number = number
             words = line.partition("#")[0].split()
@@ -169,9 +183,22 @@ class _Reader:
     def heading(self, words: list[str]) -> torch.dtype:
         if len(words) != 3 or words[0] != "circuit" or words[2] not in DTYPES:
             self.fail(f'the first line is "circuit {VERSION} float64" (or float32)')
-        if words[1] != str(VERSION):
-            self.fail(f"the format is number {words[1]}; this library reads {VERSION}")
+        if words[1] not in (str(WITHOUT_END), str(VERSION)):
+            self.fail(
+                f"the format is number {words[1]}; this library reads {WITHOUT_END} and {VERSION}"
+            )
+        self.has_end = words[1] == str(VERSION)
         return DTYPES[words[2]]
+
+    def end(self, words: list[str], lines: Iterator[list[str]], num_units: int) -> None:
+        """The last line."""
+        if len(words) != 2 or self.integer(words[1], 0) != num_units:
+            self.fail(
+                f"{num_units} units come before the last line, which is "
+                f'"{" ".join(words)}": lines are lost, or were added by hand without changing it'
+            )
+        if next(lines, None) is not None:
+            self.fail('lines follow "end", which is the last one')
 
     def variables(self, words: list[str]) -> tuple[int | None, ...]:
         if len(words) < 2 or words[0] != "variables":

@@ -19,7 +19,9 @@ from pyrograph.circuits import (
     fully_factorised,
     kdsd,
     squared_mmd,
+    tree_network,
 )
+from pyrograph.circuits.expected import common_regions
 from pyrograph.errors import (
     IncompatibleCircuits,
     InvalidCircuit,
@@ -363,3 +365,17 @@ def test_nodes_that_a_kernel_is_not_made_of_are_left_out():
     assert float(value) == pytest.approx(float(probs @ k @ probs))
     points = torch.tensor([[0.0], [1.0]])
     assert torch.allclose(KernelCircuit(nodes).gram(points, points, [2]), k.double())
+
+
+def test_few_regions_of_a_chain_wait_for_others():
+    count = 60
+    tables = [[0.4, 0.6], *[[[0.3, 0.7], [0.6, 0.4]]] * (count - 1)]
+    p = tree_network([None, *range(count - 1)], tables)
+    regions = common_regions(p, p)
+    waiting, most = set(), 0
+    for r in regions.depth_first():
+        assert waiting >= set(regions.parts[r])
+        waiting = waiting - set(regions.parts[r]) | {r}
+        most = max(most, len(waiting))
+    assert waiting == {len(regions) - 1}
+    assert most <= 3  # a suffix of the chain, and what it is joined with

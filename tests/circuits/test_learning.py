@@ -513,6 +513,15 @@ def test_memory_grows_with_the_square_of_the_states(num_components):
     assert peak < 80 * 8 * c**2
 
 
+@pytest.mark.parametrize("learn", [learn_chow_liu, learn_strudel, fit_parameters])
+def test_weights_whose_sum_overflows_are_refused(learn, recwarn):
+    x = torch.randint(2, (50, 2))
+    given = (independent(2, 1), x) if learn is fit_parameters else (x,)
+    with pytest.raises(OptionError, match=r"weights of up to 1e\+307 add up .* by one number"):
+        learn(*given, weights=torch.full((50,), 1e307, dtype=torch.float64))
+    assert not recwarn.list
+
+
 @pytest.mark.parametrize("smoothing", [1e100, 1e155, 1e300])
 def test_pseudo_observations_without_end_make_every_state_alike(smoothing):
     circuit = learn_chow_liu(dependent_rows(20, (2, 3, 2)), cards=(2, 3, 2), smoothing=smoothing)

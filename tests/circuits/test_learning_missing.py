@@ -1,6 +1,7 @@
 """Parameters by EM, and learning where values are missing."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from torch.testing import assert_close
 
 from pyrograph.circuits import Circuit, fully_factorised, tree_network
 from pyrograph.circuits.learning import fit_parameters, learn_chow_liu, learn_strudel
-from pyrograph.circuits.learning.completion import draw_missing
+from pyrograph.circuits.learning.completion import complete_rows
 from pyrograph.circuits.learning.table import Table, read_table
 from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch, ZeroMass
 
@@ -201,26 +202,80 @@ def test_pairs_that_are_never_present_together_leave_every_row_possible_without_
     assert split.log_prob(x).isfinite().all()
 
 
-def test_completions_follow_the_conditional_distribution():
-    x = rows_of_a_tree(300)
+def shares(table, v=slice(None)):
+    """Of a table's total weight, by row."""
+    rows = map(tuple, table.codes[:, v].tolist())
+    return dict(zip(rows, table.weight / table.weight.sum(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("weight", "num_draws", "error"),
+    # all eight completions, as there are as many draws; and draws that are fewer
+    [(1.0, 8, 0.0), (2.5, 4, 0.0), (1.0, 7, 1.0), (0.1, 7, 1.0), (3.0, 2, 1.0)],
+)
+def test_rows_are_completed_as_the_circuit_has_the_rest(weight, num_draws, error):
+    x = rows_of_a_tree(200)
     circuit = learn_chow_liu(x)
-    row = torch.tensor([[1, -1, -1, 0, -1, 1]])
-    table = Table(row.numpy(), (2,) * 6, np.ones(1))
-    drawn = draw_missing(circuit, table, 20000)
-    assert (drawn.codes[:, [0, 3, 5]] == [1, 0, 1]).all()
-    assert drawn.weight.sum() == pytest.approx(1.0)
-    expected = circuit.condition({0: 1, 3: 0, 5: 1})
-    for codes in itertools.product(range(2), repeat=3):
-        full = torch.tensor([1, codes[0], codes[1], 0, codes[2], 1])
-        p = expected.log_prob(full).exp().item()
-        found = drawn.weight[(drawn.codes == full.numpy()).all(1)].sum()
-        assert found == pytest.approx(p, abs=4 * (p / 20000) ** 0.5)
+    row = np.array([[1, -1, -1, 0, -1, 1]])
+    table = Table(row, (2,) * 6, np.array([weight]))
+    torch.manual_seed(0)
+    count = 400 if error else 1
+    parts = [complete_rows(circuit, table, num_draws) for _ in range(count)]
+    found = dict.fromkeys(itertools.product(range(2), repeat=6), 0.0)
+    for part in parts:
+        assert part.weight.sum() == pytest.approx(weight, rel=1e-12)
+        assert (part.codes[:, [0, 3, 5]] == [1, 0, 1]).all()
+        for codes, share in shares(part).items():
+            found[codes] += share / count
+    # Bayes' rule over the enumerated states
+    log_p = {c: float(circuit.log_prob(torch.tensor(c))) for c in found}
+    agree = [c for c in found if (c[0], c[3], c[5]) == (1, 0, 1)]
+    total = sum(np.exp(log_p[c]) for c in agree)
+    for codes in agree:
+        p = np.exp(log_p[codes]) / total
+        noise = 4 * (p / (count * num_draws)) ** 0.5
+        assert found[codes] == pytest.approx(p, abs=error * noise + 1e-12)
+
+
+def test_heavy_rows_have_more_draws():
+    """2^12 completions that are as likely: of n draws nearly all are distinct."""
+    circuit = fully_factorised([[0.5, 0.5]] * 13)
+    rows = np.full((2, 13), -1)
+    rows[:, 0] = 0, 1
+    torch.manual_seed(0)
+    drawn = complete_rows(circuit, Table(rows, (2,) * 13, np.array([1.0, 100.0])), 5)
+    counts = np.bincount(drawn.codes[:, 0])
+    assert counts[0] == 5 and 430 < counts[1] <= 500
+    assert drawn.weight[drawn.codes[:, 0] == 1].sum() == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize("weight", [1e5, 1e300])
+def test_draws_of_heavy_rows_are_bounded(weight, monkeypatch):
+    monkeypatch.setattr("pyrograph.circuits.learning.completion.MOST_NUMBERS", 13 * 1000)
+    circuit = fully_factorised([[0.5, 0.5]] * 13)
+    rows = np.full((2, 13), -1)
+    rows[:, 0] = 0, 1
+    drawn = complete_rows(circuit, Table(rows, (2,) * 13, np.array([weight, 3 * weight])), 5)
+    assert len(drawn.codes) <= 1000
+    assert drawn.weight[drawn.codes[:, 0] == 1].sum() == pytest.approx(3 * weight)
+
+
+def test_what_is_learnt_does_not_hang_on_the_draws_of_a_row_that_occurs_often():
+    """x_0 is never present beside x_1 = 0: by symmetry it is even there."""
+    often = [[torch.nan, 0.0]] * 2000
+    x = torch.tensor([[0.0, 1.0]] * 10 + [[1.0, 1.0]] * 10 + often)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        circuit = learn_strudel(x, num_steps=5, progress=False)
+        assert_close(
+            circuit.condition({1: 0}).marginals()[0], torch.full((2,), 0.5), rtol=0, atol=1e-9
+        )
 
 
 def test_rows_without_holes_are_not_drawn_again():
     x = rows_of_a_tree(20)
     table = read_table(x)
-    again = draw_missing(learn_chow_liu(x), table, 5)
+    again = complete_rows(learn_chow_liu(x), table, 5)
     assert (again.codes == table.codes).all()
     assert (again.weight == table.weight).all()
 
@@ -261,7 +316,10 @@ def test_a_column_without_values_has_its_prior_or_is_refused(learn):
     x = rows_of_a_tree(40)
     x[:, 4] = -1
     circuit = learn(x, cards=(2, 2, 2, 2, 3, 2), smoothing=1.0, **options)
-    assert_close(circuit.marginals()[4], torch.full((3,), 1 / 3), rtol=0, atol=0.05)
+    for given in ({}, {0: 1, 5: 0}):
+        found = circuit.condition(given).marginals()[4]
+        assert_close(found, torch.full((3,), 1 / 3), rtol=0, atol=1e-9)
+    assert all(circuit.properties().values())
     with pytest.raises(OptionError, match="variable 4 has no value"):
         learn(x, cards=(2, 2, 2, 2, 3, 2), smoothing=0.0, **options)
 
@@ -368,3 +426,33 @@ def test_a_prior_without_mass_is_refused():
     circuit = three_inputs([0.2, 0.3, 0.5])
     with pytest.raises(ZeroMass, match="prior circuit has mass zero"):
         fit_parameters(circuit, [[0]], smoothing=1.0, prior=three_inputs([0.0, 0.0, 0.0]))
+
+
+def test_a_column_without_values_leaves_what_is_learnt_of_the_others_as_it_is():
+    x = rows_of_a_tree(40)
+    others = [0, 1, 2, 3, 5]
+    without = learn_strudel(x[:, others], progress=False)
+    x[:, 4] = -1
+    circuit = learn_strudel(x, cards=(2, 2, 2, 2, 3, 2), progress=False)
+    rows = torch.randint(2, (20, 6))
+    expected = without.log_prob(rows[:, others]) - math.log(3)
+    assert_close(circuit.log_prob(rows), expected, rtol=0, atol=1e-9)
+
+
+def test_data_without_any_value_are_uniform():
+    x = torch.full((7, 3), torch.nan)
+    circuit = learn_strudel(x, cards=(2, 3, 2), progress=False)
+    every = list(itertools.product(range(2), range(3), range(2)))
+    assert_close(
+        circuit.log_prob(torch.tensor(every)), torch.full((12,), -math.log(12)), rtol=0, atol=1e-9
+    )
+
+
+def test_columns_without_values_count_among_the_edges():
+    x = rows_of_a_tree(100)
+    x[:, 4] = -1
+    options = {"cards": (2,) * 6, "progress": False, "valid": rows_of_a_tree(50)}
+    for most in (30, 40):
+        assert learn_strudel(x, max_edges=most, **options).num_edges <= most
+    with pytest.raises(OptionError, match=r"tree that every circuit grows from has \d+ edges"):
+        learn_strudel(x, max_edges=5, **options)

@@ -1,12 +1,25 @@
 """Discrete Stein discrepancies against the Stein kernel written out over all pairs of states."""
 
+import itertools
+
+import pyro
+import pyro.distributions as dist
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from pyrograph.circuits import RBF, Circuit, Hamming, kdsd, stein_gram, tree_network
+from pyrograph import trace_graph
+from pyrograph.circuits import (
+    RBF,
+    Circuit,
+    Hamming,
+    compile_graph,
+    kdsd,
+    stein_gram,
+    tree_network,
+)
 from pyrograph.errors import (
     IncompatibleCircuits,
     InvalidCircuit,
@@ -162,6 +175,63 @@ def test_a_target_with_zeros_is_refused_with_the_state():
     p = Circuit.from_nodes(nodes)
     with pytest.raises(InvalidCircuit, match=r"zero at the state \[1, 1\]"):
         kdsd(p, p)
+
+
+def either_of_two():
+    """Two fair bits and a third that is 1 if one of them is."""
+    nodes = [
+        {"type": "input", "var": v, "probs": [1.0 - s, float(s)]} for v in range(3) for s in (0, 1)
+    ]
+    for a, b in itertools.product((0, 1), repeat=2):
+        nodes.append({"type": "product", "children": [a, 2 + b, 4 + max(a, b)]})
+    nodes.append({"type": "sum", "children": [6, 7, 8, 9], "weights": [0.25] * 4})
+    return Circuit.from_nodes(nodes)
+
+
+def test_a_stein_kernel_is_refused_where_zeros_are_held():
+    p = either_of_two()
+    x = states([2, 2, 2])
+    possible = x[p.log_prob(x) > -torch.inf]
+    with pytest.raises(InvalidCircuit, match=r"zero at the state \[0, 0, 1\]"):
+        stein_gram(p, possible)
+    with pytest.raises(InvalidCircuit, match=r"state \[1, -1, 0\], which is sample 0 with .* 0 "):
+        stein_gram(p, torch.tensor([[0, -1, 0], [1, -1, 1]]))
+    with pytest.raises(InvalidCircuit, match=r"zero at the state \[0, 0, 1\]"):
+        stein_gram(p, torch.tensor([[0, 1, -1]]), others=possible[:1])
+
+
+def test_zeros_that_are_summed_out_are_no_zeros_of_a_stein_kernel():
+    p = either_of_two()
+    held = states([2, 2])
+    points = torch.cat([held, torch.full((4, 1), -1)], 1)
+    gram = stein_gram(p, points)
+    assert_close(gram.mean(1), torch.zeros(4), rtol=0, atol=1e-14)  # all four are as likely
+    assert float(gram.diagonal().min()) > 0.1
+
+
+def test_a_stein_kernel_of_a_mixture_is_refused_beside_a_zero():
+    """Its two parts overlap at [0, 0], and [1, 1] is in none."""
+    nodes = [
+        {"type": "input", "var": 0, "probs": [1.0, 0.0]},
+        {"type": "input", "var": 1, "probs": [0.5, 0.5]},
+        {"type": "input", "var": 0, "probs": [0.5, 0.5]},
+        {"type": "input", "var": 1, "probs": [1.0, 0.0]},
+        {"type": "product", "children": [0, 1]},
+        {"type": "product", "children": [2, 3]},
+        {"type": "sum", "children": [4, 5], "weights": [0.5, 0.5]},
+    ]
+    p = Circuit.from_nodes(nodes)
+    with pytest.raises(InvalidCircuit, match=r"zero at the state \[1, 1\], which is sample 1 with"):
+        stein_gram(p, torch.tensor([[0, 0], [1, 0]]))
+
+
+def test_a_stein_kernel_is_refused_where_a_zero_is_torchs_eps():
+    def model():
+        pyro.sample("rain", dist.Bernoulli(torch.tensor(0.0)))
+
+    p = compile_graph(trace_graph(model))
+    with pytest.raises(InvalidCircuit, match=r"zero at the state \[1\], but for the eps"):
+        stein_gram(p, torch.tensor([[0], [1]]))
 
 
 def test_a_target_that_is_not_deterministic_is_refused():

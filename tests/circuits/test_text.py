@@ -76,8 +76,8 @@ def test_a_file_written_by_hand_is_read(read):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("circuit 1 float64", "circuit 1", ':1: the first line is "circuit 1 float64"'),
-        ("circuit 1", "circuit 2", ":1: the format is number 2"),
+        ("circuit 1 float64", "circuit 1", ':1: the first line is "circuit 2 float64"'),
+        ("circuit 1", "circuit 3", ":1: the format is number 3"),
         ("variables 2 real", "variable 2", ':2: the second line is "variables"'),
         ("variables 2", "variables 0", ":2: '0' is no integer of at least 1"),
         ("input 0 log_probs -inf 0.0", "input 2 log_probs 0.0", r":4: .*out of 0 \.\. 1"),
@@ -104,6 +104,35 @@ def test_malformed_text_is_refused_with_the_line(read, old, new, message):
 def test_a_file_that_ends_early_is_refused(read, text):
     with pytest.raises(DataFormatError):
         read(text)
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 10_000), st.data())
+def test_a_saved_file_that_has_lost_its_end_is_refused(tmp_path_factory, seed, data):
+    path = tmp_path_factory.mktemp("text") / "c.txt"
+    write_circuit(Circuit.from_nodes(random_nodes(np.random.default_rng(seed), (2, None))), path)
+    whole = path.read_text()
+    path.write_text(whole[: data.draw(st.integers(0, len(whole) - 2))])
+    with pytest.raises(DataFormatError, match=r"^c\.txt:"):
+        read_circuit(path)
+
+
+def test_a_saved_file_that_has_lost_a_line_or_has_one_too_many_is_refused(tmp_path):
+    path = tmp_path / "c.txt"
+    write_circuit(fully_factorised([torch.tensor([0.5, 0.5])] * 3), path)
+    lines = path.read_text().splitlines()
+    for k in range(len(lines)):
+        path.write_text("\n".join(lines[:k] + lines[k + 1 :]))
+        with pytest.raises(DataFormatError, match=r"^c\.txt:"):
+            read_circuit(path)
+    path.write_text("\n".join([*lines, "product 0 1"]))
+    with pytest.raises(DataFormatError, match=r':8: lines follow "end"'):
+        read_circuit(path)
+
+
+def test_files_of_the_format_without_an_end_are_read(read):
+    saved = TEXT.replace("circuit 1", "circuit 2") + "end 6\n"
+    same(read(), read(saved))
 
 
 def test_units_that_the_root_is_not_made_of_are_left_out(read):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,34 @@ def assemble(
     if len(roots) > 1:
         writer.add_sum(roots, np.asarray(mixing))
     return writer.finish()
+
+
+def beside_uniform(circuit: Circuit, columns: np.ndarray, cards: Sequence[int]) -> Circuit:
+    """A circuit times uniform distributions of other variables, all of them discrete.
+
+    Args:
+        columns: ``[D]``, the numbers that its variables have among all.
+        cards: of all.
+    """
+    units, size = circuit.units, len(circuit.units)
+    others = np.setdiff1d(np.arange(len(cards)), columns)
+    count = len(others)
+    var = np.where(units.var < 0, -1, columns[units.var])
+    every = Units(
+        np.r_[units.kind, [INPUT] * count, PRODUCT].astype(np.int8),
+        np.r_[var, others, -1],
+        np.r_[units.start, [units.num_edges] * count, units.num_edges + count + 1],
+        np.r_[units.child, np.arange(size - 1, size + count)],
+    )
+    table = torch.full((len(circuit.log_table) + count, max(cards)), -torch.inf).double()
+    own = circuit.log_table.detach()
+    table[: len(own), : own.shape[1]] = own
+    for row, v in enumerate(others.tolist(), start=len(own)):
+        table[row, : cards[v]] = -math.log(cards[v])
+    none = torch.full((len(table),), torch.nan, dtype=torch.float64, device="cpu")
+    domain = Domain(tuple(cards), every.var[every.kind == INPUT])
+    log_weights = circuit.log_weights.detach()
+    return Circuit(every, domain, log_weights, table, none, none.clone())
 
 
 class _Writer:
@@ -98,13 +127,15 @@ class _Writer:
         for row, (states, own) in zip(table, self.table, strict=True):
             # two products of a leaf may hold one state in parts that were split apart
             np.add.at(row, states, own)
+        with np.errstate(divide="ignore"):
+            np.log(table, out=table)
         none = torch.full((len(table),), torch.nan, dtype=torch.float64, device="cpu")
         weights = np.concatenate([np.zeros(0), *self.weight])
         return Circuit(
             units,
             Domain(cards, units.var[units.kind == INPUT]),
             torch.from_numpy(weights).log(),
-            torch.from_numpy(table).log(),
+            torch.from_numpy(table),
             none,
             none.clone(),
         )

@@ -9,9 +9,10 @@ structured along the tree and deterministic, so its parameters are counts, and t
 rows that it learns from never falls if nothing is shrunk. With validation rows the best circuit so
 far is returned.
 
-Missing values are drawn from the Chow-Liu circuit given the values that are present,
-``num_completions`` times; the structure is learnt from the completed rows (one step of Monte Carlo
-structural EM), the parameters by EM from the rows as they are.
+Missing values are those of the Chow-Liu circuit given the values that are present, all of them with
+their probabilities where they are few, else ``num_completions`` draws for each row; the structure
+is learnt from the completed rows (one step of Monte Carlo structural EM), the parameters by EM from
+the rows as they are. Of columns without any value nothing is learnt: they are uniform.
 
 Source: Dang, Vergari & Van den Broeck (2020), "Strudel", algorithm 1 and section 4 (mixtures).
 """
@@ -22,14 +23,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
 from pyrograph.checks import count
 from pyrograph.circuits.circuit import Circuit
+from pyrograph.circuits.learning.assemble import beside_uniform
 from pyrograph.circuits.learning.chow_liu import learn_chow_liu
-from pyrograph.circuits.learning.completion import draw_missing
+from pyrograph.circuits.learning.completion import complete_rows
 from pyrograph.circuits.learning.em import fit_parameters
 from pyrograph.circuits.learning.growth import Growth
 from pyrograph.circuits.learning.mixture import fit_mixture
@@ -82,7 +85,9 @@ def learn_strudel(
             least as many as the tree has, which it grows from.
         patience: steps without a better validation after which it stops.
         num_components: above 1, a mixture of circuits of the learnt structure, by EM.
-        num_completions: draws for the rows that miss values.
+        num_completions: draws for each of the rows that miss values; a row that counts w times, or
+            is there so often, has w times as many. Rows have all their completions, without noise,
+            where these are no more than draws.
         weights: ``[N]``, how often each row counts.
         progress: show a bar.
 
@@ -106,7 +111,12 @@ def learn_strudel(
     num_completions = count("num_completions", num_completions)
     patience = count("patience", patience)
     max_edges = math.inf if max_edges is None else count("max_edges", max_edges)
-    table, checked = _read(data, valid, cards, weights)
+    every, checked = _read(data, valid, cards, weights)
+    kept = every.with_values() if smoothing else np.arange(every.num_variables)
+    even = np.setdiff1d(np.arange(every.num_variables), kept)
+    table = every.columns(kept)
+    checked = None if checked is None else checked.columns(kept)
+    more_edges = len(even) + 1 if len(even) else 0
     if table.is_complete:
         completed = table
     else:
@@ -116,24 +126,24 @@ def learn_strudel(
             smoothing=smoothing,
             weights=torch.from_numpy(table.weight),
         )
-        completed = draw_missing(start, table, num_completions)
+        completed = complete_rows(start, table, num_completions)
     growth = Growth(completed, checked, smoothing, shrinkage, copy_depth, edge, variable)
-    if growth.splitting.num_edges > max_edges:
+    if growth.splitting.num_edges + more_edges > max_edges:
         raise OptionError(
             f"max_edges={max_edges!r}, but the tree that every circuit grows from has "
-            f"{growth.splitting.num_edges} edges"
+            f"{growth.splitting.num_edges + more_edges} edges"
         )
     with tqdm(total=num_steps, disable=not progress) as bar:
-        best = growth.run(num_steps, patience, max_edges, bar)
+        best = growth.run(num_steps, patience, max_edges - more_edges, bar)
     if num_components > 1:
         circuit = fit_mixture(best, num_components, shrinkage)
     else:
         circuit = best.circuit()
-    if table.is_complete:
-        return circuit
-    return fit_parameters(
-        circuit, table.tensor(), smoothing=shrinkage, prior=circuit, weights=table.weight
-    )
+    if not table.is_complete:
+        circuit = fit_parameters(
+            circuit, table.tensor(), smoothing=shrinkage, prior=circuit, weights=table.weight
+        )
+    return beside_uniform(circuit, kept, every.cards) if len(even) else circuit
 
 
 def _read(

@@ -44,6 +44,15 @@ class Table:
         """The codes as a circuit reads them."""
         return torch.from_numpy(self.codes)
 
+    def with_values(self) -> np.ndarray:
+        """Numbers of the columns that have a value in some row; the first if there is none."""
+        found = np.flatnonzero((self.codes != MISSING).any(0))
+        return found if len(found) else np.zeros(1, np.int64)
+
+    def columns(self, kept: np.ndarray) -> Table:
+        """Some columns alone."""
+        return Table(self.codes[:, kept], tuple(self.cards[v] for v in kept), self.weight)
+
     def one_hot(self) -> np.ndarray:
         """``[U, sum of cards]``; a missing value has no one."""
         columns = [self.codes[:, v, None] == np.arange(c) for v, c in enumerate(self.cards)]
@@ -118,13 +127,20 @@ def row_weights(weights: Tensor | None, num_rows: int) -> np.ndarray:
 
     Raises:
         ShapeMismatch: there is not one for each row.
-        OptionError: one is negative or not finite, or all are zero.
+        OptionError: one is negative or not finite, all are zero, or their sum overflows.
     """
     if weights is None:
         return np.ones(num_rows)
     found = numbers(weights).detach().cpu().numpy()
     if found.shape != (num_rows,):
         raise ShapeMismatch(f"weights have shape {found.shape}; expected [{num_rows}]")
-    if not (np.isfinite(found).all() and (found >= 0).all() and found.sum() > 0):
+    if not (np.isfinite(found).all() and (found >= 0).all() and found.any()):
         raise OptionError("weights are finite, not negative, and not all zero")
+    with np.errstate(over="ignore"):
+        total = found.sum()
+    if not np.isfinite(total):
+        raise OptionError(
+            f"weights of up to {found.max():.3g} add up to more than floating point holds: divide "
+            "them by one number"
+        )
     return found

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
@@ -41,7 +42,7 @@ from pyrograph.infer.importance.discrete_stein import (
 )
 from pyrograph.infer.importance.gibbs import Gibbs
 from pyrograph.infer.importance.proposals import Proposal, continuous_points, discrete_points
-from pyrograph.infer.importance.simplex_qp import minimise_on_simplex
+from pyrograph.infer.importance.simplex_qp import SimplexWeights, minimise_on_simplex
 from pyrograph.infer.importance.zeros import doubled_eps, refuse_zeros, zero_entries
 from pyrograph.infer.requires import FiniteOrContinuous
 from pyrograph.kernels.stein import takes_double
@@ -49,9 +50,13 @@ from pyrograph.posterior import ParticlePosterior, Posterior
 from pyrograph.posterior.discrete_particles import DiscreteParticles
 
 DEFAULT_POINTS = 200
+#: Of a discrepancy or its gradient, relative to the size of its terms: the last digits of some.
+ROUNDING = 8 * torch.finfo(torch.float64).eps
 #: Share of the mass from which on the points' own densities are better weights, and how far from
 #: these, in total variation, weights are told of.
 MOST_OF_ALL, FAR_APART = 0.5, 0.2
+#: Characters of an option that a message shows.
+MOST_SHOWN = 80
 
 
 class BBIS(Engine):
@@ -219,14 +224,14 @@ class BBIS(Engine):
         weights = solved.weights + self.smoothing * copies
         weights = weights / weights.sum()
         gram = gram.cpu()
-        uniform = equal @ (gram @ equal)
-        # where equal weights are right their discrepancy is rounding, and so is the gap
-        rounding = torch.finfo(gram.dtype).eps * float(gram.diagonal().mean())
+        objective, uniform = ((w @ (gram @ w)).clamp_min(0.0) for w in (weights, equal))
+        size = gram.diagonal().clamp_min(0.0).sqrt()
         self._take((weights / copies)[which.cpu()].to(gram.device))
-        gap = torch.tensor(solved.gap if solved.gap > rounding else 0.0, device="cpu")
+        least = (ROUNDING * (equal @ size) ** 2).clamp_min(1e-300)
         return {
-            "objective": weights @ (gram @ weights),
-            "gap": gap / uniform.clamp_min(1e-300),
+            "objective": objective,
+            "gap": torch.tensor(_beyond_rounding(gram, solved), device="cpu")
+            / uniform.clamp_min(least),
             "equal_weights": uniform,
         }
 
@@ -279,6 +284,16 @@ class BBIS(Engine):
         )
 
     # ------------------------------------------------------------------ checkpoints
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "options": self.options()}
+
+    def options(self) -> dict[str, str]:
+        """What weights depend on beside program and points, as texts."""
+        options = {"kernel": self.kernel, "smoothing": self.smoothing}
+        if not self.is_discrete:
+            options["locality"] = self.locality
+        return {"engine": type(self).__name__} | {k: told(v) for k, v in options.items()}
+
     def carried(self) -> dict[str, Any]:
         return {
             "points": self.x.clone(),
@@ -288,6 +303,7 @@ class BBIS(Engine):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        self._check_options(state.get("options", {}))  # which older states do not have
         x = state["points"].to(self.x.device)
         if x.shape != self.x.shape:
             raise ShapeMismatch(
@@ -299,6 +315,7 @@ class BBIS(Engine):
                 f"the state holds weights of shape {list(state['weights'].shape)} for "
                 f"{len(self.weights)} points: it is damaged, or of another engine"
             )
+        self.check_held(x)
         if self.is_discrete and bool((x >= self.network.cards.unsqueeze(1)).any()):
             raise ShapeMismatch(
                 "the state is of other numbers of states: set up with the arguments of the saved "
@@ -311,3 +328,50 @@ class BBIS(Engine):
         self._take(state["weights"])
         self.is_weighted = bool(len(state["history"].get("objective", ())))
         self.generator.set_state(state["generator"].cpu())
+
+    def _check_options(self, saved: Mapping[str, str]) -> None:
+        for name, ours in self.options().items():
+            theirs = saved.get(name, ours)
+            if theirs != ours:
+                raise ShapeMismatch(
+                    f"the state is of another run: {name} is {shortened(theirs)} there and "
+                    f"{shortened(ours)} here, so its weights are not this engine's. Set it up as "
+                    "the saved run was, or give the state's points by samples="
+                )
+
+    def check_held(self, x: Tensor) -> None:
+        """Whether points ``[V, n]`` of a state hold what this engine's do.
+
+        Raises:
+            ShapeMismatch: they do not.
+        """
+        if self.is_discrete and bool((x < 0).any()):
+            raise ShapeMismatch(
+                "the state's points sum nodes out: it is of pg.CollapsedBBIS, set that up"
+            )
+
+
+def _beyond_rounding(gram: Tensor, solved: SimplexWeights) -> float:
+    """The gap of a quadratic program; 0 where rounding accounts for it, as at weights that leave no
+    discrepancy."""
+    w, size = solved.weights, gram.diagonal().clamp_min(0.0).sqrt()
+    of_weights = w @ size  # the terms of a gradient are w_m K_lm, |K_lm| <= size_l size_m
+    rounding = ROUNDING * of_weights * (of_weights + size)
+    return solved.gap if bool((w @ (gram @ w) - gram @ w > rounding).any()) else 0.0
+
+
+def told(value: Any) -> str:
+    """An option as a text that is the same in another process, with all digits."""
+    if isinstance(value, Tensor):
+        return str(value.tolist())
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(told, value))}]"
+    if is_dataclass(value):
+        return f"{type(value).__name__}({told([getattr(value, f.name) for f in fields(value)])})"
+    text = repr(value)
+    return type(value).__name__ if " at 0x" in text else text
+
+
+def shortened(text: str) -> str:
+    """For a message."""
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."

@@ -256,6 +256,28 @@ class CollapsedBBIS(BBIS):
             return self.circuit.stein_gram(x.t(), self.kernel, progress=self.progress)
         return stein_gram(self.circuit, x.t(), self.kernel, progress=self.progress)
 
+    def options(self) -> dict[str, str]:
+        """As of :class:`BBIS`, and what is summed out."""
+        if isinstance(self.collapse, float):
+            collapse = f"a share of {self.collapse:g}"
+        else:
+            collapse = f"the nodes {sorted(self._summed.tolist())}"
+        return super().options() | {"collapse": collapse}
+
+    def check_held(self, x: Tensor) -> None:
+        """Whether points ``[V, n]`` of a state hold what this engine's do.
+
+        Raises:
+            ShapeMismatch: they do not.
+        """
+        theirs, ours = x == MISSING, self.x == MISSING
+        if isinstance(self.collapse, float):  # drawn anew for every sample
+            theirs, ours = theirs.sum(0), ours.sum(0)
+        if not torch.equal(theirs, ours):
+            raise ShapeMismatch(
+                "the state's points sum other nodes out: set up with the collapse= of the saved run"
+            )
+
     def posterior(self) -> Posterior:
         """Weighted samples with exact conditionals."""
         run = {"converged": self.converged, "status": self.status, "history": self.history}
