@@ -1,5 +1,7 @@
 """Look-ups by a latent index: entries from the end, indices beyond the table, single indices."""
 
+import itertools
+
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -155,3 +157,47 @@ def test_an_index_that_has_changed_in_place_is_read_again():
     z.fill_(3)
     with pytest.raises(InvalidProgram, match="takes the value 3"):
         group.log_prob([z])
+
+
+# ---------------------------------------------------------------------- written to by a label
+WEIGHTS = torch.tensor([[1.0, -0.5, 0.3], [0.2, 0.9, -1.0]])
+
+
+def one_hot(x):
+    return torch.zeros(2, 3).scatter_(-1, x.unsqueeze(-1), 1.0)
+
+
+def scattered_numbers(x):
+    return torch.ones(2, 3).scatter(1, x.unsqueeze(-1), torch.tensor([[2.0], [3.0]]))
+
+
+def columns(x):
+    return torch.zeros(3, 2).scatter(0, x.unsqueeze(0), 1.0).mT
+
+
+def two_of_a_row(x):
+    return torch.zeros(1, 3).scatter(1, x.unsqueeze(0), 1.0).expand(2, -1)
+
+
+@pytest.mark.parametrize("code", [one_hot, scattered_numbers, columns, two_of_a_row])
+def test_places_that_labels_write_to_are_read(code):
+    def model():
+        with pyro.plate("rows", 2):
+            x = pyro.sample("x", dist.Categorical(torch.tensor([0.2, 0.3, 0.5])))
+        pyro.factor("of codes", (WEIGHTS * code(x)).sum())
+
+    q = pg.fit(model, infer=pg.BP, progress=False)
+    logs = []
+    for states in itertools.product(range(3), repeat=2):
+        given = pyro.condition(model, {"x": torch.tensor(states)})
+        logs.append(pyro.poutine.trace(given).get_trace().log_prob_sum())
+    torch.testing.assert_close(q.log_evidence, torch.stack(logs).logsumexp(0))
+
+
+def test_rows_that_a_label_does_not_cover_are_refused():
+    def model():
+        x = pyro.sample("x", dist.Categorical(torch.ones(3)))
+        pyro.factor("f", torch.zeros(2, 3).scatter(1, x.view(1, 1), 1.0).sum())
+
+    with pytest.raises(pg.errors.UnsupportedOperation, match="writes to a position"):
+        pg.trace_graph(model)

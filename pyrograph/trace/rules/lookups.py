@@ -181,6 +181,10 @@ def latent_index(rec: Recorder, func, args, kwargs, indices: list[Tensor]):
         elif func is aten.masked_fill.Scalar:
             value = torch.full((), args[2], dtype=args[0].dtype, device=args[0].device)
             return torch.where(args[1], value, args[0])
+        elif func in (aten.scatter.value, aten.scatter.src):
+            x, dim, index, value = args[:4]
+            if _covers(x, dim, index):
+                return _scattered(x, dim, index, value)
         elif func is aten.index_put.default:
             x, index, value = args[:3]
             if len(index) == 1 and index[0].dtype == torch.bool and value.numel() == 1:
@@ -195,6 +199,24 @@ def latent_index(rec: Recorder, func, args, kwargs, indices: list[Tensor]):
         f"{rec.place()}: {func} writes to a position given by {rec.sites_behind(latent)}. Read "
         f"instead of writing: build the result with torch.where or a one-hot product."
     )
+
+
+def _covers(x: Tensor, dim: int, index: Tensor) -> bool:
+    """Whether every row of a table along an axis is written to."""
+    if not x.dim():
+        return False
+    rest = [size for axis, size in enumerate(x.shape) if axis != dim % x.dim()]
+    return rest == [size for axis, size in enumerate(index.shape) if axis != dim % x.dim()]
+
+
+def _scattered(x: Tensor, dim: int, index: Tensor, value: Tensor | complex) -> Tensor:
+    """What a scatter writes, by comparison with every place: a one-hot encoding, mostly."""
+    places = torch.arange(x.shape[dim], device=x.device)
+    places = places.view([-1 if axis == dim % x.dim() else 1 for axis in range(x.dim())])
+    for k in range(index.shape[dim]):  # later ones write over earlier ones
+        new = value.narrow(dim, k, 1) if isinstance(value, Tensor) else x.new_tensor(value)
+        x = torch.where(index.narrow(dim, k, 1) == places, new, x)
+    return x
 
 
 def _index_by_latent(rec: Recorder, func, args):
