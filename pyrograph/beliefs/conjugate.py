@@ -110,8 +110,9 @@ class Conjugate(Natural):
 
     @property
     @abstractmethod
-    def normal(self) -> Gaussian:
-        """The Gaussian of the same mean and covariance of z; of proper ones only."""
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Means and variances of z, ``[*batch, d]``, whose numbers are independent; of proper ones
+        only."""
 
     @property
     @abstractmethod
@@ -122,12 +123,17 @@ class Conjugate(Natural):
     @property
     def mean(self) -> Tensor:
         """``[*batch, d]``: of z."""
-        return self.normal.mean
+        return self.moments[0]
 
     @property
     def covariance(self) -> Tensor:
         """``[*batch, d, d]``: of z."""
-        return self.normal.covariance
+        return torch.diag_embed(self.moments[1])
+
+    @property
+    def normal(self) -> Gaussian:
+        """The Gaussian of the same mean and covariance of z; of proper ones only."""
+        return Gaussian.from_moments(self.mean, self.covariance)
 
 
 class LogGamma(Conjugate):
@@ -160,10 +166,9 @@ class LogGamma(Conjugate):
         return torch.lgamma(a) - a * b.log()
 
     @property
-    def normal(self) -> Gaussian:
-        a, b = self.natural.unbind(-1)
-        mean, variance = torch.digamma(a) - b.log(), torch.polygamma(1, a)
-        return Gaussian.from_moments(mean.unsqueeze(-1), variance[..., None, None])
+    def moments(self) -> tuple[Tensor, Tensor]:
+        a, b = self.natural.split(1, -1)
+        return torch.digamma(a) - b.log(), torch.polygamma(1, a)
 
     @property
     def at_mean(self) -> Tensor:

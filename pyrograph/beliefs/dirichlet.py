@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, pad
 
 from pyrograph.beliefs.conjugate import Conjugate
-from pyrograph.beliefs.gaussian import Gaussian
 
 
 class LogDirichlet(Conjugate):
@@ -58,11 +57,10 @@ class LogDirichlet(Conjugate):
         return torch.lgamma(self.natural).sum(-1) - torch.lgamma(self.natural.sum(-1))
 
     @property
-    def normal(self) -> Gaussian:
+    def moments(self) -> tuple[Tensor, Tensor]:
         a, b = self.natural[..., :-1], _left(self.natural)[..., 1:]
         mean = torch.digamma(a) - torch.digamma(b)
-        variance = torch.polygamma(1, a) + torch.polygamma(1, b)
-        return Gaussian.from_moments(mean + _offset(mean), torch.diag_embed(variance))
+        return mean + _offset(mean), torch.polygamma(1, a) + torch.polygamma(1, b)
 
     @property
     def at_mean(self) -> Tensor:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from pyro.distributions import (
+    Dirichlet,
     MultivariateNormal,
     Normal,
     TorchDistribution,
@@ -25,7 +26,7 @@ from torch.distributions.transforms import ReshapeTransform
 
 from pyrograph.beliefs import Conjugate, LogDirichlet, LogGamma, LogitBeta, Natural
 from pyrograph.errors import OptionError
-from pyrograph.posterior.conjugate import Rescaled, conjugate_distribution, quantile
+from pyrograph.posterior.conjugate import Rescaled, conjugate_distribution, median, quantile
 from pyrograph.posterior.finite import Finite, state_quantile
 from pyrograph.posterior.guide import describe_site
 from pyrograph.posterior.mixture import NORMAL_REACH
@@ -176,7 +177,12 @@ class BeliefGuide(SiteGuide):
         most probable state of discrete sites."""
         out = {}
         for name, fn in self._distributions():
-            out[name] = fn.mode if isinstance(fn, Finite) else _quantile(fn, 0.5)
+            if isinstance(fn, Finite):
+                out[name] = fn.mode
+            elif isinstance(fn, Dirichlet):
+                out[name] = median(fn)
+            else:
+                out[name] = _quantile(fn, 0.5)
         return out
 
     @torch.no_grad()

@@ -61,7 +61,7 @@ def conjugate_distribution(
 def quantile(fn: TorchDistribution, q: float) -> Tensor:
     """Of what :func:`conjugate_distribution` returns, of the site's shape: the image of the gamma
     or beta variable's quantile, which counts from the other end where the map is decreasing; of
-    Dirichlet numbers that of the quantiles of the sticks, which are independent beta variables."""
+    Dirichlet numbers those of each one's beta marginal."""
     if isinstance(fn, Rescaled):
         return fn.transforms[0](quantile(fn.base_dist, q))
     if isinstance(fn, dist.Gamma):
@@ -69,11 +69,18 @@ def quantile(fn: TorchDistribution, q: float) -> Tensor:
         return fn.rate.new_tensor(value) / fn.rate
     if isinstance(fn, dist.Dirichlet):
         a = fn.concentration
-        left = a.flip(-1).cumsum(-1).flip(-1)
-        stick = quantile(dist.Beta(a[..., :-1], left[..., 1:]), q)
-        return pad(stick, (0, 1), value=1.0) * pad((1 - stick).cumprod(-1), (1, 0), value=1.0)
+        return quantile(dist.Beta(a, a.sum(-1, keepdim=True) - a), q)
     a, b = (c.double().cpu().numpy() for c in (fn.concentration1, fn.concentration0))
     return fn.concentration1.new_tensor(scipy.special.betaincinv(a, b, q))
+
+
+def median(fn: dist.Dirichlet) -> Tensor:
+    """Of Dirichlet numbers, whose medians do not add up to 1: what the medians of the sticks make,
+    which are independent beta variables."""
+    a = fn.concentration
+    left = a.flip(-1).cumsum(-1).flip(-1)
+    stick = quantile(dist.Beta(a[..., :-1], left[..., 1:]), 0.5)
+    return pad(stick, (0, 1), value=1.0) * pad((1 - stick).cumprod(-1), (1, 0), value=1.0)
 
 
 class Rescaled(TransformedDistribution, TorchDistributionMixin):

@@ -12,6 +12,7 @@ from pyrograph.infer.message_passing.families import Continuous
 from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.parity import probes
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
+from pyrograph.trace.sites import Site
 
 NO_COVARIANCE = (
     "messages grew until a covariance has no Cholesky factor in this precision. Use damping=0.5, a "
@@ -138,7 +139,8 @@ def without_grids(graph: FactorGraph, group: FactorGroup) -> str:
     elif own == site.name and isinstance(site.support, constraints.independent):
         first = (
             f'Where the numbers of "{site.name}", or rows of them, are independent make each a '
-            "node of its own (a pyro.plate in the place of .to_event), or use "
+            "node of its own (a pyro.plate in the place of .to_event"
+            f"{_of_rows(site)}), or use "
         )
     elif not group.name.endswith(JACOBIAN) and group.name not in graph.sites:
         first = (
@@ -148,3 +150,9 @@ def without_grids(graph: FactorGraph, group: FactorGroup) -> str:
     else:
         first = "Use "
     return f"{first}{engines}, without grids over scopes."
+
+
+def _of_rows(site: Site) -> str:
+    """What rows of a matrix of probabilities are served by."""
+    is_simplex = isinstance(site.support.base_constraint, type(constraints.simplex))
+    return f', with family={{"{site.name}": "dirichlet"}}' if is_simplex else ""

@@ -195,8 +195,9 @@ class _Looked:
         """Whether the terms ``[p, F]`` and scales ``[F]`` are what factors are elsewhere."""
         # fewer points of each of many factors, but others of every one
         is_wide = LogDirichlet in (family for family, _ in self.kinds)
-        fewest, most = (number // (WIDE if is_wide else 1) for number in (FEWEST, MOST))
-        number = min(most, max(fewest, NUMBERS // self.numbers))
+        share = WIDE if is_wide else 1
+        fewest, most, numbers = (number // share for number in (FEWEST, MOST, NUMBERS))
+        number = min(most, max(fewest, numbers // self.numbers))
         for piece in torch.arange(number, device="cpu").split(self.at_once):
             reach = self._shares(len(piece))
             z = [self._points(piece, number, j, reach[..., j]) for j in range(len(self.kinds))]

@@ -130,8 +130,9 @@ class LocalFactors:
         return UnsupportedFactor(
             f'{self.nodes.graph.factor_name(group, e)} is not conjugate to "{name}", whose family '
             'is "dirichlet": given its discrete nodes it should be a product of powers of its '
-            "probabilities, as Categorical, Multinomial and Dirichlet statements are. Leave the "
-            'site its Gaussian belief (family "normal"), or use pg.QBethe.'
+            "probabilities that no other continuous site changes, as Categorical, Multinomial and "
+            "Dirichlet statements of known numbers are. Leave the site its Gaussian belief (family "
+            '"normal"), or use pg.QBethe.'
         )
 
     # ------------------------------------------------------------------ blocks
