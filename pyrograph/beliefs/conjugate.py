@@ -126,9 +126,14 @@ class Conjugate(Natural):
         return self.moments[0]
 
     @property
+    def variance(self) -> Tensor:
+        """``[*batch, d]``: of z."""
+        return self.moments[1]
+
+    @property
     def covariance(self) -> Tensor:
         """``[*batch, d, d]``: of z."""
-        return torch.diag_embed(self.moments[1])
+        return torch.diag_embed(self.variance)
 
     @property
     def normal(self) -> Gaussian:

@@ -30,7 +30,7 @@ class LogDirichlet(Conjugate):
     @staticmethod
     def at(x: Tensor) -> Tensor:
         """z ``[*batch, d]`` of x ``[*batch, K]``, which may be of any sum."""
-        odds = (x[..., :-1] / _left(x)[..., 1:]).log()
+        odds = (x[..., :-1] / left_of(x)[..., 1:]).log()
         return odds + _offset(odds)
 
     @staticmethod
@@ -58,7 +58,7 @@ class LogDirichlet(Conjugate):
 
     @property
     def moments(self) -> tuple[Tensor, Tensor]:
-        a, b = self.natural[..., :-1], _left(self.natural)[..., 1:]
+        a, b = self.natural[..., :-1], left_of(self.natural)[..., 1:]
         mean = torch.digamma(a) - torch.digamma(b)
         return mean + _offset(mean), torch.polygamma(1, a) + torch.polygamma(1, b)
 
@@ -71,7 +71,7 @@ class LogitBeta(LogDirichlet):
     """Log odds of beta variables: eta is (a, b), of which a goes with x and b with 1 - x."""
 
 
-def _left(x: Tensor) -> Tensor:
+def left_of(x: Tensor) -> Tensor:
     """Sums of each number and all later ones, ``[*batch, K]``."""
     return x.flip(-1).cumsum(-1).flip(-1)
 

@@ -79,6 +79,11 @@ class Gaussian(Natural):
         """``[*batch, d, d]``; of proper ones only."""
         return self.precision.reciprocal() if self.d == 1 else _cholesky_inverse(*self._cholesky)
 
+    @property
+    def variance(self) -> Tensor:
+        """``[*batch, d]``: the covariance's diagonal."""
+        return self.covariance.diagonal(dim1=-2, dim2=-1)
+
     @cached_property
     def mean(self) -> Tensor:
         """``[*batch, d]``; of proper ones only."""

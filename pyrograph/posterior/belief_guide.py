@@ -1,9 +1,10 @@
 """A Pyro guide that draws every node from its belief.
 
 Discrete sites from their categorical beliefs, continuous ones from normals in unconstrained space
-mapped to the site's support: a product density, proper, so that it works in ``Predictive``,
-``Importance``, ``SVI`` and ``AutoGuideList``. The guide knows its sites by plain descriptions; a
-saved ``state_dict`` is enough to build it again: :meth:`BeliefGuide.from_state_dict`.
+mapped to the site's support, or from gamma, beta and Dirichlet beliefs: a product density, proper,
+so that it works in ``Predictive``, ``Importance``, ``SVI`` and ``AutoGuideList``. The guide knows
+its sites by plain descriptions; a saved ``state_dict`` is enough to build it again:
+:meth:`BeliefGuide.from_state_dict`.
 """
 
 from __future__ import annotations
@@ -112,14 +113,11 @@ class BeliefGuide(SiteGuide):
         sites = state["_extra_state"]["sites"]
         parameters = []
         for k, site in enumerate(sites):
-            named = [
-                names
-                for names in PARAMETERS.values()
-                if all(f"{name}_{k}_unconstrained" in state for name in names)
-            ]
-            if named:
-                values = [torch.ones_like(state[f"{n}_{k}_unconstrained"]) for n in named[0]]
-                parameters.append(dict(zip(named[0], values, strict=True)))
+            family = _family_with({n for n in CONSTRAINTS if f"{n}_{k}_unconstrained" in state})
+            if family is not None:
+                names = PARAMETERS[family]
+                values = [torch.ones_like(state[f"{n}_{k}_unconstrained"]) for n in names]
+                parameters.append(dict(zip(names, values, strict=True)))
             elif site["values"] is not None:
                 parameters.append({"logits": torch.zeros_like(state[f"logits_{k}_unconstrained"])})
             else:
@@ -144,12 +142,12 @@ class BeliefGuide(SiteGuide):
         if site["values"] is not None:
             logits = getattr(self, f"logits_{k}")
             return Finite(site["values"].to(logits.device), logits)
-        for family, names in PARAMETERS.items():
-            if all(hasattr(self, f"{name}_{k}") for name in names):
-                own = [as_drawn(site, getattr(self, f"{name}_{k}")) for name in names]
-                natural = own[0] if len(own) == 1 else torch.stack(own, -1)
-                support = restore(site["support"], natural.device)
-                return conjugate_distribution(family, natural, support)
+        family = _family_with({name for name in CONSTRAINTS if hasattr(self, f"{name}_{k}")})
+        if family is not None:
+            own = [as_drawn(site, getattr(self, f"{name}_{k}")) for name in PARAMETERS[family]]
+            natural = own[0] if len(own) == 1 else torch.stack(own, -1)
+            support = restore(site["support"], natural.device)
+            return conjugate_distribution(family, natural, support)
         loc, root = (as_drawn(site, getattr(self, f"{n}_{k}")) for n in ("loc", "scale_tril"))
         event = torch.Size(site["event_shape"])
         to_support = biject_to(restore(site["support"], loc.device))
@@ -197,6 +195,11 @@ class BeliefGuide(SiteGuide):
             if not isinstance(fn, Finite) or fn.values.dim() == 1:
                 out[name] = torch.stack([_quantile(fn, q) for q in wanted])
         return out
+
+
+def _family_with(names: set[str]) -> type[Conjugate] | None:
+    """The family whose parameters a site has."""
+    return next((family for family, own in PARAMETERS.items() if set(own) == names), None)
 
 
 def _quantile(fn: TorchDistribution, q: float) -> Tensor:

@@ -1,8 +1,8 @@
 """A posterior made of beliefs of nodes and factors.
 
 Discrete nodes have categorical beliefs, continuous ones Gaussians in unconstrained space, pushed
-through the map to the site's support. Where the scopes of factors close no cycle, these make a
-joint distribution (:mod:`.forest`); otherwise
+through the map to the site's support, or gamma, beta and Dirichlet ones. Where the scopes of
+factors close no cycle, these make a joint distribution (:mod:`.forest`); otherwise
 
     p(latents | data) is approximated by prod_i q_i(x_i)
 """

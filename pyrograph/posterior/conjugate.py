@@ -21,6 +21,7 @@ from torch.distributions.transforms import (
 from torch.nn.functional import pad
 
 from pyrograph.beliefs import Conjugate, LogDirichlet, LogGamma, LogitBeta
+from pyrograph.beliefs.dirichlet import left_of
 
 FIRST_MAP: dict[type[Conjugate], type[Transform]] = {
     LogGamma: ExpTransform,
@@ -78,8 +79,7 @@ def median(fn: dist.Dirichlet) -> Tensor:
     """Of Dirichlet numbers, whose medians do not add up to 1: what the medians of the sticks make,
     which are independent beta variables."""
     a = fn.concentration
-    left = a.flip(-1).cumsum(-1).flip(-1)
-    stick = quantile(dist.Beta(a[..., :-1], left[..., 1:]), 0.5)
+    stick = quantile(dist.Beta(a[..., :-1], left_of(a)[..., 1:]), 0.5)
     return pad(stick, (0, 1), value=1.0) * pad((1 - stick).cumprod(-1), (1, 0), value=1.0)
 
 

@@ -37,7 +37,7 @@ def joint_of_beliefs(
     beliefs: Sequence[Tensor | Natural],
     scopes: Sequence[Scopes],
 ) -> JointForest | None:
-    """The forest over all sites but those with gamma and beta beliefs.
+    """The forest over all sites but those with gamma, beta and Dirichlet beliefs.
 
     None where no factor tells of dependence, where such factors of discrete nodes, or of continuous
     ones, close a cycle, where their tables or covariances have more than :data:`MOST_ENTRIES`

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 from torch.testing import assert_close
 
-from pyrograph.beliefs import LogGamma, LogitBeta
+from pyrograph.beliefs import LogDirichlet, LogGamma, LogitBeta
 
 PARAMETERS = st.tuples(st.floats(-3, 6), st.floats(-3, 6)).map(lambda t: tuple(map(math.exp, t)))
 FAMILIES = [LogGamma, LogitBeta]
@@ -96,3 +96,51 @@ def test_products_and_powers_act_on_the_exponents(family):
     both = p + q - 0.5 * q
     assert_close(both.log_value(z), p.log_value(z) + 0.5 * q.log_value(z))
     assert not bool((q - p).is_proper)
+
+
+# ---------------------------------------------------------------------- several numbers
+SIZES = pytest.mark.parametrize("size", [2, 3, 5])
+
+
+def dirichlet(size, seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    return LogDirichlet(0.3 + 4 * torch.rand(size, generator=draw, dtype=torch.float64))
+
+
+@SIZES
+def test_sticks_are_those_of_torch(size):
+    q, stick = dirichlet(size), torch.distributions.StickBreakingTransform()
+    z = torch.linspace(-2, 3, 4 * (size - 1), dtype=torch.float64).view(4, -1)
+    x = stick(z)
+    assert_close(q.statistics(z), x.log())
+    assert_close(q.at(x), z)
+    assert_close(q.at(3 * x), z)
+    density = torch.distributions.Dirichlet(q.natural).log_prob(x)
+    assert_close(q.log_value(z) - q.log_mass, density + stick.log_abs_det_jacobian(z, x))
+    assert_close(stick(q.at_mean), q.natural / q.natural.sum())
+
+
+@SIZES
+def test_moments_of_sticks_are_those_of_draws(size):
+    torch.manual_seed(size)
+    q, stick = dirichlet(size), torch.distributions.StickBreakingTransform()
+    z = stick.inv(torch.distributions.Dirichlet(q.natural).sample((200_000,)))
+    assert_close(q.mean, z.mean(0), rtol=0, atol=0.02)  # measured: .006
+    assert_close(
+        q.covariance, z.mT.cov().view(size - 1, size - 1), rtol=0, atol=0.08
+    )  # measured: .04
+    assert_close(q.normal.covariance, q.covariance)
+    assert_close(q.variance, q.covariance.diagonal())
+
+
+@SIZES
+def test_derivatives_and_projections_of_many_numbers(size):
+    q, gap = dirichlet(size), torch.linspace(-1, 1, size, dtype=torch.float64)
+
+    def log_mass(eta):
+        return LogDirichlet(eta).log_mass
+
+    assert_close(torch.autograd.functional.jacobian(log_mass, q.natural), q.expected)
+    fisher = torch.autograd.functional.hessian(log_mass, q.natural)
+    assert_close(fisher @ q.per_fisher(gap), gap)
+    assert_close(LogDirichlet.project(q.expected).natural, q.natural)

@@ -96,3 +96,19 @@ def test_constants_with_derivatives_of_their_own_are_told_apart():
     graph = pg.trace_graph(with_tempered_weights, (power,), unconstrained=True, differentiable=True)
     (group,) = [g for g in graph.factors if g.name == "z"]
     assert int(functions_of(group.program).max()) > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "args", "functions"),
+    [
+        (with_tempered_weights, (torch.tensor([1.0, 2, 2, 1, 3, 2]),), [0, 1, 1, 0, 2, 1]),
+        (with_data, (torch.tensor([0.5, 0.5, -1, 0.5, -1, 2]),), [0, 0, 1, 0, 1, 2]),
+        (with_edges, (torch.tensor([0, 1, 1, 0, 1, 0]),), [0, 1, 1, 0, 1, 0]),
+    ],
+)
+def test_factors_of_like_data_are_one_function(model, args, functions):
+    graph = pg.trace_graph(model, args, unconstrained=True)
+    (group,) = [g for g in graph.factors if g.name == "z" and g.num_factors == N]
+    found = functions_of(group.program)
+    own = torch.tensor(functions)
+    assert torch.equal(found[:, None] == found, own[:, None] == own)

@@ -79,3 +79,24 @@ def test_a_parameter_that_is_zero_for_now_is_a_coefficient():
 
     assert degree_of(torch.zeros((), requires_grad=True)) == 3
     assert degree_of(torch.zeros(())) == 1
+
+
+@pytest.mark.parametrize(
+    ("entries", "given", "expected"),
+    [
+        (lambda mu: mu, ["z"], 1),
+        (lambda mu: mu**2, ["z"], 2),
+        (lambda mu: mu, [], math.inf),
+        (lambda mu: mu.exp(), ["z"], math.inf),
+    ],
+)
+def test_entries_that_a_given_label_chooses_keep_their_degree(entries, given, expected):
+    def model():
+        with pyro.plate("components", 3):
+            mu = pyro.sample("mu", dist.Normal(0.0, 1.0))
+        z = pyro.sample("z", dist.Categorical(torch.ones(3)))
+        pyro.factor("f", entries(mu)[z])
+
+    (group,) = [g for g in pg.trace_graph(model).factors if g.name == "f"]
+    leaves = [k for k, site in enumerate(group.slots) if site.name in given]
+    assert polynomial_degree(group.program, leaves) == expected

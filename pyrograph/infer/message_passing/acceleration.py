@@ -129,7 +129,7 @@ class Acceleration:
 
 def _units(blocks: list[Block], messages: Messages, beliefs: list[Natural]) -> Tensor:
     """What the numbers count, ``[N]``: of Gaussian messages in standard deviations of what they
-    are about, of gamma and beta ones beside the belief's parameters."""
+    are about, of conjugate ones beside the belief's parameters."""
     units = []
     for block, sent in zip(blocks, messages, strict=True):
         for k, message in enumerate(sent):

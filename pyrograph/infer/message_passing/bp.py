@@ -45,9 +45,9 @@ class BP(MessagePassing):
                 name = self.graph.factor_name(group, int(index[0]))
                 if isinstance(block, ConjugateFactors):
                     raise UnsupportedFactor(
-                        f"{name} joins labels with gamma or beta nodes, whose beliefs it does not "
-                        f"leave in their family, and {type(self).__name__} projects nothing. pg.EP "
-                        "projects in closed form; pg.VMP takes it too."
+                        f"{name} joins labels with gamma, beta or Dirichlet nodes, whose beliefs "
+                        f"it does not leave in their family, and {type(self).__name__} projects "
+                        "nothing. pg.EP projects in closed form; pg.VMP takes it too."
                     )
                 is_mixed = any(site.is_discrete for site in self.graph.sites.values())
                 others = "pg.VMP takes" if is_mixed else "pg.VMP and pg.GraphicalSVGD take"

@@ -1,6 +1,6 @@
 """Messages of factors that are conjugate to gamma, beta and Dirichlet nodes in every state of their
-discrete nodes: a mixture's weights and counts, tosses of a coin whose kind is not known, rows of a
-transition matrix. All in closed form.
+discrete nodes, if there are any: a mixture's weights and counts, tosses of a coin whose kind is not
+known, rows of a transition matrix. All in closed form.
 
     f(d, z) = exp(c_d + sum_j s_dj' T_j(z_dj))
 
@@ -26,6 +26,7 @@ from torch import Tensor
 
 from pyrograph.beliefs import Conjugate
 from pyrograph.beliefs.natural import where
+from pyrograph.errors import ZeroMass
 from pyrograph.infer.message_passing.checked import NOTHING
 from pyrograph.infer.message_passing.conjugate_terms import Terms
 from pyrograph.infer.message_passing.families import zeros_refused
@@ -42,7 +43,7 @@ from pyrograph.infer.message_passing.reduction import LocalDensity
 
 
 class ConjugateFactors(OneEach):
-    """Factors of discrete nodes and of gamma, beta and Dirichlet ones.
+    """Factors of gamma, beta and Dirichlet nodes and, mostly, of discrete ones.
 
     Args:
         local: their density.
@@ -53,6 +54,7 @@ class ConjugateFactors(OneEach):
 
     Raises:
         OptionError: a factor has zeros, and its alpha is not above 0.
+        ZeroMass: a factor is zero everywhere.
     """
 
     def __init__(
@@ -71,6 +73,9 @@ class ConjugateFactors(OneEach):
         self._excluded = is_zero(self.log_scale)
         zeros = self._excluded.any(0)
         self.has_zeros = bool(zeros.any())
+        nothing = self._excluded.all(0).nonzero().squeeze(1).tolist()
+        if nothing:
+            raise ZeroMass(f"{local.name(nothing[0])} is zero in every state of its nodes.")
         self.is_mean_field = bool((alpha == 0).all())
         refused = (zeros & (alpha <= 0)).nonzero().squeeze(1).tolist()
         if refused:
@@ -116,6 +121,12 @@ class ConjugateFactors(OneEach):
         pairs = zip(own, self.discrete, strict=True)
         return own, [without(q, self.alpha[:, None] * messages[k]) for q, k in pairs]
 
+    def _of_states(self, logs: list[Tensor], without: int | None = None) -> Tensor:
+        """Sum of the slots' log values at every assignment, ``[D, E]``."""
+        if not logs:
+            return torch.zeros_like(self.log_scale)
+        return over_states(logs, self.states, without)
+
     def _tilted(
         self, own: list[Conjugate], cavities: list[Conjugate]
     ) -> tuple[list[Conjugate], list[Conjugate], Tensor, Tensor]:
@@ -141,14 +152,14 @@ class ConjugateFactors(OneEach):
         mass = torch.where(self._excluded, NOTHING, mass)  # of sums of zeros no derivative is known
         return cavities, tilted, mass, usable
 
-    def _in_states(self, slot: int, tilted: list[Conjugate], cavity: Conjugate) -> Conjugate:
-        """What a slot's node is in every state, batch ``[D, E]``: what a term says of it, or its
-        cavity where none reads it."""
-        natural = cavity.natural
-        for chosen, own in zip(self.chosen, tilted, strict=True):
+    def _in_states(self, slot: int, of_terms: list[Tensor], otherwise: Tensor) -> Tensor:
+        """Numbers of a slot's node in every state, ``[D, E, p]``: of the term that reads it, or
+        others ``[E, p]`` where none does."""
+        found = otherwise.expand(len(self.states), *otherwise.shape)
+        for chosen, own in zip(self.chosen, of_terms, strict=True):
             if slot in chosen.slots:
-                natural = torch.where(chosen.is_slot(slot)[..., None], own.natural, natural)
-        return type(cavity)(natural)
+                found = torch.where(chosen.is_slot(slot)[..., None], own, found)
+        return found
 
     def update(self, messages: list, beliefs: list) -> tuple[list, Tensor | None]:
         """New messages, and ``[E]`` which updates were skipped for an improper cavity."""
@@ -157,13 +168,15 @@ class ConjugateFactors(OneEach):
         own, cavities = self._continuous(messages, beliefs)
         cavities, tilted, mass, usable = self._tilted(own, cavities)
         _, states = self._discrete(messages, beliefs)
-        share = (mass + over_states(states, self.states)).softmax(0)
+        share = (mass + self._of_states(states)).softmax(0)
         likeliest = share.argmax(0, keepdim=True)
+        naturals, expected = [t.natural for t in tilted], [t.expected for t in tilted]
         moves = []
         for slot, (q, cavity) in enumerate(zip(own, cavities, strict=True)):
-            there = self._in_states(slot, tilted, cavity)
-            start = type(q)(there.natural.take_along_dim(likeliest[..., None], 0)[0])
-            found = q.project((share[..., None] * there.expected).sum(0), start)
+            natural = self._in_states(slot, naturals, cavity.natural)
+            start = type(q)(natural.take_along_dim(likeliest[..., None], 0)[0])
+            there = self._in_states(slot, expected, cavity.expected)
+            found = q.project((share[..., None] * there).sum(0), start)
             usable = usable & found.is_proper
             moves.append(found - q)
         out = list(messages)  # a factor sends all of them or none
@@ -171,9 +184,7 @@ class ConjugateFactors(OneEach):
             new = messages[k] + (1 / self.alpha) * move
             out[k] = where(usable, self._plain(new), messages[k])
         for position, k in enumerate(self.discrete):
-            value = by_state(
-                mass + over_states(states, self.states, position), self.states[:, position]
-            )
+            value = by_state(mass + self._of_states(states, position), self.states[:, position])
             value = value - finite_peak(value)
             value = torch.where(value < NOTHING / 2, ZERO, value / self.alpha[:, None])
             out[k] = torch.where(usable[:, None], value.to(self.like), messages[k])
@@ -182,21 +193,21 @@ class ConjugateFactors(OneEach):
     def _mean_field(self, messages: list, beliefs: list) -> list:
         own, _ = self._continuous(messages, beliefs)
         logs = [q.log_softmax(1) for q in self._discrete(messages, beliefs)[0]]
-        share, average = over_states(logs, self.states).exp(), self._average(own)
+        share, average = self._of_states(logs).exp(), self._average(own)
         out = list(messages)
         for position, k in enumerate(self.discrete):
-            others = over_states(logs, self.states, position).exp()
+            others = self._of_states(logs, position).exp()
             which = torch.nn.functional.one_hot(self.states[:, position]).to(share)
             message = torch.einsum("de,dc->ec", others * average, which)
             out[k] = (message - message.amax(1, keepdim=True)).to(self.like)
         for slot, k in enumerate(self.continuous):
             terms = zip(self.chosen, self.said, strict=True)
             sent = [
-                (share * chosen.is_slot(slot))[..., None] * said.natural
+                torch.einsum("de,dep->ep", share * chosen.is_slot(slot), said.natural)
                 for chosen, said in terms
                 if slot in chosen.slots
             ]
-            out[k] = self._plain(type(own[slot])(sum(sent).sum(0)))
+            out[k] = self._plain(type(own[slot])(sum(sent)))
         return out
 
     def _average(self, own: list[Conjugate]) -> Tensor:
@@ -219,14 +230,14 @@ class ConjugateFactors(OneEach):
         q_states, states = self._discrete(messages, beliefs)
         if self.is_mean_field:
             logs = [q.log_softmax(1) for q in q_states]
-            ratio = (over_states(logs, self.states).exp() * self._average(own)).sum(0)
+            ratio = (self._of_states(logs).exp() * self._average(own)).sum(0)
             for q, k in zip(q_states, self.discrete, strict=True):
                 ratio = ratio - (q.softmax(1) * messages[k]).sum(1)
             for q, k in zip(own, self.continuous, strict=True):
                 ratio = ratio - (messages[k].natural * q.expected).sum(-1)
             return ratio.to(self.like)
         cavities, _, mass, usable = self._tilted(own, cavities)
-        value = (mass + over_states(states, self.states)).logsumexp(0)
+        value = (mass + self._of_states(states)).logsumexp(0)
         value = value + sum(c.log_mass - q.log_mass for c, q in zip(cavities, own, strict=True))
         value = value - sum(q.logsumexp(1) for q in q_states)
         return torch.where(usable, value / self.alpha, torch.nan).to(self.like)

@@ -20,9 +20,9 @@ FAMILIES: dict[str, type[Conjugate]] = {
     "dirichlet": LogDirichlet,
 }
 FITTING = {
-    "gamma": "a half-line (Gamma, HalfNormal, LogNormal sites)",
-    "beta": "an interval (Beta, Uniform sites)",
-    "dirichlet": "a simplex (Dirichlet sites)",
+    "gamma": "a half-line (Gamma, HalfNormal, LogNormal sites) with a fixed bound",
+    "beta": "an interval (Beta, Uniform sites) with fixed bounds",
+    "dirichlet": "a simplex (Dirichlet sites, rows of a matrix in a plate and not in an event)",
 }
 
 
@@ -52,7 +52,7 @@ def kinds_of_sites(graph: FactorGraph, family: Mapping[str, str]) -> dict[str, s
             )
         if kind in FAMILIES and not is_image(FAMILIES[kind], site.support):
             raise OptionError(
-                f"family={kind!r} needs a site on {FITTING[kind]} with fixed bounds; the support "
+                f"family={kind!r} needs a site on {FITTING[kind]}; the support "
                 f'of "{name}" is {site.support}.'
             )
         kinds[name] = kind

@@ -137,7 +137,8 @@ class _Looked:
         """The terms. Products of many numbers, as of what is left of a stick, are too small in the
         middle of all: then from nearer to one end, and the other."""
         count = len(self.kinds)
-        for self.centre in [0.0] if count == 1 else [0.0, -math.log(count), math.log(count)]:
+        is_one = count == 1 or all(family is LogDirichlet for family, _ in self.kinds)
+        for self.centre in [0.0] if is_one else [0.0, -math.log(count), math.log(count)]:
             terms = self._terms()
             if terms is not None:
                 return terms

@@ -23,7 +23,7 @@ from pyrograph.infer.message_passing.double_loop import DoubleLoop, is_discrete
 from pyrograph.infer.message_passing.evidence import log_evidence
 from pyrograph.infer.message_passing.families import Continuous
 from pyrograph.infer.message_passing.left_alike import alternatives, told_apart
-from pyrograph.infer.message_passing.messages import Messages
+from pyrograph.infer.message_passing.messages import Messages, with_discrete_of
 from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.plain import PlainSwept
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
@@ -173,10 +173,7 @@ class Iteration:
         pairs = list(zip(self.network.blocks, messages, strict=True))
         try:
             sent = [block.update(old, beliefs)[0] for block, old in pairs]
-            told = [
-                [new if isinstance(new, Tensor) else old for new, old in zip(*ports, strict=True)]
-                for ports in zip(sent, messages, strict=True)
-            ]
+            told = with_discrete_of(sent, messages)
             other = Held(told, self.network.beliefs_of(told))
             found = [self._sweeper(at, self.settling.damping) for at in (self.at, other)]
             bounds = [log_evidence(self.network, f.messages, f.beliefs) for f in found]

@@ -23,14 +23,17 @@ from pyrograph.errors import PyrographError
 from pyrograph.graph import FactorGraph
 from pyrograph.infer.message_passing.conjugate_factors import ConjugateFactors
 from pyrograph.infer.message_passing.evidence import log_evidence
-from pyrograph.infer.message_passing.messages import Messages, movement
+from pyrograph.infer.message_passing.messages import Messages, movement, with_discrete_of
 from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 from pyrograph.infer.message_passing.sweep import Held
+from pyrograph.trace.distinct import distinct_rows
 
 #: In widths of beliefs: two that differ by less are alike, and one that is further from its prior
 #: holds data.
 ALIKE, MOVED = 1e-3, 0.1
+#: What a trial has to gain, in nats, and beyond it for rounding as a share of the bound.
+GAIN, RISE = 0.1, 1e-9
 #: Slots of a factor that are looked at, the first ones.
 MOST = 8
 #: Starts that are tried, and sweeps from each.
@@ -68,10 +71,14 @@ def alternatives(network: Network, beliefs: list) -> Alike | None:
                 continue
             chosen = (reached[..., n] & ~reached[..., m]).any(0)
             chosen &= (reached[..., m] & ~reached[..., n]).any(0)
-            first, second = (beliefs[family][block.rows[own]] for own in (k, j))
-            base = network.families[family].base[block.rows[k]]
+            if not bool(chosen.any()):
+                continue
+            pairs = torch.stack([block.rows[k], block.rows[j]], 1)
+            pairs, place = distinct_rows(pairs)  # mixtures have one
+            first, second = (beliefs[family][rows] for rows in pairs.unbind(1))
+            base = network.families[family].base[pairs[:, 0]]
             holds = ~base.is_proper | (movement(base, first) > MOVED)
-            alike = chosen & holds & (movement(first, second) < ALIKE)
+            alike = chosen & (holds & (movement(first, second) < ALIKE))[place]
             if bool(alike.any()):
                 return Alike(number, alike.nonzero().squeeze(1), (k, j))
     return None
@@ -113,7 +120,7 @@ def told_apart(
             value = log_evidence(network, trial.messages, trial.beliefs)
         except (PyrographError, torch.linalg.LinAlgError):  # no density there
             continue
-        if bool(value > bound + ALIKE * (1 + bound.abs())):
+        if bool(value > bound + GAIN + RISE * bound.abs()):
             best, bound = trial.messages, value
     return best
 
@@ -152,14 +159,8 @@ def _start(
         elif is_fresh:
             messages[found.number][k] = sent[k]._with(torch.zeros_like)
     beliefs = network.beliefs_of(messages)
-    told = [
-        [new if isinstance(new, Tensor) else old for new, old in zip(*ports, strict=True)]
-        for ports in zip(
-            [b.update(m, beliefs)[0] for b, m in zip(network.blocks, messages, strict=True)],
-            messages,
-            strict=True,
-        )
-    ]
+    pairs = zip(network.blocks, messages, strict=True)
+    told = with_discrete_of([b.update(sent, beliefs)[0] for b, sent in pairs], messages)
     return Held(told, network.beliefs_of(told))
 
 

@@ -22,6 +22,7 @@ from pyrograph.infer.message_passing.closed_form import ClosedForm
 from pyrograph.infer.message_passing.conditional import quadratic_coordinates
 from pyrograph.infer.message_passing.conjugate_factors import ConjugateFactors
 from pyrograph.infer.message_passing.conjugate_terms import conjugate_terms
+from pyrograph.infer.message_passing.log_values import is_zero
 from pyrograph.infer.message_passing.mean_field import rule_without_error
 from pyrograph.infer.message_passing.network import Block
 from pyrograph.infer.message_passing.node_families import Alpha, NodeFamilies, by_sign
@@ -81,6 +82,8 @@ class LocalFactors:
         (base,), local = self.nodes.bases(part.group, part.index), part.local
         if isinstance(base, Conjugate):
             terms = conjugate_terms(local.in_double(), [type(base)])
+            if terms is not None and bool(is_zero(terms.log_scale).any()):
+                terms = None  # zeros everywhere are told of where factors are put on grids
             said = None if terms is None else terms.said[0][0], local.at_node
             if terms is None and type(base) is LogDirichlet:
                 raise self._not_conjugate(part.group, int(part.index[0]))
@@ -124,15 +127,15 @@ class LocalFactors:
 
     def _not_conjugate(self, group: FactorGroup, e: int) -> UnsupportedFactor:
         """What is wrong with a factor of Dirichlet nodes."""
-        bases = self.nodes.bases(group, self.nodes.like.new_tensor([e]).long())
+        bases = self.nodes.bases(group, group.scope.new_tensor([e]))
         both = zip(group.slots, bases, strict=True)
         (name, *_) = (site.name for site, base in both if type(base) is LogDirichlet)
         return UnsupportedFactor(
             f'{self.nodes.graph.factor_name(group, e)} is not conjugate to "{name}", whose family '
             'is "dirichlet": given its discrete nodes it should be a product of powers of its '
-            "probabilities that no other continuous site changes, as Categorical, Multinomial and "
-            "Dirichlet statements of known numbers are. Leave the site its Gaussian belief (family "
-            '"normal"), or use pg.QBethe.'
+            "probabilities, not 0 and changed by no other continuous site, as Categorical, "
+            "Multinomial and Dirichlet statements of known numbers are. Leave the site its "
+            'Gaussian belief (family "normal"), or use pg.QBethe.'
         )
 
     # ------------------------------------------------------------------ blocks
@@ -201,7 +204,7 @@ class LocalFactors:
                 local.widths,
             )
         kinds, has_conjugates = self._families(group, index), self._conjugates(part)
-        if local.is_whole and local.discrete:
+        if local.is_whole and group.arity > 1:
             terms = conjugate_terms(local.in_double(), kinds)
             if terms is not None:
                 return ConjugateFactors(local, alpha, rows, families, terms)

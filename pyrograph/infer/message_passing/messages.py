@@ -107,6 +107,14 @@ def changes(
     return [change(*parts, by_factor) for parts in zip(old, new, own, strict=True)]
 
 
+def with_discrete_of(new: Messages, old: Messages) -> Messages:
+    """New messages to discrete nodes beside old ones to continuous nodes."""
+    return [
+        [a if isinstance(a, Tensor) else b for a, b in zip(*ports, strict=True)]
+        for ports in zip(new, old, strict=True)
+    ]
+
+
 def largest(moves: list[list[Tensor]], like: Tensor) -> Tensor:
     """The largest change of all, ``[]``, and 0 where there are none."""
     largest = like
@@ -138,7 +146,7 @@ def movement(old: Natural, new: Natural) -> Tensor:
 
 def _of_normals(old: Natural, new: Natural) -> Tensor:
     """Change of mean and variance, ``[V]``."""
-    variance = new.covariance.diagonal(dim1=-2, dim2=-1)
-    spread = (old.covariance.diagonal(dim1=-2, dim2=-1) / variance - 1).abs().amax(-1)
+    variance = new.variance
+    spread = (old.variance / variance - 1).abs().amax(-1)
     shift = ((new.mean - old.mean) / variance.sqrt()).abs().amax(-1)
     return torch.maximum(spread, shift)

@@ -29,7 +29,8 @@ def that_depend(graph: FactorGraph, network: Network) -> tuple[Tensor, Tensor]:
     whole = {id(g): torch.ones_like(g.scope[:, 0], dtype=torch.bool) for g in graph.factors}
     scopes = []
     for (group, index), block in zip(network.members, network.blocks, strict=True):
-        if isinstance(block, ConjugateFactors | QuadratureFactors) and block.local.discrete:
+        is_mixed = isinstance(block, QuadratureFactors) and block.local.discrete
+        if is_mixed or isinstance(block, ConjugateFactors):
             scopes += _scopes_of(block, group.scope[index])
             whole[id(group)][index] = False
     scopes += [g.scope[whole[id(g)]] for g in graph.factors]

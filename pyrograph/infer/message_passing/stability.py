@@ -37,7 +37,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from pyrograph.beliefs import Gaussian, Natural
+from pyrograph.beliefs import Gaussian, LogGamma, Natural
 from pyrograph.diagnostics.score import outside_inference_mode
 from pyrograph.errors import PyrographError
 from pyrograph.infer.message_passing.conjugate_factors import ConjugateFactors
@@ -168,7 +168,7 @@ def _nudges(
     block: Block, messages: list[Message], beliefs: list, generator: torch.Generator
 ) -> list[Message]:
     """Differences of a block's messages, in units of the beliefs: Gaussian ones of mean and
-    precision, log values of discrete ones."""
+    precision, log values of discrete ones, counts of conjugate ones."""
 
     def noise(like: Tensor) -> Tensor:
         drawn = torch.randn(like.shape, generator=generator, dtype=torch.float64, device="cpu")
@@ -187,9 +187,11 @@ def _nudges(
             shift = noise(unit) * unit.sqrt() + bend * held.mean
             out.append(Gaussian(torch.diag_embed(bend), shift))
         else:
-            first, *others = beliefs[family].natural[rows].split(1, -1)
-            still = [torch.zeros_like(other) for other in others]
-            out.append(type(message)(torch.cat([noise(first) * first.sqrt(), *still], -1)))
+            held = beliefs[family].natural[rows]
+            size = held.sqrt()
+            if isinstance(message, LogGamma):  # a rate has units
+                size = torch.stack([size[..., 0], torch.zeros_like(size[..., 1])], -1)
+            out.append(type(message)(noise(held) * size))
     return out
 
 
@@ -199,7 +201,7 @@ def _apart(before: list, after: list) -> list[Tensor]:
     parts = []
     for old, new in zip(before, after, strict=True):
         if isinstance(old, Natural):
-            variance, spread = (q.covariance.diagonal(dim1=-2, dim2=-1) for q in (old, new))
+            variance, spread = old.variance, new.variance
             shift = (new.mean - old.mean) / variance.sqrt()
             parts.append(torch.cat([shift, spread / variance - 1], 1))
         elif old.dim() == 1:

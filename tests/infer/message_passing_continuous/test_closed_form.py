@@ -173,11 +173,11 @@ def limited(y=Y):
 
 @pytest.mark.parametrize("model", [heavy_tails, limited])
 def test_other_functions_are_integrated(model):
-    assert block_of_other(model).closed is None
+    assert block_of_other(model, {"tau": "gamma"}).closed is None
 
 
-def block_of_other(model):
-    engine = pg.VMP(model, family={"tau": "gamma"}, progress=False).setup()
+def block_of_other(model, family):
+    engine = pg.VMP(model, family=family, progress=False).setup()
     (block,) = [b for b, (g, _) in zip(engine.network.blocks, engine.network.members, strict=True)
                 if g.name == "y"]  # fmt: skip
     return block
@@ -194,3 +194,23 @@ def test_the_bound_differentiates_by_what_the_data_are():
             for s in (-1, 1)
         ]
         assert_close(float(slope[k]), (ends[1] - ends[0]) / 2e-5, rtol=1e-4, atol=1e-6)
+
+
+def test_wide_means_need_no_grid():
+    """Twelve numbers a row: a grid of three points each would be half a million."""
+    loc = torch.cat([torch.zeros(1, 12), torch.ones(1, 12)])
+    y = loc[torch.tensor([0, 0, 1])] + 0.1
+
+    def model():
+        with pyro.plate("components", 2):
+            mu = pyro.sample("mu", dist.Normal(loc, 1.0).to_event(1))
+        with pyro.plate("rows", 3):
+            z = pyro.sample("z", dist.Categorical(torch.ones(2) / 2))
+            pyro.sample("y", dist.Normal(mu[z], 0.1).to_event(1), obs=y)
+
+    block = block_of_other(model, {})
+    assert block.closed is not None and block.nodes.numel() < 1000
+    q = fit(model, (), pg.VMP)
+    weight = torch.tensor([2.0, 1.0]).unsqueeze(1) * 100
+    truth = (loc + weight * (loc + 0.1)) / (1 + weight)
+    assert_close(q.marginal("mu").mean, truth, rtol=1e-6, atol=1e-6)

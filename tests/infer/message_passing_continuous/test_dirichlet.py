@@ -13,7 +13,7 @@ from scipy import special, stats
 from torch.testing import assert_close
 
 import pyrograph as pg
-from pyrograph.errors import OptionError, UnsupportedFactor
+from pyrograph.errors import OptionError, PyrographError, UnsupportedFactor
 from pyrograph.infer.message_passing.conjugate_factors import ConjugateFactors
 from tests.infer.message_passing_continuous.runs import fit
 
@@ -385,3 +385,52 @@ def test_rows_of_one_event_are_told_of_plates_and_the_family():
 
     with pytest.raises(UnsupportedFactor, match=r'pyro.plate.*with family=\{"rows": "dirichlet"\}'):
         fit(model, (), pg.VMP)
+
+
+@pytest.mark.parametrize("engine", [pg.EP, pg.VMP])
+@pytest.mark.parametrize("family", ["gamma", "dirichlet"])
+def test_a_factor_that_is_zero_everywhere_is_named(engine, family):
+    def model():
+        prior = dist.Gamma(2.0, 1.0) if family == "gamma" else dist.Dirichlet(PRIOR)
+        w = pyro.sample("w", prior)
+        pyro.factor("nowhere", torch.where(w.sum() > -1, -torch.inf, 0.0))
+
+    with pytest.raises(PyrographError, match='"nowhere"'):
+        fit(model, (), engine, family={"w": family})
+
+
+@pytest.mark.parametrize("engine", [pg.EP, pg.VMP])
+def test_products_of_several_nodes_need_no_label(engine):
+    def model():
+        w = pyro.sample("w", dist.Dirichlet(PRIOR))
+        u = pyro.sample("u", dist.Dirichlet(PRIOR + 1))
+        pyro.factor("both", 2 * w[0].log() + u[1].log())
+
+    q = fit(model, (), engine, family={"w": "dirichlet", "u": "dirichlet"})
+    one, two = PRIOR + torch.tensor([2.0, 0, 0]), PRIOR + 1 + torch.tensor([0, 1.0, 0])
+    assert_close(q.marginal("w").concentration, one, rtol=1e-7, atol=1e-7)
+    assert_close(q.marginal("u").concentration, two, rtol=1e-7, atol=1e-7)
+    truth = sum(
+        log_beta(a.numpy()) - log_beta(b.numpy()) for a, b in [(one, PRIOR), (two, PRIOR + 1)]
+    )
+    assert_close(float(q.log_evidence), float(truth), rtol=0, atol=1e-7)
+
+
+def test_sticks_of_observed_labels_are_exact():
+    labels = torch.tensor([0, 2, 2, 6, 1, 7])
+
+    def model():
+        with pyro.plate("sticks", 7):
+            v = pyro.sample("v", dist.Beta(1.0, 1.5))
+        w = torch.nn.functional.pad(v, (0, 1), value=1.0)
+        w = w * torch.nn.functional.pad((1 - v).cumprod(-1), (1, 0), value=1.0)
+        with pyro.plate("rows", len(labels)):
+            pyro.sample("z", dist.Categorical(w), obs=labels)
+
+    q = fit(model, (), pg.VMP, family={"v": "beta"})
+    counts = np.bincount(labels.numpy(), minlength=8)
+    later = counts[::-1].cumsum()[::-1]
+    a, b = 1.0 + counts[:-1], 1.5 + later[1:]
+    np.testing.assert_allclose(q.marginal("v").mean.numpy(), a / (a + b), rtol=1e-6)
+    truth = special.betaln(a, b).sum() - 7 * special.betaln(1.0, 1.5)
+    assert_close(float(q.log_evidence), float(truth), rtol=0, atol=1e-7)
