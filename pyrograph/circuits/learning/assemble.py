@@ -55,7 +55,8 @@ def beside_uniform(circuit: Circuit, columns: np.ndarray, cards: Sequence[int]) 
         np.r_[units.start, [units.num_edges] * count, units.num_edges + count + 1],
         np.r_[units.child, np.arange(size - 1, size + count)],
     )
-    table = torch.full((len(circuit.log_table) + count, max(cards)), -torch.inf).double()
+    shape = len(circuit.log_table) + count, max(cards)
+    table = torch.full(shape, -torch.inf, dtype=torch.float64, device="cpu")
     own = circuit.log_table.detach()
     table[: len(own), : own.shape[1]] = own
     for row, v in enumerate(others.tolist(), start=len(own)):

@@ -30,7 +30,7 @@ from pyrograph.errors import ZeroMass
 from pyrograph.infer.message_passing.checked import NOTHING
 from pyrograph.infer.message_passing.conjugate_terms import Terms
 from pyrograph.infer.message_passing.families import zeros_refused
-from pyrograph.infer.message_passing.in_states import by_state, over_states
+from pyrograph.infer.message_passing.in_states import by_state, expected_by_slot, over_states
 from pyrograph.infer.message_passing.log_values import (
     ZERO,
     finite_peak,
@@ -195,11 +195,9 @@ class ConjugateFactors(OneEach):
         logs = [q.log_softmax(1) for q in self._discrete(messages, beliefs)[0]]
         share, average = self._of_states(logs).exp(), self._average(own)
         out = list(messages)
-        for position, k in enumerate(self.discrete):
-            others = self._of_states(logs, position).exp()
-            which = torch.nn.functional.one_hot(self.states[:, position]).to(share)
-            message = torch.einsum("de,dc->ec", others * average, which)
-            out[k] = (message - message.amax(1, keepdim=True)).to(self.like)
+        to_labels = expected_by_slot(logs, average, self.states)
+        for k, message in zip(self.discrete, to_labels, strict=True):
+            out[k] = message.to(self.like)
         for slot, k in enumerate(self.continuous):
             terms = zip(self.chosen, self.said, strict=True)
             sent = [

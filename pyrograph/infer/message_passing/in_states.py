@@ -70,6 +70,18 @@ def over_states(logs: list[Tensor], states: Tensor, without: int | None = None) 
     return total
 
 
+def expected_by_slot(logs: list[Tensor], value: Tensor, states: Tensor) -> list[Tensor]:
+    """Mean-field messages ``[E, c]`` to every slot, of expectations ``[D, E]`` in every assignment
+    and log probabilities ``[E, c]`` of the slots' states; the largest is 0."""
+    found = []
+    for position, state in enumerate(states.unbind(1)):
+        others = over_states(logs, states, position).exp()
+        which = torch.nn.functional.one_hot(state).to(value)
+        message = torch.einsum("de,dc->ec", others * value, which)
+        found.append(message - message.amax(1, keepdim=True))
+    return found
+
+
 def by_state(value: Tensor, state: Tensor) -> Tensor:
     """Log sums ``[E, c]`` of values ``[D, E]`` over the assignments with each state of a slot,
     whose state in every assignment is given, ``[D]``."""

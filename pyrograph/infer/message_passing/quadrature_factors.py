@@ -39,7 +39,7 @@ from pyrograph.infer.message_passing.closed_form import ClosedForm
 from pyrograph.infer.message_passing.conditional import ConditionalMoments
 from pyrograph.infer.message_passing.effective import standard_normal
 from pyrograph.infer.message_passing.grids import Grid
-from pyrograph.infer.message_passing.in_states import by_state, over_states
+from pyrograph.infer.message_passing.in_states import by_state, expected_by_slot, over_states
 from pyrograph.infer.message_passing.log_values import ZERO, finite_peak, rows_of, without
 from pyrograph.infer.message_passing.mean_field import (
     Expectations,
@@ -276,11 +276,9 @@ class QuadratureFactors(OneEach):
         found = self._expectations(own)
         share = self._of_states(states).exp()
         out = list(messages)
-        for position, k in enumerate(self.local.discrete):
-            others = self._of_states(states, position).exp()
-            which = torch.nn.functional.one_hot(self.local.states[:, position]).to(share)
-            message = torch.einsum("de,dc->ec", others * found.average, which)
-            out[k] = (message - message.amax(1, keepdim=True)).to(self.like)
+        to_labels = expected_by_slot(states, found.average, self.local.states)
+        for k, message in zip(self.local.discrete, to_labels, strict=True):
+            out[k] = message.to(self.like)
         for slot, (k, part, q) in enumerate(
             zip(self.local.continuous, self.parts, own, strict=True)
         ):
