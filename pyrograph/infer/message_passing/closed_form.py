@@ -81,8 +81,11 @@ class ClosedForm:
         given = {*local.discrete, *(local.continuous[k] for c in local.chosen for k in c.slots)}
         if polynomial_degree(local.group.program, given) > 2:
             return None
+        size = local.dim - len(local.chosen)
+        if (size + 1) * (size + 2) // 2 * 3 ** len(families) > MOST_TERMS:
+            return None
         out = ClosedForm(local, families)
-        if out._num_terms > MOST_TERMS or not out._is_centred() or not out._is_all():
+        if not (out._is_centred() and out._is_all()):
             return None
         if not local.group.is_differentiable:
             out._known = out._read()
@@ -124,10 +127,6 @@ class ClosedForm:
         )
 
     # ------------------------------------------------------------------ reading
-    @property
-    def _num_terms(self) -> int:
-        return len(self._places[0]) * 3 ** len(self.families)
-
     def _values(self, y: Tensor, t: list[Tensor]) -> Tensor:
         """log f ``[N, D, E]`` at Gaussian numbers about the centres, in units, ``[N, D, E, s]``,
         and others, ``[N, D, E]`` each."""

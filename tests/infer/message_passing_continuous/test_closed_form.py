@@ -12,6 +12,8 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.beliefs import LogGamma
+from pyrograph.errors import UnsupportedFactor
+from pyrograph.infer.message_passing import closed_form
 from pyrograph.infer.message_passing.reduction import LocalDensity
 from tests.infer.message_passing_continuous.runs import fit
 
@@ -214,3 +216,19 @@ def test_wide_means_need_no_grid():
     weight = torch.tensor([2.0, 1.0]).unsqueeze(1) * 100
     truth = (loc + weight * (loc + 0.1)) / (1 + weight)
     assert_close(q.marginal("mu").mean, truth, rtol=1e-6, atol=1e-6)
+
+
+def test_of_very_many_numbers_nothing_is_read(monkeypatch):
+    """Two hundred numbers have 20,301 products: the matrix of these would be 3 GB."""
+    sizes = []
+    made = closed_form.stencil
+    monkeypatch.setattr(closed_form, "stencil", lambda size: sizes.append(size) or made(size))
+
+    def model():
+        mu = pyro.sample("mu", dist.Normal(torch.zeros(200), 1.0).to_event(1))
+        tau = pyro.sample("tau", dist.Gamma(2.0, 1.5))
+        pyro.sample("y", dist.Normal(mu, tau.rsqrt()).to_event(1), obs=torch.ones(200))
+
+    with pytest.raises(UnsupportedFactor, match='"y"'):
+        fit(model, (), pg.VMP, family={"tau": "gamma"})
+    assert not sizes
