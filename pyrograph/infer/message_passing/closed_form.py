@@ -85,10 +85,11 @@ class ClosedForm:
         if (size + 1) * (size + 2) // 2 * 3 ** len(families) > MOST_TERMS:
             return None
         out = ClosedForm(local, families)
-        if not (out._is_centred() and out._is_all()):
+        found = out._centred()
+        if found is None or not out._is_all(found):
             return None
         if not local.group.is_differentiable:
-            out._known = out._read()
+            out._known = found
         return out
 
     def part(self, which: Tensor) -> ClosedForm:
@@ -151,16 +152,16 @@ class ClosedForm:
         return found
 
     @torch.no_grad()
-    def _is_centred(self) -> bool:
-        """Find where f is largest in s, and how wide, with the others where they are looked at
-        first; whether values there are numbers with digits."""
+    def _centred(self) -> Tensor | None:
+        """A about where f is largest in s, in units of how wide it is there, with the others where
+        they are looked at first; None if values are no numbers, or have no digits left."""
         eps = torch.finfo(self.local.like.dtype).eps
         firsts = [f.statistics(p[:1]) for f, p in zip(self.families, self._places[1:], strict=True)]
         first = [_with_one(own).expand(*self._size, -1) for own in firsts]
         for _ in range(STEPS if self.gaussian else 0):
             found = _put_in(self._read(), [self._centre, *first], but=0)
             if not bool(found.isfinite().all()):
-                return False
+                return None
             slope, bend = _derivatives(found, torch.zeros_like(self._centre))
             width = -bend.diagonal(dim1=-2, dim2=-1)
             least = torch.linalg.eigvalsh(-bend).amin(-1, keepdim=True)
@@ -171,14 +172,16 @@ class ClosedForm:
             self._centre = torch.where(is_peak, self._centre + self._unit * there, self._centre)
             self._unit = torch.where(is_peak, self._unit * width.abs().rsqrt(), self._unit)
         found = self._read()
-        return bool(found.isfinite().all()) and float(found[..., 0].abs().amax()) * eps < ROUNDING
+        # of NaN and infinite numbers it is not below
+        return found if float(found.abs().amax()) * eps < ROUNDING else None
 
     @torch.no_grad()
-    def _is_all(self) -> bool:
-        """Whether log f is linear in the statistics of the others too, at points at random."""
+    def _is_all(self, found: Tensor) -> bool:
+        """Whether log f is A and linear in the statistics of the others too, at points at
+        random."""
         if not self.families:
             return True
-        found, generator = self._read(), torch.Generator().manual_seed(0)
+        generator = torch.Generator().manual_seed(0)
         number = NUMBERS // (self._size[0] * self.local.numbers_at_once)
         number = min(MOST, max(FEWEST, number)) // WIDE
         shape = (number, *self._size)

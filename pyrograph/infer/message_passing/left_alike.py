@@ -145,9 +145,10 @@ def _start(
             continue
         e = found.factors[drawn.pop()]
         pair = (beliefs[family][block.rows[own][e : e + 1]] for own in (like, k))
-        if not bool((movement(*pair) < ALIKE).all()):
+        read_in = reached[:, e, n].nonzero()[:, 0]
+        if not len(read_in) or not bool((movement(*pair) < ALIKE).all()):
             continue
-        state = block.local.states[reached[:, e, n].nonzero()[0, 0], 0]
+        state = block.local.states[read_in[0], 0]
         labels[block.rows[label][e]] = UNLIKELY
         labels[block.rows[label][e], state] = 0.0
         firsts[k] = e
