@@ -251,23 +251,20 @@ class _Looked:
         share = OF_MANY if len(self.kinds) > 1 else 1.0
         return share * low, share * high
 
-    def _rounding(self, slots: list[int]) -> tuple[float, float]:
+    def _rounding(self, slots: list[int]) -> float:
         """Errors of expit(z) and 1 - expit(z) in units of the precision: of x between bounds a and
-        b the distances to these are known to |a| and |b|."""
+        b the distances to these are known to |a| and |b|, and either to the larger one where a
+        program takes one from the other, as Bernoulli(1 - x) does."""
         own = [self.local.group.slots[self.local.continuous[k]].support for k in slots]
-        return tuple(max(errors) for errors in zip(*map(_rounding_of, own), strict=True))
+        return max(map(_rounding_of, own))
 
-    def _lost(
-        self, family: type[Conjugate], z: Tensor, said: Tensor, rounding: tuple[float, float]
-    ) -> Tensor:
+    def _lost(self, family: type[Conjugate], z: Tensor, said: Tensor, rounding: float) -> Tensor:
         """What rounding of the numbers at ``z [n, F, d]`` costs a term ``[F, p]``."""
         eps = torch.finfo(self.like.dtype).eps
         if family is LogitBeta:
             z = z[..., 0]
             lower, upper = ((sign * z).exp() for sign in (-1, 1))
-            return eps * (
-                rounding[0] * lower * said[:, 0].abs() + rounding[1] * upper * said[:, 1].abs()
-            )
+            return eps * rounding * (lower * said[:, 0].abs() + upper * said[:, 1].abs())
         if family is LogDirichlet:
             # of a stick of which all but little is broken off, the rest has few digits; and
             # where equal sticks are broken is a constant of the program's precision
@@ -276,13 +273,12 @@ class _Looked:
         return torch.zeros_like(z[..., 0])
 
 
-def _rounding_of(support: constraints.Constraint) -> tuple[float, float]:
+def _rounding_of(support: constraints.Constraint) -> float:
     while isinstance(support, constraints.independent):
         support = support.base_constraint
     if not (hasattr(support, "lower_bound") and hasattr(support, "upper_bound")):
-        return 0.0, 0.0
-    bounds = [
+        return 0.0
+    low, high = (
         torch.as_tensor(bound, device="cpu") for bound in (support.lower_bound, support.upper_bound)
-    ]
-    length = bounds[1] - bounds[0]
-    return tuple(LEFT * float((bound.abs() / length).amax()) for bound in bounds)
+    )
+    return LEFT * float((torch.maximum(low.abs(), high.abs()) / (high - low)).amax())
