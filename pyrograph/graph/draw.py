@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from pyrograph.errors import OptionError
@@ -12,27 +13,39 @@ if TYPE_CHECKING:
 
 #: Beyond this many nodes labels would cover each other.
 MAX_LABELS = 40
+#: Springs take time of the square of what they hold: a minute at this many circles and squares.
+MAX_SPRINGS = 3000
+#: So many colours can be told apart, and as many lines leave room beside a legend.
+MAX_COLORS = 10
 
 
 def draw(graph: Structure, ax=None, positions: Mapping | None = None):
     """Draw on matplotlib axes (made if None) and return them. Unary factors are left out.
+
+    Where there are more sites than colours, those whose names differ in numbers alone, as those of
+    a loop do, share one.
 
     Args:
         positions: ``{node label: (x, y)}``; factors then sit at the mean of their scope. Without
             it a spring layout is computed.
 
     Raises:
-        OptionError: a node has no position, or one that is no pair of numbers.
+        OptionError: a node has no position, or one that is no pair of numbers; there are no
+            positions, and the graph is too large to look for them.
     """
     import matplotlib.pyplot as plt
     import networkx as nx
 
-    if ax is None:
-        _, ax = plt.subplots(figsize=(7, 6), layout="constrained")
     net = graph.to_networkx()
     variables = list(graph.nodes)
     factors = [f for f, kind in net.nodes(data="kind") if kind == "factor" and net.degree(f) > 1]
     net = net.subgraph(variables + factors)
+    if positions is None and len(net) > MAX_SPRINGS:
+        raise OptionError(
+            f"places of {len(net):,} variables and factors would take minutes to find, and show "
+            f"little; they are looked for up to {MAX_SPRINGS:,}. Give positions={{label: (x, y)}} "
+            "for every label of graph.nodes, or draw a part of graph.to_networkx() by networkx."
+        )
     if positions is None:
         layout = nx.kamada_kawai_layout(net) if len(net) <= 300 else nx.spring_layout(net, seed=0)
     else:
@@ -40,6 +53,8 @@ def draw(graph: Structure, ax=None, positions: Mapping | None = None):
         for f in factors:
             around = [layout[v] for v in net[f]]
             layout[f] = tuple(sum(c) / len(around) for c in zip(*around, strict=True))
+    if ax is None:
+        _, ax = plt.subplots(figsize=(7, 6), layout="constrained")
     nx.draw_networkx_edges(
         net, layout, edgelist=[(f, v) for f in factors for v in net[f]], ax=ax, edge_color="0.6"
     )
@@ -55,16 +70,19 @@ def draw(graph: Structure, ax=None, positions: Mapping | None = None):
     )
     colors = plt.get_cmap("tab10")
     size = 300 if len(variables) <= MAX_LABELS else max(15, 6000 // len(variables))
-    for k, site in enumerate(graph.sites):
-        members = [v for v in variables if v[0] == site]
+    series = _series(graph.sites)
+    members: dict[str, list[tuple]] = {text: [] for text in series.values()}
+    for v in variables:
+        members[series[v[0]]].append(v)
+    for k, (text, nodes) in enumerate(members.items()):
         nx.draw_networkx_nodes(
             net,
             layout,
-            nodelist=members,
+            nodelist=nodes,
             node_size=size,
-            node_color=[colors(k % 10)],
+            node_color=[colors(k) if k < MAX_COLORS else "0.7"],
             ax=ax,
-            label=site,
+            label=text,
             edgecolors="white",
         )
     if len(variables) <= MAX_LABELS:
@@ -76,6 +94,24 @@ def draw(graph: Structure, ax=None, positions: Mapping | None = None):
     if positions is not None:
         ax.set_aspect("equal")
     return ax
+
+
+def _series(names: Iterable[str]) -> dict[str, str]:
+    """What each site is called in the legend, with all sites of its colour: its name or, of more
+    sites than colours, the series ``z0 ... z99``."""
+    names = list(names)
+    if len(names) <= MAX_COLORS:
+        return {name: name for name in names}
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        alike.setdefault(re.sub(r"\d+", "#", name), []).append(name)
+    groups = list(alike.values())
+    rest = [name for group in groups[MAX_COLORS:] for name in group]
+    found = dict.fromkeys(rest, f"{len(rest)} more sites")
+    for group in reversed(groups[:MAX_COLORS]):
+        text = group[0] if len(group) == 1 else f"{group[0]} ... {group[-1]}"
+        found = dict.fromkeys(group, text) | found
+    return found
 
 
 def _position(positions: Mapping, label: tuple) -> tuple[float, float]:

@@ -9,7 +9,7 @@ import torch
 from torch_geometric.utils import contains_self_loops, is_undirected
 
 from pyrograph import FactorGraph, FactorGroup, trace_graph
-from pyrograph.errors import ShapeMismatch
+from pyrograph.errors import OptionError, ShapeMismatch
 
 from .models import chain, constrained, mixed, square
 
@@ -192,6 +192,37 @@ def test_a_picture_takes_positions():
 def test_a_large_picture_has_no_labels():
     axes = trace_graph(lambda: chain(60)).draw()
     assert not [t for t in axes.texts if t.get_text().startswith("x")]
+    plt.close("all")
+
+
+@pytest.mark.parametrize(
+    ("names", "legend"),
+    [
+        (["a1", "a2", "b"], ["a1", "a2", "b"]),
+        ([f"z{t}" for t in range(30)] + ["scale"], ["z0 ... z29", "scale"]),
+        (list("abcdefghijklm"), [*"abcdefghij", "3 more sites"]),
+    ],
+)
+def test_a_legend_has_room_and_its_colours_differ(names, legend):
+    def model():
+        for name in names:
+            pyro.sample(name, dist.Normal(0.0, 1.0))
+
+    axes = trace_graph(model).draw()
+    shown = {handle.get_label(): handle for handle in axes.collections if handle.get_label()}
+    assert [text.get_text() for text in axes.get_legend().get_texts()][-len(legend) :] == legend
+    assert len({tuple(shown[text].get_facecolor()[0]) for text in legend}) == len(legend)
+    assert sum(len(shown[text].get_offsets()) for text in legend) == len(names)
+    plt.close("all")
+
+
+def test_places_of_very_many_nodes_are_asked_for_not_looked_for():
+    graph = trace_graph(lambda: chain(1600))
+    plt.close("all")
+    with pytest.raises(OptionError, match=r"3,199 variables and factors.*positions"):
+        graph.draw()
+    assert not plt.get_fignums()
+    graph.draw(positions={label: (k, 0) for k, label in enumerate(graph.nodes)})
     plt.close("all")
 
 
