@@ -370,6 +370,18 @@ class Engine(ABC):
                     "engine up with the model and arguments of the saved run."
                 )
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy starts from; no versions where the arguments are no longer those of setup."""
+        state = dict(vars(self))
+        if self._graph is not None and versions(self._arguments) != self._versions:
+            state["_versions"] = None
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if state.get("_versions") is not None:  # torch counts changes of copied tensors anew
+            self._versions = versions(self._arguments)
+
     def _prepare(self, args: tuple, kwargs: dict, by_value: bool = True) -> None:
         if self._graph is None:
             self.setup(*args, **kwargs)
