@@ -23,7 +23,7 @@ from pyrograph.circuits.collapsed_samples import CollapsedSamples
 from pyrograph.circuits.held import HeldCircuit
 from pyrograph.circuits.leaves import Domain
 from pyrograph.circuits.units import Units
-from pyrograph.diagnostics.score import outside_inference_mode
+from pyrograph.diagnostics.score import outside_modes
 from pyrograph.errors import OptionError
 from pyrograph.posterior.finite import States, state_quantile
 from pyrograph.posterior.posterior import Posterior
@@ -51,7 +51,7 @@ class CollapsedPosterior(Posterior):
         self.weights = weights / weights.sum()
 
     @cached_property
-    @outside_inference_mode()
+    @outside_modes()
     def _conditionals(self) -> list[Tensor]:
         """Of every node ``[n, c]``."""
         return self.circuit.marginals(self.points)
@@ -70,7 +70,7 @@ class CollapsedPosterior(Posterior):
         return States(described.enumeration.to(logits.device), logits)
 
     @cached_property
-    @outside_inference_mode()
+    @outside_modes()
     def particles(self) -> Mapping[str, Tensor]:
         """``{site: [n, *site shape]}``: every sample with one joint draw of its summed-out nodes
         given the rest, the same at every reading. Torch's generators are left as they were."""
@@ -90,11 +90,11 @@ class CollapsedPosterior(Posterior):
         return self._values(self._samples.sample((count("num_samples", num_samples, least=0),)))
 
     @cached_property
-    @outside_inference_mode()
+    @outside_modes()
     def _samples(self) -> CollapsedSamples:
         return CollapsedSamples(self.circuit, self.points, self.weights.log())
 
-    @outside_inference_mode()
+    @outside_modes()
     def guide(self, sites: Sequence[str] | None = None) -> CollapsedGuide:
         """Draws all sites jointly, with their density.
 

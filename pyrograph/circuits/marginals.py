@@ -19,14 +19,14 @@ from torch.distributions import Categorical, MixtureSameFamily, Normal
 
 from pyrograph.circuits.leaves import Leaves
 from pyrograph.circuits.scaling import log
-from pyrograph.diagnostics.score import outside_inference_mode
+from pyrograph.diagnostics.score import outside_modes
 from pyrograph.errors import ZeroMass
 
 if TYPE_CHECKING:
     from pyrograph.circuits.circuit import Circuit
 
 
-@outside_inference_mode()
+@outside_modes()
 def marginals_given(circuit: Circuit, points: Tensor) -> list[Tensor | MixtureSameFamily]:
     """Of every variable: ``[B, card]`` of a discrete one, point masses where its value is given;
     of a real one a mixture, given the first row.

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from pyrograph.diagnostics.score import outside_inference_mode, value_and_score
+from pyrograph.diagnostics.score import outside_modes, value_and_score
 from pyrograph.diagnostics.support import (
     DRAW_THE_PLANE,
     free_values,
@@ -31,7 +31,7 @@ from pyrograph.posterior.pushforward import is_real
 from pyrograph.trace.sites import tensor_of
 
 
-@outside_inference_mode()
+@outside_modes()
 def graphical_ksd(
     graph,
     x,
@@ -76,7 +76,7 @@ def graphical_ksd(
         return operator(x.to(wide), score.to(wide)).discrepancy(statistic).to(x.dtype)
 
 
-@outside_inference_mode()
+@outside_modes()
 def stein_gram(
     graph,
     x,

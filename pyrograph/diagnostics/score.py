@@ -1,7 +1,7 @@
 """Log density and score of a graph at particles, with a check that both are finite."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor
@@ -14,13 +14,20 @@ MAX_NUMBERS = 2**22
 
 
 @contextmanager
-def outside_inference_mode() -> Iterator[None]:
-    """Leave ``torch.inference_mode``: it makes tensors that autograd never takes, and they would
-    live on in what is kept. Gradients stay off, unless they are enabled inside."""
-    if not torch.is_inference_mode_enabled():
-        yield
-        return
-    with torch.inference_mode(False), torch.no_grad():
+def outside_modes() -> Iterator[None]:
+    """Leave the modes of torch that change what operations make.
+
+    ``torch.inference_mode`` makes tensors that autograd never takes, and they would live on in what
+    is kept; gradients stay off, unless enabled inside. ``torch.autocast`` takes products of
+    matrices in half precision: messages and densities would be rounded to three digits.
+    """
+    with ExitStack() as left:
+        if torch.is_inference_mode_enabled():
+            left.enter_context(torch.inference_mode(False))
+            left.enter_context(torch.no_grad())
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                left.enter_context(torch.autocast(kind, enabled=False))
         yield
 
 
@@ -31,7 +38,7 @@ def log_densities(graph, x: Tensor) -> Tensor:
     return torch.cat([graph.density(part) for part in x.split(size)])
 
 
-@outside_inference_mode()
+@outside_modes()
 def value_and_score(graph, x: Tensor, *, differentiable: bool = False) -> tuple[Tensor, Tensor]:
     """log p(x) and its gradient at every particle.
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyrograph.checks import count, flag, positive
-from pyrograph.diagnostics.score import outside_inference_mode
+from pyrograph.diagnostics.score import outside_modes
 from pyrograph.errors import ConvergenceWarning, InferenceError, OptionError, ShapeMismatch
 from pyrograph.graph import FactorGraph, trace_graph
 from pyrograph.graph.arguments import refuse_iterators
@@ -151,7 +151,7 @@ class Engine(ABC):
             k: torch.tensor(v, dtype=torch.float64, device="cpu") for k, v in self._history.items()
         }
 
-    @outside_inference_mode()
+    @outside_modes()
     def setup(self, *args, **kwargs) -> "Engine":
         """Check the program, trace it for these arguments, and start afresh.
 
@@ -216,7 +216,7 @@ class Engine(ABC):
             InferenceError: set up for other arguments, pyro.params or parameters of modules.
         """
         self._prepare(args, kwargs, by_value=False)  # steps may take a few microseconds
-        with outside_inference_mode():
+        with outside_modes():
             return self._iterate()
 
     def run(self, *args, **kwargs) -> Posterior:
@@ -229,7 +229,7 @@ class Engine(ABC):
         self._prepare(args, kwargs)
         remaining = self.num_steps - self.num_done
         bar = tqdm(total=max(0, remaining), disable=not self.progress, leave=True)
-        with outside_inference_mode(), bar:
+        with outside_modes(), bar:
             bar.set_description(type(self).__name__)
             while self.num_done < self.num_steps and not self.converged:
                 self._iterate()
@@ -238,7 +238,7 @@ class Engine(ABC):
                     bar.set_postfix({k: f"{v[-1]:.4g}" for k, v in self._history.items()}, False)
         if self.tol is not None and not (self.converged and self.is_stable):
             warnings.warn(self.status, ConvergenceWarning, stacklevel=2)
-        with outside_inference_mode():
+        with outside_modes():
             return self.posterior()
 
     @property
@@ -293,7 +293,7 @@ class Engine(ABC):
         """What to do when ``tol`` was not met."""
         return "Raise num_steps or tol."
 
-    @outside_inference_mode()
+    @outside_modes()
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on, as tensors and numbers in dicts: it can be saved by
         ``torch.save`` and loaded with ``weights_only=True``.
@@ -311,7 +311,7 @@ class Engine(ABC):
             **self.carried(),
         }
 
-    @outside_inference_mode()
+    @outside_modes()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from ``state``, at once or, before ``setup``, when the graph is there.
 
@@ -369,6 +369,18 @@ class Engine(ABC):
                     f"{theirs.get(name, 'none')} there and {ours.get(name, 'none')} here. Set the "
                     "engine up with the model and arguments of the saved run."
                 )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy starts from; no versions where the arguments are no longer those of setup."""
+        state = dict(vars(self))
+        if self._graph is not None and versions(self._arguments) != self._versions:
+            state["_versions"] = None
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if state.get("_versions") is not None:  # torch counts changes of copied tensors anew
+            self._versions = versions(self._arguments)
 
     def _prepare(self, args: tuple, kwargs: dict, by_value: bool = True) -> None:
         if self._graph is None:

@@ -25,14 +25,14 @@ from pyrograph.circuits.learning.table import row_weights
 from pyrograph.circuits.options import check_circuits, check_smoothing, number
 from pyrograph.circuits.prune import possible
 from pyrograph.circuits.units import INPUT, KINDS
-from pyrograph.diagnostics.score import outside_inference_mode
+from pyrograph.diagnostics.score import outside_modes
 from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch, ZeroMass
 
 #: Standard deviations of Gaussian inputs stay above this share of the column's.
 NARROWEST = 1e-3
 
 
-@outside_inference_mode()
+@outside_modes()
 def fit_parameters(
     circuit: Circuit,
     data: Tensor,

@@ -137,7 +137,7 @@ class Room:
 
     def __init__(self, sums: Sums, count: int, slots: int):
         m, d, w = len(sums.prior), sums.dims, sums.width
-        like, self.count, self.slots = sums.prior, count, slots
+        like, self.sums, self.count, self.slots = sums.prior, sums, count, slots
         rows, flat = m + 1 + 2 * w, count * slots
         self.state, self.other = (State(like.new_empty(rows, count, slots), sums) for _ in range(2))
         self.ahead = like.new_zeros(d + m + 1, flat)
@@ -162,3 +162,13 @@ class Room:
         self.parent, self.slot = self.chosen
         self.place, self.start = torch.empty_like(self.size), slots * parent
         self.places = self.place.expand(rows, count)
+
+    def __reduce__(self) -> tuple:
+        """Made anew in copies: ``pickle`` would leave the views each a memory of their own."""
+        return _holding, (self.sums, self.count, self.slots, self.state.whole)
+
+
+def _holding(sums: Sums, count: int, slots: int, whole: Tensor) -> Room:
+    room = Room(sums, count, slots)
+    room.state.whole.copy_(whole)
+    return room

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import replace
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -29,7 +30,7 @@ from pyrograph.beliefs.natural import where
 from pyrograph.errors import ZeroMass
 from pyrograph.infer.message_passing.checked import NOTHING
 from pyrograph.infer.message_passing.conjugate_terms import Terms
-from pyrograph.infer.message_passing.families import zeros_refused
+from pyrograph.infer.message_passing.families import mixtures_refused, zeros_refused
 from pyrograph.infer.message_passing.in_states import by_state, expected_by_slot, over_states
 from pyrograph.infer.message_passing.log_values import (
     ZERO,
@@ -239,3 +240,11 @@ class ConjugateFactors(OneEach):
         value = value + sum(c.log_mass - q.log_mass for c, q in zip(cavities, own, strict=True))
         value = value - sum(q.logsumexp(1) for q in q_states)
         return torch.where(usable, value / self.alpha, torch.nan).to(self.like)
+
+    def marginals(self, messages: list, beliefs: list) -> NoReturn:
+        """None are kept over the scopes: in every state of the discrete nodes there is another.
+
+        Raises:
+            OptionError: always.
+        """
+        raise mixtures_refused(self.local.group.name)

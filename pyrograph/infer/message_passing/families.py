@@ -32,6 +32,14 @@ def zeros_refused(factor: str, alpha: float) -> OptionError:
     )
 
 
+def mixtures_refused(statement: str) -> OptionError:
+    """What is wrong with asking for beliefs of factors that have nodes of both kinds."""
+    return OptionError(
+        f'factors of "{statement}" join discrete and continuous nodes; their joint beliefs are '
+        "mixtures and not kept. Ask for the marginals of the sites."
+    )
+
+
 @dataclass(frozen=True)
 class Categorical:
     """Nodes of ``c`` states.

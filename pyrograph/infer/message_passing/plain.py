@@ -28,7 +28,7 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from pyrograph.diagnostics.score import outside_inference_mode
+from pyrograph.diagnostics.score import outside_modes
 from pyrograph.infer.message_passing.messages import Messages
 from pyrograph.infer.message_passing.network import Block, Network
 from pyrograph.infer.message_passing.node_products import NodeProducts
@@ -166,13 +166,13 @@ class PlainSwept:
     @cached_property
     def messages(self) -> Messages:
         """By block and port, log values."""
-        with outside_inference_mode():
+        with outside_modes():
             return self.sweep.messages(self.numbers)
 
     @cached_property
     def beliefs(self) -> list[Tensor]:
         """By family, log values."""
-        with outside_inference_mode():
+        with outside_modes():
             return self.sweep.beliefs(self.sums)
 
 

@@ -32,12 +32,12 @@ from torch import Tensor
 from pyrograph.beliefs import Conjugate, Gaussian, Natural
 from pyrograph.beliefs.gaussian import apply
 from pyrograph.beliefs.natural import where
-from pyrograph.errors import OptionError
 from pyrograph.infer.message_passing.basis import Basis
 from pyrograph.infer.message_passing.checked import NOTHING
 from pyrograph.infer.message_passing.closed_form import ClosedForm
 from pyrograph.infer.message_passing.conditional import ConditionalMoments
 from pyrograph.infer.message_passing.effective import standard_normal
+from pyrograph.infer.message_passing.families import mixtures_refused
 from pyrograph.infer.message_passing.grids import Grid
 from pyrograph.infer.message_passing.in_states import by_state, expected_by_slot, over_states
 from pyrograph.infer.message_passing.log_values import ZERO, finite_peak, rows_of, without
@@ -383,10 +383,7 @@ class QuadratureFactors(OneEach):
             OptionError: the factors have discrete nodes too.
         """
         if self.local.discrete:
-            raise OptionError(
-                f'factors of "{self.local.group.name}" join discrete and continuous nodes; their '
-                "joint beliefs are mixtures and not kept. Ask for the marginals of the sites."
-            )
+            raise mixtures_refused(self.local.group.name)
         own, cavities, _ = self._continuous(messages, beliefs)
         if self.is_mean_field:
             return self._plain(stacked([q.normal if isinstance(q, Conjugate) else q for q in own]))

@@ -38,7 +38,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.beliefs import Gaussian, LogGamma, Natural
-from pyrograph.diagnostics.score import outside_inference_mode
+from pyrograph.diagnostics.score import outside_modes
 from pyrograph.errors import PyrographError
 from pyrograph.infer.message_passing.conjugate_factors import ConjugateFactors
 from pyrograph.infer.message_passing.families import Continuous
@@ -83,7 +83,7 @@ class Instability:
     nearby: Messages
 
 
-@outside_inference_mode()
+@outside_modes()
 @torch.no_grad()
 def instability(
     sweep: Sweep, messages: Messages, beliefs: list, num_done: int, seed: int

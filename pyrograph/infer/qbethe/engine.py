@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.checks import count, flag, positive, real_number
+from pyrograph.diagnostics.score import outside_modes
 from pyrograph.errors import OptionError, PyrographError
 from pyrograph.graph.adrift import refuse_adrift
 from pyrograph.graph.blame import naming_underivable
@@ -348,6 +349,7 @@ class QBethe(Engine):
         return Course(objectives, changes, held, self.graph.dtype)
 
     # ------------------------------------------------------------------ results
+    @outside_modes()
     def posterior(self) -> MixturePosterior:
         """The best restart, with its evidence by rules that the optimiser never saw."""
         graph = self.graph

@@ -15,6 +15,7 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -69,26 +70,36 @@ def coarse(num_points: int, like: Tensor, samples: int = SAMPLES, seed: int = 0)
             more.
         seed: of these points.
     """
+    return partial(_coarse, num_points, like, samples, seed)
 
-    def rule(dim: int, integrals: int, numbers: int | None = None) -> Rule:
-        count = min(num_points ** ((numbers or dim) // dim), max(num_points, MOST_POINTS))
-        if count**dim > MAX_POINTS:
-            count = num_points
-        if count**dim > MAX_POINTS:
-            return low_discrepancy(dim, max(samples, num_points**2), like, seed)
-        return Rule(*gauss_hermite(count, dim, like.dtype, like.device))
 
-    return rule
+def _coarse(
+    num_points: int,
+    like: Tensor,
+    samples: int,
+    seed: int,
+    dim: int,
+    integrals: int,
+    numbers: int | None = None,
+) -> Rule:
+    count = min(num_points ** ((numbers or dim) // dim), max(num_points, MOST_POINTS))
+    if count**dim > MAX_POINTS:
+        count = num_points
+    if count**dim > MAX_POINTS:
+        return low_discrepancy(dim, max(samples, num_points**2), like, seed)
+    return Rule(*gauss_hermite(count, dim, like.dtype, like.device))
 
 
 def coarse_entropies(num_points: int, like: Tensor) -> Rules:
     """The same for entropies of mixtures, by default: grids of fewer points in more dimensions."""
-    one, more = coarse(num_points, like), coarse(min(num_points, MOST_ENTROPY_POINTS), like)
+    more = coarse(min(num_points, MOST_ENTROPY_POINTS), like)
+    return partial(_by_dimension, coarse(num_points, like), more)
 
-    def rule(dim: int, integrals: int, numbers: int | None = None) -> Rule:
-        return (one if dim == 1 else more)(dim, integrals, numbers)
 
-    return rule
+def _by_dimension(
+    one: Rules, more: Rules, dim: int, integrals: int, numbers: int | None = None
+) -> Rule:
+    return (one if dim == 1 else more)(dim, integrals, numbers)
 
 
 def fine(like: Tensor, second: bool = False) -> Rules:

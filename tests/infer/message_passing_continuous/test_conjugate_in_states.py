@@ -379,3 +379,10 @@ def test_large_counts_settle_where_their_labels_are_known(size):
     found = marginal.concentration.sort().values  # of which component is which it may end in either
     assert_close(found, 1 + sums, rtol=1e-12, atol=0)
     assert_close(marginal.rate.sort().values, torch.tensor([3.0, 4.0]), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("infer", [pg.EP, pg.VMP])
+def test_joint_beliefs_of_labels_and_components_are_refused_by_name(infer):
+    posterior = fit(counts, (Y, 1.0), infer, family={"rate": "gamma"})
+    with pytest.raises(OptionError, match='factors of "y" join discrete and continuous nodes'):
+        posterior.factor_marginal("y")
