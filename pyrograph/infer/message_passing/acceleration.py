@@ -92,7 +92,7 @@ class Acceleration:
             before, after: messages, and what a sweep made of them.
             beliefs: of the families' nodes.
         """
-        unit = _units(blocks, after, beliefs)
+        unit = units(blocks, after, beliefs)
         image = flattened(after)
         change = image - flattened(before)
         depth = min(DEPTH, max(2, NUMBERS // len(image)))
@@ -112,6 +112,11 @@ class Acceleration:
         moves = torch.stack(self._images).diff(dim=0)
         return unflattened(image - (weight / size.squeeze(1)) @ moves, after)
 
+    def took(self, has_risen: bool, is_lost: bool) -> None:
+        """Take note of what came of it. From more sweeps a later one may rise."""
+        if is_lost:
+            self.forget()
+
     # ------------------------------------------------------------------ checkpoints
     def carried(self) -> dict[str, Any]:
         """For a checkpoint."""
@@ -127,12 +132,14 @@ class Acceleration:
         self._images = [value.to(like) for value in state["images"]]
 
 
-def _units(blocks: list[Block], messages: Messages, beliefs: list[Natural]) -> Tensor:
-    """What the numbers count, ``[N]``: of Gaussian messages in standard deviations of what they
-    are about, of conjugate ones beside the belief's parameters."""
+def units(blocks: list[Block], messages: Messages, beliefs: list[Natural]) -> Tensor:
+    """What the numbers of messages into continuous nodes count, ``[N]``: of Gaussian ones in
+    standard deviations of what they are about, of conjugate ones beside the belief's parameters."""
     units = []
     for block, sent in zip(blocks, messages, strict=True):
         for k, message in enumerate(sent):
+            if isinstance(message, Tensor):
+                continue
             belief, rows = beliefs[block.families[k]], block.rows[k]
             if isinstance(message, Gaussian):
                 held = seen(belief, rows, block.bases[k])

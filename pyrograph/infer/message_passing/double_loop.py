@@ -131,7 +131,8 @@ class DoubleLoop:
             block = sender.block
             sums = block.bounded_sums(sender.read(self.sent[sender.number]))
             received.append(sender.sent([normalised(r) for r in sums]))
-            for family, port, r in zip(block.families, sender.ports, received[-1], strict=True):
+            for k, r in zip(sender.slots, received[-1], strict=True):
+                port, family = sender.ports[k], block.families[k]
                 part = r / block.alpha[port.sent].unsqueeze(1)
                 total[family] = add_rows(total[family], port.places, part)
         for number, nodes in enumerate(turn.nodes):
@@ -141,11 +142,10 @@ class DoubleLoop:
             self.beliefs[number] = written(self.beliefs[number], nodes, new)
         for sender, sums in zip(turn.senders, received, strict=True):
             own = self.sent[sender.number]
-            for slot, (f, port, r) in enumerate(
-                zip(sender.block.families, sender.ports, sums, strict=True)
-            ):
-                new = normalised(without(rows_of(self.beliefs[f], port.nodes), r))
-                own[slot] = written(own[slot], port.rows, new)
+            for k, r in zip(sender.slots, sums, strict=True):
+                port, family = sender.ports[k], sender.block.families[k]
+                new = normalised(without(rows_of(self.beliefs[family], port.nodes), r))
+                own[k] = written(own[k], port.rows, new)
 
     def carried(self) -> dict[str, Tensor]:
         """For a checkpoint."""

@@ -32,7 +32,6 @@ from pyrograph.graph import FactorGroup
 from pyrograph.graph.adrift import refuse_adrift
 from pyrograph.graph.forest import is_forest
 from pyrograph.infer.base import REST, Engine, with_notes
-from pyrograph.infer.message_passing.acceleration import Acceleration, applies_to
 from pyrograph.infer.message_passing.advice import (
     NO_EVIDENCE,
     note_on_wide_scales,
@@ -50,7 +49,7 @@ from pyrograph.infer.message_passing.messages import Messages
 from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 from pyrograph.infer.message_passing.results import beliefs_of_graph
-from pyrograph.infer.message_passing.settling import Settling
+from pyrograph.infer.message_passing.settling import Settling, leaps_for
 from pyrograph.infer.message_passing.stability import (
     Instability,
     instability,
@@ -207,12 +206,12 @@ class MessagePassing(Engine):
         is_bp = all(bool((block.alpha == 1).all()) for block in self.network.blocks)
         settles = self._forest and is_bp and not self.network.has_quadrature
         damping = None if self.damping == "auto" else self.damping
-        leaps = self.tol and self.schedule != "residual" and applies_to(self.network)
+        tol = self.tol if self.schedule != "residual" else None
         return Settling(
             self.graph,
             self.network,
             0.0 if settles and damping is None else damping,
-            Acceleration(self.tol) if leaps else None,
+            leaps_for(self.network, tol),
             self.init is None,
             self.network.is_mean_field and self.schedule == "sequential",
         )
@@ -263,16 +262,14 @@ class MessagePassing(Engine):
         return may_be_left(self.network) and may_be_unstable(self.network)
 
     def _leaves(self) -> bool:
-        """Go on from beside the fixed point that was met, where sweeps would leave it; or from
-        elsewhere, where alternatives of a label are alike and trials come higher."""
+        """Go on from elsewhere, where alternatives of a label are alike and trials come higher; or
+        from beside the fixed point that was met, where sweeps would leave it."""
         is_last = self.num_done + 1 >= self.num_steps
         if is_last or self._num_left == LEAVES or not self._may_leave:
             return False
-        found = self._instability
-        if found is not None:
-            start = (self._instability_by(self._seed) or found).nearby
-        else:
-            start = self.iteration.told_apart(self._seed)
+        start = self.iteration.told_apart(self._seed)
+        if start is None and self._instability is not None:
+            start = (self._instability_by(self._seed) or self._instability).nearby
         if start is not None:
             self._num_left += 1
             self.iteration.leave_for(start)

@@ -33,8 +33,10 @@ from pyrograph.infer.message_passing.sweeper import Place, Sweeper
 from pyrograph.infer.message_passing.tree import exact_messages
 
 Found = TypeVar("Found")
-#: By how much a bound has to rise to count, as a share of it.
+#: By how much a bound that has errors has to rise to count, as a share of it.
 RISE = 1e-9
+#: Of a bound, in units of the dtype's precision.
+ROUNDING = 4.0
 
 
 class Iteration:
@@ -206,29 +208,47 @@ class Iteration:
             return
         leap = self.settling.leap(before, found, float(residual))
         if leap is not None:
-            beliefs = self.network.beliefs_of(leap)
-            if is_lost(self.network, found.beliefs, beliefs):
-                self.settling.forget_leaps()
-            elif not self._falls(leap, beliefs):  # else a later one, from more sweeps, may rise
-                self.settle(leap, beliefs)
+            self._leap(leap, found)
         start = self.settling.new_start(float(found.moved), self._rises)
         if start is not None:
             self.settle(start)
 
+    def _leap(self, messages: Messages, found: Place) -> None:
+        """Stand where the last sweeps lead, if there is a density and mean field's bound is no
+        lower; labels get what factors say there."""
+        try:
+            beliefs = self.network.beliefs_of(messages)
+            is_lost_there = is_lost(self.network, found.beliefs, beliefs)
+            if not is_lost_there and self.settling.tells_labels:
+                pairs = zip(self.network.blocks, messages, strict=True)
+                told = [block.update(sent, beliefs)[0] for block, sent in pairs]
+                messages = with_discrete_of(told, messages)
+                beliefs = self.network.beliefs_of(messages)
+            rises = not is_lost_there and not self._falls(messages, beliefs)
+        except (PyrographError, torch.linalg.LinAlgError):  # no place to go on from
+            is_lost_there, rises = True, False
+        self.settling.leaps.took(rises, is_lost_there)
+        if rises:
+            self.settle(messages, beliefs)
+
     def _falls(self, messages: Messages, beliefs: list) -> bool:
-        """Whether the bound that sweeps of mean field climb would fall."""
+        """Whether the bound that sweeps of mean field climb would fall, by more than rounding."""
         if not self.network.is_mean_field:
             return False
-        return not bool(log_evidence(self.network, messages, beliefs) >= self.evidence())
+        before = self.evidence()
+        value = log_evidence(self.network, messages, beliefs)
+        return not bool(value >= before - _rounding(before))
 
     def _rises(self) -> bool:
-        """Whether the bound has risen, by more than rounding, since it was last evaluated."""
+        """Whether the bound has risen since it was last evaluated, by more than errors of the
+        quadrature; without any, whether it is no lower."""
         before = self.measured
         self.measure(False)
         if before is None or not bool(before.isfinite()):
             return False
-        least = RISE * before.abs().clamp_min(1)
-        return bool(self.measured - before > least)
+        if not self.network.has_quadrature_errors:
+            return bool(self.measured >= before - _rounding(before))
+        return bool(self.measured - before > RISE * before.abs().clamp_min(1))
 
     def settle(self, messages: Messages, beliefs: list | None = None) -> None:
         """Stand at these messages.
@@ -285,3 +305,7 @@ class Iteration:
         with torch.no_grad():
             held = Held(messages, self.network.beliefs_of(messages))
             self.at = self._sweeper.resumed(state["plain"], held)
+
+
+def _rounding(bound: Tensor) -> Tensor:
+    return ROUNDING * torch.finfo(bound.dtype).eps * bound.abs()

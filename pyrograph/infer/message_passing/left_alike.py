@@ -1,10 +1,10 @@
 """Alternatives of a label that mean field has left alike, and ways to tell them apart.
 
 Components of a mixture start alike. Where their scale is a latent too it may take in all that is
-between them before they part, and the point at which they are one broad component is then a
-maximum of the bound, though others are higher by far: nothing grows (:mod:`.stability`). Trials
-start elsewhere, each component from what a single factor says of it, drawn at random, as k-means
-does from rows of the data; where one comes higher in some sweeps the run goes on from there.
+between them before they part, and the point at which they are one broad component is then a maximum
+of the bound, or nearly so (:mod:`.stability`), though others are higher by far. Trials start
+elsewhere, each component from what a single factor says of it, drawn at random, as k-means does
+from rows of the data; where one comes higher in some sweeps the run goes on from there.
 
 Source: MacQueen (1967) for components that start from single observations.
 """

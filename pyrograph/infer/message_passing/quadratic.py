@@ -72,6 +72,9 @@ class QuadraticFactors(OneEach):
         self.is_mean_field = bool((alpha == 0).all())
         ends = torch.tensor(widths, device="cpu").cumsum(0).tolist()
         self.parts = [slice(end - w, end) for end, w in zip(ends, widths, strict=True)]
+        if self.is_mean_field:
+            self._own = [self.precision[:, own, own] for own in self.parts]  # P_ii
+            self._across = self.precision - block_diagonal(self._own)
 
     def part(self, which: Tensor) -> QuadraticFactors:
         """Some of the factors, ``which [e]`` ascending."""
@@ -119,18 +122,15 @@ class QuadraticFactors(OneEach):
         return out, skipped
 
     def _mean_field(self, beliefs: list) -> list[Gaussian]:
-        means = [
-            seen(beliefs[f], rows, basis).mean
-            for f, rows, basis in zip(self.families, self.rows, self.bases, strict=True)
-        ]
-        out = []
-        for i, own in enumerate(self.parts):
-            nu = self.shift[:, own]
-            for j, other in enumerate(self.parts):
-                if j != i:
-                    nu = nu - apply(self.precision[:, own, other], means[j])
-            out.append(Gaussian(self.precision[:, own, own], nu))
-        return out
+        means = torch.cat(
+            [
+                seen(beliefs[f], rows, basis).mean
+                for f, rows, basis in zip(self.families, self.rows, self.bases, strict=True)
+            ],
+            1,
+        )
+        shift = self.shift - (self._across * means.unsqueeze(1)).sum(2)
+        return [Gaussian(own, shift[:, p]) for own, p in zip(self._own, self.parts, strict=True)]
 
     def _joint(self, cavities: list[Gaussian]) -> Gaussian:
         """f^alpha times the cavities, up to a constant."""

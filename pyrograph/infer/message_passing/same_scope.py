@@ -205,13 +205,15 @@ def multiplied_gaussians(
     Args:
         one_alpha: as for :func:`multiplied`.
     """
+    is_mean_field = all(bool((part.alpha == 0).all()) for part in parts)
+    plain = [(part.alpha == 1) | is_mean_field for part in parts]
     eligible = [
-        ((part.alpha == 1) | one_alpha) & (len(part.local.continuous) > 1 and is_gaussian(part))
-        for part in parts
+        (own | one_alpha) & (len(part.local.continuous) > 1 and is_gaussian(part))
+        for part, own in zip(parts, plain, strict=True)
     ]
     narrow = [
-        own & (part.alpha == 1) & (max(part.local.nodes_widths) <= WIDE)
-        for part, own in zip(parts, eligible, strict=True)
+        own & some & (max(part.local.nodes_widths) <= WIDE)
+        for part, own, some in zip(parts, eligible, plain, strict=True)
     ]
     owners = _owners(parts, eligible, narrow)
     if owners is None:

@@ -1,8 +1,9 @@
 """What helps sweeps to settle that do not by themselves.
 
-Slow sweeps are accelerated (:mod:`.acceleration`). Where sweeps run away, or end where there is no
-density, they start again: Gaussian beliefs once from the mode (:mod:`.mode_start`), then from the
-first messages with more damping (:mod:`.damping`): messages that ran away say nothing.
+Slow sweeps are accelerated (:mod:`.acceleration`, :mod:`.squared_steps`). Where sweeps run away, or
+end where there is no density, they start again: Gaussian beliefs once from the mode
+(:mod:`.mode_start`), then from the first messages with more damping (:mod:`.damping`): messages
+that ran away say nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 
 from pyrograph.graph import FactorGraph
+from pyrograph.infer.message_passing import acceleration, squared_steps
 from pyrograph.infer.message_passing.acceleration import Acceleration
 from pyrograph.infer.message_passing.damping import AutomaticDamping
 from pyrograph.infer.message_passing.families import Continuous
@@ -21,11 +23,21 @@ from pyrograph.infer.message_passing.milder import MilderAlphas
 from pyrograph.infer.message_passing.mode_start import messages_at_mode
 from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
+from pyrograph.infer.message_passing.squared_steps import SquaredSteps
 from pyrograph.infer.message_passing.sweep import Swept
 from pyrograph.infer.message_passing.sweeper import Place
 
 #: In widths of beliefs: sweeps away from an unstable fixed point that go further run away.
 FAR = 1e3
+
+
+def leaps_for(network: Network, tol: float | None) -> Acceleration | SquaredSteps | None:
+    """How sweeps that are to end at a residual are accelerated, if they are."""
+    if not tol:
+        return None
+    if acceleration.applies_to(network):
+        return Acceleration(tol)
+    return SquaredSteps(tol) if squared_steps.applies_to(network) else None
 
 
 class Settling:
@@ -44,7 +56,7 @@ class Settling:
         graph: FactorGraph,
         network: Network,
         damping: float | None,
-        leaps: Acceleration | None,
+        leaps: Acceleration | SquaredSteps | None,
         may_start_again: bool,
         climbs: bool,
     ):
@@ -69,6 +81,11 @@ class Settling:
     def damping(self) -> float:
         """In force."""
         return self.automatic.value if self.automatic else self.fixed
+
+    @property
+    def tells_labels(self) -> bool:
+        """Whether leaps are of continuous nodes alone."""
+        return isinstance(self.leaps, SquaredSteps)
 
     @property
     def is_exhausted(self) -> bool:

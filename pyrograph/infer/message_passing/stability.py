@@ -21,8 +21,8 @@ in beliefs: means in standard deviations, relative variances, log probabilities.
 Of discrete networks with alpha > 0 nothing is said. Their symmetric fixed point may have the right
 marginals where others have wrong ones: those of the Ising model without a field are uniform. For
 the same reason mean field of discrete networks stays where it is, and is told of; with continuous
-nodes a run goes on from a little way along the difference: components come to hold clusters of
-their own, and factors of a product leave 0.
+nodes a run goes on from a way along the difference: components come to hold clusters of their own,
+and factors of a product leave 0.
 
 Source: Heskes (2003), "Stable fixed points of loopy belief propagation are minima of the Bethe free
 energy", for stability under enough damping.
@@ -41,12 +41,13 @@ from pyrograph.beliefs import Gaussian, LogGamma, Natural
 from pyrograph.diagnostics.score import outside_modes
 from pyrograph.errors import PyrographError
 from pyrograph.infer.message_passing.conjugate_factors import ConjugateFactors
+from pyrograph.infer.message_passing.evidence import log_evidence
 from pyrograph.infer.message_passing.families import Continuous
 from pyrograph.infer.message_passing.messages import Message, Messages, flattened, unflattened
 from pyrograph.infer.message_passing.network import Block, Network
 from pyrograph.infer.message_passing.quadratic import QuadraticFactors, seen
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
-from pyrograph.infer.message_passing.sweep import Sweep
+from pyrograph.infer.message_passing.sweep import Sweep, is_lost
 
 #: Sweeps, as a share of those of the run, and at least and at most; what grows by then has to grow
 #: for MORE sweeps: a difference may also grow for a while and then die away.
@@ -54,8 +55,15 @@ SHARE, FEWEST, MOST, MORE = 0.2, 5, 20, 20
 #: Eigenvalue from which a fixed point counts as unstable: directions in which sweeps hardly move
 #: are at 1, but for rounding.
 LEAST = 1.05
+#: The same of mean field, where the bound has to rise along the difference as well, by more than
+#: its rounding, in units of the dtype's precision.
+LEAST_CLIMB, ROUNDING = 1.005, 16.0
+#: A growth that rises by more from one sweep to the next is not known yet.
+RISING = 0.01
 #: Longest step: with +lambda and -lambda both in J, whole ones would never tell which.
 STEP = 0.5
+#: By which a step away is longer than the one before.
+FURTHER = 3.0
 #: Largest difference, by dtype: far above what rounding moves, and small enough to be linear.
 SIZE = {torch.float64: 1e-3, torch.float32: 1e-2}
 
@@ -76,7 +84,7 @@ class Instability:
 
     Attributes:
         status: what is to be said of it.
-        nearby: messages a little way along the difference that grows.
+        nearby: messages a way along the difference that grows.
     """
 
     status: str
@@ -125,6 +133,7 @@ def _growing(
         ]
     )
     size = SIZE[origin.dtype]
+    least, last = LEAST_CLIMB if network.is_mean_field else LEAST, -math.inf
     nudged = network.beliefs_of(unflattened(origin + size * step, messages))
     reach = _largest(_apart(beliefs, nudged)) / size
     for k in range(count + MORE):
@@ -139,11 +148,34 @@ def _growing(
         before, after = _apart(beliefs, held), _apart(there.beliefs, found.beliefs)
         d, image = (torch.cat([p.flatten() for p in parts]) for parts in (before, after))
         growth = 1 + (float((image @ d) / (d @ d)) - 1) / sweep.eta
-        if k + 1 >= count and not growth > LEAST:
+        if k + 1 >= count and not growth > least and not growth > last + RISING:
             return None
+        last = growth
         gap = flattened(found.messages) - target  # of zeros, which stay, NaN
         step, reach = torch.where(gap.isnan(), 0.0, gap), _largest(after)
-    return Instability(_said(sweep, growth, after), start)
+    start = _higher(network, messages, step / reach, size) if network.is_mean_field else start
+    return None if start is None else Instability(_said(sweep, growth, after), start)
+
+
+def _higher(network: Network, messages: Messages, step: Tensor, size: float) -> Messages | None:
+    """Along a difference that grows, as far as mean field's bound rises: sweeps would take long
+    from a little way along it. None if it does not rise at all."""
+    origin, held = flattened(messages), network.beliefs_of(messages)
+    best = float(log_evidence(network, messages, held))
+    best += ROUNDING * torch.finfo(origin.dtype).eps * abs(best)
+    start = None
+    while True:
+        other = unflattened(origin + size * step, messages)
+        beliefs = network.beliefs_of(other)
+        if is_lost(network, held, beliefs):
+            return start
+        try:
+            value = float(log_evidence(network, other, beliefs))
+        except PyrographError:  # beyond where its density is a number
+            return start
+        if not value > best:
+            return start
+        start, best, size = other, value, FURTHER * size
 
 
 def _said(sweep: Sweep, growth: float, parts: list[Tensor]) -> str:

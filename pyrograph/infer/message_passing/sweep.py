@@ -222,11 +222,10 @@ class Sweep:
                 skipped[sender.number] = sender.with_flags(skipped[sender.number], flagged)
             sent.append(sender.sent(old))
             found.append(sender.sent(new))
-            for port, family, *both in zip(
-                sender.ports, block.families, sent[-1], found[-1], strict=True
-            ):
+            for k, *both in zip(sender.slots, sent[-1], found[-1], strict=True):
                 is_constrained = block.has_zeros and isinstance(both[0], Tensor)
-                own = rows_of(beliefs[family], port.nodes) if is_constrained else None
+                nodes = sender.ports[k].nodes
+                own = rows_of(beliefs[block.families[k]], nodes) if is_constrained else None
                 moves.append(change(*both, own, by_factor=False))
         chosen: list[list[None]] = [[None] * len(old) for old in sent]
         blocks = [sender.block for sender in turn.senders]
@@ -243,8 +242,8 @@ class Sweep:
         (moved, after), length = self._longest(step)
         for sender, new in zip(turn.senders, moved, strict=True):
             own = messages[sender.number]
-            for k, port in enumerate(sender.ports):
-                own[k] = written(own[k], port.rows, new[k])
+            for k, message in zip(sender.slots, new, strict=True):
+                own[k] = written(own[k], sender.ports[k].rows, message)
         if self.network.has_zeros and _leave_nothing(self.network, after):
             refuse_contradictions(self.graph, self.network, messages, beliefs)
         largest_move = self._with_movement(largest([moves], self._none), held, after, length)

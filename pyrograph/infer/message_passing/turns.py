@@ -59,13 +59,14 @@ class Sender:
     Attributes:
         number: of the block; block: the factors that are looked at.
         factors: ``[e]`` which ones of the whole block, None for all.
-        ports: of the block.
+        ports: of the block; slots: which of them send some.
     """
 
     number: int
     block: Block
     factors: Tensor | None
     ports: list[Port]
+    slots: list[int]
 
     def read(self, messages: list[Message]) -> list[Message]:
         """Those of the factors that are looked at."""
@@ -79,8 +80,8 @@ class Sender:
         return flags.index_copy(0, self.factors, flags[self.factors] | flagged)
 
     def sent(self, messages: list[Message]) -> list[Message]:
-        """Of these, what is sent."""
-        return [taken(m, port.sent) for m, port in zip(messages, self.ports, strict=True)]
+        """Of these, what is sent, by slot."""
+        return [taken(messages[k], self.ports[k].sent) for k in self.slots]
 
 
 @dataclass(frozen=True)
@@ -100,11 +101,12 @@ class Turn:
         return [taken(q, rows) for q, rows in zip(beliefs, self.nodes, strict=True)]
 
     def beliefs_of(self, sent: list[list[Message]]) -> list:
-        """Of these nodes, under messages by sender and port."""
+        """Of these nodes, under messages by sender and slot."""
         incoming: list[list[tuple]] = [[] for _ in self.nodes]
         for sender, messages in zip(self.senders, sent, strict=True):
             block = sender.block
-            for k, (port, message) in enumerate(zip(sender.ports, messages, strict=True)):
+            for k, message in zip(sender.slots, messages, strict=True):
+                port = sender.ports[k]
                 part = (port.places, message)
                 if isinstance(message, Natural):
                     part = (*part, part_of(block.bases[k], port.sent))
@@ -173,7 +175,9 @@ class Turns:
                 )
             ]
         part = block if factors is None else self._part(block, factors, key)
-        return Sender(number, part, factors, self._ports[key])
+        ports = self._ports[key]
+        slots = [k for k, port in enumerate(ports) if len(port.sent)]
+        return Sender(number, part, factors, ports, slots)
 
     def _port(
         self, family: int, rows: Tensor, of_factor: Tensor, turn: int, factors: Tensor | None

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 from torch.testing import assert_close
 
 import pyrograph as pg
@@ -253,6 +254,36 @@ def test_mean_field_precisions_are_the_diagonal_of_the_joint_and_its_bound_holds
     assert_close(q.log_evidence, energy + entropy)
     assert q.log_evidence <= evidence
     assert (q.history["objective"].diff() >= -1e-10).all()
+
+
+def test_sums_of_more_and_more_steps_are_one_factor_of_mean_field_too():
+    torch.manual_seed(0)
+    y = torch.randn(15).cumsum(0)
+
+    def model(y):
+        with pyro.plate("steps", len(y)):
+            step = pyro.sample("step", dist.Normal(0.0, 0.7))
+        with pyro.plate("data", len(y)):
+            pyro.sample("y", dist.Normal(step.cumsum(-1), 0.5), obs=y)
+
+    sums = np.tril(np.ones((15, 15)))
+    precision = np.eye(15) / 0.49 + sums.T @ sums / 0.25
+    mean = np.linalg.solve(precision, sums.T @ y.numpy() / 0.25)
+    truth = stats.multivariate_normal.logpdf(
+        y, np.zeros(15), sums @ sums.T * 0.49 + 0.25 * np.eye(15)
+    )
+    gap = 0.5 * (np.log(np.diag(precision)).sum() - np.linalg.slogdet(precision)[1])
+
+    engine = pg.VMP(model, progress=False)
+    q = engine.run(y)
+    assert q.converged
+    assert_close(q.marginal("step").mean, torch.tensor(mean), rtol=0, atol=1e-6)
+    assert_close(
+        q.marginal("step").variance, torch.tensor(1 / np.diag(precision)), rtol=1e-9, atol=0
+    )
+    assert abs(float(q.log_evidence) - (truth - gap)) < 1e-6
+    (block,) = engine.network.blocks
+    assert block.num_factors == 1
 
 
 def test_mean_field_of_vector_states_keeps_blocks_of_the_joint_precision():

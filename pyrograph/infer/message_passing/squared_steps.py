@@ -1,0 +1,132 @@
+"""Squared steps of mean field that climbs slowly, with labels among the nodes.
+
+Where clusters overlap, sweeps m -> T(m) of labels and components climb as EM does: by a little, for
+hundreds of sweeps. Two sweeps say how the steps change, and a long one goes as they do,
+
+    r = T(m) - m,    v = T(T(m)) - T(m) - r,    a = -|r| / |v|,
+    m_next = m - 2 a r + a^2 v
+
+of messages into continuous nodes, in units of the beliefs' widths; a = -1 is T(T(m)). Labels then
+get what factors say under the new beliefs: their own logs may be on the way to minus infinity, and
+no steps of theirs say where. The bound has to be no lower, or the step is not taken and the next
+one is shorter. It goes along where steps grow too: out of a plateau as well as into a maximum.
+
+A sweep lies between a squared step and the next two that are looked at: what it upsets in other
+directions dies away.
+
+Source: Varadhan & Roland (2008), "Simple and globally convergent methods for accelerating the
+convergence of any EM algorithm", scheme S3, with the limits of their section 6.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from pyrograph.beliefs import Natural
+from pyrograph.infer.message_passing.acceleration import AHEAD, LOOK, units
+from pyrograph.infer.message_passing.families import Continuous
+from pyrograph.infer.message_passing.messages import Messages, flattened, unflattened
+from pyrograph.infer.message_passing.network import Block, Network
+
+#: Longest |a| to begin with, and by what it changes.
+LIMIT, FACTOR = 4.0, 4.0
+
+
+def applies_to(network: Network) -> bool:
+    """Whether sweeps are of mean field, with continuous nodes and others."""
+    kinds = {isinstance(family, Continuous) for family in network.families}
+    return network.is_mean_field and len(kinds) == 2
+
+
+class SquaredSteps:
+    """The last sweeps of a run, and what follows from them.
+
+    Args:
+        tol: residual at which the run ends.
+    """
+
+    def __init__(self, tol: float):
+        self.tol = tol
+        self.is_on = False
+        self._heights: list[float] = []
+        self._limit = self._length = LIMIT
+        #: Places of the last sweeps, ``[N]`` each.
+        self._places: list[Tensor] = []
+
+    def forget(self) -> None:
+        """Begin anew: what follows is another iteration."""
+        self.is_on = False
+        self._heights, self._places = [], []
+        self._limit = self._length = LIMIT
+
+    def observe(self, height: float) -> None:
+        """Take note of a sweep's largest change."""
+        self._heights = [*self._heights[-LOOK:], height]
+        self.is_on = self.is_on or self._pays()
+
+    def _pays(self) -> bool:
+        """Whether at the rate of the last sweeps many are still ahead."""
+        first, *rest = self._heights
+        if len(rest) < LOOK or not 0 < self.tol < rest[-1] < math.inf:
+            return False
+        fall = math.log(first / rest[-1]) / LOOK
+        return math.log(rest[-1] / self.tol) > AHEAD * fall
+
+    def extrapolated(
+        self, blocks: list[Block], before: Messages, after: Messages, beliefs: list
+    ) -> Messages | None:
+        """Messages to go on from; None if the past does not say any.
+
+        Args:
+            before, after: messages, and what a sweep made of them.
+            beliefs: of the families' nodes.
+        """
+        own = _continuous(after)
+        image = flattened(own)
+        self._places.append(image)
+        if len(self._places) < 3:
+            return None
+        first, second, third = self._places
+        self._places = []
+        unit = units(blocks, after, beliefs)
+        r = second - first
+        v = third - second - r
+        size = float((v * unit).norm())
+        length = float((r * unit).norm()) / size if size > 0 else math.inf
+        if not 1 < length < math.inf:
+            return None
+        self._length = a = min(length, self._limit)
+        numbers = first + 2 * a * r + a**2 * v
+        new = iter(m for sent in unflattened(numbers, own) for m in sent)
+        return [[next(new) if isinstance(m, Natural) else m for m in sent] for sent in after]
+
+    def took(self, has_risen: bool, is_lost: bool) -> None:
+        """Take note of what came of the last step."""
+        if not has_risen:
+            self._limit = max(LIMIT, self._length / FACTOR)
+        elif self._length == self._limit:
+            self._limit *= FACTOR
+
+    # ------------------------------------------------------------------ checkpoints
+    def carried(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {
+            "on": self.is_on,
+            "heights": list(self._heights),
+            "limit": self._limit,
+            "places": [place.clone() for place in self._places],
+        }
+
+    def restore(self, state: Mapping[str, Any], like: Tensor) -> None:
+        self.is_on = bool(state["on"])
+        self._heights = [float(height) for height in state["heights"]]
+        self._limit = float(state["limit"])
+        self._places = [place.to(like) for place in state["places"]]
+
+
+def _continuous(messages: Messages) -> Messages:
+    return [[m for m in sent if isinstance(m, Natural)] for sent in messages]

@@ -1,0 +1,148 @@
+"""Mean field of labels and components climbs in long steps where sweeps are slow."""
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import torch
+from scipy.special import log_softmax
+
+import pyrograph as pg
+from pyrograph.infer.message_passing.squared_steps import SquaredSteps
+
+COUNT, WIDE, NOISE = 3, 3.0, 1.0
+#: Clusters that overlap: labels say little, and sweeps are slow.
+DATA = np.random.default_rng(3).normal(np.repeat([-0.7, 0.0, 0.8], 40), NOISE)
+APART = torch.tensor([-0.1, 0.0, 0.1], dtype=torch.float64)
+
+
+def mixture(y):
+    with pyro.plate("components", COUNT):
+        mu = pyro.sample("mu", dist.Normal(APART, WIDE))
+    with pyro.plate("data", len(y)):
+        z = pyro.sample("z", dist.Categorical(torch.ones(COUNT, dtype=torch.float64)))
+        pyro.sample("y", dist.Normal(mu[z], NOISE), obs=y)
+
+
+def engine(num_steps=1000):
+    return pg.VMP(mixture, num_steps=num_steps, progress=False).setup(torch.tensor(DATA))
+
+
+def labels(mean, variance):
+    """Log probabilities ``[n, K]`` by coordinate ascent, and their normaliser ``[n]``."""
+    square = (DATA[:, None] - mean) ** 2 + variance
+    log_f = -0.5 * square / NOISE**2 - np.log(NOISE * np.sqrt(2 * np.pi)) - np.log(COUNT)
+    return log_softmax(log_f, 1), np.logaddexp.reduce(log_f, 1)
+
+
+def components(log_q):
+    q = np.exp(log_q)
+    variance = 1 / (WIDE**-2 + q.sum(0) / NOISE**2)
+    return variance * (APART.numpy() / WIDE**2 + DATA @ q / NOISE**2), variance
+
+
+def bound(mean, variance):
+    """Where labels are as coordinate ascent sets them."""
+    square = (mean - APART.numpy()) ** 2 + variance
+    of_prior = 0.5 * (np.log(variance / WIDE**2) + 1 - square / WIDE**2)
+    return labels(mean, variance)[1].sum() + of_prior.sum()
+
+
+def ascent(sweeps):
+    """By hand, from where the engine starts: every component as its prior is."""
+    mean, variance = APART.numpy(), np.full(COUNT, WIDE**2)
+    for _ in range(sweeps):
+        mean, variance = components(labels(mean, variance)[0])
+    return mean, variance
+
+
+def run(run_of, bounds=None):
+    while not run_of.converged and run_of.num_done < run_of.num_steps:
+        run_of.step()
+        if bounds is not None:
+            bounds.append(float(run_of.log_evidence))
+    return run_of.posterior().marginal("mu")
+
+
+def test_they_end_at_the_optimum_of_coordinate_ascent_and_sooner(monkeypatch):
+    climber, bounds = engine(), []
+    found = run(climber, bounds)
+    assert climber.converged
+    mean, variance = ascent(5000)
+    np.testing.assert_allclose(found.mean.numpy(), mean, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(found.variance.numpy(), variance, rtol=1e-6)
+    np.testing.assert_allclose(bounds[-1], bound(mean, variance), rtol=1e-12)
+    assert (np.diff(bounds) >= -1e-12 * abs(bounds[-1])).all()
+    monkeypatch.setattr(SquaredSteps, "observe", lambda self, height: None)
+    plain = engine(3 * climber.num_done)
+    run(plain)
+    assert not plain.converged
+
+
+def test_steps_that_lower_the_bound_or_leave_no_density_are_not_taken(monkeypatch):
+    right = SquaredSteps.extrapolated
+
+    def too_far(self, blocks, before, after, beliefs):
+        step = right(self, blocks, before, after, beliefs)
+        if step is None:
+            return None
+        factor = -1e6 if len(bounds) % 2 else 30.0  # precisions below 0, or means beyond the data
+        return [
+            [a + factor * (b - a) for a, b in zip(x, y, strict=True)]
+            for x, y in zip(after, step, strict=True)
+        ]
+
+    refused = []
+    took = SquaredSteps.took
+
+    def noted(self, has_risen, is_lost):
+        refused.append(None if has_risen else is_lost)
+        took(self, has_risen, is_lost)
+
+    monkeypatch.setattr(SquaredSteps, "extrapolated", too_far)
+    monkeypatch.setattr(SquaredSteps, "took", noted)
+    bounds = []
+    climber = engine(5000)
+    found = run(climber, bounds)
+    assert climber.converged and {True, False} <= set(refused)
+    assert (np.diff(bounds) >= -1e-12 * abs(bounds[-1])).all()
+    np.testing.assert_allclose(found.mean.numpy(), ascent(5000)[0], rtol=0, atol=1e-6)
+
+
+def test_a_run_resumed_amid_steps_ends_where_the_whole_run_does():
+    whole = engine()
+    expected = run(whole)
+    first = engine()
+    while not first.state_dict()["automatic"]["acceleration"]["on"]:
+        first.step()
+    for more in range(3):  # a sweep that is looked at, two of them, and a step
+        again = engine()
+        again.load_state_dict(first.state_dict())
+        found = run(again)
+        assert again.num_done == whole.num_done, more
+        assert torch.equal(found.mean, expected.mean)
+        first.step()
+
+
+def test_a_point_that_is_left_slowly_is_left():
+    """Two components of a cluster hardly wider than their noise: apart they are a little better,
+    and differences grow by a fiftieth with every sweep."""
+    y = torch.linspace(-2, 2, 12, dtype=torch.float64)
+
+    def alike():
+        with pyro.plate("components", 2):
+            mu = pyro.sample("mu", dist.Normal(0.0, 3.0))
+        with pyro.plate("data", len(y)):
+            z = pyro.sample("z", dist.Categorical(torch.ones(2)))
+            pyro.sample("y", dist.Normal(mu[z], 1.22), obs=y)
+
+    mean, variance = np.array([-0.5, 0.5]), np.ones(2)
+    for _ in range(5000):
+        log_f = -0.5 * ((y.numpy()[:, None] - mean) ** 2 + variance) / 1.22**2
+        q = np.exp(log_softmax(log_f, 1))
+        variance = 1 / (1 / 9 + q.sum(0) / 1.22**2)
+        mean = variance * (y.numpy() @ q) / 1.22**2
+    assert mean[1] - mean[0] > 0.5
+    found = pg.fit(alike, infer=pg.VMP, progress=False)
+    assert found.status == "converged" and len(found.history["objective"]) < 60
+    own = found.marginal("mu").mean.sort().values.numpy()
+    np.testing.assert_allclose(own, mean, rtol=0, atol=1e-5)
