@@ -26,6 +26,8 @@ from pyrograph.errors import OptionError
 Bandwidth = Literal["median", "fast"] | float
 RULES = ("median", "fast")
 NUM_SHIFTS = 4
+#: Particles from which on pairs are not numbered.
+MANY = 2000
 #: Error of t = ||x - y||^2 / h that is let pass.
 PRECISION = 1e-3
 #: Median distance, by that of the furthest particle from the mean, below which the particles of
@@ -83,11 +85,15 @@ def pairwise_squared(z: Tensor) -> Tensor:
     and the distances that count must not be too small beside its norms, see :func:`cancels`;
     rounding may leave small ones negative.
     """
+    left, right = augmented(z)
+    return left.transpose(1, 2) @ right
+
+
+def augmented(z: Tensor) -> tuple[Tensor, Tensor]:
+    """Two ``[B, c + 2, n]`` whose columns' products are squared distances."""
     norm = z.square().sum(1, keepdim=True)
     one = torch.ones_like(norm)
-    left = torch.cat([z, norm, one], 1)
-    right = torch.cat([-2 * z, one, norm], 1)
-    return left.transpose(1, 2) @ right
+    return torch.cat([z, norm, one], 1), torch.cat([-2 * z, one, norm], 1)
 
 
 def cancels(reach: Tensor, h: Tensor | float) -> Tensor:
@@ -118,6 +124,9 @@ def median_of_pairs(x: Tensor) -> Tensor:
 
 def _distinct_squared(z: Tensor) -> Tensor:
     """Squared distances of the n(n-1)/2 pairs, ``[B, pairs]``."""
+    if z.shape[2] > MANY:  # the indices of all pairs would take more room than the distances
+        wide = z.to(torch.promote_types(z.dtype, torch.float32))
+        return torch.stack([torch.pdist(own.t()) for own in wide]).square_().to(z)
     return pairwise_squared(z).flatten(1).index_select(1, _distinct_pairs(z.shape[2], z.device))
 
 

@@ -18,14 +18,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pyrograph.graph.devices import at_once
 from pyrograph.kernels.additive import Summable
 from pyrograph.kernels.bandwidth import (
     Bandwidth,
+    augmented,
     cancels,
     check_bandwidth,
     pairwise_squared,
 )
 from pyrograph.kernels.protocol import Block, SteinSums
+
+#: Pairs of particles that are held at once.
+MAX_PAIRS = 2**22
 
 
 @dataclass(frozen=True)
@@ -80,15 +85,23 @@ class Radial(Summable, ABC):
 
     def moments(self, z: Tensor, block: Block, discrepancy: bool) -> Moments:
         """The sums of :class:`Moments`, for ``z`` ``[B, c, n]`` scopes in units of sqrt(h)."""
-        f, slope, curvature = self.profile(pairwise_squared(z).clamp_min_(0), second=discrepancy)
-        own = block.own
+        own, width = block.own, block.own.shape[1]
         rows = torch.cat([own, torch.ones_like(own[:, :1])], 1)
-        slopes = rows @ slope
+        left, right = augmented(z)
+        parts = []
+        for piece in right.split(columns_at_once(left), 2):
+            squared = (left.transpose(1, 2) @ piece).clamp_min_(0)
+            f, slope, curvature = self.profile(squared, second=discrepancy)
+            of_curvature = [rows @ curvature] if discrepancy else []
+            parts.append(torch.cat([block.score @ f, rows @ slope, *of_curvature], 1))
+        values, slopes, *curvatures = torch.cat(parts, 2).split(
+            [width, width + 1, width + 1] if discrepancy else [width, width + 1], 1
+        )
         return Moments(
-            value_score=block.score @ f,
+            value_score=values,
             slope_own=slopes[:, :-1],
             slope=slopes[:, -1:],
-            curvature=spread(own, rows @ curvature) if discrepancy else None,
+            curvature=spread(own, *curvatures) if discrepancy else None,
         )
 
     def stein(self, block: Block, h: Tensor, *, discrepancy: bool = True) -> SteinSums:
@@ -121,6 +134,12 @@ class Radial(Summable, ABC):
         terms = (score.transpose(1, 2) @ score) * f + (2 / one) * slope * (drift - width)
         # h of coincident particles is so small that its square underflows
         return (terms - (2 / one) * (2 / one * apart * curvature)).sum(0)
+
+
+def columns_at_once(rows: Tensor) -> int:
+    """Particles of ``rows [B, w, n]`` whose pairs with all n are held at once."""
+    count, _, n = rows.shape
+    return max(1, at_once(MAX_PAIRS, rows.device) // (count * n))
 
 
 def spread(own: Tensor, sums: Tensor) -> Tensor:

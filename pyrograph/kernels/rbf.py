@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.kernels.protocol import Block
-from pyrograph.kernels.radial import Moments, Radial, spread
+from pyrograph.kernels.radial import Moments, Radial, columns_at_once, spread
 
 LOG2_E = 1 / math.log(2)
 
@@ -45,7 +45,8 @@ class RBF(Radial):
         one = torch.ones_like(half)
         left, right = torch.cat([z, half, one], 1), torch.cat([z, one, half], 1)
         rows = torch.cat([own, one, block.score], 1)
-        sums = rows @ (left.transpose(1, 2) @ right).exp2_()
+        parts = right.split(columns_at_once(left), 2)
+        sums = torch.cat([rows @ (left.transpose(1, 2) @ part).exp2_() for part in parts], 2)
         return Moments(
             value_score=sums[:, width + 1 :],
             slope_own=-sums[:, :width],

@@ -14,6 +14,8 @@ from pyrograph.kernels import (
     RandomNeighbors,
     SteinOperator,
     Sum,
+    bandwidth,
+    radial,
     stein,
 )
 
@@ -134,6 +136,19 @@ def test_chunks_do_not_change_the_result(monkeypatch):
     assert_close(SteinOperator(layout)(x, score).direction, whole.direction, rtol=0, atol=1e-14)
     monkeypatch.setattr(stein, "MAX_ELEMENTS", 1)
     assert_close(SteinOperator(layout)(x, score).direction, whole.direction, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("kernel", [RBF(), IMQ(), 0.5 * IMQ(1.3) + 0.5 * RBF("fast")], ids=repr)
+def test_pieces_of_the_pairs_do_not_change_the_result(kernel, monkeypatch):
+    layout = layout_of([2] * 4, grid_edges(2, 2))
+    x, score = points(layout, n=23)
+    whole = SteinOperator(layout, kernel)(x, score)
+    monkeypatch.setattr(radial, "MAX_PAIRS", 23 * 4 * 5)  # pieces of 5 columns, and of 3
+    monkeypatch.setattr(bandwidth, "MANY", 20)
+    parts = SteinOperator(layout, kernel)(x, score)
+    assert_close(parts.direction, whole.direction, rtol=0, atol=1e-13)
+    assert_close(parts.total, whole.total, rtol=1e-12, atol=0)
+    assert_close(parts.diagonal, whole.diagonal, rtol=1e-12, atol=0)
 
 
 def clique(nodes):
