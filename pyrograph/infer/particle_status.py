@@ -71,6 +71,9 @@ class ParticleStatus(Engine):
             )
         if self.num_done > 0 and self.num_particles > 1 and not self.converged:
             doubts = self.doubts(self.checks())
+            misfit = common_misfit(*self.as_seen())
+            if not doubts and misfit is not None and not super().converged:
+                doubts = f" Stein's identity fails{_together(*misfit)}."
             text += doubts + self._of_spikes(doubts)
         if self.converged and self.num_particles > 1:
             text += self._of_the_worst()
@@ -93,12 +96,7 @@ class ParticleStatus(Engine):
         checks, column = self.checks(), self._unsettled()
         misfit = common_misfit(*self.as_seen())
         if column is None and misfit is not None:
-            return (
-                " along a sum of all coordinates, whose mean score times its standard deviation is "
-                f"{misfit[0]:.3g} (0 if they fit), its variance by that of the target "
-                f"{misfit[1]:.3g} (1): many correlated sites are off or too narrow together. Raise "
-                "num_steps, or lower tol"
-            )
+            return f"{_together(*misfit)}, or lower tol"
         if not checks.passed or column is None:
             return ""
         return (
@@ -212,3 +210,12 @@ class ParticleStatus(Engine):
             "n particles cannot bring the discrepancy below a floor that falls with n: if the "
             'history["ksd"] is still falling raise num_steps, else raise num_particles or tol.'
         )
+
+
+def _together(shift: float, ratio: float) -> str:
+    """Of a misfit that coordinates share, see :func:`.common_misfit`."""
+    return (
+        " along a sum of all coordinates, whose mean score times its standard deviation is "
+        f"{shift:.3g} (0 if they fit), its variance by that of the target {ratio:.3g} (1): many "
+        "correlated sites are off or too narrow together. Raise num_steps"
+    )
