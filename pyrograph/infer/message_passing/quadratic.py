@@ -122,14 +122,11 @@ class QuadraticFactors(OneEach):
         return out, skipped
 
     def _mean_field(self, beliefs: list) -> list[Gaussian]:
-        means = torch.cat(
-            [
-                seen(beliefs[f], rows, basis).mean
-                for f, rows, basis in zip(self.families, self.rows, self.bases, strict=True)
-            ],
-            1,
-        )
-        shift = self.shift - (self._across * means.unsqueeze(1)).sum(2)
+        shift = self.shift
+        for part, f, rows, basis in zip(
+            self.parts, self.families, self.rows, self.bases, strict=True
+        ):
+            shift = shift - apply(self._across[:, :, part], seen(beliefs[f], rows, basis).mean)
         return [Gaussian(own, shift[:, p]) for own, p in zip(self._own, self.parts, strict=True)]
 
     def _joint(self, cavities: list[Gaussian]) -> Gaussian:
