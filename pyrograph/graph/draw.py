@@ -98,7 +98,7 @@ def draw(graph: Structure, ax=None, positions: Mapping | None = None):
 
 def _series(names: Iterable[str]) -> dict[str, str]:
     """What each site is called in the legend, with all sites of its colour: its name or, of more
-    sites than colours, the series ``z0 ... z99``."""
+    sites than colours, the series ``z0 ... z99``. Those beyond the last colour are counted."""
     names = list(names)
     if len(names) <= MAX_COLORS:
         return {name: name for name in names}
@@ -107,7 +107,7 @@ def _series(names: Iterable[str]) -> dict[str, str]:
         alike.setdefault(re.sub(r"\d+", "#", name), []).append(name)
     groups = list(alike.values())
     rest = [name for group in groups[MAX_COLORS:] for name in group]
-    found = dict.fromkeys(rest, f"{len(rest)} more sites")
+    found = dict.fromkeys(rest, f"{len(rest)} more site{'s' if len(rest) > 1 else ''}")
     for group in reversed(groups[:MAX_COLORS]):
         text = group[0] if len(group) == 1 else f"{group[0]} ... {group[-1]}"
         found = dict.fromkeys(group, text) | found

@@ -201,6 +201,7 @@ def test_a_large_picture_has_no_labels():
         (["a1", "a2", "b"], ["a1", "a2", "b"]),
         ([f"z{t}" for t in range(30)] + ["scale"], ["z0 ... z29", "scale"]),
         (list("abcdefghijklm"), [*"abcdefghij", "3 more sites"]),
+        (list("abcdefghijk"), [*"abcdefghij", "1 more site"]),
     ],
 )
 def test_a_legend_has_room_and_its_colours_differ(names, legend):

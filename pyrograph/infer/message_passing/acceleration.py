@@ -113,7 +113,8 @@ class Acceleration:
         return unflattened(image - (weight / size.squeeze(1)) @ moves, after)
 
     def took(self, has_risen: bool, is_lost: bool) -> None:
-        """Take note of what came of it. From more sweeps a later one may rise."""
+        """Take note of what came of the last leap. Where the bound only fell nothing is forgotten:
+        a leap from more sweeps may raise it."""
         if is_lost:
             self.forget()
 
@@ -135,7 +136,7 @@ class Acceleration:
 def units(blocks: list[Block], messages: Messages, beliefs: list[Natural]) -> Tensor:
     """What the numbers of messages into continuous nodes count, ``[N]``: of Gaussian ones in
     standard deviations of what they are about, of conjugate ones beside the belief's parameters."""
-    units = []
+    found = []
     for block, sent in zip(blocks, messages, strict=True):
         for k, message in enumerate(sent):
             if isinstance(message, Tensor):
@@ -144,8 +145,8 @@ def units(blocks: list[Block], messages: Messages, beliefs: list[Natural]) -> Te
             if isinstance(message, Gaussian):
                 held = seen(belief, rows, block.bases[k])
                 sd = held.covariance.diagonal(dim1=-2, dim2=-1).clamp_min(0).sqrt()
-                units += [sd.unsqueeze(-1) * sd.unsqueeze(-2), sd]
+                found += [sd.unsqueeze(-1) * sd.unsqueeze(-2), sd]
             else:
                 parameters = belief[rows].parameters().values()
-                units += [p.abs().clamp_min(1).reciprocal() for p in parameters]
-    return torch.cat([unit.flatten() for unit in units])
+                found += [p.abs().clamp_min(1).reciprocal() for p in parameters]
+    return torch.cat([unit.flatten() for unit in found])

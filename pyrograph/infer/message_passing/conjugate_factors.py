@@ -20,12 +20,11 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import replace
-from typing import NoReturn
 
 import torch
 from torch import Tensor
 
-from pyrograph.beliefs import Conjugate
+from pyrograph.beliefs import Conjugate, Gaussian
 from pyrograph.beliefs.natural import where
 from pyrograph.errors import ZeroMass
 from pyrograph.infer.message_passing.checked import NOTHING
@@ -40,6 +39,7 @@ from pyrograph.infer.message_passing.log_values import (
     without,
 )
 from pyrograph.infer.message_passing.one_each import OneEach
+from pyrograph.infer.message_passing.quadratic import stacked
 from pyrograph.infer.message_passing.reduction import LocalDensity
 
 
@@ -241,10 +241,15 @@ class ConjugateFactors(OneEach):
         value = value - sum(q.logsumexp(1) for q in q_states)
         return torch.where(usable, value / self.alpha, torch.nan).to(self.like)
 
-    def marginals(self, messages: list, beliefs: list) -> NoReturn:
-        """None are kept over the scopes: in every state of the discrete nodes there is another.
+    def marginals(self, messages: list, beliefs: list) -> Gaussian:
+        """Beliefs over the scopes of factors without discrete nodes, batch ``[E]``, by first and
+        second moments: products of functions of single nodes, as these factors are, leave nodes
+        independent.
 
         Raises:
-            OptionError: always.
+            OptionError: the factors have discrete nodes too.
         """
-        raise mixtures_refused(self.local.group.name)
+        if self.discrete:
+            raise mixtures_refused(self.local.group.name)
+        pairs = zip(self.families, self.rows, strict=True)
+        return stacked([beliefs[family][rows].normal for family, rows in pairs])

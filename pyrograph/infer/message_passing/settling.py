@@ -84,7 +84,7 @@ class Settling:
 
     @property
     def tells_labels(self) -> bool:
-        """Whether leaps are of continuous nodes alone."""
+        """Whether leaps move continuous nodes alone, and labels hear of them from factors."""
         return isinstance(self.leaps, SquaredSteps)
 
     @property

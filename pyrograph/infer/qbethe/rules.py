@@ -70,6 +70,7 @@ def coarse(num_points: int, like: Tensor, samples: int = SAMPLES, seed: int = 0)
             more.
         seed: of these points.
     """
+    # no closures, here and below: engines that hold rules are pickled
     return partial(_coarse, num_points, like, samples, seed)
 
 

@@ -1,5 +1,7 @@
 """Mean field of labels and components climbs in long steps where sweeps are slow."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pyro
 import pyro.distributions as dist
@@ -7,7 +9,8 @@ import torch
 from scipy.special import log_softmax
 
 import pyrograph as pg
-from pyrograph.infer.message_passing.squared_steps import SquaredSteps
+from pyrograph.beliefs import Gaussian
+from pyrograph.infer.message_passing.squared_steps import LIMIT, SquaredSteps
 
 COUNT, WIDE, NOISE = 3, 3.0, 1.0
 #: Clusters that overlap: labels say little, and sweeps are slow.
@@ -108,11 +111,34 @@ def test_steps_that_lower_the_bound_or_leave_no_density_are_not_taken(monkeypatc
     np.testing.assert_allclose(found.mean.numpy(), ascent(5000)[0], rtol=0, atol=1e-6)
 
 
+def test_steps_are_shorter_after_one_that_was_not_taken_and_longer_after_the_longest():
+    steps, bend, flat = SquaredSteps(1e-8), 1e-4, torch.zeros(1, 1)
+    belief = Gaussian(torch.ones(1, 1, 1), flat)
+    block = SimpleNamespace(families=[0], rows=[torch.tensor([0])], bases=[None])
+
+    def length():
+        """a of a step from places 0, 1, 2 - bend: to 2 a - bend a^2."""
+        for place in (0.0, 1.0, 2 - bend):
+            after = [[Gaussian(torch.full((1, 1, 1), place), flat)]]
+            found = steps.extrapolated([block], [], after, [belief])
+        value = float(found[0][0].precision)
+        return round((1 - (1 - bend * value) ** 0.5) / bend, 6)
+
+    lengths = []
+    for is_taken in (True, True, True, False, False, True):
+        lengths.append(length())
+        steps.took(is_taken, False)
+    assert lengths == [LIMIT, 4 * LIMIT, 16 * LIMIT, 64 * LIMIT, 16 * LIMIT, 4 * LIMIT]
+
+
 def test_a_run_resumed_amid_steps_ends_where_the_whole_run_does():
     whole = engine()
     expected = run(whole)
     first = engine()
-    while not first.state_dict()["automatic"]["acceleration"]["on"]:
+    while True:  # until a step has come true at its longest
+        state = first.state_dict()["automatic"]["acceleration"]
+        if state["on"] and state["limit"] > LIMIT:
+            break
         first.step()
     for more in range(3):  # a sweep that is looked at, two of them, and a step
         again = engine()

@@ -386,3 +386,20 @@ def test_joint_beliefs_of_labels_and_components_are_refused_by_name(infer):
     posterior = fit(counts, (Y, 1.0), infer, family={"rate": "gamma"})
     with pytest.raises(OptionError, match='factors of "y" join discrete and continuous nodes'):
         posterior.factor_marginal("y")
+
+
+@pytest.mark.parametrize("infer", [pg.EP, pg.VMP])
+def test_joint_beliefs_of_components_without_labels_are_products(infer):
+    def both_work(y):
+        with pyro.plate("parts", 2):
+            works = pyro.sample("works", dist.Beta(torch.tensor([2.0, 0.5]), 3.0))
+        with pyro.plate("devices", len(y)):
+            pyro.sample("y", dist.Bernoulli(works.prod()), obs=y)
+
+    posterior = fit(both_work, (torch.ones(4),), infer, family={"works": "beta"})
+    mean, covariance = posterior.factor_marginal("y")
+    a, b = np.array([6.0, 4.5]), 3.0  # counts of logits: each device adds one to both
+    logit = special.digamma(a) - special.digamma(b)
+    spread = np.diag(special.polygamma(1, a) + special.polygamma(1, b))
+    assert_close(mean, torch.tensor(logit).expand(4, 2), rtol=1e-9, atol=0)
+    assert_close(covariance, torch.tensor(spread).expand(4, 2, 2), rtol=1e-9, atol=1e-12)
