@@ -88,8 +88,8 @@ class Iteration:
         self.at = Held(messages, self.network.beliefs_of(messages))
 
     def leave_for(self, messages: Messages) -> None:
-        """Go on from beside an unstable fixed point: what was seen on the way to it says nothing
-        of the way from it."""
+        """Go on from elsewhere than the fixed point that was met: what was seen on the way to it
+        says nothing of the way from it."""
         self.measured = self._measured_at = None
         self.settling.departs()
         self.settle(messages)
@@ -221,7 +221,12 @@ class Iteration:
             is_lost_there = is_lost(self.network, found.beliefs, beliefs)
             if not is_lost_there and self.settling.tells_labels:
                 pairs = zip(self.network.blocks, messages, strict=True)
-                told = [block.update(sent, beliefs)[0] for block, sent in pairs]
+                told = [
+                    block.update(sent, beliefs)[0]
+                    if any(isinstance(message, Tensor) for message in sent)
+                    else sent
+                    for block, sent in pairs
+                ]
                 messages = with_discrete_of(told, messages)
                 beliefs = self.network.beliefs_of(messages)
             rises = not is_lost_there and not self._falls(messages, beliefs)

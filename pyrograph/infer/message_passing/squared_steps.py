@@ -9,7 +9,8 @@ hundreds of sweeps. Two sweeps say how the steps change, and a long one goes as 
 of messages into continuous nodes, in units of the beliefs' widths; a = -1 is T(T(m)). Labels then
 get what factors say under the new beliefs: their own logs may be on the way to minus infinity, and
 no steps of theirs say where. The bound has to be no lower, or the step is not taken and the next
-one is shorter. It goes along where steps grow too: out of a plateau as well as into a maximum.
+|a| is at most a quarter of it, or 4. It goes along where steps grow too: out of a plateau as well as
+into a maximum.
 
 A sweep lies between a squared step and the next two that are looked at: what it upsets in other
 directions dies away.
@@ -71,7 +72,7 @@ class SquaredSteps:
     def _pays(self) -> bool:
         """Whether at the rate of the last sweeps many are still ahead."""
         first, *rest = self._heights
-        if len(rest) < LOOK or not 0 < self.tol < rest[-1] < math.inf:
+        if len(rest) < LOOK or not 0 < self.tol < rest[-1] < math.inf or not first > 0:
             return False
         fall = math.log(first / rest[-1]) / LOOK
         return math.log(rest[-1] / self.tol) > AHEAD * fall
@@ -99,7 +100,7 @@ class SquaredSteps:
         length = float((r * unit).norm()) / size if size > 0 else math.inf
         if not 1 < length < math.inf:
             return None
-        self._length = a = min(length, self._limit)
+        self._length = a = min(length, self._limit)  # -a above
         numbers = first + 2 * a * r + a**2 * v
         new = iter(m for sent in unflattened(numbers, own) for m in sent)
         return [[next(new) if isinstance(m, Natural) else m for m in sent] for sent in after]

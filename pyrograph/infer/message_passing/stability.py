@@ -55,15 +55,15 @@ SHARE, FEWEST, MOST, MORE = 0.2, 5, 20, 20
 #: Eigenvalue from which a fixed point counts as unstable: directions in which sweeps hardly move
 #: are at 1, but for rounding.
 LEAST = 1.05
-#: The same of mean field, where the bound has to rise along the difference as well, by more than
-#: its rounding, in units of the dtype's precision.
+#: The same of mean field, where up to LEAST the bound has to rise along the difference as well, by
+#: more than its rounding, in units of the dtype's precision.
 LEAST_CLIMB, ROUNDING = 1.005, 16.0
 #: A growth that rises by more from one sweep to the next is not known yet.
 RISING = 0.01
 #: Longest step: with +lambda and -lambda both in J, whole ones would never tell which.
 STEP = 0.5
-#: By which a step away is longer than the one before.
-FURTHER = 3.0
+#: By which a step away is longer than the one before, and the longest.
+FURTHER, FAR = 3.0, 1e3
 #: Largest difference, by dtype: far above what rounding moves, and small enough to be linear.
 SIZE = {torch.float64: 1e-3, torch.float32: 1e-2}
 
@@ -153,29 +153,35 @@ def _growing(
         last = growth
         gap = flattened(found.messages) - target  # of zeros, which stay, NaN
         step, reach = torch.where(gap.isnan(), 0.0, gap), _largest(after)
-    start = _higher(network, messages, step / reach, size) if network.is_mean_field else start
+    if not growth > least:  # it rose to the end, and is not known
+        return None
+    if network.is_mean_field:
+        higher = _higher(network, messages, step / reach, size)
+        start = start if higher is None and growth > LEAST else higher
     return None if start is None else Instability(_said(sweep, growth, after), start)
 
 
 def _higher(network: Network, messages: Messages, step: Tensor, size: float) -> Messages | None:
     """Along a difference that grows, as far as mean field's bound rises: sweeps would take long
-    from a little way along it. None if it does not rise at all."""
+    from a little way along it. None if it does not rise by more than rounding."""
     origin, held = flattened(messages), network.beliefs_of(messages)
     best = float(log_evidence(network, messages, held))
-    best += ROUNDING * torch.finfo(origin.dtype).eps * abs(best)
+    slack = ROUNDING * torch.finfo(origin.dtype).eps * abs(best)
     start = None
-    while True:
+    while size < FAR:
         other = unflattened(origin + size * step, messages)
-        beliefs = network.beliefs_of(other)
-        if is_lost(network, held, beliefs):
-            return start
         try:
-            value = float(log_evidence(network, other, beliefs))
-        except PyrographError:  # beyond where its density is a number
+            beliefs = network.beliefs_of(other)
+            lost = is_lost(network, held, beliefs)
+            value = -math.inf if lost else float(log_evidence(network, other, beliefs))
+        except (PyrographError, torch.linalg.LinAlgError):  # beyond where there is a density
             return start
-        if not value > best:
+        if not value >= best - slack:
             return start
-        start, best, size = other, value, FURTHER * size
+        if value > best + slack:
+            start, best = other, value
+        size *= FURTHER
+    return start
 
 
 def _said(sweep: Sweep, growth: float, parts: list[Tensor]) -> str:

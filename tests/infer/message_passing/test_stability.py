@@ -19,13 +19,13 @@ from pyrograph.infer.message_passing import left_alike
 SIX = torch.combinations(torch.arange(6))  # all pairs of six nodes: each has five neighbours
 
 
-def spins(coupling, pairs=SIX):
+def spins(coupling, pairs=SIX, each=0.0):
     """Means m solve m = tanh(A m), A the couplings: 0 is the maximum of mean field's bound as long
     as all eigenvalues of A are below 1."""
     with pyro.plate("nodes", int(pairs.max()) + 1):
         s = 2 * pyro.sample("s", dist.Bernoulli(torch.tensor(0.5))) - 1
     with pyro.plate("pairs", len(pairs)):
-        pyro.factor("f", coupling * s[pairs[:, 0]] * s[pairs[:, 1]])
+        pyro.factor("f", coupling * s[pairs[:, 0]] * s[pairs[:, 1]] + each)
 
 
 def run(model, *args, infer=pg.VMP, **options):
@@ -45,6 +45,14 @@ def test_a_ferromagnet_is_unstable_from_its_critical_coupling_on(schedule, dtype
     assert_close(cold.marginal("s").probs, torch.full((6, 2), 0.5, dtype=dtype))
     warm, said = run(spins, 0.97 / 5, **options)
     assert warm.converged and warm.status == "converged" and not said
+
+
+def test_a_large_constant_hides_the_rise_of_the_bound_and_no_instability():
+    """In single precision bounds of -10,000 are a thousandth apart, and the rise is a millionth."""
+    ring = torch.tensor([[k, (k + 1) % 10] for k in range(10)])
+    for each in (0.0, -1e3):
+        posterior, said = run(spins, 0.8, ring, each, dtype=torch.float32)
+        assert "unstable" in posterior.status and said == [posterior.status]
 
 
 def test_the_growth_is_the_largest_eigenvalue():
