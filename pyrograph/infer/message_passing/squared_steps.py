@@ -9,8 +9,8 @@ hundreds of sweeps. Two sweeps say how the steps change, and a long one goes as 
 of messages into continuous nodes, in units of the beliefs' widths; a = -1 is T(T(m)). Labels then
 get what factors say under the new beliefs: their own logs may be on the way to minus infinity, and
 no steps of theirs say where. The bound has to be no lower, or the step is not taken and the next
-|a| is at most a quarter of it, or 4. It goes along where steps grow too: out of a plateau as well as
-into a maximum.
+|a| is at most a quarter of it, or 4. It goes along where steps grow too: out of a plateau as well
+as into a maximum.
 
 A sweep lies between a squared step and the next two that are looked at: what it upsets in other
 directions dies away.
