@@ -259,6 +259,24 @@ def test_components_that_one_broad_scale_holds_together_come_apart(seed):
     assert labels[0] == labels[1] != labels[2] and labels[2] == labels[3] == labels[4]
 
 
+def test_power_ep_goes_on_from_mean_fields_messages():
+    """By itself it rests where both components are broad, at -20.3."""
+    pyro.set_rng_seed(0)
+    start = pg.VMP(one_scale, progress=False)
+    bound = float(start.run(CLUSTERS, torch.zeros(2)).log_evidence)
+    q, _ = run(
+        one_scale,
+        CLUSTERS,
+        torch.zeros(2),
+        infer=pg.PowerEP,
+        init=start.state_dict()["messages"],
+    )
+    assert q.converged
+    assert bound + 0.1 < float(q.log_evidence) < -17.13
+    locs = q.marginal("locs").mean.sort().values
+    assert_close(locs, torch.tensor([0.5, 11.0], dtype=locs.dtype), rtol=0, atol=0.1)
+
+
 def test_components_that_stay_alike_are_told_of():
     """Of a cluster no wider than its noise no trial comes higher."""
     q, _ = run(mixture, 0.3 * torch.linspace(-1, 1, 8), 2, 0.0)
