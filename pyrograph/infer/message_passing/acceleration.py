@@ -95,22 +95,15 @@ class Acceleration:
         unit = units(blocks, after, beliefs)
         image = flattened(after)
         change = image - flattened(before)
-        depth = min(DEPTH, max(2, NUMBERS // len(image)))
-        self._residuals = [*self._residuals[-depth:], change]
-        self._images = [*self._images[-depth:], image]
+        self._residuals = kept_with(self._residuals, change)
+        self._images = kept_with(self._images, image)
         if len(self._residuals) < 2:
             return None
-        slopes = torch.stack(self._residuals).diff(dim=0) * unit  # [k, N]
-        size = slopes.norm(dim=1, keepdim=True)
-        if not bool((size > 0).all() & size.isfinite().all()):
+        numbers = mixed(self._residuals, self._images, unit)
+        if numbers is None:
             self.forget()
             return None
-        # not by the Gram matrix: slow sweeps differ by almost the same, again and again
-        q, r = torch.linalg.qr((slopes / size).T)
-        rank = RANK * torch.finfo(r.dtype).eps
-        weight = torch.linalg.pinv(r, rtol=rank) @ (q.T @ (change * unit))
-        moves = torch.stack(self._images).diff(dim=0)
-        return unflattened(image - (weight / size.squeeze(1)) @ moves, after)
+        return unflattened(numbers, after)
 
     def took(self, has_risen: bool, is_lost: bool) -> None:
         """Take note of what came of the last leap. Where the bound only fell nothing is forgotten:
@@ -131,6 +124,31 @@ class Acceleration:
         self._heights = [float(height) for height in state["heights"]]
         self._residuals = [value.to(like) for value in state["residuals"]]
         self._images = [value.to(like) for value in state["images"]]
+
+
+def kept_with(past: list[Tensor], new: Tensor) -> list[Tensor]:
+    """The last of what is kept of sweeps, ``[N]`` each, and what a new one adds."""
+    depth = min(DEPTH, max(2, NUMBERS // len(new)))
+    return [*past[-depth:], new]
+
+
+def mixed(residuals: list[Tensor], images: list[Tensor], unit: Tensor) -> Tensor | None:
+    """m_next above, ``[N]``; None where sweeps do not differ, or by no number.
+
+    Args:
+        residuals, images: f and T(m) of the last sweeps, two or more, ``[N]`` each.
+        unit: what the numbers count, ``[N]``.
+    """
+    slopes = torch.stack(residuals).diff(dim=0) * unit  # [k, N]
+    size = slopes.norm(dim=1, keepdim=True)
+    if not bool((size > 0).all() & size.isfinite().all()):
+        return None
+    # not by the Gram matrix: slow sweeps differ by almost the same, again and again
+    q, r = torch.linalg.qr((slopes / size).T)
+    rank = RANK * torch.finfo(r.dtype).eps
+    weight = torch.linalg.pinv(r, rtol=rank) @ (q.T @ (residuals[-1] * unit))
+    moves = torch.stack(images).diff(dim=0)
+    return images[-1] - (weight / size.squeeze(1)) @ moves
 
 
 def units(blocks: list[Block], messages: Messages, beliefs: list[Natural]) -> Tensor:

@@ -15,8 +15,16 @@ as into a maximum.
 A sweep lies between a squared step and the next two that are looked at: what it upsets in other
 directions dies away.
 
+One length serves one direction: where two components share a cluster, r is of the slowest by far
+and v of the next ones, long steps upset these again and again, and are refused. After a step that
+is refused come Anderson's (:mod:`.acceleration`), which know of many directions, after every sweep
+as long as the bound rises; then squared ones again. A plateau, whose steps grow, they would go
+back into.
+
 Source: Varadhan & Roland (2008), "Simple and globally convergent methods for accelerating the
-convergence of any EM algorithm", scheme S3, with the limits of their section 6.
+convergence of any EM algorithm", scheme S3, with the limits of their section 6. Henderson &
+Varadhan (2019), "Damped Anderson acceleration with restarts and monotonicity control for
+accelerating EM and EM-like algorithms", for the steps that have to rise.
 """
 
 from __future__ import annotations
@@ -28,7 +36,7 @@ from typing import Any
 from torch import Tensor
 
 from pyrograph.beliefs import Natural
-from pyrograph.infer.message_passing.acceleration import AHEAD, LOOK, units
+from pyrograph.infer.message_passing.acceleration import AHEAD, LOOK, kept_with, mixed, units
 from pyrograph.infer.message_passing.families import Continuous
 from pyrograph.infer.message_passing.messages import Messages, flattened, unflattened
 from pyrograph.infer.message_passing.network import Block, Network
@@ -57,12 +65,18 @@ class SquaredSteps:
         self._limit = self._length = LIMIT
         #: Places of the last sweeps, ``[N]`` each.
         self._places: list[Tensor] = []
+        #: As in :class:`.Acceleration`, of all sweeps.
+        self._residuals: list[Tensor] = []
+        self._images: list[Tensor] = []
+        #: Whether a squared step was refused, and none of Anderson's since.
+        self._mixes = False
 
     def forget(self) -> None:
         """Begin anew: what follows is another iteration."""
         self.is_on = False
         self._heights, self._places = [], []
         self._limit = self._length = LIMIT
+        self._residuals, self._images, self._mixes = [], [], False
 
     def observe(self, height: float) -> None:
         """Take note of a sweep's largest change."""
@@ -88,12 +102,25 @@ class SquaredSteps:
         """
         own = _continuous(after)
         image = flattened(own)
+        self._residuals = kept_with(self._residuals, image - flattened(_continuous(before)))
+        self._images = kept_with(self._images, image)
         self._places.append(image)
-        if len(self._places) < 3:
+        numbers = None
+        if self._mixes and len(self._images) > 1:
+            self._places = []
+            numbers = mixed(self._residuals, self._images, units(blocks, after, beliefs))
+            self._mixes = numbers is not None
+        elif len(self._places) == 3:
+            numbers = self._squared(units(blocks, after, beliefs))
+            self._places = []
+        if numbers is None:
             return None
+        new = iter(m for sent in unflattened(numbers, own) for m in sent)
+        return [[next(new) if isinstance(m, Natural) else m for m in sent] for sent in after]
+
+    def _squared(self, unit: Tensor) -> Tensor | None:
+        """m_next above, ``[N]``; None if it is no longer than a sweep."""
         first, second, third = self._places
-        self._places = []
-        unit = units(blocks, after, beliefs)
         r = second - first
         v = third - second - r
         size = float((v * unit).norm())
@@ -101,12 +128,14 @@ class SquaredSteps:
         if not 1 < length < math.inf:
             return None
         self._length = a = min(length, self._limit)  # -a above
-        numbers = first + 2 * a * r + a**2 * v
-        new = iter(m for sent in unflattened(numbers, own) for m in sent)
-        return [[next(new) if isinstance(m, Natural) else m for m in sent] for sent in after]
+        return first + 2 * a * r + a**2 * v
 
     def took(self, has_risen: bool, is_lost: bool) -> None:
         """Take note of what came of the last step."""
+        if self._mixes:
+            self._mixes = has_risen
+            return
+        self._mixes = not has_risen
         if not has_risen:
             self._limit = max(LIMIT, self._length / FACTOR)
         elif self._length == self._limit:
@@ -119,14 +148,20 @@ class SquaredSteps:
             "on": self.is_on,
             "heights": list(self._heights),
             "limit": self._limit,
+            "mixes": self._mixes,
             "places": [place.clone() for place in self._places],
+            "residuals": [change.clone() for change in self._residuals],
+            "images": [image.clone() for image in self._images],
         }
 
     def restore(self, state: Mapping[str, Any], like: Tensor) -> None:
         self.is_on = bool(state["on"])
         self._heights = [float(height) for height in state["heights"]]
         self._limit = float(state["limit"])
+        self._mixes = bool(state["mixes"])
         self._places = [place.to(like) for place in state["places"]]
+        self._residuals = [change.to(like) for change in state["residuals"]]
+        self._images = [image.to(like) for image in state["images"]]
 
 
 def _continuous(messages: Messages) -> Messages:

@@ -6,7 +6,7 @@ import numpy as np
 import pyro
 import pyro.distributions as dist
 import torch
-from scipy.special import log_softmax
+from scipy.special import digamma, log_softmax
 
 import pyrograph as pg
 from pyrograph.beliefs import Gaussian
@@ -172,3 +172,38 @@ def test_a_point_that_is_left_slowly_is_left():
     assert found.status == "converged" and len(found.history["objective"]) < 60
     own = found.marginal("mu").mean.sort().values.numpy()
     np.testing.assert_allclose(own, mean, rtol=0, atol=1e-5)
+
+
+def test_components_that_share_a_cluster_settle_by_steps_of_many_directions():
+    """Two of three rates in one cluster: sweeps close a 1700th of the way, and squared steps that
+    go along upset the rates' other directions, and were refused: 800 sweeps had not done."""
+    counts = np.random.default_rng(9).poisson(np.repeat([3.0, 6.0], 40)).astype(float)
+    shape = 2 + 0.1 * np.arange(COUNT)
+
+    def rates(y):
+        weights = pyro.sample("weights", dist.Dirichlet(torch.ones(COUNT, dtype=y.dtype)))
+        with pyro.plate("components", COUNT):
+            rate = pyro.sample("rate", dist.Gamma(torch.tensor(shape), 0.5))
+        with pyro.plate("data", len(y)):
+            z = pyro.sample("z", dist.Categorical(weights))
+            pyro.sample("y", dist.Poisson(rate[z]), obs=y)
+
+    family = {"weights": "dirichlet", "rate": "gamma"}
+    climber = pg.VMP(rates, family=family, num_steps=200, progress=False)
+    bounds = []
+    climber.setup(torch.tensor(counts))
+    while not climber.converged and climber.num_done < climber.num_steps:
+        climber.step()
+        bounds.append(float(climber.log_evidence))
+    assert climber.converged
+    assert (np.diff(bounds) >= -1e-12 * abs(bounds[-1])).all()
+    value, times = np.unique(counts, return_counts=True)
+    a, b, of_weights = shape, np.full(COUNT, 0.5), np.ones(COUNT)
+    for _ in range(40000):
+        log_f = np.outer(value, digamma(a) - np.log(b)) - a / b + digamma(of_weights)
+        q = times[:, None] * np.exp(log_softmax(log_f, 1))
+        a, b, of_weights = shape + value @ q, 0.5 + q.sum(0), 1 + q.sum(0)
+    found = climber.posterior()
+    np.testing.assert_allclose(found.marginal("rate").mean.numpy(), a / b, rtol=1e-5)
+    own = found.marginal("weights").mean.numpy()
+    np.testing.assert_allclose(own, of_weights / of_weights.sum(), rtol=1e-4)
