@@ -245,6 +245,9 @@ class SequentialDPVI(DPVI):
     def filtered(self, site: str) -> Tensor:
         """Marginals ``[*batch, c]`` of a site's nodes at the time they came in.
 
+        Nodes of a plate come in one by one: of an observation that reads several of them, as of a
+        factorial hidden Markov model, only the last one's marginal knows.
+
         Raises:
             InferenceError: a node is not in yet, or the site is a labelling.
             OptionError: no such site.

@@ -19,7 +19,7 @@ from pyrograph.infer.qbethe.components import Components
 from pyrograph.infer.qbethe.entropy import overlaps
 from pyrograph.infer.qbethe.mixing import NodeMixing
 from pyrograph.infer.qbethe.piecewise import PiecewisePotential
-from pyrograph.infer.qbethe.potentials import IntegratedPotential
+from pyrograph.infer.qbethe.potentials import EXCLUDED, IntegratedPotential
 from pyrograph.infer.qbethe.rules import Rules, fine, is_on_grids, scattered
 from pyrograph.posterior.posterior import EvidenceKind
 
@@ -30,6 +30,8 @@ ABSOLUTE, RELATIVE, ROUNDING = 0.01, 1e-3, 16
 VAGUE = 0.1
 #: Standard errors of independent draws that scattered points, which do better, may be off by.
 ERRORS = 3
+#: Standard deviations within which a component has mass: a zero there leaves no evidence.
+MASS = 4.0
 
 
 @dataclass(frozen=True)
@@ -78,11 +80,23 @@ def without_mass(factor: str) -> Certificate:
     return Certificate(None, None, [note])
 
 
-def excluding_factor(network: Network, mixture: Components, rules: Rules) -> str | None:
-    """A factor that is zero where the mixture, of one restart, has mass."""
+def with_far_zeros(found: Certificate, factor: str) -> Certificate:
+    """The same if a factor is zero far out, where :data:`EXCLUDED` stands for minus infinity."""
+    note = (
+        f"{factor} is zero further out than {MASS:g} standard deviations of a component, where it "
+        f"counts as {EXCLUDED:g}: the exact free energy is minus infinity, and the evidence is an "
+        "estimate. Write the constraint as the site's support."
+    )
+    return Certificate(found.evidence, "estimate", [*found.notes, note])
+
+
+def excluding_factor(
+    network: Network, mixture: Components, rules: Rules, reach: float
+) -> str | None:
+    """A factor that is zero within ``reach`` standard deviations of a component, of one restart."""
     for potential in network.potentials:
         if isinstance(potential, IntegratedPotential) and potential.met_zero:
-            name = potential.excludes(mixture, rules)
+            name = potential.excludes(mixture, rules, reach)
             if name is not None:
                 return name
     return None

@@ -36,12 +36,14 @@ from pyrograph.infer.message_passing.unheld import refuse_masked_out, refuse_unh
 from pyrograph.infer.qbethe.adam import CosineAdam
 from pyrograph.infer.qbethe.build import build
 from pyrograph.infer.qbethe.certificate import (
+    MASS,
     FreeEnergy,
     certify,
     excluding_factor,
     factor_without_gradient,
     integrated,
     scattered_energies,
+    with_far_zeros,
     without_mass,
 )
 from pyrograph.infer.qbethe.checkpoint import (
@@ -365,7 +367,7 @@ class QBethe(Engine):
                 for name, value in self.parameters.items()
             }
             mixture = Components(self.network.kinds, chosen)
-            excluded = excluding_factor(self.network, mixture, fine(like))
+            excluded = excluding_factor(self.network, mixture, fine(like), MASS)
             if excluded is not None:
                 found = without_mass(excluded)
             else:
@@ -375,6 +377,8 @@ class QBethe(Engine):
                 size = integrated(self.network, mixture, self._rules)
                 seen = scattered_energies(self.network, mixture, like)
                 found = certify(like, optimised, (sums, second), seen, size, self._is_bound)
+                far = excluding_factor(self.network, mixture, fine(like), math.inf)
+                found = found if far is None else with_far_zeros(found, far)
             root, apart = joined(self.network, mixture)
         return mixture_of_graph(
             graph,

@@ -24,8 +24,7 @@ from pyrograph.infer.qbethe.rules import Rules
 
 #: Numbers evaluated at once where a finer rule holds a result to account.
 CHUNK = 2**24
-#: What an excluded value counts for while optimising. It pulls nowhere; the certified value has
-#: minus infinity in its place.
+#: What an excluded value counts for while optimising. It pulls nowhere; what is certified has none.
 EXCLUDED = -1e4
 
 
@@ -257,11 +256,11 @@ class IntegratedPotential:
         n, d, e = bad.nonzero()[0].tolist()
         return self.local.name_at(u[n : n + 1], d, e)
 
-    def excludes(self, mixture: Components, rules: Rules) -> str | None:
-        """A factor that is zero where a component has mass, if there is one."""
+    def excludes(self, mixture: Components, rules: Rules, reach: float) -> str | None:
+        """A factor that is zero within ``reach`` deviations of a component, if there is one."""
         mean, root = self._moments(mixture)
         rule = rules(self.dim, mean[..., 0].numel())
-        inner = rule.points.norm(dim=1) < 4
+        inner = rule.points.norm(dim=1) < reach
         for points in rule.points[inner].split(self._at_once(mean)):
             u = self._places(mean, root, points).flatten(0, 2)
             is_zero = self.local(u) == -torch.inf

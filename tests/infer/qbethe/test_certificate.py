@@ -239,3 +239,24 @@ def test_integrals_that_are_known_to_thousands_of_nats_are_no_bound():
     got = certify(torch.zeros(()), energies[0], energies, None, 1e8, bounds=True)
     assert got.kind == "estimate" and "known to 1e+05 nats" in got.notes[0]
     assert certify(torch.zeros(()), energies[0], energies, None, 1e5, True).kind == "lower bound"
+
+
+# ---------------------------------------------------------------------- zeros
+@pytest.mark.parametrize(("sd", "kind"), [(1.0, None), (0.4, "estimate"), (0.1, "lower bound")])
+def test_zeros_that_the_declared_support_does_not_tell_of_leave_no_bound(sd, kind):
+    """A uniform number's logit is beyond logit .9 = 2.2 with density zero, and so E log f is minus
+    infinity under any Gaussian that does not end before, as the number of sd 0.1 does."""
+
+    def model():
+        logit = dist.transforms.SigmoidTransform().inv
+        x = pyro.sample("x", dist.TransformedDistribution(dist.Uniform(0.1, 0.9), [logit]))
+        pyro.sample("y", dist.Normal(x, sd), obs=torch.tensor(0.0))
+
+    q = fit(model, num_components=1, num_steps=300)
+    assert q.evidence_kind == kind
+    assert ('factor "x"[0]' in q.status and "support" in q.status) == (kind != "lower bound")
+    if kind is not None:
+        u = np.linspace(0.1, 0.9, 20_001)
+        log_z = np.log(np.trapezoid(np.exp(-0.5 * (special.logit(u) / sd) ** 2), u))
+        log_z -= np.log(0.8 * sd * np.sqrt(2 * np.pi))
+        assert log_z - 0.02 < q.log_evidence < log_z
