@@ -120,7 +120,7 @@ def test_steps_are_shorter_after_one_that_was_not_taken_and_longer_after_the_lon
         """a of a step from places 0, 1, 2 - bend: to 2 a - bend a^2."""
         for place in (0.0, 1.0, 2 - bend):
             after = [[Gaussian(torch.full((1, 1, 1), place), flat)]]
-            found = steps.extrapolated([block], [], after, [belief])
+            found = steps.extrapolated([block], after, after, [belief])
         value = float(found[0][0].precision)
         return round((1 - (1 - bend * value) ** 0.5) / bend, 6)
 
@@ -128,6 +128,8 @@ def test_steps_are_shorter_after_one_that_was_not_taken_and_longer_after_the_lon
     for is_taken in (True, True, True, False, False, True):
         lengths.append(length())
         steps.took(is_taken, False)
+        if not is_taken:
+            steps.took(False, False)  # nor is Anderson's, which comes then
     assert lengths == [LIMIT, 4 * LIMIT, 16 * LIMIT, 64 * LIMIT, 16 * LIMIT, 4 * LIMIT]
 
 
