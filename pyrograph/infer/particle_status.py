@@ -71,9 +71,9 @@ class ParticleStatus(Engine):
             )
         if self.num_done > 0 and self.num_particles > 1 and not self.converged:
             doubts = self.doubts(self.checks())
-            misfit = common_misfit(*self.as_seen())
-            if not doubts and misfit is not None and not super().converged:
-                doubts = f" Stein's identity fails{_together(*misfit)}."
+            if not doubts and not super().converged:  # else it is said already
+                misfit = common_misfit(*self.as_seen())
+                doubts = "" if misfit is None else f" Stein's identity fails{_together(*misfit)}."
             text += doubts + self._of_spikes(doubts)
         if self.converged and self.num_particles > 1:
             text += self._of_the_worst()

@@ -70,10 +70,14 @@ class Acceleration:
 
     def observe(self, height: float) -> None:
         """Take note of a sweep's largest change."""
-        if self.is_on and not height <= GROWTH * min(self._heights):
+        if self.is_on and self._is_over(height):
             self.forget()
         self._heights = [*self._heights[-LOOK:], height]
         self.is_on = self.is_on or self._pays()
+
+    def _is_over(self, height: float) -> bool:
+        """Whether the past says nothing any more."""
+        return not height <= GROWTH * min(self._heights)
 
     def _pays(self) -> bool:
         """Whether the residual falls steadily, and too slowly."""
@@ -92,18 +96,39 @@ class Acceleration:
             before, after: messages, and what a sweep made of them.
             beliefs: of the families' nodes.
         """
-        unit = units(blocks, after, beliefs)
-        image = flattened(after)
-        change = image - flattened(before)
-        self._residuals = kept_with(self._residuals, change)
-        self._images = kept_with(self._images, image)
+        self._keep(before, after)
         if len(self._residuals) < 2:
             return None
-        numbers = mixed(self._residuals, self._images, unit)
+        numbers = self._mixed(units(blocks, after, beliefs))
         if numbers is None:
             self.forget()
             return None
         return unflattened(numbers, after)
+
+    def _keep(self, before: Messages, after: Messages) -> None:
+        """What a sweep adds to the past."""
+        image = flattened(after)
+        depth = min(DEPTH, max(2, NUMBERS // len(image)))
+        self._residuals = [*self._residuals[-depth:], image - flattened(before)]
+        self._images = [*self._images[-depth:], image]
+
+    def _mixed(self, unit: Tensor) -> Tensor | None:
+        """m_next above, ``[N]``, of two sweeps or more; None where they do not differ, or by no
+        number.
+
+        Args:
+            unit: what the numbers count, ``[N]``.
+        """
+        slopes = torch.stack(self._residuals).diff(dim=0) * unit  # [k, N]
+        size = slopes.norm(dim=1, keepdim=True)
+        if not bool((size > 0).all() & size.isfinite().all()):
+            return None
+        # not by the Gram matrix: slow sweeps differ by almost the same, again and again
+        q, r = torch.linalg.qr((slopes / size).T)
+        rank = RANK * torch.finfo(r.dtype).eps
+        weight = torch.linalg.pinv(r, rtol=rank) @ (q.T @ (self._residuals[-1] * unit))
+        moves = torch.stack(self._images).diff(dim=0)
+        return self._images[-1] - (weight / size.squeeze(1)) @ moves
 
     def took(self, has_risen: bool, is_lost: bool) -> None:
         """Take note of what came of the last leap. Where the bound only fell nothing is forgotten:
@@ -124,31 +149,6 @@ class Acceleration:
         self._heights = [float(height) for height in state["heights"]]
         self._residuals = [value.to(like) for value in state["residuals"]]
         self._images = [value.to(like) for value in state["images"]]
-
-
-def kept_with(past: list[Tensor], new: Tensor) -> list[Tensor]:
-    """The last of what is kept of sweeps, ``[N]`` each, and what a new one adds."""
-    depth = min(DEPTH, max(2, NUMBERS // len(new)))
-    return [*past[-depth:], new]
-
-
-def mixed(residuals: list[Tensor], images: list[Tensor], unit: Tensor) -> Tensor | None:
-    """m_next above, ``[N]``; None where sweeps do not differ, or by no number.
-
-    Args:
-        residuals, images: f and T(m) of the last sweeps, two or more, ``[N]`` each.
-        unit: what the numbers count, ``[N]``.
-    """
-    slopes = torch.stack(residuals).diff(dim=0) * unit  # [k, N]
-    size = slopes.norm(dim=1, keepdim=True)
-    if not bool((size > 0).all() & size.isfinite().all()):
-        return None
-    # not by the Gram matrix: slow sweeps differ by almost the same, again and again
-    q, r = torch.linalg.qr((slopes / size).T)
-    rank = RANK * torch.finfo(r.dtype).eps
-    weight = torch.linalg.pinv(r, rtol=rank) @ (q.T @ (residuals[-1] * unit))
-    moves = torch.stack(images).diff(dim=0)
-    return images[-1] - (weight / size.squeeze(1)) @ moves
 
 
 def units(blocks: list[Block], messages: Messages, beliefs: list[Natural]) -> Tensor:

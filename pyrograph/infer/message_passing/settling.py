@@ -31,7 +31,7 @@ from pyrograph.infer.message_passing.sweeper import Place
 FAR = 1e3
 
 
-def leaps_for(network: Network, tol: float | None) -> Acceleration | SquaredSteps | None:
+def leaps_for(network: Network, tol: float | None) -> Acceleration | None:
     """How sweeps that are to end at a residual are accelerated, if they are."""
     if not tol:
         return None
@@ -56,7 +56,7 @@ class Settling:
         graph: FactorGraph,
         network: Network,
         damping: float | None,
-        leaps: Acceleration | SquaredSteps | None,
+        leaps: Acceleration | None,
         may_start_again: bool,
         climbs: bool,
     ):

@@ -36,9 +36,9 @@ from typing import Any
 from torch import Tensor
 
 from pyrograph.beliefs import Natural
-from pyrograph.infer.message_passing.acceleration import AHEAD, LOOK, kept_with, mixed, units
+from pyrograph.infer.message_passing.acceleration import AHEAD, LOOK, Acceleration, units
 from pyrograph.infer.message_passing.families import Continuous
-from pyrograph.infer.message_passing.messages import Messages, flattened, unflattened
+from pyrograph.infer.message_passing.messages import Messages, unflattened
 from pyrograph.infer.message_passing.network import Block, Network
 
 #: Longest |a| to begin with, and by what it changes.
@@ -51,7 +51,7 @@ def applies_to(network: Network) -> bool:
     return network.is_mean_field and len(kinds) == 2
 
 
-class SquaredSteps:
+class SquaredSteps(Acceleration):
     """The last sweeps of a run, and what follows from them.
 
     Args:
@@ -59,29 +59,21 @@ class SquaredSteps:
     """
 
     def __init__(self, tol: float):
-        self.tol = tol
-        self.is_on = False
-        self._heights: list[float] = []
+        super().__init__(tol)
         self._limit = self._length = LIMIT
         #: Places of the last sweeps, ``[N]`` each.
         self._places: list[Tensor] = []
-        #: As in :class:`.Acceleration`, of all sweeps.
-        self._residuals: list[Tensor] = []
-        self._images: list[Tensor] = []
         #: Whether a squared step was refused, and none of Anderson's since.
         self._mixes = False
 
     def forget(self) -> None:
-        """Begin anew: what follows is another iteration."""
-        self.is_on = False
-        self._heights, self._places = [], []
+        super().forget()
         self._limit = self._length = LIMIT
-        self._residuals, self._images, self._mixes = [], [], False
+        self._places, self._mixes = [], False
 
-    def observe(self, height: float) -> None:
-        """Take note of a sweep's largest change."""
-        self._heights = [*self._heights[-LOOK:], height]
-        self.is_on = self.is_on or self._pays()
+    def _is_over(self, height: float) -> bool:
+        """Never: out of a plateau every sweep goes further than the one before."""
+        return False
 
     def _pays(self) -> bool:
         """Whether at the rate of the last sweeps many are still ahead."""
@@ -94,21 +86,13 @@ class SquaredSteps:
     def extrapolated(
         self, blocks: list[Block], before: Messages, after: Messages, beliefs: list
     ) -> Messages | None:
-        """Messages to go on from; None if the past does not say any.
-
-        Args:
-            before, after: messages, and what a sweep made of them.
-            beliefs: of the families' nodes.
-        """
         own = _continuous(after)
-        image = flattened(own)
-        self._residuals = kept_with(self._residuals, image - flattened(_continuous(before)))
-        self._images = kept_with(self._images, image)
-        self._places.append(image)
+        self._keep(_continuous(before), own)
+        self._places.append(self._images[-1])
         numbers = None
         if self._mixes and len(self._images) > 1:
             self._places = []
-            numbers = mixed(self._residuals, self._images, units(blocks, after, beliefs))
+            numbers = self._mixed(units(blocks, after, beliefs))
             self._mixes = numbers is not None
         elif len(self._places) == 3:
             numbers = self._squared(units(blocks, after, beliefs))
@@ -143,25 +127,13 @@ class SquaredSteps:
 
     # ------------------------------------------------------------------ checkpoints
     def carried(self) -> dict[str, Any]:
-        """For a checkpoint."""
-        return {
-            "on": self.is_on,
-            "heights": list(self._heights),
-            "limit": self._limit,
-            "mixes": self._mixes,
-            "places": [place.clone() for place in self._places],
-            "residuals": [change.clone() for change in self._residuals],
-            "images": [image.clone() for image in self._images],
-        }
+        places = [place.clone() for place in self._places]
+        return super().carried() | {"limit": self._limit, "mixes": self._mixes, "places": places}
 
     def restore(self, state: Mapping[str, Any], like: Tensor) -> None:
-        self.is_on = bool(state["on"])
-        self._heights = [float(height) for height in state["heights"]]
-        self._limit = float(state["limit"])
-        self._mixes = bool(state["mixes"])
+        super().restore(state, like)
+        self._limit, self._mixes = float(state["limit"]), bool(state["mixes"])
         self._places = [place.to(like) for place in state["places"]]
-        self._residuals = [change.to(like) for change in state["residuals"]]
-        self._images = [image.to(like) for image in state["images"]]
 
 
 def _continuous(messages: Messages) -> Messages:
