@@ -8,6 +8,7 @@ from torch.distributions import constraints
 from pyrograph.beliefs import Gaussian
 from pyrograph.graph import FactorGraph, FactorGroup
 from pyrograph.graph.checked import JACOBIAN
+from pyrograph.infer.message_passing.checked import FAR
 from pyrograph.infer.message_passing.families import Continuous
 from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.parity import probes
@@ -84,6 +85,14 @@ def notes_on(network: Network, skipped: float) -> list[str]:
                 f"{'.' if block.tilted.has_checks else ': raise num_points.'}"
             )
             break
+    far = [b.far_zero for b in network.blocks if isinstance(b, QuadratureFactors) and b.far_zero]
+    if far:
+        notes.append(
+            f"{far[0]} is zero further out than {FAR:g} standard deviations of the beliefs, where "
+            "its logarithm counts as it does before it falls: that of zero would make the "
+            "divergence infinite. Is it one of rounding, as of 1 - sigmoid(z) beyond 37, write "
+            "sigmoid(-z)."
+        )
     return notes
 
 

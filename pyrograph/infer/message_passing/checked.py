@@ -19,6 +19,9 @@ STRETCH = 2.0**-8
 #: Numbers evaluated at once; and numbers of a step, on average, that are worth its call: programs
 #: of many short steps, as recurrences are, take more points, as far as memory goes.
 CHUNK, WORTH, LARGEST = 2**18, 2**12, 2**22
+#: Standard deviations of beliefs from which at alpha = 0 a zero counts as f does at its edge. Many
+#: are of rounding: 1 - sigmoid(z) is none from z = 37 on.
+FAR = 4.0
 
 
 class Improper(Exception):
@@ -38,6 +41,8 @@ class CheckedDensity:
 
     def __init__(self, local: LocalDensity):
         self.local = local
+        #: A factor with a zero that the last expectations took for what f is at its edge.
+        self.far_zero: str | None = None
 
     def __call__(self, u: Tensor, centre: Tensor | None = None) -> Tensor:
         """log f at ``[N, D, E, r]``, zeros as :data:`NOTHING`.
@@ -122,6 +127,39 @@ class CheckedDensity:
         worth = int(WORTH / (states * max(1, self.local.numbers_a_step)))
         return max(1, most, min(worth, largest))
 
+    def positive(self, u: Tensor, moments: tuple[Tensor, Tensor], alpha: Tensor) -> Tensor:
+        """log f at ``u [N, D, E, r]`` where it may not be zero, but further out than :data:`FAR`
+        standard deviations of beliefs of these moments, ``[D, E, r]`` and ``[D, E, r, r]``.
+
+        Raises:
+            OptionError, TooWide: as :meth:`refuse_zeros`.
+        """
+        centre, covariance = moments
+        value = self(u, centre)
+        zero = value <= NOTHING
+        if not bool(zero.any()):
+            return value
+        off, root = (u - centre)[..., None], torch.linalg.cholesky(covariance)
+        z = torch.linalg.solve_triangular(root, off, upper=False).squeeze(-1)
+        far = zero & (z.norm(dim=-1) > FAR)
+        if bool(far.any()):
+            edge = self._before_zeros(centre.expand_as(u), u, centre)
+            jumps = far & (edge > NOTHING / 2)  # others overflow, and beliefs are too wide
+            value = torch.where(jumps, edge, value)
+            if bool(jumps.any()):
+                self.far_zero = self.local.name(int(jumps.flatten(0, 1).any(0).nonzero()[0]))
+        self.refuse_zeros(value, u, alpha, centre)
+        return value
+
+    def _before_zeros(self, first: Tensor, last: Tensor, centre: Tensor) -> Tensor:
+        """log f ``[N, D, E]`` just before it falls to a zero on the way from ``first`` to ``last``,
+        points about ``centre``."""
+        for _ in range(BISECTIONS):
+            middle = (first + last) / 2
+            there = (self(middle, centre) > NOTHING)[..., None]
+            first, last = torch.where(there, middle, first), torch.where(there, last, middle)
+        return self(first, centre)
+
     def refuse_zeros(self, value: Tensor, u: Tensor, alpha: Tensor, centre: Tensor) -> None:
         """Refuse values ``[N, D, E]`` at ``u`` about ``centre [D, E, r]`` of factors with
         ``alpha [E]`` <= 0 that are zeros.
@@ -155,11 +193,7 @@ class CheckedDensity:
             u.gather(0, at[None, ..., None].expand(1, *u.shape[1:]))
             for at in (value.argmax(0), value.argmin(0))
         )
-        for _ in range(BISECTIONS):
-            middle = (best + worst) / 2
-            there = (self(middle, centre) > NOTHING)[..., None]
-            best, worst = torch.where(there, middle, best), torch.where(there, worst, middle)
-        last = self(best, centre)[0]
+        last = self._before_zeros(best, worst, centre)[0]
         return (nothing & (last > NOTHING) & (last < NOTHING / 2)).any(0)
 
     def refuse_nothing(self, nothing: Tensor) -> None:

@@ -170,6 +170,12 @@ class QuadratureFactors(OneEach):
             return None
         return self.local.name(int(coarse.any(0).nonzero()[0]))
 
+    @property
+    def far_zero(self) -> str | None:
+        """A factor that at alpha = 0 has a zero far out, which counts as f does at its edge."""
+        block = self if self._twins is None else self._twins[0]
+        return block.tilted.density.far_zero
+
     # ------------------------------------------------------------------ what surrounds a factor
     def _continuous(
         self, messages: list, beliefs: list
@@ -299,17 +305,6 @@ class QuadratureFactors(OneEach):
             out[k] = self._plain(Gaussian(tau, nu))
         return out
 
-    def _evaluate_positive(self, centre: Tensor, u: Tensor) -> Tensor:
-        """log f where it may not be zero, at points about ``centre [D, E, r]``.
-
-        Raises:
-            OptionError: it is, somewhere; names the factor.
-            TooWide: it is too large a number there.
-        """
-        value = self.tilted.density(u, centre)
-        self.tilted.density.refuse_zeros(value, u, self.alpha, centre)
-        return value
-
     def overflow(self, beliefs: list) -> bool:
         """Whether at alpha = 0 some log f is too large a number under these beliefs, at the
         outermost points of the grid."""
@@ -335,7 +330,10 @@ class QuadratureFactors(OneEach):
         if self.closed is not None:
             return self.closed(moments, [number.of(own) for number in self.local.chosen])
         others = [(number.of(own), number.column) for number in self.local.chosen]
-        return expectations(partial(self._evaluate_positive, moments[0]), moments, rule, others)
+        density = self.tilted.density
+        density.far_zero = None
+        log_density = partial(density.positive, moments=moments, alpha=self.alpha)
+        return expectations(log_density, moments, rule, others)
 
     # ------------------------------------------------------------------ results
     def log_ratio(self, messages: list, beliefs: list) -> Tensor:
