@@ -14,6 +14,7 @@ from pyrograph.infer.message_passing.binary import BinaryFactors
 from pyrograph.infer.message_passing.conjugate_factors import ConjugateFactors
 from pyrograph.infer.message_passing.differences import DifferenceFactors
 from pyrograph.infer.message_passing.families import Categorical, Continuous, Odds
+from pyrograph.infer.message_passing.first_place import moved_to_priors
 from pyrograph.infer.message_passing.log_values import is_zero
 from pyrograph.infer.message_passing.parity import ParityFactors, rests_on_probes
 from pyrograph.infer.message_passing.quadratic import QuadraticFactors
@@ -106,7 +107,8 @@ class Network:
 
     def start(self) -> list[list]:
         """Messages to start from, by block and port."""
-        return [block.start(self.families) for block in self.blocks]
+        first = [block.start(self.families) for block in self.blocks]
+        return moved_to_priors(self.families, self.blocks, first)
 
     def beliefs_of(self, messages: list[list]) -> list:
         """Beliefs of every family under messages, by block and port."""

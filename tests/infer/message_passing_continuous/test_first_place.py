@@ -1,0 +1,100 @@
+"""Priors in units far from 0's: the same posterior, in those units."""
+
+import math
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from scipy import stats
+from scipy.special import logsumexp
+
+import pyrograph as pg
+from tests.infer.message_passing_continuous.runs import fit
+
+Y = torch.tensor([1.77, 0.85, -0.09, 1.28, 0.46, 0.3], dtype=torch.float64)
+
+
+def unknown_scale(unit):
+    level = pyro.sample("level", dist.Normal(Y.new_zeros(()), 2 * unit))
+    scale = pyro.sample("scale", dist.HalfNormal(Y.new_tensor(unit)))
+    with pyro.plate("rows", len(Y)):
+        pyro.sample("y", dist.Normal(level, scale), obs=unit * Y)
+
+
+def unknown_precision(unit):
+    level = pyro.sample("level", dist.Normal(Y.new_zeros(()), 2 * unit))
+    precision = pyro.sample("precision", dist.Gamma(Y.new_tensor(2.0), unit**2))
+    with pyro.plate("rows", len(Y)):
+        pyro.sample("y", dist.Normal(level, precision**-0.5), obs=unit * Y)
+
+
+def unknown_rate(unit):
+    rate = pyro.sample("rate", dist.Gamma(Y.new_tensor(2.0), unit))
+    with pyro.plate("rows", len(Y)):
+        pyro.sample("y", dist.Exponential(rate), obs=unit * (Y.abs() + 0.1))
+
+
+def truth(log_prior_of_scale):
+    """Log evidence of levels and scales in unit 1, and mean and deviation of the level, on a dense
+    grid of the level and the scale's logarithm."""
+    level, log_scale = np.linspace(-6, 6, 1201)[:, None, None], np.linspace(-5, 4, 901)[:, None]
+    scale = np.exp(log_scale)
+    log_p = stats.norm.logpdf(Y.numpy(), level, scale).sum(-1)
+    log_p = log_p + stats.norm.logpdf(level, 0, 2)[..., 0] + log_prior_of_scale(scale)[:, 0]
+    log_p = log_p + log_scale[:, 0] + math.log(0.01 * 0.01)
+    log_z = logsumexp(log_p)
+    weight, at = np.exp(log_p - log_z).sum(1), level[:, 0, 0]
+    mean = weight @ at
+    return log_z, mean, math.sqrt(weight @ (at - mean) ** 2)
+
+
+def of_precision(scale):
+    """Log density of a scale whose power of -2 is Gamma(2, 1)."""
+    return stats.gamma.logpdf(scale**-2, 2) + np.log(2) - 3 * np.log(scale)
+
+
+@pytest.mark.parametrize("infer", [pg.EP, pg.PowerEP, pg.VMP])
+@pytest.mark.parametrize("unit", [1e6, 1e-6])
+@pytest.mark.parametrize(
+    ("model", "log_prior"),
+    [(unknown_scale, stats.halfnorm.logpdf), (unknown_precision, of_precision)],
+)
+def test_units_change_nothing_but_units(model, log_prior, unit, infer):
+    log_z, mean, deviation = truth(log_prior)
+    posterior = fit(model, (unit,), infer)
+    found = float(posterior.log_evidence) + len(Y) * math.log(unit)
+    assert log_z - 0.5 < found < log_z + (0.001 if infer is pg.VMP else 0.15)
+    level = posterior.marginal("level")
+    assert float(level.mean) / unit == pytest.approx(mean, abs=0.1 * deviation)
+    plain = fit(model, (1.0,), infer)
+    assert found == pytest.approx(float(plain.log_evidence), abs=1e-6)
+    assert float(level.variance) / unit**2 == pytest.approx(
+        float(plain.marginal("level").variance), rel=1e-5
+    )
+
+
+@pytest.mark.parametrize("unit", [1e6, 1e-6])
+@pytest.mark.parametrize("infer", [pg.EP, pg.VMP])
+def test_a_rate_alone(unit, infer):
+    y = Y.abs() + 0.1
+    shape, rate = 2 + len(y), 1 + float(y.sum())
+    log_z = math.lgamma(shape) - math.lgamma(2) - shape * math.log(rate) - len(y) * math.log(unit)
+    posterior = fit(unknown_rate, (unit,), infer)
+    assert float(posterior.log_evidence) == pytest.approx(log_z, abs=0.02)
+    mean = float(posterior.marginal("rate").mean)
+    assert mean * unit == pytest.approx(shape / rate, rel=0.01)
+
+
+def test_a_location_far_from_0():
+    def model():
+        x = pyro.sample("x", dist.StudentT(Y.new_tensor(3.0), 1e5, 1.0))
+        pyro.sample("y", dist.Normal(x, 1.0), obs=Y.new_tensor(1e5 + 1))
+
+    grid = np.linspace(-30, 30, 60001)
+    log_p = stats.t.logpdf(grid, 3) + stats.norm.logpdf(1, grid, 1) + math.log(1e-3)
+    mean = np.exp(log_p - logsumexp(log_p)) @ grid
+    posterior = fit(model)
+    assert float(posterior.log_evidence) == pytest.approx(logsumexp(log_p), abs=1e-4)
+    assert float(posterior.marginal("x").mean) - 1e5 == pytest.approx(mean, abs=1e-4)
