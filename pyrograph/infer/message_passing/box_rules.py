@@ -75,3 +75,18 @@ def roughness(value: Tensor, top: Tensor, low: Tensor) -> tuple[Tensor, Tensor]:
         ends = torch.einsum("cq,mpqs...->mcps...", last, share.unflatten(1, parts))
         tails.append(ends.abs().sum((1, 2, 3)))
     return torch.stack(ranges, -1), torch.stack(tails, -1)
+
+
+def between(value: Tensor, dim: int) -> Tensor:
+    """What log values ``[m, q, D, E]`` may be between their points, ``[m, D, E]``: a ridge that
+    passes between two of these is higher than one of them by no more than what is lost from there
+    to a neighbour, on its way down."""
+    value = value.clamp_min(NOTHING)
+    most = []
+    for j in range(dim):
+        lines = value.unflatten(1, (RULE[dim] ** j, RULE[dim], RULE[dim] ** (dim - 1 - j)))
+        steps = lines.diff(dim=2).abs()
+        none = torch.zeros_like(lines[:, :, :1])
+        to_last, to_next = torch.cat([none, steps], 2), torch.cat([steps, none], 2)
+        most.append((lines + to_last.maximum(to_next)).amax((1, 2, 3)))
+    return torch.stack(most).amax(0)

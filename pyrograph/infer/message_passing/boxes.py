@@ -5,12 +5,14 @@ numbers. A grid of Gauss-Hermite points falls between, wherever it is laid. Boxe
 [-8, 8]^r in a frame's coordinates are halved as long as log f varies by many nats over the points
 of a box and the box may hold mass,
 
-    top + varied / 2 + log(volume)  >  log mass - 14,      top, varied over the points of a box
+    between + log(volume)  >  log mass - 14
 
-where the first two terms guess what may lie between the points of a shell, whose log falls with the
-square of the distance; or a peak that a search has found (:mod:`.peaks`) is higher than all of its
-points; and then as long as the mass that its Gauss-Legendre rule finds in a box is not that of its
-halves,
+where ``between`` guesses what log f may be between the points: no more than half of what it varies
+above the highest of them, as at a shell whose log falls with the square of the distance, and no
+more above any than it differs from a neighbour (:func:`.box_rules.between`), which tells that
+nothing is left beyond a wall; or a peak that a search has found (:mod:`.peaks`) is higher than all
+of its points; and then as long as the mass that its Gauss-Legendre rule finds in a box is not that
+of its halves,
 
     |mass of box - mass of halves|  >  1e-7 of the whole mass
 
@@ -35,7 +37,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.errors import NonFiniteDensity
-from pyrograph.infer.message_passing.box_rules import RULE, is_there, points, roughness
+from pyrograph.infer.message_passing.box_rules import RULE, between, is_there, points, roughness
 from pyrograph.infer.message_passing.checked import NOTHING, Improper
 from pyrograph.infer.message_passing.grids import REACH, Grid
 from pyrograph.infer.message_passing.peaks import Peaks, climbed
@@ -310,9 +312,9 @@ def _looked_at(
     for z, volume in points(low, edge, size):
         value = log_weight(frame, z.flatten(0, 1)).view(volume.shape)
         top = value.amax(1)
-        parts = (value + volume).logsumexp(1), top, value.amin(1), *roughness(value, top, low)
-        found.append(parts)
-    mass, top, bottom, ranges, tail = (torch.cat(parts) for parts in zip(*found, strict=True))
+        seen = (value + volume).logsumexp(1), top, value.amin(1), between(value, low.shape[-1])
+        found.append((*seen, *roughness(value, top, low)))
+    mass, top, bottom, unseen, ranges, tail = (torch.cat(own) for own in zip(*found, strict=True))
     has_zeros = bottom <= NOTHING / 2  # where there is an edge, what is beyond it says nothing
     highest = top if peaks is None else peaks.highest_in(low, edge).maximum(top)
     rises = torch.where(has_zeros, 0.0, (highest - bottom) / 2)
@@ -329,7 +331,7 @@ def _looked_at(
         mass=mass,
         varied=varied,
         hides=hides,
-        guess=highest + rises + volume,
+        guess=(highest + rises).minimum(unseen.maximum(highest)) + volume,
         axis=axis,
         doubt=torch.ones_like(mass),
         must=undecided,

@@ -314,6 +314,31 @@ def test_boxes_serve_functions_near_theirs():
     assert not boxes.laid_for.is_near(Grid(first.mean, 2 * eye))
 
 
+def test_beyond_a_wall_few_boxes_are_looked_at():
+    """log f = t - exp(t), t = 4 (x + y / 2 - 0.3): from t = 10 on nothing is left, by numbers that
+    vary the more the less they count."""
+    first, looked_at = Grid(torch.zeros(1, 1, 2), torch.eye(2).expand(1, 1, 2, 2)), []
+
+    def log_weight(grid: Grid, z: Tensor) -> Tensor:
+        looked_at.append(len(z))
+        u = grid.mean + (grid.root @ z.unsqueeze(-1)).squeeze(-1)
+        t = 4 * (u[..., 0] + u[..., 1] / 2 - 0.3)
+        return t - t.exp() - u.square().sum(-1) / 2
+
+    boxes = lay(log_weight, first, first, room=2**21)
+    assert sum(looked_at) < 60_000  # 49,000; 298,000 where all that varies may hold mass
+    z, volume = (torch.cat(parts) for parts in zip(*boxes.pieces(10_000), strict=True))
+    found = (log_weight(boxes.frame, z) + volume).logsumexp(0) + boxes.frame.log_volume
+    across = math.hypot(1, 0.5)
+
+    def along(x: float) -> float:
+        t = 4 * (across * x - 0.3)
+        return math.exp(t - math.exp(min(t, 30)) - x * x / 2)
+
+    expected = quad(along, -9, 4, epsabs=1e-14, points=[0.0, 0.3])[0] * math.sqrt(2 * math.pi)
+    assert float(found) == pytest.approx(math.log(expected), abs=1e-6)
+
+
 def test_a_frame_spans_both_grids():
     first = Grid(torch.zeros(1, 1, 2), torch.eye(2).expand(1, 1, 2, 2))
     peak = Grid(torch.tensor([[[20.0, 0.0]]]), 0.1 * torch.eye(2).expand(1, 1, 2, 2))
