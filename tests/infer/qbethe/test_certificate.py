@@ -234,6 +234,14 @@ def test_what_is_left_of_huge_numbers_is_no_evidence():
     assert got.notes
 
 
+@pytest.mark.parametrize(("more", "evidence"), [((2.0, 1.0), -10), ((2.0, 4.0), -12)])
+def test_where_grids_differ_points_are_believed_that_differ_less(more, evidence):
+    grids = FreeEnergy(-12.0, 0.0), FreeEnergy(-10.0, 0.0)  # points give -10 and either -9 or -6
+    got = certify(torch.zeros(()), grids[0], grids, Scattered(more, 0.0), 1.0, bounds=True)
+    assert float(got.evidence) == evidence
+    assert got.kind == "estimate"
+
+
 def test_integrals_that_are_known_to_thousands_of_nats_are_no_bound():
     energies = (FreeEnergy(-3e4, 1.0), FreeEnergy(-3e4, 1.0))
     got = certify(torch.zeros(()), energies[0], energies, None, 1e8, bounds=True)
