@@ -138,6 +138,26 @@ def test_the_size_of_what_is_integrated_is_the_deviation_of_its_potentials(const
     assert size == pytest.approx(expected, rel=1e-4)
 
 
+def test_the_size_of_what_components_add_counts_terms_of_either_sign():
+    """Two far components of the same weight add log 2 to the entropy of every node and scope. Of a
+    chain of four nodes the inner two count -1 times, and three scopes once."""
+
+    def model():
+        with pyro.plate("four", 4):
+            x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        with pyro.plate("three", 3):
+            pyro.factor("f", -((x[1:] - x[:-1]) ** 2))
+
+    run = pg.QBethe(model, num_components=2, num_steps=1, progress=False)
+    run.setup()
+    with torch.no_grad():
+        run.parameters["weights"].zero_()
+        run.parameters["mean_0"].copy_(torch.tensor([-50.0, 50.0]).view(1, 2, 1, 1))
+        mixture = Components(run.network.kinds, run.parameters)
+        size = integrated(run.network, mixture, run._rules)
+    assert size == pytest.approx(5 * np.log(2), rel=1e-4)
+
+
 # ---------------------------------------------------------------------- rules
 @pytest.mark.parametrize("dim", [2, 3, 4])
 def test_second_grids_share_no_diagonal_with_the_first_and_have_normal_moments(dim):
