@@ -10,7 +10,7 @@ from scipy import special
 import pyrograph as pg
 from pyrograph.infer.qbethe.certificate import FreeEnergy, Scattered, certify, integrated
 from pyrograph.infer.qbethe.components import Components
-from pyrograph.infer.qbethe.rules import fine, scattered
+from pyrograph.infer.qbethe.rules import fine, low_discrepancy, scattered
 
 
 @pytest.fixture(autouse=True)
@@ -176,6 +176,14 @@ def test_second_grids_share_no_diagonal_with_the_first_and_have_normal_moments(d
         (second.weights @ (z[:, :1] ** 2 * z[:, 1:] ** 2), [1.0] * (dim - 1)),
     ):
         np.testing.assert_allclose(rule_moment, moment, atol=1e-9)
+
+
+@pytest.mark.parametrize("dim", [3, 20])
+def test_scattered_points_have_the_mean_and_the_variances_of_normal_ones(dim):
+    rule = low_discrepancy(dim, 256, torch.zeros(0, dtype=torch.float64), seed=3)
+    moments = ((rule.weights.unsqueeze(1) * rule.points**k).sum(0) for k in range(4))
+    for found, expected in zip(moments, (1.0, 0.0, 1.0, 0.0), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
 
 def test_scattered_points_get_fewer_with_many_integrals():
