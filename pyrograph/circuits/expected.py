@@ -265,15 +265,11 @@ def _products(
 
 def _gather(x: Tensor, triple: Tensor, left: Tensor, right: Tensor) -> Tensor:
     """``[n, m, l, P, Q]`` of a part to ``[triples, P, Q]`` of the region, a copy."""
-    own = x.flatten(0, 2)
-    if len(triple) < len(own):  # the narrower first
-        own, triple = own.index_select(0, triple), None
+    own = x.flatten(0, 2)  # patterns first: all rows are read, so there are no more than triples
     for dim, index in ((2, right), (1, left)):
         size = own.shape[dim]
         if len(index) != size or not torch.equal(index, torch.arange(size, device=index.device)):
             own = own.index_select(dim, index)
-    if triple is None:
-        return own
     return own.index_select(0, triple)
 
 

@@ -1,6 +1,7 @@
 """Discrete Stein discrepancies against the Stein kernel written out over all pairs of states."""
 
 import itertools
+import math
 
 import pyro
 import pyro.distributions as dist
@@ -223,6 +224,18 @@ def test_a_stein_kernel_of_a_mixture_is_refused_beside_a_zero():
     p = Circuit.from_nodes(nodes)
     with pytest.raises(InvalidCircuit, match=r"zero at the state \[1, 1\], which is sample 1 with"):
         stein_gram(p, torch.tensor([[0, 0], [1, 0]]))
+
+
+def test_the_zero_that_counts_beside_a_sample_is_the_one_of_the_next_state():
+    inputs = [{"type": "input", "var": 0, "probs": p} for p in ([0.5, 0.5, 0.0], [0.1, 0.9, 0.0])]
+    mixed = {"type": "sum", "children": [0, 1], "weights": [0.5, 0.5]}
+    p = Circuit.from_nodes([*inputs, mixed])
+    with pytest.raises(InvalidCircuit, match=r"the state \[2\], which is sample 0 with variable 0"):
+        stein_gram(p, torch.tensor([[1.0]]))
+    # k is 1 at equal states and e^-1 else, and the score at state 0 is .7 / .3
+    ratio = 7 / 3
+    expected = 1 - 2 * ratio * math.exp(-1) + ratio**2
+    assert float(stein_gram(p, torch.tensor([[0.0]]))) == pytest.approx(expected)
 
 
 def test_a_stein_kernel_is_refused_where_a_zero_is_torchs_eps():

@@ -18,12 +18,15 @@ import pyrograph as pg
 from pyrograph.circuits import (
     RBF,
     Circuit,
+    Delta,
     ExpectedSVR,
     Hamming,
+    compile_graph,
     expected_kernel,
     fit_parameters,
     kdsd,
     mixture,
+    squared_mmd,
     stein_gram,
     tree_network,
 )
@@ -290,6 +293,34 @@ def test_kernels_and_discrepancies_of_circuits_with_far_apart_weights_are_those_
     )
     truth = weights @ stein_kernel(p, kernel, cards) @ weights
     assert_close(kdsd(q, p, kernel), truth, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("scale", [1.0, 150.0, 600.0])
+def test_discrepancies_of_chains_of_sparse_far_apart_tables_are_those_of_the_states(scale):
+    count = 50  # so that sums have few of many children, and are no matrices
+    state = torch.arange(count)
+    is_near = (state.unsqueeze(1) - state).abs() <= 1
+
+    def compiled(seed):
+        logs = scale * torch.randn(2, count, count, generator=torch.manual_seed(seed)).double()
+        first, second = torch.where(is_near, logs, -torch.inf)
+
+        def model():
+            x, y, z = (
+                pyro.sample(name, dist.Categorical(torch.ones(count).double())) for name in "xyz"
+            )
+            pyro.factor("f", first[x, y])
+            pyro.factor("g", second[y, z])
+
+        joint = first.unsqueeze(2) + second
+        return compile_graph(pg.trace_graph(model)), joint.flatten().softmax(0).view_as(joint)
+
+    (p, of_p), (q, of_q) = compiled(1), compiled(2)
+    off = of_p - of_q
+    assert_close(squared_mmd(p, q, Delta()), off.square().sum(), rtol=1e-9, atol=0)
+    smooth = torch.eye(count).double().masked_fill(state.unsqueeze(1) != state, math.exp(-1 / 3))
+    truth = torch.einsum("abc,ai,bj,ck,ijk", off, smooth, smooth, smooth, off)
+    assert_close(squared_mmd(p, q, Hamming()), truth, rtol=1e-9, atol=0)
 
 
 def test_predictions_along_a_long_chain_that_flips_all_the_time_are_exact():

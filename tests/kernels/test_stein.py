@@ -191,6 +191,15 @@ def test_coincident_particles_do_not_repel(kernel, dtype):
     assert_close(direction, score, rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize("n", [1, 2, 9])
+@pytest.mark.parametrize(("kernel", "bend"), [(RBF(), 2.0), (IMQ(), 1.0)], ids=repr)
+def test_copies_of_a_particle_have_its_discrepancy(kernel, bend, n):
+    # h = 1, and of every column s^2 + d d'k, which is -2 f'(0) / h
+    x, score = points(GRID, n=1)
+    field = SteinOperator(GRID, kernel)(x.expand(n, -1), score.expand(n, -1))
+    assert float(field.discrepancy()) == pytest.approx(float(score.square().sum()) + 6 * bend)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_gram_of_coincident_particles_is_finite(dtype):
     # k = 1 and d k / dx = 0, so that every pair has s s' + 2 / h, summed over columns

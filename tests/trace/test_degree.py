@@ -29,6 +29,10 @@ def degree(factor, given=()) -> float:
         (lambda x, y: x**2 * y**2, (4, 2, 2)),
         (lambda x, y: x * y, (2, 1, 1)),
         (lambda x, y: (x.exp() * y.exp()).log(), (1, 1, 1)),
+        (lambda x, y: (1 / (x**2 * y).exp()).log(), (3, 1, 2)),
+        (lambda x, y: (x.exp() / (x * y**2).exp()).log(), (3, 2, 1)),
+        (lambda x, y: (x.exp() - y.exp()).log(), (math.inf, math.inf, math.inf)),
+        (lambda x, y: (1 - (x * y).exp()).log(), (math.inf, math.inf, math.inf)),
         # the sum of an exponential and a number has no polynomial for a logarithm
         (
             lambda x, y: torch.stack([(x + y).exp(), torch.tensor(1.0)]).sum().log(),

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import pyrograph as pg
 from pyrograph.errors import InvalidProgram
+from pyrograph.trace.rules.lookups import replay_pool
 
 TABLE = torch.tensor([[1.5, -0.5], [0.25, 2.0], [-1.0, 0.75]], dtype=torch.float64)
 
@@ -201,3 +202,13 @@ def test_rows_that_a_label_does_not_cover_are_refused():
 
     with pytest.raises(pg.errors.UnsupportedOperation, match="writes to a position"):
         pg.trace_graph(model)
+
+
+def test_an_index_that_changes_in_place_is_looked_up_where_it_is_now():
+    index = torch.tensor([0, 2])
+    assert replay_pool(None, ((3, 1),), [torch.arange(3.0), 0, index]).tolist() == [0, 2]
+    index.sub_(1)
+    assert replay_pool(None, ((3, 1),), [torch.arange(3.0), 0, index]).tolist() == [2, 1]
+    index.add_(2)
+    with pytest.raises(InvalidProgram, match="takes the value 3 in a table of 3 entries"):
+        replay_pool(None, ((3, 1),), [torch.arange(3.0), 0, index])

@@ -16,6 +16,7 @@ from scipy.special import logsumexp
 
 import pyrograph as pg
 from pyrograph.infer.dpvi import contexts
+from pyrograph.infer.dpvi.diffuse import warning_of_gain
 from pyrograph.infer.dpvi.mass import log_mass_of
 from pyrograph.infer.dpvi.network import Network
 
@@ -179,3 +180,13 @@ def test_sums_of_large_sparse_graphs_are_given_up_at_once(edges_per_node, monkey
     monkeypatch.setattr(contexts.heapq, "heappush", priced)
     assert log_mass_of([2] * count, [tuple(map(int, p)) for p in pairs], tables) is None
     assert len(prices) < 4 * count
+
+
+@pytest.mark.parametrize("count", [2, 3, 6, 7])
+def test_what_the_worse_half_adds_is_told(count):
+    score = torch.linspace(0, -1, count, dtype=torch.float64)
+    half = (count + 1) // 2  # of an odd number the middle one is with the better ones
+    gain = logsumexp(score) - logsumexp(score[:half])
+    expected = f"The worse {count - half} of {count} particles still add {gain:.2g} nats."
+    assert warning_of_gain(score, score.logsumexp(0)) == expected
+    assert warning_of_gain(40 * score, (40 * score).logsumexp(0)) is None

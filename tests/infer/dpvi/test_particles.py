@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pyrograph.infer.dpvi.network import Network, Tables
-from pyrograph.infer.dpvi.particles import Hash, Particles
+from pyrograph.infer.dpvi.particles import Hash, Particles, first_of_equal
 
 
 def chain(seed: int) -> Network:
@@ -46,3 +46,9 @@ def test_particles_grow_up_to_all_states():
     found = present.joined(network, hashes, every, 1000)
     assert len(found) == 3**5
     assert len(found.x.unique(dim=1).T) == 3**5
+
+
+def test_states_are_equal_where_both_of_their_hashes_are():
+    keys = [(5, 1), (5, 2), (4, 1), (5, 2), (4, 1), (6, 1)]
+    first = [key not in keys[:k] for k, key in enumerate(keys)]
+    assert first_of_equal(torch.tensor(keys).T).tolist() == first

@@ -15,7 +15,8 @@ from pyrograph.errors import OptionError, UnsupportedFactor, ZeroMass
 from pyrograph.infer.message_passing.parity import parity_values
 from pyrograph.infer.message_passing.symmetry import is_symmetric
 
-from .builders import INF, run
+from .builders import INF, Tables, run
+from .references import fractional_bp, free_energy
 
 
 def binary(fields, rule):
@@ -83,6 +84,26 @@ def test_powers_of_a_check_do_what_the_table_of_a_check_does(alpha):
     assert posterior.evidence_kind == ("lower bound" if alpha < 1 else "upper bound")
     gap = float(posterior.log_evidence - log_z)
     assert (gap <= 1e-12) if alpha < 1 else (gap >= -1e-12)
+
+
+@pytest.mark.parametrize("alpha", [0.4, 1.0, 1.6])
+@pytest.mark.parametrize("values", [((0.9, -0.6), (-0.4, 0.8)), ((0.0, -INF), (-INF, 0.3))])
+def test_powers_of_checks_on_a_cycle_are_at_the_fixed_point_of_their_tables(values, alpha):
+    scopes, checks = ((0, 1, 2, 3, 4), (2, 3, 4, 5, 6)), []
+    for scope, (even, odd) in zip(scopes, values):
+        states = torch.cartesian_prod(*[torch.arange(2)] * len(scope))
+        logs = torch.where(states.sum(1) % 2 == 0, even, odd)
+        checks.append(logs.double().view([2] * len(scope)))
+    fields = torch.randn(7, 2, dtype=torch.float64).unbind()
+    alone = tuple((i,) for i in range(7))
+    model = Tables((2,) * 7, (*alone, *scopes), (*fields, *checks), plated=True)
+    nodes, factors = fractional_bp(model, alpha)
+    evidence = free_energy(model, nodes, dict(zip((7, 8), factors)), alpha)
+
+    posterior = run(model, pg.FractionalBP, alpha=alpha)
+    assert posterior.converged, posterior.status
+    assert_close(posterior.marginal("x").probs.numpy(), np.array(nodes), rtol=0, atol=1e-6)
+    assert float(posterior.log_evidence) == pytest.approx(evidence, abs=1e-6)
 
 
 @pytest.mark.parametrize("values", [(0.5, -0.5), (-1.0, 1.4), (0.0, 0.8)])

@@ -10,7 +10,7 @@ from scipy import special
 import pyrograph as pg
 from pyrograph.infer.qbethe.certificate import FreeEnergy, Scattered, certify, integrated
 from pyrograph.infer.qbethe.components import Components
-from pyrograph.infer.qbethe.rules import fine, scattered
+from pyrograph.infer.qbethe.rules import fine, low_discrepancy, scattered
 
 
 @pytest.fixture(autouse=True)
@@ -138,6 +138,26 @@ def test_the_size_of_what_is_integrated_is_the_deviation_of_its_potentials(const
     assert size == pytest.approx(expected, rel=1e-4)
 
 
+def test_the_size_of_what_components_add_counts_terms_of_either_sign():
+    """Two far components of the same weight add log 2 to the entropy of every node and scope. Of a
+    chain of four nodes the inner two count -1 times, and three scopes once."""
+
+    def model():
+        with pyro.plate("four", 4):
+            x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        with pyro.plate("three", 3):
+            pyro.factor("f", -((x[1:] - x[:-1]) ** 2))
+
+    run = pg.QBethe(model, num_components=2, num_steps=1, progress=False)
+    run.setup()
+    with torch.no_grad():
+        run.parameters["weights"].zero_()
+        run.parameters["mean_0"].copy_(torch.tensor([-50.0, 50.0]).view(1, 2, 1, 1))
+        mixture = Components(run.network.kinds, run.parameters)
+        size = integrated(run.network, mixture, run._rules)
+    assert size == pytest.approx(5 * np.log(2), rel=1e-4)
+
+
 # ---------------------------------------------------------------------- rules
 @pytest.mark.parametrize("dim", [2, 3, 4])
 def test_second_grids_share_no_diagonal_with_the_first_and_have_normal_moments(dim):
@@ -156,6 +176,14 @@ def test_second_grids_share_no_diagonal_with_the_first_and_have_normal_moments(d
         (second.weights @ (z[:, :1] ** 2 * z[:, 1:] ** 2), [1.0] * (dim - 1)),
     ):
         np.testing.assert_allclose(rule_moment, moment, atol=1e-9)
+
+
+@pytest.mark.parametrize("dim", [3, 20])
+def test_scattered_points_have_the_mean_and_the_variances_of_normal_ones(dim):
+    rule = low_discrepancy(dim, 256, torch.zeros(0, dtype=torch.float64), seed=3)
+    moments = ((rule.weights.unsqueeze(1) * rule.points**k).sum(0) for k in range(4))
+    for found, expected in zip(moments, (1.0, 0.0, 1.0, 0.0), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
 
 def test_scattered_points_get_fewer_with_many_integrals():
@@ -232,6 +260,14 @@ def test_what_is_left_of_huge_numbers_is_no_evidence():
     got = certify(torch.zeros(()), FreeEnergy(-1.6e17, 1.47), energies, seen, 1e27, bounds=True)
     assert got.kind == "estimate" and float(got.evidence) < -1e13
     assert got.notes
+
+
+@pytest.mark.parametrize(("more", "evidence"), [((2.0, 1.0), -10), ((2.0, 4.0), -12)])
+def test_where_grids_differ_points_are_believed_that_differ_less(more, evidence):
+    grids = FreeEnergy(-12.0, 0.0), FreeEnergy(-10.0, 0.0)  # points give -10 and either -9 or -6
+    got = certify(torch.zeros(()), grids[0], grids, Scattered(more, 0.0), 1.0, bounds=True)
+    assert float(got.evidence) == evidence
+    assert got.kind == "estimate"
 
 
 def test_integrals_that_are_known_to_thousands_of_nats_are_no_bound():
