@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.beliefs.gaussian import LOG_2PI, apply
+from pyrograph.errors import NonFiniteDensity
 from pyrograph.graph.devices import at_once
 from pyrograph.infer.message_passing.boxes import Boxes
 from pyrograph.infer.message_passing.checked import CheckedDensity
@@ -30,6 +31,10 @@ from pyrograph.quadrature import gauss_hermite
 FEW_POINTS, MAX_MOVES = 4.0, 12
 #: A grid shrinks to no less than this share of its variance at once.
 SHRINK = 0.05
+#: In one dimension a grid whose mean is farther out than this share of its points is followed by
+#: one so many times as wide: a peak may lie thousands of deviations beyond its edge, as that of a
+#: Poisson factor of a large count does from a cavity that other counts make.
+EDGE, GROWTH = 0.8, 4.0
 #: Numbers that a step of the factors' programs may compute for all points of a grid.
 COMPUTED = 2**27
 #: Numbers of the points that are weighed at once: arrays that fit a processor's cache.
@@ -101,11 +106,14 @@ class MomentsOnPoints:
         return min(numbers // max(1, read), COMPUTED // max(1, computed))
 
     def _moved_over(self, g: Surroundings, origin: Tensor, grid: Grid, points: Points) -> Tilted:
-        for _ in range(MAX_MOVES):
-            found = self._on(g, origin, grid, points)
+        found = self._on(g, origin, grid, points)
+        for _ in range(MAX_MOVES - 1):
             if not found.has_few:
                 break
-            grid = found.grid
+            try:
+                found = self._on(g, origin, found.grid, points)
+            except NonFiniteDensity:  # a wider grid may reach where f is no number
+                break
         return found
 
     def _on(self, g: Surroundings, origin: Tensor, grid: Grid, points: Points | Boxes) -> Tilted:
@@ -119,6 +127,11 @@ class MomentsOnPoints:
                 width = grid.root.square().sum(-1)
                 few = few | (covariance.diagonal(dim1=-2, dim2=-1) < SHRINK * width).any(-1)
             root, info = torch.linalg.cholesky_ex(covariance + floor * few[..., None, None])
+            at_edge = torch.zeros_like(few)
+            if self.dim == 1:
+                off = (mean - grid.mean) / grid.root[..., 0]
+                at_edge = off.abs().squeeze(-1) > EDGE * points[0].abs().amax()
+                root = torch.where(at_edge[..., None, None], GROWTH * grid.root, root)
             keep = (info != 0)[..., None]
             peak = Grid(
                 torch.where(keep, grid.mean, mean).detach(),
@@ -127,8 +140,13 @@ class MomentsOnPoints:
             there = peak
             if sums.reach is not None:
                 there = laid_over(sums.reach, grid, peak, few, len(points[0]))
+                there = Grid(
+                    torch.where(at_edge[..., None], peak.mean, there.mean),
+                    torch.where(at_edge[..., None, None], peak.root, there.root),
+                )
+            has_few = bool((few | at_edge).any())
         moments = sums.log_mass, sums.mean, sums.covariance, sums.expected
-        return Tilted(*moments, there, peak, bool(few.any()), sums.half)
+        return Tilted(*moments, there, peak, has_few, sums.half)
 
     def _weighed(self, g: Surroundings, origin: Tensor, grid: Grid, points: Points | Boxes) -> Sums:
         """Sums over all points, some at a time."""

@@ -251,3 +251,31 @@ def test_a_run_that_fails_starts_again_with_more_damping(monkeypatch):
     posterior = pg.PowerEP(hierarchy, num_steps=500).run(y)
     assert posterior.converged
     assert float(posterior.log_evidence) == pytest.approx(evidence, abs=0.25)
+
+
+@pytest.mark.parametrize("infer", [pg.EP, pg.PowerEP])
+@pytest.mark.parametrize("counts", [[0.0, 0.0, 0.0, 1e4], [1e3, 1e4, 1e5], [0.0] * 30 + [5e4]])
+def test_counts_that_contradict_each_other_have_their_peaks_far_off_their_cavities(infer, counts):
+    """From the cavity that the others make, a count of 10,000 beside three of 0 has its peak 87
+    deviations off: a grid that does not reach it has a sliver at its edge for the moments."""
+    y = torch.tensor(counts, dtype=torch.float64)
+
+    def model():
+        level = pyro.sample("level", dist.Normal(torch.tensor(0.0, dtype=torch.float64), 10.0))
+        with pyro.plate("places", len(y)):
+            pyro.sample("counts", dist.Poisson(level.exp()), obs=y)
+
+    top = math.log(y.mean())
+    grid = np.linspace(top - 12 / math.sqrt(y.sum()), top + 12 / math.sqrt(y.sum()), 4001)
+    log_p = stats.norm.logpdf(grid, 0, 10)
+    log_p += stats.poisson.logpmf(y.numpy()[:, None], np.exp(grid)).sum(0)
+    share = np.exp(log_p - logsumexp(log_p))
+    mean = (share * grid).sum()
+    sd = math.sqrt((share * (grid - mean) ** 2).sum())
+    posterior = pg.fit(model, infer=infer, progress=False, num_steps=30)
+    found = posterior.marginal("level")
+    assert posterior.converged
+    assert float(found.mean) == pytest.approx(mean, abs=0.01 * sd)
+    assert float(found.stddev) == pytest.approx(sd, rel=0.001)
+    evidence = logsumexp(log_p) + math.log(grid[1] - grid[0])
+    assert float(posterior.log_evidence) == pytest.approx(evidence, abs=1e-3)
