@@ -115,7 +115,8 @@ class CheckedDensity:
             f"coordinates {[round(float(x), 4) for x in at]} (of constrained sites in "
             "unconstrained space). Look at that statement: a scale that can reach 0, a "
             "logarithm of a negative number and a covariance that rounding makes singular "
-            "(add a larger jitter) are the usual causes; infinite numbers that cancel far "
+            "(add a larger jitter) are the usual causes, and data at the edge of their support "
+            "(0 or 1 of a Beta, 0 of a Gamma); infinite numbers that cancel far "
             "out are another (as in dist.Weibull): there write the log density in "
             "logarithms, as a pyro.factor."
         )
@@ -206,5 +207,6 @@ class CheckedDensity:
             raise ZeroMass(
                 f"{self.local.name(int(nothing.nonzero()[0]))} is zero at every point of the grid "
                 "laid over its cavity: the program's total mass is zero, or what is left of it "
-                "lies too far out. Look at the constraint and at the priors of its nodes."
+                "lies too far out. Look at the constraint, at data at the edge of their support (1 "
+                "of a Beta) and at the priors of its nodes."
             )

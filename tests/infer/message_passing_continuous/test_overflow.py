@@ -10,7 +10,7 @@ from torch.autograd import gradcheck
 from torch.testing import assert_close
 
 import pyrograph as pg
-from pyrograph.errors import NonFiniteDensity
+from pyrograph.errors import NonFiniteDensity, ZeroMass
 
 COUNT = 3.0
 WIDE = {
@@ -129,4 +129,18 @@ def test_where_it_ends_amid_the_mass_it_is_an_error(log_density):
         pyro.factor("f", log_density(x))
 
     with pytest.raises(NonFiniteDensity, match='factor "f"'):
+        pg.fit(program, infer=pg.EP, progress=False)
+
+
+@pytest.mark.filterwarnings("ignore:Encountered .inf")  # of Pyro
+@pytest.mark.parametrize(("share", "error"), [(0.0, NonFiniteDensity), (1.0, ZeroMass)])
+def test_shares_at_an_end_of_a_beta_are_named_as_a_cause(share, error):
+    """Its density is 0 or infinite there, wherever the concentration is."""
+
+    def program():
+        level = pyro.sample("level", dist.Normal(0.0, 1.0))
+        with pyro.plate("rows", 2):
+            pyro.sample("share", dist.Beta(level.exp(), 2.0), obs=torch.tensor([0.5, share]))
+
+    with pytest.raises(error, match=r'factor "share".*edge of their support'):
         pg.fit(program, infer=pg.EP, progress=False)
