@@ -5,9 +5,14 @@ where that has nothing left: a scale of data in the millions has its logarithm a
 would answer for 0 at once, and sweeps run away. Nodes whose own factors, those of this node alone,
 have their mode farther than :data:`REACH` from 0 therefore start from N(mode, 1).
 
+Others have no such factor, or one that is flat: the levels of groups about a level of 1e5. What
+they have to themselves are the factors of which all other nodes have a place by now: the mean of
+their Gaussian factors, or such a mode. Theirs is a mode of these, in as many rounds as it takes,
+:data:`ROUNDS` at most.
+
 The mode is climbed to by Newton's steps, coordinate by coordinate, each within a radius that
 doubles where log f rises and is a quarter where it does not: O(log of the distance) evaluations of
-factors of one node.
+factors.
 
 Source: the radius is that of Nocedal & Wright (2006), algorithm 4.1.
 """
@@ -22,74 +27,154 @@ from torch import Tensor
 from pyrograph.beliefs import Gaussian
 from pyrograph.beliefs.gaussian import apply
 from pyrograph.infer.message_passing.families import Continuous, add_sites
+from pyrograph.infer.message_passing.quadratic import QuadraticFactors
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 
 #: Standard deviations of N(0, 1) within which it sees a prior.
 REACH = 3.0
 #: Steps of a climb, at most; lengths of steps from which on it is over.
 MAX_STEPS, SHORT = 40, 0.1
+#: Rounds in which nodes find places by those of others.
+ROUNDS = 5
 
 
 def moved_to_priors(families: Sequence, blocks: Sequence, messages: list[list]) -> list[list]:
     """First messages, by block and port, about other places than 0 where priors are far from it."""
-    places = [_far_modes(number, family, blocks) for number, family in enumerate(families)]
+    places = _Places(families, blocks)
     moved = []
     for block, sent in zip(blocks, messages, strict=True):
         own = list(sent)
         for k, message in enumerate(sent):
-            x = places[block.families[k]]
-            if x is None or not isinstance(block, QuadratureFactors):
+            number = block.families[k]
+            if number not in places.far or not isinstance(block, QuadratureFactors):
                 continue
-            rows, basis = block.rows[k], block.bases[k]
-            v = (x[rows] if basis is None else basis.of(x[rows])).to(message.shift)
+            v = places.seen(number, block, k).to(message.shift)
             own[k] = Gaussian(message.precision, apply(message.precision, v))
         moved.append(own)
     return moved
 
 
-def _far_modes(number: int, family: object, blocks: Sequence) -> Tensor | None:
-    """Modes ``[V, d]`` of what nodes have to themselves, 0 where they are near it or nothing needs
-    to be known of them; None where all are 0."""
-    if not isinstance(family, Continuous) or not isinstance(family.base, Gaussian):
-        return None
-    vague = ~family.base.is_proper
-    own = [b for b in blocks if isinstance(b, QuadratureFactors) and b.families == [number]]
-    if not own or not bool(vague.any()):
-        return None
-    base = Gaussian(family.base.precision.detach(), family.base.shift.detach())._with(Tensor.double)
-    mode, is_top = _climbed(_Own(base, own))
-    far = vague & is_top & (mode.abs() > REACH).any(1)
-    return torch.where(far.unsqueeze(1), mode, 0) if bool(far.any()) else None
+class _Places:
+    """Where nodes of Gaussian beliefs stand, as far as that is known: ``x[f]`` is ``[V, d]`` and
+    ``is_known[f]`` ``[V]`` for every such family f; ``far`` are those with nodes to be moved."""
+
+    def __init__(self, families: Sequence, blocks: Sequence):
+        normal = {
+            number: Gaussian(f.base.precision.detach(), f.base.shift.detach())._with(Tensor.double)
+            for number, f in enumerate(families)
+            if isinstance(f, Continuous) and isinstance(f.base, Gaussian)
+        }
+        held = {number: base.is_proper for number, base in normal.items()}
+        self.is_known = dict(held)
+        self.x = {number: _means(base) for number, base in normal.items()}
+        kinds = QuadraticFactors, QuadratureFactors
+        self.blocks = [
+            b for b in blocks if isinstance(b, kinds) and all(f in normal for f in b.families)
+        ]
+        self.far = set()
+        if any(isinstance(b, QuadratureFactors) for b in self.blocks):
+            self._find(normal)
+        for number, own in self.x.items():
+            is_far = ~held[number] & self.is_known[number] & (own.abs() > REACH).any(1)
+            self.x[number] = torch.where(is_far.unsqueeze(1), own, 0)
+            if bool(is_far.any()):
+                self.far.add(number)
+
+    def _find(self, normal: dict[int, Gaussian]) -> None:
+        for turn in range(ROUNDS + 1):
+            found = {}
+            for number, base in normal.items():
+                own = _Own(self, number, base, alone=turn == 0)
+                if bool(self.is_known[number].all()) or not own.terms:
+                    continue
+                mode, is_top = _climbed(own)
+                found[number] = mode, is_top & own.is_read & ~self.is_known[number]
+            for number, (mode, is_new) in found.items():
+                self.x[number] = torch.where(is_new.unsqueeze(1), mode, self.x[number])
+                self.is_known[number] = self.is_known[number] | is_new
+            if turn and not any(bool(is_new.any()) for _, is_new in found.values()):
+                break
+
+    def seen(self, number: int, block: QuadraticFactors | QuadratureFactors, k: int) -> Tensor:
+        """Places ``[E, r]`` of the nodes of a family at a port of a block."""
+        return _seen(self.x[number], block, k)
 
 
 class _Own:
-    """The product of factors of one node each, with their Gaussian part."""
+    """The product of what nodes of a family have to themselves, with their Gaussian part: factors
+    all other nodes of which are known.
 
-    def __init__(self, base: Gaussian, blocks: list[QuadratureFactors]):
-        self.base, self.blocks = base, blocks
+    Args:
+        alone: of factors, those of one node.
+    """
 
-    def _places(self, x: Tensor, block: QuadratureFactors) -> Tensor:
-        rows, basis = block.rows[0], block.bases[0]
-        return (x[rows] if basis is None else basis.of(x[rows])).double()
+    def __init__(self, places: _Places, number: int, base: Gaussian, alone: bool):
+        self.places, self.number, self.base = places, number, base
+        #: Block, port, and which of its factors count, ``[E]``.
+        self.terms = []
+        self.is_read = torch.zeros_like(places.is_known[number])
+        for block in places.blocks:
+            if alone and (len(block.families) > 1 or isinstance(block, QuadraticFactors)):
+                continue
+            known = [
+                places.is_known[f][rows] for f, rows in zip(block.families, block.rows, strict=True)
+            ]
+            for k in (k for k, f in enumerate(block.families) if f == number):
+                others = [own for j, own in enumerate(known) if j != k]
+                counts = torch.stack([~known[k], *others]).all(0)
+                if bool(counts.any()):
+                    self.terms.append((block, k, counts))
+                    self.is_read[block.rows[k][counts]] = True
+
+    def _scopes(self, x: Tensor, block: QuadraticFactors | QuadratureFactors, port: int) -> Tensor:
+        parts = [
+            _seen(x, block, k) if k == port else self.places.seen(f, block, k)
+            for k, f in enumerate(block.families)
+        ]
+        return torch.cat(parts, 1)
 
     def log_value(self, x: Tensor) -> Tensor:
         """``[V]`` at ``x [V, d]``, minus infinity where it is no number."""
         total = (x * (self.base.shift - apply(self.base.precision, x) / 2)).sum(1)
-        for block in self.blocks:
-            value = block.local.at_scope(self._places(x, block)).detach()
-            total = total.index_add(0, block.rows[0], value)
+        for block, k, counts in self.terms:
+            v = self._scopes(x, block, k)
+            if isinstance(block, QuadraticFactors):
+                precision, shift = block.precision.detach(), block.shift.detach()
+                value = (v * (shift - apply(precision, v) / 2)).sum(1)
+            else:
+                value = block.local.at_scope(v).detach()
+            total = total.index_add(0, block.rows[k], torch.where(counts, value.to(total), 0))
         return torch.nan_to_num(total, nan=-torch.inf, posinf=-torch.inf, neginf=-torch.inf)
 
     def expanded(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Curvature and slope along every coordinate, ``[V, d]`` each."""
         total = self.base
-        for block in self.blocks:
-            v = self._places(x, block)
-            precision, slope = block.local.expanded(v)
-            site = Gaussian(precision, slope + apply(precision, v))
-            total = add_sites(total, block.rows[0], site, block.bases[0])
+        for block, k, counts in self.terms:
+            v, part = self._scopes(x, block, k), block.parts[k]
+            if isinstance(block, QuadraticFactors):
+                precision = block.precision.detach().to(v)
+                slope = block.shift.detach().to(v) - apply(precision, v)
+            else:
+                precision, slope = block.local.expanded(v)
+            precision = torch.where(counts[:, None, None], precision[:, part, part], 0)
+            slope = torch.where(counts[:, None], slope[:, part], 0)
+            site = Gaussian(precision, slope + apply(precision, v[:, part]))
+            total = add_sites(total, block.rows[k], site, block.bases[k])
         slope = total.shift - apply(total.precision, x)
         return total.precision.diagonal(dim1=-2, dim2=-1), slope
+
+
+def _seen(x: Tensor, block: QuadraticFactors | QuadratureFactors, k: int) -> Tensor:
+    rows, basis = block.rows[k], block.bases[k]
+    return (x[rows] if basis is None else basis.of(x[rows])).double()
+
+
+def _means(base: Gaussian) -> Tensor:
+    """``[V, d]``, 0 of those that have none."""
+    eye = torch.eye(base.d, dtype=base.shift.dtype, device=base.shift.device)
+    is_held = base.is_proper
+    precision = torch.where(is_held[:, None, None], base.precision, eye)
+    return Gaussian(precision, torch.where(is_held[:, None], base.shift, 0)).mean
 
 
 def _climbed(own: _Own) -> tuple[Tensor, Tensor]:

@@ -98,3 +98,44 @@ def test_a_location_far_from_0():
     posterior = fit(model)
     assert float(posterior.log_evidence) == pytest.approx(logsumexp(log_p), abs=1e-4)
     assert float(posterior.marginal("x").mean) - 1e5 == pytest.approx(mean, abs=1e-4)
+
+
+GROUP = torch.tensor([0, 0, 0, 1, 1, 1])
+
+
+def groups(level, unit):
+    centre = pyro.sample("centre", dist.Normal(Y.new_tensor(level), 100 * unit))
+    spread = pyro.sample("spread", dist.HalfNormal(Y.new_tensor(unit)))
+    scale = pyro.sample("scale", dist.HalfNormal(Y.new_tensor(unit)))
+    with pyro.plate("groups", 2):
+        own = pyro.sample("own", dist.Normal(centre, spread))
+    with pyro.plate("rows", len(Y)):
+        pyro.sample("y", dist.Normal(own[GROUP], scale), obs=level + unit * Y)
+
+
+def evidence_of_groups():
+    """Log evidence at level 0 and unit 1, numbers and their levels summed out in closed form, on a
+    dense grid of both scales' logarithms."""
+    log_scale = np.linspace(-7, 3, 201)
+    same, one = np.equal.outer(GROUP.numpy(), GROUP.numpy()), np.eye(len(Y))
+    spread, scale = np.exp(log_scale)[:, None, None, None], np.exp(log_scale)[:, None, None]
+    covariance = 100**2 + spread**2 * same + scale**2 * one
+    quadratic = (Y.numpy() * np.linalg.solve(covariance, Y.numpy()[:, None])[..., 0]).sum(-1)
+    log_p = -0.5 * (quadratic + np.linalg.slogdet(2 * math.pi * covariance)[1])
+    own = stats.halfnorm.logpdf(np.exp(log_scale)) + log_scale
+    return logsumexp(log_p + own[:, None] + own) + 2 * math.log(log_scale[1] - log_scale[0])
+
+
+@pytest.mark.parametrize("infer", [pg.EP, pg.VMP])
+@pytest.mark.parametrize(("level", "unit"), [(1e5, 1e-2), (-1e6, 10.0)])
+def test_levels_of_groups_far_from_0(level, unit, infer):
+    """No factor says alone where a group is: its prior does, about a centre that is known."""
+    options = {"infer": infer, "tol": 1e-5}
+    posterior, plain = fit(groups, (level, unit), **options), fit(groups, (0.0, 1.0), **options)
+    found = float(posterior.log_evidence) + len(Y) * math.log(unit)
+    assert found == pytest.approx(float(plain.log_evidence), abs=1e-4)
+    low, high = (-2.0, 0.01) if infer is pg.VMP else (-0.2, 0.2)
+    assert low < found - evidence_of_groups() < high
+    own, near = posterior.marginal("own"), plain.marginal("own")
+    torch.testing.assert_close((own.mean - level) / unit, near.mean, rtol=0, atol=1e-4)
+    torch.testing.assert_close(own.variance / unit**2, near.variance, rtol=1e-3, atol=0)
