@@ -28,6 +28,9 @@ FEWEST, MOST = 8, 64
 #: Means start no farther out than this, in units of the spread, and spreads are at most so many
 #: times that of the inner draws: far in a heavy tail nothing would come back.
 FARTHEST, HEAVIEST = 10.0, 3.0
+#: How many times the spread of a site's numbers one's own is, or the other way round, of which it
+#: is no chance of few draws.
+APART = 10.0
 #: A bounded site whose draws in unconstrained space are farther out than this is vague; how far out
 #: its components start where nothing better is known, and how wide: as shares of where exponentials
 #: overflow.
@@ -156,16 +159,26 @@ def _draws(
 
 def _spread(graph: FactorGraph, draws: Tensor, size: int) -> Tensor:
     """``[V, size]``: standard deviation of a site's numbers over draws and nodes alike, so that
-    few draws are enough, bounded where tails are heavy."""
+    few draws are enough; over draws alone of numbers that are so far from it that they have other
+    units."""
     parts, start = [], 0
     for site in graph.sites.values():
         if site.is_discrete or site.width != size:
             continue
-        own = draws[:, start : start + site.num_nodes]
+        own = draws[:, start : start + site.num_nodes].flatten(1)
         start += site.num_nodes
-        spread = (own - own.mean(0)).square().mean().sqrt() * (len(own) / (len(own) - 1)) ** 0.5
-        inner = (own - own.median(0).values).abs().median() / 0.6745  # of a normal, its deviation
-        spread = torch.where(inner > 0, spread.minimum(HEAVIEST * inner), spread)
+        square = (own - own.mean(0)).square() * (len(own) / (len(own) - 1))
+        off = (own - own.median(0).values).abs()
+        common = _bounded(square.mean().sqrt(), off.median())
+        single = _bounded(square.mean(0).sqrt(), off.median(0).values)
+        apart = (single > 0) & ((single / common).log().abs() > math.log(APART))
+        spread = torch.where(apart, single, common)
         spread = torch.where(spread > 0, spread, torch.ones_like(spread))
-        parts.append(spread.expand(site.num_nodes, size))
+        parts.append(spread.reshape(site.num_nodes, size))
     return torch.cat(parts)
+
+
+def _bounded(spread: Tensor, off: Tensor) -> Tensor:
+    """Standard deviations, as far as the median distances from the median are those of a normal."""
+    inner = off / 0.6745
+    return torch.where(inner > 0, spread.minimum(HEAVIEST * inner), spread)
