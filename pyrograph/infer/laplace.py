@@ -21,8 +21,9 @@ from pyrograph.errors import InferenceError, NonFiniteDensity
 from pyrograph.graph.colouring import colour
 from pyrograph.infer.stein_checks import coordinate_name
 
-#: Gain in log density by one step from which a point is no mode.
-RISE = 0.5
+#: Gain in log density by one step from which a point is no mode, and how many of the steepest
+#: coordinates are looked at.
+RISE, STEEPEST = 0.5, 8
 #: Steps of a climb, at most.
 MAX_STEPS = 500
 #: Where a width over steps of itself is so many times as large, it is the one that counts; how
@@ -89,15 +90,20 @@ def find_mode(
 
 
 def rising_column(graph, x: Tensor, width: Tensor) -> int | None:
-    """The steepest coordinate, if a step of one width along it still climbs: at a mode it would
-    lose 1/2. The score alone may be rounding, in single precision. A wide step can also overshoot,
-    so that a step of 1 is tried too."""
+    """A coordinate along which a step of one width, or of 1, still climbs: at a mode it would lose
+    1/2. None if there is none among the :data:`STEEPEST` of either unit: the steepest one's width
+    may be that of a kink. The score alone may be rounding, in single precision; and a wide step can
+    overshoot, so that of all columns steps of 1 are tried too."""
     log_p, score = value_and_score(graph, x[None])
-    column = int((score[0].abs() * width).argmax())
-    steps = torch.zeros(2, len(x), dtype=x.dtype, device=x.device)
-    steps[:, column] = torch.stack([width[column], width[column].clamp_max(1.0)])
-    gains = graph.density(x + steps * score[0, column].sign()) - log_p
-    return column if bool((gains >= RISE).any()) else None
+    slope = score[0].abs()
+    count = min(STEEPEST, len(x))
+    columns = torch.cat([(slope * unit).topk(count).indices for unit in (width, 1)])
+    rows = torch.arange(2 * len(columns), device=x.device)
+    steps = torch.zeros(len(rows), len(x), dtype=x.dtype, device=x.device)
+    lengths = torch.cat([width[columns], width[columns].clamp_max(1.0)])
+    steps[rows, columns.repeat(2)] = lengths * score[0, columns].sign().repeat(2)
+    rises = graph.density(x + steps) - log_p >= RISE
+    return int(columns.repeat(2)[rises][0]) if bool(rises.any()) else None
 
 
 def _refuse_a_slope(graph, x: Tensor, column: int) -> None:

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from pyrograph.errors import InferenceError, NonFiniteDensity
 from pyrograph.graph import trace_graph
 from pyrograph.infer import AdaGrad, Adam, GraphicalSVGD, RMSProp
-from pyrograph.infer.laplace import mode_and_width, rising_column
+from pyrograph.infer.laplace import find_mode, mode_and_width, rising_column
 
 from .programs import chain_truth, gaussian_chain
 
@@ -188,6 +188,38 @@ def test_a_slope_along_a_wide_coordinate_is_no_mode():
     width = torch.tensor([1e3])
     assert rising_column(graph, x, width) == 0
     assert rising_column(graph, torch.tensor([1e4 - 500.0]), width) is None
+
+
+def test_a_slope_is_seen_beside_a_steeper_one_whose_width_is_wrong():
+    def model():
+        pyro.sample("a", dist.Normal(0.0, 1.0))
+        pyro.sample("b", dist.Normal(100.0, 1.0))
+
+    graph, width = trace_graph(model, unconstrained=True), torch.tensor([1e3, 1.0])
+    assert rising_column(graph, torch.tensor([0.3, 0.0]), width) == 1
+    assert rising_column(graph, torch.tensor([0.3, 100.0]), width) is None
+
+
+def test_a_climb_that_ends_at_a_kink_with_a_scale_next_to_0_is_refused():
+    """From 0 the climb shrinks the scale at a level far from all numbers, far below the top."""
+    side = torch.tensor([-1.0, -0.5, 0.0, 0.5, 1.0], dtype=torch.float64)
+
+    def model():
+        level = pyro.sample("level", dist.Normal(side.new_tensor(1e5), 2.0))
+        slope = pyro.sample("slope", dist.Normal(side.new_tensor(0.0), 2.0))
+        scale = pyro.sample("scale", dist.HalfNormal(side.new_tensor(1.0)))
+        with pyro.plate("rows", 5):
+            y = 1e5 + side.sin()
+            pyro.sample("y", dist.StudentT(3.0, level + slope * side, scale), obs=y)
+
+    graph = trace_graph(model, unconstrained=True)
+    try:
+        mode, _ = mode_and_width(graph)
+    except InferenceError as error:
+        assert "found no mode" in str(error)
+    else:
+        best, _ = find_mode(graph, start=mode.new_tensor([1e5, 0.0, 0.0]))
+        assert float(graph.density(best[None]) - graph.density(mode[None])) < 0.5
 
 
 def scaled_effects(y, is_centred):
