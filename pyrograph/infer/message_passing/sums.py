@@ -118,8 +118,9 @@ def summed(points: Weighed, g: Surroundings, z: Tensor, volume: Tensor, even: bo
         z: where they lie on the grid, ``[N, D, E, r]``; even: whether evenly spaced.
     """
     u, is_zero = points.u, points.is_zero
-    log_w = (points.log_weight + volume).masked_fill(is_zero, NOTHING)
-    peak = log_w.detach().amax(0).clamp_min(NOTHING)
+    # of points that only stand in the sum may be less than nothing
+    log_w = (points.log_weight + volume).masked_fill(is_zero, NOTHING).clamp_min(NOTHING)
+    peak = log_w.detach().amax(0)
     weight = (log_w - peak).exp()
     mass = weight.sum(0)
     share, log_mass = weight / mass, peak + mass.log()

@@ -20,11 +20,14 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import pyrograph as pg
+from pyrograph.beliefs import Gaussian
 from pyrograph.errors import NonFiniteDensity
 from pyrograph.infer.message_passing import tilted
 from pyrograph.infer.message_passing.boxes import Boxes, LastBoxes, lay, spanning
+from pyrograph.infer.message_passing.checked import NOTHING
 from pyrograph.infer.message_passing.grids import Grid
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
+from pyrograph.infer.message_passing.sums import Weighed, summed, together
 from tutorials.sensor_localization import model as room
 
 
@@ -456,6 +459,22 @@ def test_points_of_boxes_come_in_pieces():
 
 
 # ---------------------------------------------------------------------- the last ones
+def test_a_piece_of_boxes_that_stand_in_where_nothing_is_left_changes_no_moments():
+    """Their volumes are nothing, and so is the factor there: together less than nothing."""
+    u, eye = torch.randn(36, 1, 1, 2), torch.eye(2).expand(1, 1, 2, 2)
+    g = Gaussian(eye, torch.zeros(1, 1, 2))
+    there = Weighed(u, torch.zeros(36, 1, 1), torch.zeros(36, 1, 1))
+    nothing = torch.full((36, 1, 1), NOTHING)
+    beyond = Weighed(u, torch.full((36, 1, 1), -3e16), torch.full((36, 1, 1), -3e16))
+    seen, stands_in = (
+        summed(points, g, u, volume, even=False)
+        for points, volume in ((there, torch.zeros(36, 1, 1)), (beyond, nothing))
+    )
+    whole = together([seen, stands_in])
+    for name in ("log_mass", "mean", "covariance", "squares"):
+        assert torch.equal(getattr(whole, name), getattr(seen, name))
+
+
 def test_the_last_boxes_serve_those_who_ask_for_the_same():
     last, laid = LastBoxes(), []
 
