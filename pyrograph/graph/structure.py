@@ -172,6 +172,14 @@ class Structure:
         numbers = self._factors.statement[group.index.cpu()].tolist()
         return [self._factors.names[k] for k in numbers]
 
+    def draws(self, group: FactorGroup) -> Tensor:
+        """Whether a factor is of the statement that draws the node in a slot, ``[E, arity]``."""
+        number = {name: k for k, name in enumerate(self.sites)}
+        of_statement = torch.tensor([number.get(n, -1) for n in self._factors.names], device="cpu")
+        drawn = of_statement[self._factors.statement[group.index.cpu()]]
+        is_own = drawn.unsqueeze(1) == self._site_of_node[group.scope.cpu()]
+        return is_own.to(group.scope.device)
+
     def factor_name(self, group: FactorGroup, e: int) -> str:
         """``factor "r"[12] (scope x[3], x[7])`` for factor e of a group; of a change of variables,
         which no statement of the program has, it says so."""

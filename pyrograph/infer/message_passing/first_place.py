@@ -2,13 +2,13 @@
 
 Such nodes start from N(0, 1) in unconstrained space. A prior in other units than those of 0 lies
 where that has nothing left: a scale of data in the millions has its logarithm at 14. All factors
-would answer for 0 at once, and sweeps run away. Nodes whose own factors, those of this node alone,
-have their mode farther than :data:`REACH` from 0 therefore start from N(mode, 1).
+would answer for 0 at once, and sweeps run away. Nodes whose prior, the factor of the statement that
+draws them, has its mode farther than :data:`REACH` from 0 therefore start from N(mode, 1).
 
-Others have no such factor, or one that is flat: the levels of groups about a level of 1e5. What
-they have to themselves are the factors of which all other nodes have a place by now: the mean of
-their Gaussian factors, or such a mode. Theirs is a mode of these, in as many rounds as it takes,
-:data:`ROUNDS` at most.
+A prior may hang on other nodes, as that of levels of groups about a level of 1e5 does. Its mode is
+looked for as soon as these have a place, the mean of their Gaussian factors or such a mode, in as
+many rounds as it takes, :data:`ROUNDS` at most. What data say of a node is no place to start from:
+one number of a stochastic volatility that happens to be 0 says minus infinity.
 
 The mode is climbed to by Newton's steps, coordinate by coordinate, each within a radius that
 doubles where log f rises and is a quarter where it does not: O(log of the distance) evaluations of
@@ -26,6 +26,7 @@ from torch import Tensor
 
 from pyrograph.beliefs import Gaussian
 from pyrograph.beliefs.gaussian import apply
+from pyrograph.graph import FactorGraph, FactorGroup
 from pyrograph.infer.message_passing.families import Continuous, add_sites
 from pyrograph.infer.message_passing.quadratic import QuadraticFactors
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
@@ -38,9 +39,21 @@ MAX_STEPS, SHORT = 40, 0.1
 ROUNDS = 5
 
 
-def moved_to_priors(families: Sequence, blocks: Sequence, messages: list[list]) -> list[list]:
-    """First messages, by block and port, about other places than 0 where priors are far from it."""
-    places = _Places(families, blocks)
+def moved_to_priors(
+    families: Sequence,
+    blocks: Sequence,
+    members: Sequence[tuple[FactorGroup, Tensor]],
+    messages: list[list],
+) -> list[list]:
+    """First messages, by block and port, about other places than 0 where priors are far from it.
+
+    Args:
+        members: of each block, its group and ``[E]`` the factors of the group.
+    """
+    graphs = [block.local.graph for block in blocks if isinstance(block, QuadratureFactors)]
+    if not graphs:
+        return messages
+    places = _Places(graphs[0], families, blocks, members)
     moved = []
     for block, sent in zip(blocks, messages, strict=True):
         own = list(sent)
@@ -58,7 +71,13 @@ class _Places:
     """Where nodes of Gaussian beliefs stand, as far as that is known: ``x[f]`` is ``[V, d]`` and
     ``is_known[f]`` ``[V]`` for every such family f; ``far`` are those with nodes to be moved."""
 
-    def __init__(self, families: Sequence, blocks: Sequence):
+    def __init__(
+        self,
+        graph: FactorGraph,
+        families: Sequence,
+        blocks: Sequence,
+        members: Sequence[tuple[FactorGroup, Tensor]],
+    ):
         normal = {
             number: Gaussian(f.base.precision.detach(), f.base.shift.detach())._with(Tensor.double)
             for number, f in enumerate(families)
@@ -68,12 +87,14 @@ class _Places:
         self.is_known = dict(held)
         self.x = {number: _means(base) for number, base in normal.items()}
         kinds = QuadraticFactors, QuadratureFactors
+        #: With ``[E, arity]`` whether a factor is the prior of the node at a port.
         self.blocks = [
-            b for b in blocks if isinstance(b, kinds) and all(f in normal for f in b.families)
+            (block, graph.draws(group)[index])
+            for block, (group, index) in zip(blocks, members, strict=True)
+            if isinstance(block, kinds) and all(f in normal for f in block.families)
         ]
-        self.far = set()
-        if any(isinstance(b, QuadratureFactors) for b in self.blocks):
-            self._find(normal)
+        self.far: set[int] = set()
+        self._find(normal)
         for number, own in self.x.items():
             is_far = ~held[number] & self.is_known[number] & (own.abs() > REACH).any(1)
             self.x[number] = torch.where(is_far.unsqueeze(1), own, 0)
@@ -81,18 +102,17 @@ class _Places:
                 self.far.add(number)
 
     def _find(self, normal: dict[int, Gaussian]) -> None:
-        for turn in range(ROUNDS + 1):
+        for _ in range(ROUNDS):
             found = {}
             for number, base in normal.items():
-                own = _Own(self, number, base, alone=turn == 0)
-                if bool(self.is_known[number].all()) or not own.terms:
-                    continue
-                mode, is_top = _climbed(own)
-                found[number] = mode, is_top & own.is_read & ~self.is_known[number]
+                own = _Prior(self, number, base)
+                if own.terms:
+                    mode, is_top = _climbed(own)
+                    found[number] = mode, is_top & own.is_read & ~self.is_known[number]
             for number, (mode, is_new) in found.items():
                 self.x[number] = torch.where(is_new.unsqueeze(1), mode, self.x[number])
                 self.is_known[number] = self.is_known[number] | is_new
-            if turn and not any(bool(is_new.any()) for _, is_new in found.values()):
+            if not any(bool(is_new.any()) for _, is_new in found.values()):
                 break
 
     def seen(self, number: int, block: QuadraticFactors | QuadratureFactors, k: int) -> Tensor:
@@ -100,33 +120,28 @@ class _Places:
         return _seen(self.x[number], block, k)
 
 
-class _Own:
-    """The product of what nodes of a family have to themselves, with their Gaussian part: factors
-    all other nodes of which are known.
+class _Prior:
+    """The priors of a family's nodes, times the Gaussian part of what they have to themselves,
+    where all other nodes that these read have a place."""
 
-    Args:
-        alone: of factors, those of one node.
-    """
-
-    def __init__(self, places: _Places, number: int, base: Gaussian, alone: bool):
+    def __init__(self, places: _Places, number: int, base: Gaussian):
         self.places, self.number, self.base = places, number, base
         #: Block, port, and which of its factors count, ``[E]``.
-        self.terms = []
+        self.terms: list[tuple[QuadraticFactors | QuadratureFactors, int, Tensor]] = []
         self.is_read = torch.zeros_like(places.is_known[number])
-        for block in places.blocks:
-            if alone and (len(block.families) > 1 or isinstance(block, QuadraticFactors)):
-                continue
+        for block, is_prior in places.blocks:
             known = [
                 places.is_known[f][rows] for f, rows in zip(block.families, block.rows, strict=True)
             ]
             for k in (k for k, f in enumerate(block.families) if f == number):
                 others = [own for j, own in enumerate(known) if j != k]
-                counts = torch.stack([~known[k], *others]).all(0)
+                counts = torch.stack([is_prior[:, k], ~known[k], *others]).all(0)
                 if bool(counts.any()):
                     self.terms.append((block, k, counts))
                     self.is_read[block.rows[k][counts]] = True
 
     def _scopes(self, x: Tensor, block: QuadraticFactors | QuadratureFactors, port: int) -> Tensor:
+        """Places ``[E, R]`` of the nodes that factors read, with this family's at ``x``."""
         parts = [
             _seen(x, block, k) if k == port else self.places.seen(f, block, k)
             for k, f in enumerate(block.families)
@@ -177,7 +192,7 @@ def _means(base: Gaussian) -> Tensor:
     return Gaussian(precision, torch.where(is_held[:, None], base.shift, 0)).mean
 
 
-def _climbed(own: _Own) -> tuple[Tensor, Tensor]:
+def _climbed(own: _Prior) -> tuple[Tensor, Tensor]:
     """From 0 to the modes ``[V, d]``; and ``[V]`` where the climb ended at one."""
     x = torch.zeros_like(own.base.shift)
     height = own.log_value(x)
@@ -195,4 +210,6 @@ def _climbed(own: _Own) -> tuple[Tensor, Tensor]:
         is_over = is_over | (step.abs() < SHORT).all(1)
         if bool(is_over.all()):
             break
-    return x, is_over & height.isfinite()
+    curvature, slope = own.expanded(x)  # at an edge of what numbers hold steps are short too
+    is_near = (curvature > 0) & (slope.abs() <= curvature)
+    return x, is_over & height.isfinite() & is_near.all(1)

@@ -108,7 +108,7 @@ class Network:
     def start(self) -> list[list]:
         """Messages to start from, by block and port."""
         first = [block.start(self.families) for block in self.blocks]
-        return moved_to_priors(self.families, self.blocks, first)
+        return moved_to_priors(self.families, self.blocks, self.members, first)
 
     def beliefs_of(self, messages: list[list]) -> list:
         """Beliefs of every family under messages, by block and port."""
