@@ -3,10 +3,13 @@
 Such nodes start from N(0, 1) in unconstrained space. A prior in other units than those of 0 lies
 where that has nothing left: a scale of data in the millions has its logarithm at 14. All factors
 would answer for 0 at once, and sweeps run away. Nodes whose prior, the factor of the statement that
-draws them, has its mode farther than :data:`REACH` from 0 therefore start from N(mode, 1).
+draws them, has its mode farther than :data:`REACH` from 0 therefore start from N(place, 1), the
+place on the way from 0 to the mode where the prior is :data:`LOSS` nats lower, if there is one:
+from the mode itself of a vague prior, as Gamma(0.01, 1e-8), which hardly bends there, sweeps would
+run away too.
 
 A prior may hang on other nodes, as that of levels of groups about a level of 1e5 does. Its mode is
-looked for as soon as these have a place, the mean of their Gaussian factors or such a mode, in as
+looked for as soon as these have a place, the mean of their Gaussian factors or one as above, in as
 many rounds as it takes, :data:`ROUNDS` at most. What data say of a node is no place to start from:
 one number of a stochastic volatility that happens to be 0 says minus infinity.
 
@@ -35,6 +38,8 @@ from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 REACH = 3.0
 #: Steps of a climb, at most; lengths of steps from which on it is over.
 MAX_STEPS, SHORT = 40, 0.1
+#: Nats that a place may be below its mode; halvings of the way to it.
+LOSS, HALVINGS = 2.0, 20
 #: Rounds in which nodes find places by those of others.
 ROUNDS = 5
 
@@ -83,8 +88,7 @@ class _Places:
             for number, f in enumerate(families)
             if isinstance(f, Continuous) and isinstance(f.base, Gaussian)
         }
-        held = {number: base.is_proper for number, base in normal.items()}
-        self.is_known = dict(held)
+        self.is_known = {number: base.is_proper for number, base in normal.items()}
         self.x = {number: _means(base) for number, base in normal.items()}
         kinds = QuadraticFactors, QuadratureFactors
         #: With ``[E, arity]`` whether a factor is the prior of the node at a port.
@@ -93,24 +97,25 @@ class _Places:
             for block, (group, index) in zip(blocks, members, strict=True)
             if isinstance(block, kinds) and all(f in normal for f in block.families)
         ]
-        self.far: set[int] = set()
+        self.is_far = {number: torch.zeros_like(held) for number, held in self.is_known.items()}
         self._find(normal)
+        self.far = {number for number, is_far in self.is_far.items() if bool(is_far.any())}
         for number, own in self.x.items():
-            is_far = ~held[number] & self.is_known[number] & (own.abs() > REACH).any(1)
-            self.x[number] = torch.where(is_far.unsqueeze(1), own, 0)
-            if bool(is_far.any()):
-                self.far.add(number)
+            self.x[number] = torch.where(self.is_far[number].unsqueeze(1), own, 0)
 
     def _find(self, normal: dict[int, Gaussian]) -> None:
         for _ in range(ROUNDS):
             found = {}
             for number, base in normal.items():
                 own = _Prior(self, number, base)
-                if own.terms:
-                    mode, is_top = _climbed(own)
-                    found[number] = mode, is_top & own.is_read & ~self.is_known[number]
-            for number, (mode, is_new) in found.items():
-                self.x[number] = torch.where(is_new.unsqueeze(1), mode, self.x[number])
+                if not own.terms:
+                    continue
+                mode, is_top = _climbed(own)
+                is_new = is_top & own.is_read & ~self.is_known[number]
+                self.is_far[number] |= is_new & (mode.abs() > REACH).any(1)
+                found[number] = _on_the_way(own, mode), is_new
+            for number, (place, is_new) in found.items():
+                self.x[number] = torch.where(is_new.unsqueeze(1), place, self.x[number])
                 self.is_known[number] = self.is_known[number] | is_new
             if not any(bool(is_new.any()) for _, is_new in found.values()):
                 break
@@ -213,3 +218,14 @@ def _climbed(own: _Prior) -> tuple[Tensor, Tensor]:
     curvature, slope = own.expanded(x)  # at an edge of what numbers hold steps are short too
     is_near = (curvature > 0) & (slope.abs() <= curvature)
     return x, is_over & height.isfinite() & is_near.all(1)
+
+
+def _on_the_way(own: _Prior, mode: Tensor) -> Tensor:
+    """On the way from 0 to modes, the first points that are hardly lower than these, ``[V, d]``."""
+    least = own.log_value(mode) - LOSS
+    share, step = torch.ones_like(least), 0.5
+    for _ in range(HALVINGS):
+        nearer = share - step
+        serves = own.log_value(nearer.unsqueeze(1) * mode) >= least
+        share, step = torch.where(serves, nearer, share), step / 2
+    return share.unsqueeze(1) * mode

@@ -100,6 +100,33 @@ def test_a_location_far_from_0():
     assert float(posterior.marginal("x").mean) - 1e5 == pytest.approx(mean, abs=1e-4)
 
 
+@pytest.mark.parametrize("infer", [pg.EP, pg.VMP])
+@pytest.mark.parametrize(("shape", "rate"), [(0.01, 1e-8), (0.01, 1000.0), (1e-3, 1e-9)])
+def test_vague_precisions_in_other_units_than_those_of_data(shape, rate, infer):
+    """The mode of their logarithm is far off, and as good as flat on one side."""
+    y = 5 * Y + 1
+
+    def model():
+        level = pyro.sample("level", dist.Normal(Y.new_zeros(()), 10.0))
+        precision = pyro.sample("precision", dist.Gamma(Y.new_tensor(shape), rate))
+        with pyro.plate("rows", len(y)):
+            pyro.sample("y", dist.StudentT(Y.new_tensor(4.0), level, precision**-0.5), obs=y)
+
+    level, t = np.linspace(-60, 60, 1201)[:, None, None], np.linspace(-20, 6, 1041)[:, None]
+    log_p = stats.t.logpdf(y.numpy(), 4, level, np.exp(-t / 2)).sum(-1)
+    log_p = log_p + stats.norm.logpdf(level, 0, 10)[..., 0]
+    # scipy's own is minus infinity where powers of numbers next to 0 are
+    log_p = log_p + (shape * (t + math.log(rate)) - rate * np.exp(t) - math.lgamma(shape))[:, 0]
+    log_z = logsumexp(log_p) + math.log(0.1 * 0.025)
+    posterior = fit(model, (), infer)
+    low, high = (-0.5, 0.0) if infer is pg.VMP else (-0.2, 0.2)
+    assert low < float(posterior.log_evidence) - log_z < high
+    weight, at = np.exp(log_p - logsumexp(log_p)).sum(1), level[:, 0, 0]
+    mean = weight @ at
+    deviation = math.sqrt(weight @ (at - mean) ** 2)
+    assert float(posterior.marginal("level").mean) == pytest.approx(mean, abs=0.1 * deviation)
+
+
 GROUP = torch.tensor([0, 0, 0, 1, 1, 1])
 
 
@@ -139,3 +166,30 @@ def test_levels_of_groups_far_from_0(level, unit, infer):
     own, near = posterior.marginal("own"), plain.marginal("own")
     torch.testing.assert_close((own.mean - level) / unit, near.mean, rtol=0, atol=1e-4)
     torch.testing.assert_close(own.variance / unit**2, near.variance, rtol=1e-3, atol=0)
+
+
+def test_a_number_that_says_minus_infinity_is_no_place_to_start_from():
+    """A return of 0 has its most likely log variance there; priors of these hang on other nodes."""
+    y = torch.tensor([0.0, 1.0, -0.6], dtype=torch.float64)
+
+    def model():
+        level = pyro.sample("level", dist.Normal(Y.new_zeros(()), 1.0))
+        spread = pyro.sample("spread", dist.HalfNormal(Y.new_tensor(0.5)))
+        with pyro.plate("days", len(y)):
+            h = pyro.sample("h", dist.Normal(level, spread))
+            pyro.sample("y", dist.Normal(0.0, (h / 2).exp()), obs=y)
+
+    engine = pg.VMP(model, progress=False).setup()
+    start = engine.posterior().marginal("h")
+    assert float(start.mean.abs().max()) < 1e-9
+
+    level, t = np.linspace(-5, 5, 101)[:, None, None], np.linspace(-9, 1.5, 106)[:, None]
+    z = np.linspace(-7, 7, 281)  # of h, in units of the spread about the level
+    h, log_p = level + np.exp(t) * z, stats.halfnorm.logpdf(np.exp(t), 0, 0.5)[:, 0] + t[:, 0]
+    log_p = log_p + stats.norm.logpdf(level)[..., 0] + math.log(0.1 * 0.1)
+    for number in y.numpy():
+        own = stats.norm.logpdf(number, 0, np.exp(h / 2)) + stats.norm.logpdf(z)
+        log_p = log_p + logsumexp(own, axis=-1) + math.log(z[1] - z[0])
+    posterior = engine.run()
+    assert posterior.converged
+    assert -2.5 < float(posterior.log_evidence) - logsumexp(log_p) < 0  # a funnel: -1.85
