@@ -24,6 +24,9 @@ from pyrograph.infer.message_passing.checked import NOTHING
 RULE = {2: 6, 3: 4}
 #: Nats by which zeros count as lower than the highest point of a box.
 LOWER = 1e3
+#: How many times what is lost to a neighbour a ridge between points may be higher: the foot of one
+#: that stands on a hill is not seen.
+STEEPER = 3.0
 
 
 def points(low: Tensor, edge: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -80,7 +83,7 @@ def roughness(value: Tensor, top: Tensor, low: Tensor) -> tuple[Tensor, Tensor]:
 def between(value: Tensor, dim: int) -> Tensor:
     """What log values ``[m, q, D, E]`` may be between their points, ``[m, D, E]``: a ridge that
     passes between two of these is higher than one of them by no more than what is lost from there
-    to a neighbour, on its way down."""
+    to a neighbour, on its way down, or :data:`STEEPER` times that."""
     value = value.clamp_min(NOTHING)
     most = []
     for j in range(dim):
@@ -88,5 +91,5 @@ def between(value: Tensor, dim: int) -> Tensor:
         steps = lines.diff(dim=2).abs()
         none = torch.zeros_like(lines[:, :, :1])
         to_last, to_next = torch.cat([none, steps], 2), torch.cat([steps, none], 2)
-        most.append((lines + to_last.maximum(to_next)).amax((1, 2, 3)))
+        most.append((lines + STEEPER * to_last.maximum(to_next)).amax((1, 2, 3)))
     return torch.stack(most).amax(0)

@@ -9,10 +9,10 @@ of a box and the box may hold mass,
 
 where ``between`` guesses what log f may be between the points: no more than half of what it varies
 above the highest of them, as at a shell whose log falls with the square of the distance, and no
-more above any than it differs from a neighbour (:func:`.box_rules.between`), which tells that
-nothing is left beyond a wall; or a peak that a search has found (:mod:`.peaks`) is higher than all
-of its points; and then as long as the mass that its Gauss-Legendre rule finds in a box is not that
-of its halves,
+more above any than some times what it differs from a neighbour (:func:`.box_rules.between`), which
+tells that nothing is left beyond a wall; or a peak that a search has found (:mod:`.peaks`) is
+higher than all of its points; and then as long as the mass that its Gauss-Legendre rule finds in a
+box is not that of its halves,
 
     |mass of box - mass of halves|  >  1e-7 of the whole mass
 
