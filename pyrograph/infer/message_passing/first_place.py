@@ -49,16 +49,19 @@ def moved_to_priors(
     blocks: Sequence,
     members: Sequence[tuple[FactorGroup, Tensor]],
     messages: list[list],
-) -> list[list]:
-    """First messages, by block and port, about other places than 0 where priors are far from it.
+) -> list[list] | None:
+    """First messages, by block and port, about other places than 0 where priors are far from it;
+    None where none are.
 
     Args:
         members: of each block, its group and ``[E]`` the factors of the group.
     """
     graphs = [block.local.graph for block in blocks if isinstance(block, QuadratureFactors)]
     if not graphs:
-        return messages
+        return None
     places = _Places(graphs[0], families, blocks, members)
+    if not places.far:
+        return None
     moved = []
     for block, sent in zip(blocks, messages, strict=True):
         own = list(sent)

@@ -7,7 +7,8 @@ to settle (:mod:`.settling`), or where no damping does, a step of the double loo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -165,24 +166,41 @@ class Iteration:
         self.settle([block.update(sent, beliefs)[0] for block, sent in pairs])
 
     def _stand_at_better_start(self) -> None:
-        """Where a first sweep of mean field climbs higher: at the first messages, or at those that
-        tell discrete nodes of the priors of continuous ones, all that may set labels apart (an
-        annotator is more often right than wrong); a sweep that begins with the continuous nodes
-        overlooks it."""
-        messages, beliefs = self.at.messages, self.at.beliefs
-        if len({isinstance(family, Continuous) for family in self.network.families}) < 2:
-            return
-        pairs = list(zip(self.network.blocks, messages, strict=True))
+        """Where a first sweep of mean field climbs higher: at the first messages, or at others."""
+        highest = None
+        for start in self._other_starts():
+            if highest is None:
+                highest = self._bound_after_sweep(self.at)
+            bound = self._bound_after_sweep(start)
+            if bound > highest > -math.inf:  # first messages that meet no density tell of it
+                self.at, highest = start, bound
+
+    def _bound_after_sweep(self, at: Place) -> float:
+        """Minus infinity where a sweep meets no density."""
         try:
-            sent = [block.update(old, beliefs)[0] for block, old in pairs]
-            told = with_discrete_of(sent, messages)
-            other = Held(told, self.network.beliefs_of(told))
-            found = [self._sweeper(at, self.settling.damping) for at in (self.at, other)]
-            bounds = [log_evidence(self.network, f.messages, f.beliefs) for f in found]
-        except (PyrographError, torch.linalg.LinAlgError):  # the first messages tell of it
-            return
-        if bool(bounds[1] > bounds[0]):
-            self.at = other
+            found = self._sweeper(at, self.settling.damping)
+            return float(log_evidence(self.network, found.messages, found.beliefs))
+        except (PyrographError, torch.linalg.LinAlgError):
+            return -math.inf
+
+    def _other_starts(self) -> Iterator[Place]:
+        """About 0, where the first messages are about places that priors say, which data may
+        contradict. And messages that tell discrete nodes of the priors of continuous ones, all that
+        may set labels apart (an annotator is more often right than wrong); a sweep that begins with
+        the continuous nodes overlooks it."""
+        messages, beliefs = self.at.messages, self.at.beliefs
+        about_0 = self.network.start_about_0()
+        if about_0 is not None:
+            yield Held(about_0, self.network.beliefs_of(about_0))
+        if len({isinstance(family, Continuous) for family in self.network.families}) == 2:
+            pairs = zip(self.network.blocks, messages, strict=True)
+            try:
+                sent = [block.update(old, beliefs)[0] for block, old in pairs]
+                told = with_discrete_of(sent, messages)
+                other = Held(told, self.network.beliefs_of(told))
+            except (PyrographError, torch.linalg.LinAlgError):  # the first messages tell of it
+                return
+            yield other
 
     def _sweep(self) -> tuple[Tensor, Tensor]:
         before, found = self.at, self._sweeper(self.at, self.settling.damping)

@@ -108,7 +108,13 @@ class Network:
     def start(self) -> list[list]:
         """Messages to start from, by block and port."""
         first = [block.start(self.families) for block in self.blocks]
-        return moved_to_priors(self.families, self.blocks, self.members, first)
+        return moved_to_priors(self.families, self.blocks, self.members, first) or first
+
+    def start_about_0(self) -> list[list] | None:
+        """The same about 0, where priors say other places; None where they do not."""
+        first = [block.start(self.families) for block in self.blocks]
+        moved = moved_to_priors(self.families, self.blocks, self.members, first)
+        return None if moved is None else first
 
     def beliefs_of(self, messages: list[list]) -> list:
         """Beliefs of every family under messages, by block and port."""

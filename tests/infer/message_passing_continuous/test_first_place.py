@@ -193,3 +193,27 @@ def test_a_number_that_says_minus_infinity_is_no_place_to_start_from():
     posterior = engine.run()
     assert posterior.converged
     assert -2.5 < float(posterior.log_evidence) - logsumexp(log_p) < 0  # a funnel: -1.85
+
+
+def test_data_that_contradict_a_prior_are_met_from_0():
+    """Groups are 2 apart under a scale of HalfCauchy(0.001): from where that prior is
+    VMP has not settled after 200 sweeps. A first sweep from 0 climbs higher."""
+    y = torch.tensor([5.98, 4.80, 4.19, 5.86, 2.64, 3.50, -0.57, 5.15], dtype=torch.float64)
+
+    def model():
+        centre = pyro.sample("centre", dist.Normal(Y.new_zeros(()), 10.0))
+        spread = pyro.sample("spread", dist.HalfCauchy(Y.new_tensor(1e-3)))
+        with pyro.plate("groups", len(y)):
+            own = pyro.sample("own", dist.Normal(centre, spread))
+            pyro.sample("y", dist.Normal(own, 1.0), obs=y)
+
+    log_spread = np.linspace(-18, 6, 2401)
+    spread = np.exp(log_spread)[:, None, None]
+    covariance = 10.0**2 + (spread**2 + 1) * np.eye(len(y))
+    quadratic = (y.numpy() * np.linalg.solve(covariance, y.numpy()[:, None])[..., 0]).sum(-1)
+    log_p = -0.5 * (quadratic + np.linalg.slogdet(2 * math.pi * covariance)[1]) + log_spread
+    log_p = log_p + stats.halfcauchy.logpdf(np.exp(log_spread), scale=1e-3)
+    log_z = logsumexp(log_p) + math.log(log_spread[1] - log_spread[0])
+    posterior = fit(model, (), pg.VMP, num_steps=150)
+    assert posterior.converged
+    assert -2.0 < float(posterior.log_evidence) - log_z < 0.0
