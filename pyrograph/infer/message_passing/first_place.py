@@ -133,7 +133,7 @@ class _Prior:
     where all other nodes that these read have a place."""
 
     def __init__(self, places: _Places, number: int, base: Gaussian):
-        self.places, self.number, self.base = places, number, base
+        self.places, self.base = places, base
         #: Block, port, and which of its factors count, ``[E]``.
         self.terms: list[tuple[QuadraticFactors | QuadratureFactors, int, Tensor]] = []
         self.is_read = torch.zeros_like(places.is_known[number])
