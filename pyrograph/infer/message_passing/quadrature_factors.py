@@ -305,18 +305,19 @@ class QuadratureFactors(OneEach):
             out[k] = self._plain(Gaussian(tau, nu))
         return out
 
-    def overflow(self, beliefs: list) -> bool:
+    def overflow(self, beliefs: list, within: float = 0.0) -> bool:
         """Whether at alpha = 0 some log f is too large a number under these beliefs, at the
-        outermost points of the grid."""
+        outermost points of the grid or so many standard deviations off."""
         which = [(self.families[k], self.rows[k]) for k in self.local.continuous]
         held = all(bool(beliefs[f].is_proper[rows].all()) for f, rows in which)
         if not (self.is_mean_field and held) or self.closed is not None:
             return False
         if self._twins is not None:
-            return self._twins[0].overflow(beliefs)
+            return self._twins[0].overflow(beliefs, within)
         mean, covariance = self.scopes.moments(self._seen(beliefs))
         reach = self.nodes.abs().sum(1)
         corner = self.nodes[reach >= 0.999 * reach.amax()]
+        corner = corner * (within / corner.norm(dim=1, keepdim=True)).clamp_min(1)
         z = torch.cat([torch.zeros_like(corner[:1]), corner])
         u = mean + apply(torch.linalg.cholesky(covariance), z[:, None, None, :])
         density = self.tilted.density

@@ -24,11 +24,14 @@ from pyrograph.infer.message_passing.mode_start import messages_at_mode
 from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 from pyrograph.infer.message_passing.squared_steps import SquaredSteps
-from pyrograph.infer.message_passing.sweep import Swept
+from pyrograph.infer.message_passing.sweep import Swept, overflow
 from pyrograph.infer.message_passing.sweeper import Place
 
 #: In widths of beliefs: sweeps away from an unstable fixed point that go further run away.
 FAR = 1e3
+#: Standard deviations at which a log f of 1e30, taken for overflown, weighs 1 in an expectation,
+#: as 1e30 = exp(11.75^2 / 2): one that is more before may have none.
+NEGLIGIBLE = 11.75
 
 
 def leaps_for(network: Network, tol: float | None) -> Acceleration | None:
@@ -184,7 +187,19 @@ class Settling:
         for block in self.network.blocks:
             if isinstance(block, QuadratureFactors):
                 block.forget_grid()
-        return self.network.start()
+        start = self.network.start()
+        return self._again_from_mode(start) if self._was_at_mode else start
+
+    def _again_from_mode(self, start: Messages) -> Messages:
+        """Messages at the mode instead of first ones under which expectations overflow: no sweep
+        begins there. If they are finite under beliefs about the mode."""
+        blocks, beliefs_of = self.network.blocks, self.network.beliefs_of
+        if not overflow(blocks, beliefs_of(start)):
+            return start
+        messages = messages_at_mode(self.graph, self.network)
+        if messages is None or overflow(blocks, beliefs_of(messages), NEGLIGIBLE):
+            return start
+        return messages
 
     # ------------------------------------------------------------------ checkpoints
     def carried(self) -> dict[str, Any]:

@@ -101,7 +101,7 @@ def gap(network: Network, messages: Messages, beliefs: list) -> Tensor:
 def is_lost(network: Network, before: list, after: list) -> bool:
     """Whether a belief that was proper is not any more, or a factor's logarithm is too large a
     number for expectations under the new beliefs."""
-    return _is_improper(network, before, after) or _overflow(network.blocks, after)
+    return _is_improper(network, before, after) or overflow(network.blocks, after)
 
 
 def _is_improper(network: Network, before: list, after: list) -> bool:
@@ -120,8 +120,11 @@ def _leave_nothing(network: Network, beliefs: list) -> bool:
     return any(bool(empty.any()) for empty in found)
 
 
-def _overflow(blocks: list[Block], beliefs: list) -> bool:
-    return any(isinstance(b, QuadratureFactors) and b.overflow(beliefs) for b in blocks)
+def overflow(blocks: list[Block], beliefs: list, within: float = 0.0) -> bool:
+    """Whether a factor's logarithm is too large a number for expectations under these beliefs, or
+    anywhere within so many standard deviations."""
+    factors = [block for block in blocks if isinstance(block, QuadratureFactors)]
+    return any(block.overflow(beliefs, within) for block in factors)
 
 
 @dataclass(frozen=True)
@@ -237,7 +240,7 @@ class Sweep:
                 return None
             for number, (rows, new) in enumerate(zip(turn.nodes, after, strict=True)):
                 beliefs[number] = written(beliefs[number], rows, new)
-            return None if _overflow(blocks, beliefs) else (moved, after)
+            return None if overflow(blocks, beliefs) else (moved, after)
 
         (moved, after), length = self._longest(step)
         for sender, new in zip(turn.senders, moved, strict=True):

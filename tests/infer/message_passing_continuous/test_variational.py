@@ -180,6 +180,32 @@ def test_counts_under_wide_priors_have_the_best_bound(sd):
         assert float(found.variance) == pytest.approx(np.exp(best.x[2 + k]), rel=1e-4)
 
 
+@pytest.mark.parametrize("sd", [7.0, 10.0])
+def test_groups_without_counts_have_the_best_bound_under_wide_priors(sd):
+    """exp(x) overflows at first, and undamped sweeps from the mode, where beliefs are wide too,
+    lead back there."""
+
+    def no_counts():
+        level = pyro.sample("level", dist.Normal(0.0, sd))
+        with pyro.plate("rows", 3):
+            pyro.sample("y", dist.Poisson(level.exp()), obs=torch.zeros(3))
+
+    def bound(parameters):
+        m, log_sd = parameters
+        v = np.exp(2 * log_sd)
+        prior = -(m**2 + v) / (2 * sd**2) - np.log(sd) + log_sd + 0.5
+        return prior - 3 * np.exp(m + v / 2)
+
+    options = {"xatol": 1e-9, "fatol": 1e-12, "maxiter": 10_000}
+    best = minimize(lambda p: -bound(p), [-5.0, 0.5], method="Nelder-Mead", options=options)
+    posterior = pg.fit(no_counts, infer=pg.VMP, progress=False)
+    assert posterior.converged
+    assert float(posterior.log_evidence) == pytest.approx(-best.fun, abs=1e-6)
+    found = posterior.marginal("level")
+    assert float(found.mean) == pytest.approx(best.x[0], abs=1e-4)
+    assert float(found.variance) == pytest.approx(np.exp(2 * best.x[1]), rel=1e-4)
+
+
 def test_an_expectation_that_does_not_exist_is_refused():
     """E exp(exp(u)) is infinite under every normal belief of u, the logarithm of x."""
 
