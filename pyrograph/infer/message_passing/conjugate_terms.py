@@ -6,6 +6,9 @@ where z_j are nodes that state d reads, each with the statistics T_j of its fami
 are, and what s_dj is, is found by looking, densely and far out: behind a threshold a factor may be
 another. Factors that are known to be the same function are looked at once.
 
+s of a Dirichlet variable x of K numbers takes no K values, but the slope at one point and one value
+more: T = log x, and x' dT = 0, so that a slope J' s, J = dT / dz, leaves a multiple of x open.
+
 Source: Winn & Bishop (2005), section 2.3.
 """
 
@@ -13,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from pyro.distributions import constraints
@@ -31,7 +34,8 @@ REACH = {torch.float64: (30.0, 20.0), torch.float32: (13.0, 6.0)}
 REACH_OF_SHARES = {torch.float64: 25.0, torch.float32: 9.0}
 #: Share of it where a state reads several nodes.
 OF_MANY = 0.8
-#: Logarithms of odds between the Dirichlet numbers that terms are read at.
+#: Logarithms of odds between every second Dirichlet number and the others where the value is read
+#: that a slope leaves open.
 STEP = 2.0
 #: What a factor may be off by, as a share of its terms.
 NEAR = 1e-7
@@ -40,12 +44,15 @@ NEAR = 1e-7
 FEWEST, MOST, NUMBERS = 2**7, 2**14, 2**22
 #: Share of it where points are of many numbers, and not dense anyway.
 WIDE = 8
-#: Numbers at once: what stays in a cache.
-CHUNK = 2**18
+#: Numbers at once: what stays in a cache; and that factors read which are looked at together.
+CHUNK, TOGETHER = 2**18, 2**22
 #: Shifts of the points by factor.
 GOLDEN = (5**0.5 - 1) / 2
 #: Errors of what is left of 1, in units of the precision.
 LEFT = 8
+
+
+Kind = tuple[type[Conjugate], int]
 
 
 @dataclass(frozen=True)
@@ -74,11 +81,38 @@ def conjugate_terms(local: LocalDensity, families: Sequence[type[Conjugate]]) ->
     at = torch.arange(local.num_factors, device=which.device)
     first = at.new_empty(number).scatter_(0, which, at).sort()  # any one of its equals
     row = torch.empty_like(first.indices).scatter_(0, first.indices, at[:number])[which]
-    found = _Looked(local.part(first.values), families).found()
-    if found is None:
-        return None
-    chosen = [Chosen(c.column, c.slots, c.which[:, row]) for c in found.chosen]
-    return Terms(found.log_scale[:, row], chosen, [s[:, row] for s in found.said])
+    local = local.part(first.values)
+    chosen, kinds = _chosen(local, families)
+    of_one, parts = local.num_states * sum(local.nodes_widths), []
+    for index in torch.arange(number, device=row.device).split(max(1, TOGETHER // of_one)):
+        own = [replace(each, which=each.which[:, index]) for each in chosen]
+        part = local if len(index) == number else local.part(index)
+        found = _Looked(part, own, kinds).found()
+        if found is None:
+            return None
+        parts.append(found)
+    log_scale = torch.cat([part.log_scale for part in parts], 1)[:, row]
+    said = []
+    for same in zip(*(part.said for part in parts), strict=True):
+        natural = torch.cat([s.natural for s in same], 1)[:, row]
+        said.append(type(same[0])(natural))
+    chosen = [replace(each, which=each.which[:, row]) for each in chosen]
+    return Terms(log_scale, chosen, said)
+
+
+def _chosen(
+    local: LocalDensity, families: Sequence[type[Conjugate]]
+) -> tuple[list[Chosen], list[Kind]]:
+    """What terms are about, and of which family and how many numbers."""
+    every = list(zip(families, local.nodes_widths, strict=True))
+    chosen: list[Chosen] = []
+    kinds: list[Kind] = []
+    for kind in dict.fromkeys(every):
+        slots = [k for k, other in enumerate(every) if other == kind]
+        found = chosen_among(local.nodes_reached[..., slots], slots, len(chosen))
+        chosen += found
+        kinds += [kind] * len(found)
+    return chosen, kinds
 
 
 def precision_of(local: LocalDensity) -> torch.dtype:
@@ -96,24 +130,20 @@ def reach_of(family: type[Conjugate], precision: torch.dtype) -> tuple[float, fl
 class _Looked:
     """Factors at points of the nodes that they read.
 
+    Args:
+        chosen, kinds: what terms are about, by :func:`_chosen`.
+
     Attributes:
         count: numbers of them in all states, F; those of a state follow each other.
         numbers: that one point of all has; at_once: points.
     """
 
-    def __init__(self, local: LocalDensity, families: Sequence[type[Conjugate]]):
+    def __init__(self, local: LocalDensity, chosen: list[Chosen], kinds: list[Kind]):
         self.local, self.size = local, (local.num_states, local.num_factors)
         self.count = local.num_states * local.num_factors
         self.like = local.like
         self.precision = precision_of(local)
-        kinds = list(zip(families, local.nodes_widths, strict=True))
-        self.chosen: list[Chosen] = []
-        self.kinds: list[tuple[type[Conjugate], int]] = []
-        for kind in dict.fromkeys(kinds):
-            slots = [k for k, other in enumerate(kinds) if other == kind]
-            found = chosen_among(local.nodes_reached[..., slots], slots, len(self.chosen))
-            self.chosen += found
-            self.kinds += [kind] * len(found)
+        self.chosen, self.kinds = chosen, kinds
         self.rounding = [self._rounding(number.slots) for number in self.chosen]
         self.numbers = self.count * sum(local.nodes_widths)
         self.at_once = max(1, CHUNK // self.numbers)
@@ -161,7 +191,12 @@ class _Looked:
             statistics = family.statistics(place)
             pieces = zip(*(m.split(self.at_once) for m in moved), strict=True)
             there = torch.cat([values(self._at(piece)) for piece in pieces])
-            found = torch.linalg.solve(statistics[1:] - statistics[0], there - origin)
+            off, rise = statistics[1:] - statistics[0], there - origin
+            if family is LogDirichlet:
+                towards, slope = self._slope(values, places, j, origin.requires_grad)
+                slope = slope.masked_fill(zeros, 0.0)
+                off, rise = torch.cat([towards, off]), torch.cat([slope, rise])
+            found = torch.linalg.solve(off, rise)
             said.append(found)
             scale = scale - statistics[0] @ found
         if not self._are_near(values, scale, said):
@@ -171,19 +206,40 @@ class _Looked:
         sent = [family(s.t().reshape(*self.size, -1)) for s, (family, _) in both]
         return Terms(scale, self.chosen, sent)
 
+    @torch.enable_grad()
+    def _slope(
+        self,
+        values: Callable[[Sequence[Tensor]], Tensor],
+        places: list[Tensor],
+        j: int,
+        is_learnt: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """J' ``[d, p]`` of a term's statistics at the first of its places, and the slope of log f
+        ``[d, F]``, itself with derivatives where the factors have parameters that are learnt."""
+        family, _ = self.kinds[j]
+        jacobian = torch.autograd.functional.jacobian
+        towards = jacobian(family.statistics, places[j][0], vectorize=True)
+        z = self._at([p[:1] for p in places])
+        z[j] = z[j].clone().requires_grad_()
+        value = values(z).sum()
+        if not value.requires_grad:  # a constant
+            return towards.mT, z[j].detach()[0].t() * 0
+        options = {"create_graph": is_learnt, "materialize_grads": True}
+        (slope,) = torch.autograd.grad(value, z[j], **options)
+        return towards.mT, slope[0].t()
+
     def _at(self, places: list[Tensor]) -> list[Tensor]:
         return [p.unsqueeze(1).expand(-1, self.count, -1) for p in places]
 
     def _places(self, family: type[Conjugate], width: int) -> Tensor:
-        """``[p + 1, d]`` points that a term's p numbers are known from, and the first."""
+        """``[n, d]`` points that a term's numbers are known from, with the slope at the first of
+        Dirichlet ones."""
         if family is LogDirichlet:
-            logs = torch.cat([self.like.new_zeros(1, width + 1), self._eye(width + 1) * STEP])
+            logs = self.like.new_zeros(2, width + 1)
+            logs[1, ::2] = STEP
             return family.at(logs.exp())
         low, high = self._reach(family)
         return self.centre + self.like.new_tensor([[0.0], [-low / 3], [high / 3]])
-
-    def _eye(self, size: int) -> Tensor:
-        return torch.eye(size, dtype=self.like.dtype, device=self.like.device)
 
     # ------------------------------------------------------------------ whether that is all
     @torch.no_grad()

@@ -19,7 +19,7 @@ aten = torch.ops.aten
 
 
 #: Longest row whose prefixes are taken directly (length squared reads); longer ones in two levels.
-DIRECT_PREFIX = 128
+DIRECT_PREFIX = 32
 
 
 #: Scans as a reduction over "everything so far", with the neutral element.

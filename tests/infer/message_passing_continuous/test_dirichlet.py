@@ -9,12 +9,14 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from pyro.ops.indexing import Vindex
 from scipy import special, stats
 from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.errors import OptionError, PyrographError, UnsupportedFactor
 from pyrograph.infer.message_passing.conjugate_factors import ConjugateFactors
+from pyrograph.infer.message_passing.reduction import LocalDensity
 from tests.infer.message_passing_continuous.runs import fit
 
 DOUBLE = torch.float64
@@ -48,6 +50,70 @@ def log_beta(a):
 
 def log_means(a):
     return special.digamma(a) - special.digamma(a.sum(-1, keepdims=True))
+
+
+# ---------------------------------------------------------------------- topics
+@pytest.mark.parametrize("vocabulary", [20, 150])
+def test_topics_of_words_are_where_coordinate_ascent_stands(vocabulary):
+    """Latent Dirichlet allocation: Blei, Ng & Jordan (2003), with a prior on topics."""
+    num_topics, num_documents, length = 3, 4, 12
+    draw = np.random.default_rng(0)
+    own = draw.dirichlet(np.full(vocabulary, 0.05), num_topics)
+    word = np.concatenate([draw.choice(vocabulary, length, p=own[d % 3]) for d in range(4)])
+    document = np.arange(num_documents).repeat(length)
+
+    def topics():
+        with pyro.plate("topics", num_topics):
+            phi = pyro.sample("phi", dist.Dirichlet(torch.full((vocabulary,), 0.1)))
+        with pyro.plate("documents", num_documents):
+            theta = pyro.sample("theta", dist.Dirichlet(torch.full((num_topics,), 0.3)))
+        with pyro.plate("words", len(word)):
+            z = pyro.sample("z", dist.Categorical(theta[document]))
+            pyro.sample("w", dist.Categorical(Vindex(phi)[z]), obs=torch.tensor(word))
+
+    family = {"phi": "dirichlet", "theta": "dirichlet"}
+    posterior = fit(topics, (), pg.VMP, family=family)
+    assert posterior.converged
+    phi = posterior.marginal("phi").concentration.numpy()
+    theta = posterior.marginal("theta").concentration.numpy()
+    z = posterior.marginal("z").probs.numpy()
+    counts = [np.bincount(word, weights=z[:, k], minlength=vocabulary) for k in range(num_topics)]
+    np.testing.assert_allclose(phi, 0.1 + np.stack(counts), rtol=1e-6)
+    counts = [z[document == d].sum(0) for d in range(num_documents)]
+    np.testing.assert_allclose(theta, 0.3 + np.stack(counts), rtol=1e-6)
+    logs = log_means(theta)[document] + log_means(phi)[:, word].T
+    np.testing.assert_allclose(z, special.softmax(logs, 1), atol=1e-6)
+    bound = (z * logs).sum() - special.xlogy(z, z).sum()
+    for eta, prior in ((phi, 0.1), (theta, 0.3)):
+        bound += ((prior - eta) * log_means(eta)).sum()
+        bound += (log_beta(eta) - log_beta(np.full_like(eta, prior))).sum()
+    assert_close(float(posterior.log_evidence), bound, rtol=0, atol=1e-7)
+
+
+def test_powers_of_many_shares_are_read_from_few_values(monkeypatch):
+    """Twice as many take no more points."""
+    points = []
+    whole = LocalDensity.at_nodes
+
+    def counted(self, x):
+        points.append(len(x[0]))
+        return whole(self, x)
+
+    monkeypatch.setattr(LocalDensity, "at_nodes", counted)
+    numbers = []
+    for size in (100, 200):
+        counts = torch.arange(size).remainder(7).to(DOUBLE)
+
+        def texts(counts=counts):
+            w = pyro.sample("w", dist.Dirichlet(torch.full((len(counts),), 0.5)))
+            pyro.sample("y", dist.Multinomial(int(counts.sum()), w), obs=counts)
+
+        points.clear()
+        q = fit(texts, (), pg.EP, family=WEIGHTS)
+        numbers.append(sum(points))
+        truth = 0.5 + counts.numpy()
+        np.testing.assert_allclose(q.marginal("w").concentration.numpy(), truth, rtol=1e-9)
+    assert numbers[1] <= numbers[0]
 
 
 # ---------------------------------------------------------------------- observed labels
