@@ -15,6 +15,9 @@ Source: Li, Zeng, Vergari & Van den Broeck (2021), corollary 4.7 and proposition
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -125,70 +128,102 @@ class _Triples:
         of = (self.of_q[r], self.of_p[r], self.of_p[r])
         num_base = [len(rows.inputs) + len(rows.below) for rows in of]
         children = [_children(rows, w) for rows, w in zip(of, self._three(), strict=True)]
-        base: dict[Triple, int] = {}
-        sums: dict[Triple, list[tuple[Triple, tuple[int, int, int]]]] = {}
-        height: dict[Triple, int] = {}
-
-        def visit(top: Triple) -> None:
-            """The height of a triple above inputs and products, and of all below it; -1 of those
-            that are nothing."""
-            stack = [top]
-            while stack:
-                triple = stack[-1]
-                if triple in height:
-                    stack.pop()
-                    continue
-                which = next((k for k in range(3) if triple[k] >= num_base[k]), None)
-                if which is None:
-                    height[triple] = 0
-                    base[triple] = len(base)
-                    continue
-                if triple not in sums:
-                    found = []
-                    for row, weight in children[which][triple[which] - num_base[which]]:
-                        child = (*triple[:which], row, *triple[which + 1 :])
-                        if self._possible(r, child):
-                            own = tuple(weight if k == which else -1 for k in range(3))
-                            found.append((child, own))
-                    sums[triple] = found
-                    stack += [child for child, _ in found if child not in height]
-                    continue
-                sums[triple] = [pair for pair in sums[triple] if height[pair[0]] >= 0]
-                height[triple] = 1 + max((height[c] for c, _ in sums[triple]), default=-2)
-
+        reached = _Reached(num_base, children, partial(self._possible, r))
         for triple in asked[r]:
-            visit(triple)
+            reached.visit(triple)
+        base = reached.base
         parts = self.regions.parts[r]
         keys = np.array(list(base), np.int64).reshape(-1, 3)
         self.of_inputs.append(keys if not parts else keys[:0])
         below = np.zeros((len(base) if parts else 0, len(parts)), np.int64)
         for k, part in enumerate(parts):
             lower = (self.of_q[part].kept, self.of_p[part].kept, self.of_p[part].kept)
-            triples = np.stack(
+            found = np.stack(
                 [low[rows.below[keys[:, j], k]] for j, (low, rows) in enumerate(zip(lower, of))], 1
             )
-            for n, triple in enumerate(map(tuple, triples.tolist())):
+            for n, triple in enumerate(map(tuple, found.tolist())):
                 below[n, k] = asked[part].setdefault(triple, len(asked[part]))
-        number = dict(base)
-        levels = []
-        for h in range(1, 1 + max(height.values(), default=0)):
-            own = [t for t in sums if height[t] == h]
-            width = max(len(sums[t]) for t in own)
-            source = np.zeros((len(own), width), np.int64)
-            weight = np.full((len(own), width), -1, np.int64)
-            for s, triple in enumerate(own):
-                for j, (child, index) in enumerate(sums[triple]):
-                    source[s, j], weight[s, j] = number[child], len(edges)
-                    edges.append(index)
-            for triple in own:
-                number[triple] = len(number)
-            levels.append(Level(np.zeros(len(own), np.int64), source, weight))
+        levels, number = reached.levels(edges)
         inputs = np.arange(len(base)) if not parts else np.zeros(0, np.int64)
         kept = np.array([number[t] for t in asked[r]], np.int64)
         return Rows(inputs, below, levels, kept)
 
     def _three(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return self._weighted[0], self._weighted[1], self._weighted[1]
+
+
+class _Reached:
+    """The triples of a region that are asked for, and all that these need, by their height.
+
+    Args:
+        num_base: of the three, how many rows are inputs or products.
+        children: of the three, rows and weights of the children of every sum.
+        possible: whether a triple of the region is not zero everywhere.
+
+    Attributes:
+        base: triples of inputs and products, numbered in the order in which they were met.
+    """
+
+    def __init__(
+        self,
+        num_base: list[int],
+        children: list[list[list[tuple[int, int]]]],
+        possible: Callable[[Triple], bool],
+    ):
+        self._num_base, self._children, self._possible = num_base, children, possible
+        self.base: dict[Triple, int] = {}
+        #: Of a triple with a sum its children, and the weight of each edge in the place of its sum.
+        self._sums: dict[Triple, list[tuple[Triple, tuple[int, int, int]]]] = {}
+        #: Above inputs and products; -1 of those that are nothing.
+        self._height: dict[Triple, int] = {}
+
+    def visit(self, top: Triple) -> None:
+        """Take in a triple, and all below it."""
+        stack, height = [top], self._height
+        while stack:
+            triple = stack[-1]
+            if triple in height:
+                stack.pop()
+                continue
+            which = next((k for k in range(3) if triple[k] >= self._num_base[k]), None)
+            if which is None:
+                height[triple] = 0
+                self.base[triple] = len(self.base)
+            elif triple not in self._sums:
+                self._sums[triple] = found = self._opened(triple, which)
+                stack += [child for child, _ in found if child not in height]
+            else:
+                found = [pair for pair in self._sums[triple] if height[pair[0]] >= 0]
+                self._sums[triple] = found
+                height[triple] = 1 + max((height[child] for child, _ in found), default=-2)
+
+    def _opened(self, triple: Triple, which: int) -> list[tuple[Triple, tuple[int, int, int]]]:
+        """The triples with the children of one of the three sums in its place."""
+        found = []
+        for row, weight in self._children[which][triple[which] - self._num_base[which]]:
+            child = (*triple[:which], row, *triple[which + 1 :])
+            if self._possible(child):
+                own = tuple(weight if k == which else -1 for k in range(3))
+                found.append((child, own))
+        return found
+
+    def levels(self, edges: list[tuple[int, int, int]]) -> tuple[list[Level], dict[Triple, int]]:
+        """Sums from the lowest to the highest, whose weights are added to ``edges``, and the number
+        of every triple."""
+        number, levels = dict(self.base), []
+        for h in range(1, 1 + max(self._height.values(), default=0)):
+            own = [t for t in self._sums if self._height[t] == h]
+            width = max(len(self._sums[t]) for t in own)
+            source = np.zeros((len(own), width), np.int64)
+            weight = np.full((len(own), width), -1, np.int64)
+            for s, triple in enumerate(own):
+                for j, (child, index) in enumerate(self._sums[triple]):
+                    source[s, j], weight[s, j] = number[child], len(edges)
+                    edges.append(index)
+            for triple in own:
+                number[triple] = len(number)
+            levels.append(Level(np.zeros(len(own), np.int64), source, weight))
+        return levels, number
 
 
 def _children(rows: Rows, weighted: np.ndarray) -> list[list[tuple[int, int]]]:

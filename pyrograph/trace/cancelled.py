@@ -46,8 +46,29 @@ def numbers_that_matter(
     reads = [r for line in program.lines for r in line.reads] + [program.output]
     if any(read.constant is not None and read.constant.requires_grad for read in reads):
         return {}  # what cancels now may not do so later
+    buffers, taken_in = _followed(program, leaves, fixed)
+    base = len(leaves)
+    demands = _Demands(
+        {k: part.value for k, part in buffers.items() if k >= base and part.value.requires_grad}
+    )
+    demands.add([_operand(buffers, program.output).value], None)
+    for line, parts in reversed(taken_in):
+        if not demands.unsettled:
+            break
+        which = demands.matters.get(line.buffer)
+        if which is not None:
+            which = which.view(line.count, line.width, -1).any(1)
+        if which is None or bool(which.any()):
+            demands.add([part.value for part in parts], which)
+    return {k: m for k, m in demands.matters.items() if not bool(m.all())}
+
+
+def _followed(
+    program: LocalProgram, leaves: list[Tensor], fixed: set[int]
+) -> tuple[dict[int, _Part], list[tuple[Line, list[_Part]]]]:
+    """Buffers at the leaves' values, linear steps with derivatives by what they read; and the
+    steps that are not linear, with what they take in."""
     samples = max(leaf.shape[1] for leaf in leaves)
-    generator = torch.Generator().manual_seed(0)
     buffers = {k: _Part(k in fixed, leaf.detach()) for k, leaf in enumerate(leaves)}
     taken_in: list[tuple[Line, list[_Part]]] = []
     for line in program.lines:
@@ -65,49 +86,50 @@ def numbers_that_matter(
             found.requires_grad_(line.dtype.is_floating_point)
             taken_in.append((line, parts))
         buffers[line.buffer] = _Part(is_fixed, found)
-    output = _operand(buffers, program.output)
-    base = len(leaves)
-    followed = {
-        k: part.value for k, part in buffers.items() if k >= base and part.value.requires_grad
-    }
-    matters = {k: torch.zeros_like(v, dtype=torch.bool) for k, v in followed.items()}
-    unsettled = dict(followed)  # not known to matter as a whole
+    return buffers, taken_in
 
-    def demand(values: list[Tensor], which: Tensor | None) -> None:
-        """What these operands depend on, of blocks ``[count, S]``."""
+
+class _Demands:
+    """Which numbers of buffers ``[rows, S]`` something depends on.
+
+    Attributes:
+        matters: by buffer, which of its numbers do.
+        unsettled: the buffers that are not known to matter as a whole.
+    """
+
+    def __init__(self, followed: dict[int, Tensor]):
+        self.matters = {k: torch.zeros_like(v, dtype=torch.bool) for k, v in followed.items()}
+        self.unsettled = followed
+        self._generator = torch.Generator().manual_seed(0)
+
+    def add(self, values: list[Tensor], which: Tensor | None) -> None:
+        """What these operands depend on, of blocks ``which [count, S]``, or of all of them.
+
+        Random weights keep the derivatives of several numbers from cancelling in their sum.
+        """
         total = None
         for value in values:
             if not value.requires_grad:
                 continue
-            noise = torch.randn(value.shape, generator=generator, dtype=torch.float64, device="cpu")
+            noise = torch.randn(
+                value.shape, generator=self._generator, dtype=torch.float64, device="cpu"
+            )
             weight = noise.to(value)
             if which is not None:
                 blocks = which if len(value) == len(which) else which.any(0, keepdim=True)
                 weight = weight * blocks.view(len(blocks), *(1,) * (value.dim() - 2), -1)
             own = (value * weight).sum()
             total = own if total is None else total + own
-        if total is None:
+        if total is None or not self.unsettled:
             return
         slopes = torch.autograd.grad(
-            total, list(unsettled.values()), retain_graph=True, allow_unused=True
+            total, list(self.unsettled.values()), retain_graph=True, allow_unused=True
         )
-        for k, slope in zip(list(unsettled), slopes, strict=True):
+        for k, slope in zip(list(self.unsettled), slopes, strict=True):
             if slope is not None:
-                matters[k] |= slope != 0
-                if bool(matters[k].all()):
-                    del unsettled[k]
-
-    if unsettled:
-        demand([output.value], None)
-    for line, parts in reversed(taken_in):
-        if not unsettled:
-            break
-        which = matters.get(line.buffer)
-        if which is not None:
-            which = which.view(line.count, line.width, -1).any(1)
-        if which is None or bool(which.any()):
-            demand([part.value for part in parts], which)
-    return {k: m for k, m in matters.items() if not bool(m.all())}
+                self.matters[k] |= slope != 0
+                if bool(self.matters[k].all()):
+                    del self.unsettled[k]
 
 
 def _operand(buffers: dict[int, _Part], read: Read) -> _Part:
