@@ -13,12 +13,15 @@ from pyrograph.errors import OptionError
 MAX_UNITS = 200
 #: Up to this many edges of sums show their weights.
 MAX_WEIGHTS = 40
+#: Where on an edge its weight stands: nearer to the sum than the middle, in which edges cross.
+WEIGHT_PLACE = 0.3
 
 
 def draw_circuit(circuit: Circuit, ax=None, names: Sequence[str] | None = None):
     """Draw on matplotlib axes (made if None) and return them.
 
     Args:
+        circuit: of at most 200 units.
         names: of the variables; ``x0``, ``x1``, ... by default.
 
     Raises:
@@ -71,7 +74,7 @@ def draw_circuit(circuit: Circuit, ax=None, names: Sequence[str] | None = None):
             strict=True,
         )
         shown = {edge: f"{w:.3g}" for edge, w in zip(edges, weights, strict=True)}
-        nx.draw_networkx_edge_labels(net, layout, shown, font_size=6, ax=ax)
+        nx.draw_networkx_edge_labels(net, layout, shown, label_pos=WEIGHT_PLACE, font_size=6, ax=ax)
     ax.set_axis_off()
     return ax
 
