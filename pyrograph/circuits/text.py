@@ -21,7 +21,7 @@ import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import torch
 
@@ -101,6 +101,17 @@ def read_circuit(path: str | os.PathLike[str]) -> Circuit:
     return _Reader(as_path(path)).circuit()
 
 
+class _Parts(NamedTuple):
+    """Units in the order of their lines: kind, variable (-1 of none) and children of each; log
+    weights of the sums; log probabilities, location and scale of the inputs."""
+
+    kind: list[int]
+    var: list[int]
+    below: list[list[int]]
+    weights: list[float]
+    rows: list[tuple[list[float], float, float]]
+
+
 class _Reader:
     def __init__(self, path: Path):
         self.name, self.number, self.lines = path.name, 0, text_lines(path)
@@ -113,55 +124,62 @@ class _Reader:
         lines = self.words()
         dtype = self.heading(next(lines, []))
         cards = self.variables(next(lines, []))
-        kind: list[int] = []
-        var: list[int] = []
-        below: list[list[int]] = []
-        weights: list[float] = []
-        rows: list[tuple[list[float], float, float]] = []
+        parts = _Parts([], [], [], [], [])
         for words in lines:
-            children: list[int] = []
-            v = -1
-            if words[0] == "input":
-                kind.append(INPUT)
-                v, row = self.input(words, cards)
-                rows.append(row)
-            elif words[0] == "product":
-                children = self.children(words[1:], len(below))
-                kind.append(SUM if len(children) == 1 else PRODUCT)
-                weights += [0.0] * (len(children) == 1)
-            elif words[0] == "sum":
-                kind.append(SUM)
-                if "log_weights" not in words:
-                    self.fail('a sum is written "sum CHILDREN log_weights NUMBERS"')
-                at = words.index("log_weights")
-                children = self.children(words[1:at], len(below))
-                own = self.reals(words[at + 1 :])
-                if len(own) != len(children):
-                    self.fail(f"{len(children)} children and {len(own)} weights")
-                weights += own
-            elif words[0] == "end" and self.has_end:
-                self.end(words, lines, len(below))
+            if words[0] == "end" and self.has_end:
+                self.end(words, lines, len(parts.below))
                 break
-            else:
-                self.fail(f"a line begins with input, product or sum, not {words[0]!r}")
-            var.append(v)
-            below.append(children)
+            self.unit(words, cards, parts)
         else:
             if self.has_end:
                 self.fail(
-                    f"the file ends after {len(below)} units, without the line that says how many "
-                    "there are: its last lines are lost"
+                    f"the file ends after {len(parts.below)} units, without the line that says how "
+                    "many there are: its last lines are lost"
                 )
+        return self.assembled(parts, cards, dtype)
+
+    def unit(self, words: list[str], cards: tuple[int | None, ...], parts: _Parts) -> None:
+        """Take in the unit of a line."""
+        v, here = -1, len(parts.below)
+        children: list[int] = []
+        if words[0] == "input":
+            kind = INPUT
+            v, row = self.input(words, cards)
+            parts.rows.append(row)
+        elif words[0] == "product":
+            children = self.children(words[1:], here)
+            kind = SUM if len(children) == 1 else PRODUCT
+            parts.weights.extend([0.0] * (len(children) == 1))
+        elif words[0] == "sum":
+            kind = SUM
+            if "log_weights" not in words:
+                self.fail('a sum is written "sum CHILDREN log_weights NUMBERS"')
+            at = words.index("log_weights")
+            children = self.children(words[1:at], here)
+            own = self.reals(words[at + 1 :])
+            if len(own) != len(children):
+                self.fail(f"{len(children)} children and {len(own)} weights")
+            parts.weights.extend(own)
+        else:
+            self.fail(f"a line begins with input, product or sum, not {words[0]!r}")
+        parts.kind.append(kind)
+        parts.var.append(v)
+        parts.below.append(children)
+
+    def assembled(
+        self, parts: _Parts, cards: tuple[int | None, ...], dtype: torch.dtype
+    ) -> Circuit:
+        """What is below the last unit."""
         try:
-            every = Units.of_lists(kind, var, below)
+            every = Units.of_lists(parts.kind, parts.var, parts.below)
         except InvalidCircuit as error:
             self.fail(str(error))
         units, used, edges = every.below_root()
         absent = set(range(len(cards))) - set(units.var.tolist())
         if absent:
             self.fail(f"the variable {min(absent)} has no input")
-        rows = list(itertools.compress(rows, used[every.kind == INPUT]))
-        weights = list(itertools.compress(weights, edges[every.edge_is_sum]))
+        rows = list(itertools.compress(parts.rows, used[every.kind == INPUT]))
+        weights = list(itertools.compress(parts.weights, edges[every.edge_is_sum]))
         width = max(1, *(len(row[0]) for row in rows))
         table = [row + [-torch.inf] * (width - len(row)) for row, _, _ in rows]
         return Circuit(

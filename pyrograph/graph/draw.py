@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING
 from pyrograph.errors import OptionError
 
 if TYPE_CHECKING:
+    import networkx as nx
+
     from pyrograph.graph.structure import Structure
 
 #: Beyond this many nodes labels would cover each other.
 MAX_LABELS = 40
 #: Springs take time of the square of what they hold: a minute at this many circles and squares.
 MAX_SPRINGS = 3000
+#: Up to this many all distances are taken into account, which looks better and costs their square.
+MAX_EXACT = 300
 #: So many colours can be told apart, and as many lines leave room beside a legend.
 MAX_COLORS = 10
 
@@ -40,19 +44,7 @@ def draw(graph: Structure, ax=None, positions: Mapping | None = None):
     variables = list(graph.nodes)
     factors = [f for f, kind in net.nodes(data="kind") if kind == "factor" and net.degree(f) > 1]
     net = net.subgraph(variables + factors)
-    if positions is None and len(net) > MAX_SPRINGS:
-        raise OptionError(
-            f"places of {len(net):,} variables and factors would take minutes to find, and show "
-            f"little; they are looked for up to {MAX_SPRINGS:,}. Give positions={{label: (x, y)}} "
-            "for every label of graph.nodes, or draw a part of graph.to_networkx() by networkx."
-        )
-    if positions is None:
-        layout = nx.kamada_kawai_layout(net) if len(net) <= 300 else nx.spring_layout(net, seed=0)
-    else:
-        layout = {v: _position(positions, v) for v in variables}
-        for f in factors:
-            around = [layout[v] for v in net[f]]
-            layout[f] = tuple(sum(c) / len(around) for c in zip(*around, strict=True))
+    layout = _layout(net, variables, factors, positions)
     if ax is None:
         _, ax = plt.subplots(figsize=(7, 6), layout="constrained")
     nx.draw_networkx_edges(
@@ -68,13 +60,9 @@ def draw(graph: Structure, ax=None, positions: Mapping | None = None):
         ax=ax,
         label="factors",
     )
-    colors = plt.get_cmap("tab10")
     size = 300 if len(variables) <= MAX_LABELS else max(15, 6000 // len(variables))
-    series = _series(graph.sites)
-    members: dict[str, list[tuple]] = {text: [] for text in series.values()}
-    for v in variables:
-        members[series[v[0]]].append(v)
-    for k, (text, nodes) in enumerate(members.items()):
+    colors = plt.get_cmap("tab10")
+    for k, (text, nodes) in enumerate(_by_color(graph).items()):
         nx.draw_networkx_nodes(
             net,
             layout,
@@ -94,6 +82,38 @@ def draw(graph: Structure, ax=None, positions: Mapping | None = None):
     if positions is not None:
         ax.set_aspect("equal")
     return ax
+
+
+def _layout(
+    net: nx.Graph, variables: list[tuple], factors: list, positions: Mapping | None
+) -> Mapping:
+    """Where everything is drawn: as given, factors at the mean of their scope, or by springs."""
+    import networkx as nx
+
+    if positions is not None:
+        layout = {v: _position(positions, v) for v in variables}
+        for f in factors:
+            around = [layout[v] for v in net[f]]
+            layout[f] = tuple(sum(c) / len(around) for c in zip(*around, strict=True))
+        return layout
+    if len(net) > MAX_SPRINGS:
+        raise OptionError(
+            f"places of {len(net):,} variables and factors would take minutes to find, and show "
+            f"little; they are looked for up to {MAX_SPRINGS:,}. Give positions={{label: (x, y)}} "
+            "for every label of graph.nodes, or draw a part of graph.to_networkx() by networkx."
+        )
+    if len(net) <= MAX_EXACT:
+        return nx.kamada_kawai_layout(net)
+    return nx.spring_layout(net, seed=0)
+
+
+def _by_color(graph: Structure) -> dict[str, list[tuple]]:
+    """Nodes by what the legend calls their colour."""
+    series = _series(graph.sites)
+    members: dict[str, list[tuple]] = {text: [] for text in series.values()}
+    for v in graph.nodes:
+        members[series[v[0]]].append(v)
+    return members
 
 
 def _series(names: Iterable[str]) -> dict[str, str]:

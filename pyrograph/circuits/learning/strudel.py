@@ -117,16 +117,7 @@ def learn_strudel(
     table = every.columns(kept)
     checked = None if checked is None else checked.columns(kept)
     more_edges = len(even) + 1 if len(even) else 0
-    if table.is_complete:
-        completed = table
-    else:
-        start = learn_chow_liu(
-            table.tensor(),
-            cards=table.cards,
-            smoothing=smoothing,
-            weights=torch.from_numpy(table.weight),
-        )
-        completed = complete_rows(start, table, num_completions)
+    completed = _completed(table, smoothing, num_completions)
     growth = Growth(completed, checked, smoothing, shrinkage, copy_depth, edge, variable)
     if growth.splitting.num_edges + more_edges > max_edges:
         raise OptionError(
@@ -144,6 +135,19 @@ def learn_strudel(
             circuit, table.tensor(), smoothing=shrinkage, prior=circuit, weights=table.weight
         )
     return beside_uniform(circuit, kept, every.cards) if len(even) else circuit
+
+
+def _completed(table: Table, smoothing: float, num_completions: int) -> Table:
+    """Rows without holes, filled in by the Chow-Liu circuit."""
+    if table.is_complete:
+        return table
+    start = learn_chow_liu(
+        table.tensor(),
+        cards=table.cards,
+        smoothing=smoothing,
+        weights=torch.from_numpy(table.weight),
+    )
+    return complete_rows(start, table, num_completions)
 
 
 def _read(

@@ -38,22 +38,56 @@ def saved_messages(network: Network, messages: list[list[Message]]) -> dict[str,
             else:
                 kept[f"{b}.{p}"] = message.clone()
         if isinstance(block, QuadratureFactors) and block.grid is not None:
-            kept[f"{b}.grid.mean"] = block.grid.mean.clone()
-            kept[f"{b}.grid.root"] = block.grid.root.clone()
-            kept[f"{b}.grid.rough"] = torch.tensor(block.tilted.is_rough, device="cpu")
-            kept[f"{b}.grid.checked"] = torch.tensor(block.tilted.is_checked, device="cpu")
-            kept[f"{b}.grid.due"] = torch.tensor(block.tilted.is_due, device="cpu")
-            kept[f"{b}.grid.age"] = torch.tensor(block.tilted.age, device="cpu")
-            kept[f"{b}.grid.returns"] = torch.tensor(block.tilted.returns, device="cpu")
-            if block.tilted.poorer is not None:
-                kept[f"{b}.poorer.mean"] = block.tilted.poorer.mean.clone()
-                kept[f"{b}.poorer.root"] = block.tilted.poorer.root.clone()
-            if block.tilted.coarse is not None:
-                kept[f"{b}.grid.coarse"] = block.tilted.coarse.clone()
-            if block.tilted.boxes is not None:
-                for name, value in zip(BOXES, block.tilted.boxes.tensors, strict=True):
-                    kept[f"{b}.boxes.{name}"] = value.clone()
+            own = _saved_points(block, block.grid)
+            kept |= {f"{b}.{name}": value for name, value in own.items()}
     return kept
+
+
+def _saved_points(block: QuadratureFactors, grid: Grid) -> dict[str, Tensor]:
+    """The points that a block has in use, and what is known of them."""
+    tilted = block.tilted
+    kept = {"grid.mean": grid.mean.clone(), "grid.root": grid.root.clone()}
+    for name, value in (
+        ("rough", tilted.is_rough),
+        ("checked", tilted.is_checked),
+        ("due", tilted.is_due),
+        ("age", tilted.age),
+        ("returns", tilted.returns),
+    ):
+        kept[f"grid.{name}"] = torch.tensor(value, device="cpu")
+    if tilted.poorer is not None:
+        kept["poorer.mean"] = tilted.poorer.mean.clone()
+        kept["poorer.root"] = tilted.poorer.root.clone()
+    if tilted.coarse is not None:
+        kept["grid.coarse"] = tilted.coarse.clone()
+    if tilted.boxes is not None:
+        for name, value in zip(BOXES, tilted.boxes.tensors, strict=True):
+            kept[f"boxes.{name}"] = value.clone()
+    return kept
+
+
+def _load_points(block: QuadratureFactors, number: int, saved: Mapping[str, Tensor]) -> None:
+    """Give a block the points of :func:`_saved_points`; those laid over other numbers than today
+    are left out, and the next update finds new ones."""
+    block.forget_grid()
+    tilted, like = block.tilted, block.local.like
+    grid = f"{number}.grid"
+    if f"{grid}.mean" not in saved or saved[f"{grid}.mean"].shape[-1] != tilted.dim:
+        return
+    block.grid = _grid(saved, grid, like)
+    if f"{number}.poorer.mean" in saved:
+        tilted.poorer = _grid(saved, f"{number}.poorer", like)
+    tilted.is_rough = bool(saved[f"{grid}.rough"])
+    # older states do not have these
+    tilted.is_checked = bool(saved.get(f"{grid}.checked", False))
+    tilted.is_due = bool(saved.get(f"{grid}.due", False))
+    tilted.age = int(saved.get(f"{grid}.age", 0))
+    tilted.returns = int(saved.get(f"{grid}.returns", 0))
+    coarse = saved.get(f"{grid}.coarse")
+    tilted.coarse = None if coarse is None else coarse.to(block.alpha.device)
+    if f"{number}.boxes.low" in saved:
+        parts = (saved[f"{number}.boxes.{name}"].to(like) for name in BOXES)
+        tilted.boxes = Boxes.of_tensors(*parts)
 
 
 def _in_form_of(network: Network, saved: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -77,7 +111,6 @@ def loaded_messages(
         ShapeMismatch: they belong to another graph.
         OptionError: they hold NaN or plus infinity.
     """
-
     saved = _in_form_of(network, saved)
     left = {key for key in saved if key.split(".")[1].isdigit()}
 
@@ -108,24 +141,7 @@ def loaded_messages(
                 messages.append(take(f"{b}.{p}", m))
         out.append(messages)
         if isinstance(block, QuadratureFactors):
-            block.forget_grid()
-            if f"{b}.grid.mean" in saved:
-                grid = _grid(saved, f"{b}.grid", block.local.like)
-                if grid.mean.shape[-1] != block.tilted.dim:
-                    continue  # laid over other numbers than today: the next one is found afresh
-                block.grid = grid
-                if f"{b}.poorer.mean" in saved:
-                    block.tilted.poorer = _grid(saved, f"{b}.poorer", block.local.like)
-                block.tilted.is_rough = bool(saved[f"{b}.grid.rough"])
-                block.tilted.is_checked = bool(saved.get(f"{b}.grid.checked", False))
-                block.tilted.is_due = bool(saved.get(f"{b}.grid.due", False))
-                block.tilted.age = int(saved.get(f"{b}.grid.age", 0))
-                block.tilted.returns = int(saved.get(f"{b}.grid.returns", 0))
-                coarse = saved.get(f"{b}.grid.coarse")
-                block.tilted.coarse = None if coarse is None else coarse.to(block.alpha.device)
-                if f"{b}.boxes.low" in saved:
-                    parts = (saved[f"{b}.boxes.{name}"].to(block.local.like) for name in BOXES)
-                    block.tilted.boxes = Boxes.of_tensors(*parts)
+            _load_points(block, b, saved)
     if left:
         raise ShapeMismatch(
             f"the saved messages {min(left)} have no place in this graph: {ELSEWHERE}"
