@@ -25,35 +25,37 @@ class Natural:
         """By name; each has the batch's dimensions first."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
-    def _with(self: N, operation: Callable[..., Tensor], *others: Natural) -> N:
+    def mapped(self: N, operation: Callable[..., Tensor], *others: Natural) -> N:
+        """The functions whose parameters are ``operation`` of these ones' and, if given, of the
+        same ones of others."""
         values = [tuple(part.parameters().values()) for part in (self, *others)]
         return type(self)(*(operation(*same) for same in zip(*values, strict=True)))
 
     def __add__(self: N, other: N) -> N:
         """Product of the functions."""
-        return self._with(torch.add, other)
+        return self.mapped(torch.add, other)
 
     def __sub__(self: N, other: N) -> N:
         """Quotient of the functions."""
-        return self._with(torch.sub, other)
+        return self.mapped(torch.sub, other)
 
     def __rmul__(self: N, power: float | Tensor) -> N:
         """Power of the functions, a number or ``[*batch]``."""
         if not isinstance(power, Tensor):
-            return self._with(lambda value: power * value)
-        return self._with(lambda value: _widened(power, value) * value)
+            return self.mapped(lambda value: power * value)
+        return self.mapped(lambda value: _widened(power, value) * value)
 
     def __getitem__(self: N, index) -> N:
         """Some of the batch."""
-        return self._with(lambda value: value[index])
+        return self.mapped(lambda value: value[index])
 
     def detach(self: N) -> N:
-        return self._with(Tensor.detach)
+        return self.mapped(Tensor.detach)
 
 
 def where(condition: Tensor, a: N, b: N) -> N:
     """``a`` where the condition ``[*batch]`` holds, else ``b``."""
-    return a._with(lambda x, y: torch.where(_widened(condition, x), x, y), b)
+    return a.mapped(lambda x, y: torch.where(_widened(condition, x), x, y), b)
 
 
 def _widened(batch: Tensor, value: Tensor) -> Tensor:

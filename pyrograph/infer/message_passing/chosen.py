@@ -33,7 +33,7 @@ class Chosen:
     def of(self, parts: list[Natural]) -> Natural:
         """Of functions of the continuous slots, batch ``[E]``, the one chosen: batch ``[D, E]``."""
         first, *others = (parts[k] for k in self.slots)
-        return first._with(lambda *values: self._chosen(values), *others)
+        return first.mapped(lambda *values: self._chosen(values), *others)
 
     def among(self, values: Sequence[Tensor]) -> Tensor:
         """Of ``[E, n]`` of the continuous slots those of the one chosen, ``[D, E, n]``."""

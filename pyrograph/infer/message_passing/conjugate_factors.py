@@ -111,7 +111,7 @@ class ConjugateFactors(OneEach):
     def _continuous(self, messages: list, beliefs: list) -> tuple[list[Conjugate], list[Conjugate]]:
         """Beliefs and cavities of the continuous slots, batch ``[E]``."""
         own = [
-            beliefs[self.families[k]][self.rows[k]]._with(Tensor.double) for k in self.continuous
+            beliefs[self.families[k]][self.rows[k]].mapped(Tensor.double) for k in self.continuous
         ]
         pairs = zip(own, self.continuous, strict=True)
         return own, [q - self.alpha * messages[k] for q, k in pairs]
@@ -219,7 +219,7 @@ class ConjugateFactors(OneEach):
 
     def _plain(self, function: Conjugate) -> Conjugate:
         """In the dtype of messages."""
-        return function._with(lambda value: value.to(self.like))
+        return function.mapped(lambda value: value.to(self.like))
 
     # ------------------------------------------------------------------ results
     def log_ratio(self, messages: list, beliefs: list) -> Tensor:

@@ -125,7 +125,7 @@ def effective(rest: Rest, cavities: list[Gaussian], flat: Tensor) -> Effective:
         return all_of_them.index_copy(1, rows, some)
 
     return Effective(
-        found.g._with(put, others.g),
+        found.g.mapped(put, others.g),
         put(found.log_rest, others.log_rest),
         put(found.start, others.start),
         put(found.gain, others.gain),

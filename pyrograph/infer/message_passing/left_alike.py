@@ -158,7 +158,7 @@ def _start(
         if k in firsts:
             messages[found.number][k] = _alone(sent[k], firsts[k])
         elif is_fresh:
-            messages[found.number][k] = sent[k]._with(torch.zeros_like)
+            messages[found.number][k] = sent[k].mapped(torch.zeros_like)
     beliefs = network.beliefs_of(messages)
     pairs = zip(network.blocks, messages, strict=True)
     told = with_discrete_of([b.update(sent, beliefs)[0] for b, sent in pairs], messages)
@@ -167,6 +167,6 @@ def _start(
 
 def _alone(message: Natural, e: Tensor) -> Natural:
     """That of one factor, others say nothing."""
-    return message._with(
+    return message.mapped(
         lambda value: torch.zeros_like(value).index_copy(0, e[None], value[e][None])
     )

@@ -221,7 +221,7 @@ def _of_equal_widths(
             for own, other in ((first, then), (then, first))
         ]
         (a, bad_a, apart_a), (b, bad_b, apart_b) = pairs
-        function, apart = a._with(_in_turn, b), apart_a._with(_in_turn, apart_b)
+        function, apart = a.mapped(_in_turn, b), apart_a.mapped(_in_turn, apart_b)
         diverges = _in_turn(diverges | bad_a, diverges | bad_b)
     return [(function[:, i], diverges[:, i]) for i in range(count)]
 

@@ -199,7 +199,7 @@ class QuadratureFactors(OneEach):
     def _seen(self, beliefs: list) -> list[Natural]:
         """Beliefs of the continuous slots, in v."""
         return [
-            seen(beliefs[self.families[k]], self.rows[k], self.bases[k])._with(Tensor.double)
+            seen(beliefs[self.families[k]], self.rows[k], self.bases[k]).mapped(Tensor.double)
             for k in self.local.continuous
         ]
 
@@ -270,7 +270,7 @@ class QuadratureFactors(OneEach):
 
     def _plain(self, function: Natural) -> Natural:
         """In the dtype of messages."""
-        return function._with(lambda value: value.to(self.like))
+        return function.mapped(lambda value: value.to(self.like))
 
     # ------------------------------------------------------------------ alpha = 0
     def _mean_field(self, messages: list, beliefs: list) -> list:
@@ -349,7 +349,7 @@ class QuadratureFactors(OneEach):
             for q, k in zip(q_states, self.local.discrete, strict=True):
                 ratio = ratio - (q.softmax(1) * messages[k]).sum(1)
             for q, k in zip(own, self.local.continuous, strict=True):
-                m = messages[k]._with(Tensor.double)
+                m = messages[k].mapped(Tensor.double)
                 if isinstance(q, Conjugate):
                     ratio = ratio - (m.natural * q.expected).sum(-1)
                     continue

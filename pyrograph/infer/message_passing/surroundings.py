@@ -115,7 +115,7 @@ class Scopes:
         if local.chosen:
             return Product(around, self.parts), None
         g = stacked(around)
-        g = g._with(lambda value: value.expand(local.num_states, *value.shape))
+        g = g.mapped(lambda value: value.expand(local.num_states, *value.shape))
         return g, None
 
     def _at(self, v: Tensor) -> Tensor:

@@ -212,7 +212,7 @@ def _by_sender(senders: Tensor, count: int) -> Tensor:
 # ---------------------------------------------------------------------- messages and beliefs
 def owned(value: Message) -> Message:
     """A copy, into which may be written."""
-    return value._with(Tensor.clone) if isinstance(value, Natural) else value.clone()
+    return value.mapped(Tensor.clone) if isinstance(value, Natural) else value.clone()
 
 
 def taken(value: Message, rows: Tensor) -> Message:
@@ -225,4 +225,4 @@ def written(value: Message, rows: Tensor, new: Message) -> Message:
     if not isinstance(value, Natural):
         return value.index_copy_(0, rows, new)
     # a new object: moments of the old one are not those of what it holds now
-    return value._with(lambda all_of_them, some: all_of_them.index_copy_(0, rows, some), new)
+    return value.mapped(lambda all_of_them, some: all_of_them.index_copy_(0, rows, some), new)
