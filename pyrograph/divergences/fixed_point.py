@@ -90,24 +90,7 @@ def iterate(
     for _ in range(max_steps):
         if not walk.index.numel():
             break
-        old, _ = family.from_natural(walk.natural, walk.p)
-        trial = walk.natural + walk.step[:, None] * direction(walk.p, family, alpha, walk.natural)
-        new, proper = family.from_natural(trial, walk.p)
-        q = family.place(new, walk.p)
-        value = normalised_divergence(walk.p.log_atoms, q.log_atoms, alpha)
-        slack = rounding * (1 + walk.value.abs())
-        accept = proper & value.isfinite() & (value <= walk.value + slack)
-        rate = family.change(old, new) / walk.step
-        # where the divergence is flat to rounding, only the rate shows that a step was too long
-        flat = accept & ((value - walk.value).abs() <= slack)
-        factor = torch.where(flat, torch.where(rate > walk.rate, 0.5, 1.1), 1.5).to(rate)
-        walk = replace(
-            walk,
-            natural=torch.where(accept[:, None], family.natural(new), walk.natural),
-            value=torch.where(accept, value, walk.value),
-            step=(walk.step * torch.where(accept, factor, 0.5)).clamp(max=step),
-            rate=torch.where(accept, rate, walk.rate),
-        )
+        walk, rate, accept = _stepped(walk, family, alpha, step, rounding)
         ends[walk.index], end_values[walk.index] = walk.natural, walk.value
         # a step so short that it is lost to rounding says nothing
         converged = accept & (rate < least) & (walk.step * least > eps)
@@ -124,6 +107,31 @@ def iterate(
             stacklevel=3,
         )
     return ends.reshape(num_starts, batch, -1)[best, torch.arange(batch, device=best.device)]
+
+
+def _stepped(
+    walk: Walk, family: Family, alpha: float, longest: float, rounding: float
+) -> tuple[Walk, Tensor, Tensor]:
+    """One step of every run; how far it went beside its length, and whether it was taken."""
+    old, _ = family.from_natural(walk.natural, walk.p)
+    trial = walk.natural + walk.step[:, None] * direction(walk.p, family, alpha, walk.natural)
+    new, proper = family.from_natural(trial, walk.p)
+    q = family.place(new, walk.p)
+    value = normalised_divergence(walk.p.log_atoms, q.log_atoms, alpha)
+    slack = rounding * (1 + walk.value.abs())
+    accept = proper & value.isfinite() & (value <= walk.value + slack)
+    rate = family.change(old, new) / walk.step
+    # where the divergence is flat to rounding, only the rate shows that a step was too long
+    flat = accept & ((value - walk.value).abs() <= slack)
+    factor = torch.where(flat, torch.where(rate > walk.rate, 0.5, 1.1), 1.5).to(rate)
+    found = replace(
+        walk,
+        natural=torch.where(accept[:, None], family.natural(new), walk.natural),
+        value=torch.where(accept, value, walk.value),
+        step=(walk.step * torch.where(accept, factor, 0.5)).clamp(max=longest),
+        rate=torch.where(accept, rate, walk.rate),
+    )
+    return found, rate, accept
 
 
 def direction(p: Atomic, family: Family, alpha: float, natural: Tensor) -> Tensor:

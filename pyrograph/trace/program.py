@@ -357,15 +357,7 @@ def _read_program(
         if recorder.refused is not None:  # the program caught it, and went another way than Pyro
             raise recorder.refused
         recorder.has_run = True
-        statements = []
-        names = set()
-        for name, log_prob in reader.statements:
-            if name in names:
-                raise StructureError(f'two statements are called "{name}"; names must differ.')
-            names.add(name)
-            ids = recorder.ids_or_zero(log_prob).reshape(-1).cpu()
-            kept = log_prob if differentiable else log_prob.detach()
-            statements.append((name, ids, kept.reshape(-1).cpu()))
+        statements = _statements(recorder, reader, differentiable)
         constrained = {n: recorder.ids_or_zero(v).cpu() for n, v in reader.constrained.items()}
     tape, renumber = merge(recorder.steps)
     return Reading(
@@ -382,6 +374,24 @@ def _read_program(
         functions=tuple(f"{name} {place}" for name, place in functions.items()),
         masked=reader.masked,
     )
+
+
+def _statements(
+    recorder: Recorder, reader: ProgramReader, differentiable: bool
+) -> list[tuple[str, Tensor, Tensor]]:
+    """Names, ids and log densities of what was read.
+
+    Raises:
+        StructureError: two have one name.
+    """
+    found: dict[str, tuple[str, Tensor, Tensor]] = {}
+    for name, log_prob in reader.statements:
+        if name in found:
+            raise StructureError(f'two statements are called "{name}"; names must differ.')
+        ids = recorder.ids_or_zero(log_prob).reshape(-1).cpu()
+        kept = log_prob if differentiable else log_prob.detach()
+        found[name] = name, ids, kept.reshape(-1).cpu()
+    return list(found.values())
 
 
 def _floating(log_prob: Any) -> Any:

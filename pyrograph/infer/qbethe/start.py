@@ -58,11 +58,7 @@ def starting_parameters(
     batch, components = shape
     wanted = batch * components
     like = graph.constant.detach()
-    free = _draws(graph, program, max(FEWEST, min(MOST, wanted)))
-    end = math.log(torch.finfo(like.dtype).max)  # of numbers that are exponentials
-    vague = _beyond(graph, free, NEAR * end)
-    flat = vague | _nodes(graph, _sites_without_prior(graph))
-    mode = _mode(graph, network) if bool(flat.any()) else None
+    origin = _Origin(graph, network, _draws(graph, program, max(FEWEST, min(MOST, wanted))))
     parameters: Parameters = {"weights": like.new_zeros(batch, components)}
     for k, kind in enumerate(network.kinds):
         count, size = len(kind.nodes), kind.size
@@ -70,20 +66,7 @@ def starting_parameters(
             noise = _noise((batch, components, count, size), generator)
             parameters[f"logits_{k}"] = (JITTER * noise).to(like)
             continue
-        alike = [s for s in graph.sites.values() if not s.is_discrete and s.width == size]
-        draws = torch.cat([free[s.name].reshape(-1, s.num_nodes, size) for s in alike], 1).to(like)
-        unit = _spread(graph, draws, size)
-        far = vague[kind.nodes]
-        if mode is None and bool(far.any()):
-            draws = torch.where(far[:, None], draws.clamp(-INSIDE * end, INSIDE * end), draws)
-            unit = torch.where(far[:, None], unit.clamp_max(STEP * end), unit)
-        centre = draws.median(0).values
-        if mode is not None:
-            here, columns = flat[kind.nodes], _columns(graph, kind.nodes, size)
-            place = torch.where(here[:, None], mode[0][columns], centre)
-            unit = torch.where(here[:, None], mode[1][columns], unit)
-            noise = _noise(draws.shape, generator).to(like)
-            centre, draws = place, torch.where(here[:, None], place + unit * noise, draws)
+        draws, centre, unit = origin.of(kind.nodes, size, generator)
         network.kinds[k] = replace(kind, centre=centre, unit=unit)
         chosen = draws[torch.arange(wanted, device=like.device) % len(draws)]
         if wanted > len(draws):
@@ -99,6 +82,44 @@ def starting_parameters(
     for name, (scopes, numbers) in network.num_ties.items():
         parameters[name] = like.new_zeros(batch, components, scopes, numbers)
     return parameters
+
+
+class _Origin:
+    """What is known of where nodes are: draws, and the mode where these mean nothing.
+
+    Args:
+        free: draws of every continuous site, in the graph's space.
+    """
+
+    def __init__(self, graph: FactorGraph, network: Network, free: dict[str, Tensor]):
+        self.graph, self.free, self.like = graph, free, graph.constant.detach()
+        #: Where exponentials overflow.
+        self.end = math.log(torch.finfo(self.like.dtype).max)
+        self.vague = _beyond(graph, free, NEAR * self.end)
+        self.flat = self.vague | _nodes(graph, _sites_without_prior(graph))
+        self.mode = _mode(graph, network) if bool(self.flat.any()) else None
+
+    def of(
+        self, nodes: Tensor, size: int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Draws ``[n, V, size]`` of all nodes of a size, their centre and what they are measured
+        in, ``[V, size]`` each."""
+        sites = [s for s in self.graph.sites.values() if not s.is_discrete and s.width == size]
+        draws = torch.cat([self.free[s.name].reshape(-1, s.num_nodes, size) for s in sites], 1)
+        draws = draws.to(self.like)
+        unit = _spread(self.graph, draws, size)
+        if self.mode is None:
+            far = self.vague[nodes, None]
+            if bool(far.any()):
+                reach = INSIDE * self.end
+                draws = torch.where(far, draws.clamp(-reach, reach), draws)
+                unit = torch.where(far, unit.clamp_max(STEP * self.end), unit)
+            return draws, draws.median(0).values, unit
+        flat, columns = self.flat[nodes, None], _columns(self.graph, nodes, size)
+        place = torch.where(flat, self.mode[0][columns], draws.median(0).values)
+        unit = torch.where(flat, self.mode[1][columns], unit)
+        noise = _noise(draws.shape, generator).to(self.like)
+        return torch.where(flat, place + unit * noise, draws), place, unit
 
 
 def _sites_without_prior(graph: FactorGraph) -> list[str]:
