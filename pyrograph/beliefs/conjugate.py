@@ -22,6 +22,7 @@ from torch import Tensor
 from pyrograph.beliefs.gaussian import FLAT, Gaussian
 from pyrograph.beliefs.natural import Natural
 
+#: Most steps of Newton's method, which ends when they are rounding.
 NEWTON_STEPS = 30
 #: A step of Newton's method takes a parameter no further down than to this share of it.
 SHRINK = 0.2

@@ -17,6 +17,7 @@ from pyrograph.kernels import RBF, Radial
 from pyrograph.kernels.bandwidth import bandwidth, median_of_pairs
 from pyrograph.kernels.stein import check_statistic
 
+#: Pairs of points that are held at once.
 CHUNK_ELEMENTS = 2**22
 
 

@@ -40,6 +40,7 @@ FEWEST_POINTS, MOST_POINTS = 3, 16
 #: from points with few bits, so that common shifts are exact. And those that have no gradient
 #: anywhere, which may be walls far off.
 REACHES, FAR = (1.0, 2.0**10, 2.0**20, 2.0**30, 2.0**40), (1e18, 1e30, 1e100)
+#: Behind the point, of such points.
 BITS = 8
 #: What rounding may hide at the reach of all reaches' middle, in nats, or a factor is in doubt.
 DOUBT = 0.01

@@ -39,6 +39,7 @@ def trace_graph(
 
     Args:
         model: any Pyro program (conditioned, reparameterised, ... ones too).
+        model_args, model_kwargs: what it is called with: a tuple and a dict.
         unconstrained: map continuous sites to unconstrained space, with log Jacobians as factors.
         fixed: ``{site: value}`` held while the structure is read; their values may then index.
         differentiable: keep the program's constants attached to the tensors that they were computed

@@ -47,6 +47,7 @@ from pyrograph.kernels.additive import terms_of
 from pyrograph.kernels.locality import resolve
 from pyrograph.posterior import ParticlePosterior
 
+#: Of the code that was released with the paper: steps, and r of the start U(-r, r).
 PAPER_STEPS = 5000
 PAPER_REACH = 5.0
 #: Steps between measurements of the bandwidths.

@@ -25,6 +25,7 @@ from pyrograph.errors import OptionError
 
 Bandwidth = Literal["median", "fast"] | float
 RULES = ("median", "fast")
+#: Pairs of a particle that the fast rule looks at.
 NUM_SHIFTS = 4
 #: Particles from which on pairs are not numbered.
 MANY = 2000

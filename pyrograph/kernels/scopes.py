@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+#: Nodes of a group below which it is padded to the size of the next one, see :func:`_merged`.
 FEW_NODES = 64
 
 

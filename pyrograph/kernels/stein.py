@@ -30,10 +30,10 @@ from pyrograph.kernels.protocol import Block, Kernel, SteinSums
 from pyrograph.kernels.rbf import RBF
 from pyrograph.kernels.scopes import Bucket, Layout, alone
 
+#: Nodes per chunk; measured flat from here on, on a CPU.
 MAX_NODES = 512
-"""Nodes per chunk; measured flat from here on, on a CPU."""
+#: Elements of a chunk's largest matrix, which keeps many particles or wide scopes in cache.
 MAX_ELEMENTS = 2**20
-"""Elements of a chunk's largest matrix, which keeps many particles or wide scopes in cache."""
 
 
 @dataclass(frozen=True)

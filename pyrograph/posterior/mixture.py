@@ -22,8 +22,10 @@ from torch import Tensor
 from pyrograph.beliefs.gaussian import LOG_2PI
 from pyrograph.shapes import broadcast_shapes
 
+#: Of the wide component: its share e, and its width c in standard deviations of the particles.
 DEFENSIVE_WEIGHT = 0.05
 DEFENSIVE_SCALE = 1.5
+#: Of a quantile, which is then known to rounding.
 BISECTIONS = 60
 #: Standard deviations from a mean to the quantiles of 0 and 1, which have to be finite numbers.
 NORMAL_REACH = 10.0

@@ -25,6 +25,7 @@ from pyrograph.quadrature import gauss_hermite
 from pyrograph.trace import supports
 from pyrograph.trace.sites import Site
 
+#: By which moments are taken: of the quadrature of a number, and draws of vectors.
 NUM_POINTS = 64
 NUM_DRAWS = 4096
 

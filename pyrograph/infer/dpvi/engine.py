@@ -95,7 +95,9 @@ class DPVI(Engine):
             exactly, and the bound is the greater for it.
         proposals: a function of ``{site: [K, *site shape]}`` that proposes more, ``{site: [M,
             *site shape]}``, after every sweep.
-        options: see :class:`Engine`; ``tol`` is for the gain of the bound in a sweep.
+        num_steps: sweeps at most.
+        tol: for the gain of the bound in a sweep.
+        options: see :class:`Engine`.
 
     Raises:
         UnsupportedSite: a site is continuous, or has infinitely many states.

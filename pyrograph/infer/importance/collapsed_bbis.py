@@ -55,6 +55,7 @@ class CollapsedBBIS(BBIS):
             of node labels ``(site, index)`` for all of them; or ``"treewidth"``: all nodes but
             those that have to be held for the rest to be narrow.
         max_width: nodes in a context that is narrow.
+        kernel: of :mod:`pyrograph.circuits`; default ``Hamming()``.
         max_edges: budget of the circuit.
         options: of :class:`BBIS` (``samples`` have all columns; those summed out are ignored).
 

@@ -15,12 +15,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
+#: Steps over which lowest residuals are compared.
 WINDOW = 40
 #: What the lowest residual of a window must fall below, as a share of the window before.
 PROGRESS = 0.7
 #: A residual that has grown this many times over its lowest, PATIENCE steps after a change at the
 #: earliest, runs away.
 GROWTH, PATIENCE = 10.0, 5
+#: Damping, from one level to the next where it has to be more.
 LEVELS = (0.0, 0.3, 0.6, 0.8, 0.9)
 #: Steps of a steady fall before less damping is tried, and at most what they would fall by without.
 STEADY, QUICK = 12, 0.5

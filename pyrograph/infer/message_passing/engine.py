@@ -72,6 +72,7 @@ from pyrograph.posterior.posterior import EvidenceKind
 RECORD = 10
 #: How often a run goes on from an unstable fixed point.
 LEAVES = 5
+#: Of a grid per dimension: two see no curvature.
 FEWEST_POINTS = 3
 
 

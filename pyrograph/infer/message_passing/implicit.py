@@ -27,7 +27,9 @@ from pyrograph.errors import ConvergenceWarning
 from pyrograph.infer.message_passing.messages import Messages, flattened, unflattened
 from pyrograph.infer.message_passing.network import Network
 
+#: Of the linear system; in single precision ten times its rounding.
 RELATIVE_TOLERANCE = 1e-10
+#: Vectors that GMRES keeps, and how often it starts anew.
 RESTART, MAX_RESTARTS = 50, 20
 
 

@@ -32,6 +32,7 @@ from pyrograph.infer.message_passing.log_values import ZERO, is_zero, rows_of, w
 from pyrograph.infer.message_passing.network import beliefs_of
 from pyrograph.infer.message_passing.slots import SlotFactors
 
+#: Of a search for the fixed point.
 MAX_STEPS = 80
 #: Shortest part of a Newton step that is tried, and the decrease of the residual it must bring.
 SHORTEST, DECREASE = 2.0**-12, 1e-4
@@ -43,6 +44,7 @@ MOST_UNKNOWNS, MOST_SLOPES = 50_000, 5_000_000
 #: fall by DROP under Newton's; or if it has fallen below LOST and still falls, away from the root
 #: that Newton's step sees; or if it is gone.
 UNLIKELY, DROP, LOST = -1.0, 3.0, -15.0
+#: Fall of a log belief in a sweep that is no rounding.
 FALLING = 1e-9
 #: States taken out are let in again at this log value, and must fall after so many sweeps, for as
 #: many more.

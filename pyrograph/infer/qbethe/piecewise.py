@@ -35,6 +35,7 @@ from pyrograph.trace.pieces import Pieces, find_pieces
 
 #: Rounding errors that the check of a closed form may show, in units of the dtype's precision.
 ROUNDING = 3e3
+#: Points at which it is checked, and how far off, in units of the stretches between kinks.
 CHECKS = 32
 SCALES = (1.0, 0.1, 10.0, 100.0)
 
