@@ -19,6 +19,7 @@ from pyrograph.graph.second_point import (
     refuse_text,
     warn_of_functions,
 )
+from pyrograph.trace.outer_handlers import with_outer_handlers
 from pyrograph.trace.plain_run import Point, log_probs_at, plain_run
 from pyrograph.trace.program import read_program
 from pyrograph.trace.sites import enumeration, tensor_of
@@ -62,6 +63,20 @@ def trace_graph(
     _refuse_arguments(model, model_args, model_kwargs)
     refuse_iterators(model, tuple(model_args), model_kwargs or {})
     args, kwargs, held = tuple(model_args), dict(model_kwargs or {}), _held(fixed)
+    with with_outer_handlers(model) as program:
+        return _read(program, args, kwargs, held, unconstrained, verify, differentiable)
+
+
+def _read(
+    model: Callable,
+    args: tuple,
+    kwargs: dict,
+    held: Mapping[str, Tensor],
+    unconstrained: bool,
+    verify: bool,
+    differentiable: bool,
+) -> FactorGraph:
+    """:func:`trace_graph` of arguments that are what they should be."""
     with _CheckHeld(held):
         point = plain_run(model, args, kwargs, held, unconstrained)
     apart_from = point.values if verify else None

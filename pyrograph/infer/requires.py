@@ -13,6 +13,7 @@ from torch.distributions import Independent, biject_to
 
 from pyrograph.diagnostics.support import DRAW_THE_PLANE
 from pyrograph.errors import UnsupportedSite, ZeroMass
+from pyrograph.trace.outer_handlers import with_outer_handlers
 from pyrograph.trace.plain_run import refuse_empty_plate, retried
 from pyrograph.trace.sites import (
     OVER_MOST_STATES,
@@ -247,8 +248,8 @@ def check_program(
     inspector = _Inspector(requirement, engine)
 
     def run() -> None:
-        with torch.no_grad(), inspector:
-            model(*args, **kwargs)
+        with torch.no_grad(), with_outer_handlers(model) as program, inspector:
+            program(*args, **kwargs)
 
     retried(run, lambda: inspector.last)
 

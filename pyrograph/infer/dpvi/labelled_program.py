@@ -44,6 +44,7 @@ from pyrograph.errors import (
     UnsupportedSite,
 )
 from pyrograph.graph import FactorGraph
+from pyrograph.trace.outer_handlers import with_outer_handlers
 from pyrograph.trace.plain_run import refuse_empty_plate
 from pyrograph.trace.sites import Site
 
@@ -237,10 +238,10 @@ def read_labelled(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Label
 
 
 def _run(model: Callable, args: tuple, kwargs: dict[str, Any], labels: Mapping | None = None):
-    if labels is not None:
-        model = poutine.condition(model, data=labels)
-    with torch.no_grad(), _Plates():
-        trace = poutine.trace(model).get_trace(*args, **kwargs)
+    with torch.no_grad(), with_outer_handlers(model) as program, _Plates():
+        if labels is not None:
+            program = poutine.condition(program, data=labels)
+        trace = poutine.trace(program).get_trace(*args, **kwargs)
         try:
             trace.compute_log_prob()
         except ValueError as error:  # Pyro's, whose first line names the statement

@@ -20,6 +20,7 @@ from pyrograph.graph import FactorGraph
 from pyrograph.infer.laplace import mode_and_width
 from pyrograph.infer.qbethe.build import Network
 from pyrograph.infer.qbethe.components import Parameters
+from pyrograph.trace.outer_handlers import with_outer_handlers
 from pyrograph.trace.plain_run import plain_run
 from pyrograph.trace.supports import is_real
 
@@ -170,7 +171,9 @@ def _draws(
     graph: FactorGraph, program: tuple[Callable, tuple, dict], count: int
 ) -> dict[str, Tensor]:
     """``[count, *site]`` of every continuous site, in the graph's space."""
-    points = [plain_run(*program, {}, True).free for _ in range(count)]
+    model, args, kwargs = program
+    with with_outer_handlers(model) as model:
+        points = [plain_run(model, args, kwargs, {}, True).free for _ in range(count)]
     return {
         name: torch.stack([point[name] for point in points])
         for name, site in graph.sites.items()
