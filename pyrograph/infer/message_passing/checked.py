@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyrograph.errors import NonFiniteDensity, ZeroMass
+from pyrograph.errors import NonFiniteDensity, OptionError, ZeroMass
 from pyrograph.graph.devices import at_once
 from pyrograph.infer.message_passing.families import zeros_refused
 from pyrograph.infer.message_passing.reduction import LocalDensity
@@ -30,6 +30,10 @@ class Improper(Exception):
 
 class TooWide(NonFiniteDensity):
     """Beliefs reach where the logarithm of a factor overflows. Others may not."""
+
+
+class ReachesZeros(OptionError):
+    """Beliefs reach where a factor with alpha <= 0 is zero. Others may not."""
 
 
 class CheckedDensity:
@@ -133,7 +137,7 @@ class CheckedDensity:
         standard deviations of beliefs of these moments, ``[D, E, r]`` and ``[D, E, r, r]``.
 
         Raises:
-            OptionError, TooWide: as :meth:`refuse_zeros`.
+            ReachesZeros, TooWide: as :meth:`refuse_zeros`.
         """
         centre, covariance = moments
         value = self(u, centre)
@@ -166,7 +170,7 @@ class CheckedDensity:
         ``alpha [E]`` <= 0 that are zeros.
 
         Raises:
-            OptionError: naming the factor.
+            ReachesZeros: naming the factor.
             TooWide: naming a factor that is not zero, but whose logarithm overflows.
         """
         zero = ((value <= NOTHING) & (alpha <= 0)).flatten(0, 1).any(0)
@@ -181,7 +185,8 @@ class CheckedDensity:
                 "tighter."
             )
         n, d = (value[..., e] <= NOTHING).nonzero()[0].tolist()
-        raise zeros_refused(self.local.name_at(u[n : n + 1], d, e), float(alpha[e]))
+        refused = zeros_refused(self.local.name_at(u[n : n + 1], d, e), float(alpha[e]))
+        raise ReachesZeros(*refused.args)
 
     def too_large(self, value: Tensor, u: Tensor, centre: Tensor) -> Tensor:
         """``[E]`` which factors have values ``[N, D, E]`` at ``u`` about ``centre [D, E, r]`` that

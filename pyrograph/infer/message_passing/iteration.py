@@ -17,7 +17,7 @@ from torch import Tensor
 from pyrograph.errors import InferenceError, PyrographError
 from pyrograph.graph import FactorGraph
 from pyrograph.infer.message_passing.advice import NO_COVARIANCE
-from pyrograph.infer.message_passing.checked import TooWide
+from pyrograph.infer.message_passing.checked import ReachesZeros, TooWide
 from pyrograph.infer.message_passing.checkpoint import loaded_messages, saved_messages
 from pyrograph.infer.message_passing.contradictions import refuse_contradictions
 from pyrograph.infer.message_passing.double_loop import DoubleLoop, is_discrete
@@ -118,8 +118,8 @@ class Iteration:
 
     # ------------------------------------------------------------------ a step
     def with_new_starts(self, step: Callable[[], Found], is_under_way: bool) -> Found:
-        """What a step finds; a run that is under way, or whose beliefs are too wide to begin with,
-        starts again where it meets no density.
+        """What a step finds; a run that is under way, or whose beliefs are too wide or reach zeros
+        to begin with, starts again where it meets no density.
 
         Raises:
             InferenceError: no step keeps all beliefs proper, from no start.
@@ -129,7 +129,7 @@ class Iteration:
             try:
                 return step()
             except (InferenceError, torch.linalg.LinAlgError) as error:
-                again = is_under_way or isinstance(error, TooWide)
+                again = is_under_way or isinstance(error, TooWide | ReachesZeros)
                 start = self.settling.start_after_error() if again else None
                 if start is not None:
                     self.settle(start)

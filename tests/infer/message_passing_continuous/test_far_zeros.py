@@ -8,7 +8,8 @@ import pyro.distributions as dist
 import pytest
 import torch
 from scipy import stats
-from scipy.special import expit
+from scipy.optimize import minimize
+from scipy.special import expit, gammaln, log_expit
 from torch.testing import assert_close
 
 import pyrograph as pg
@@ -82,3 +83,37 @@ def test_a_zero_further_out_than_beliefs_have_mass_is_told_of():
 def test_a_zero_where_beliefs_have_mass_is_refused():
     with pytest.raises(OptionError, match=r'factor "edge".* has zeros'):
         pg.fit(edge_at(2.0), infer=pg.VMP, progress=False)
+
+
+def inflated_count():
+    """Under the prior, not the posterior, 1 - sigmoid rounds to zero."""
+    x = pyro.sample("x", dist.Normal(torch.tensor(2.0, dtype=torch.float64), 3.0))
+    rate = x.exp()
+    count = torch.tensor(2.0, dtype=torch.float64)
+    pyro.sample("y", dist.ZeroInflatedPoisson(rate, gate=rate.sigmoid()), obs=count)
+
+
+def highest_bound():
+    """Of normal beliefs about the inflated count: the bound, a mean and an sd."""
+    z, weight = np.polynomial.hermite_e.hermegauss(60)
+    weight = weight / weight.sum()
+
+    def loss(parameters):
+        mean, log_sd = parameters
+        x = mean + np.exp(log_sd) * z
+        log_p = log_expit(-np.exp(x)) + 2 * x - np.exp(x) - gammaln(3)
+        log_p = log_p + stats.norm.logpdf(x, 2, 3)
+        return -(weight @ log_p) - log_sd - 0.5 * np.log(2 * np.pi * np.e)
+
+    found = minimize(loss, np.zeros(2), tol=1e-12)
+    return -found.fun, found.x[0], np.exp(found.x[1])
+
+
+def test_zeros_of_rounding_near_the_prior_alone_are_left_for_the_mode():
+    posterior = pg.fit(inflated_count, infer=pg.VMP, progress=False)
+    bound, mean, sd = highest_bound()
+    x = posterior.marginal("x")
+    assert posterior.converged
+    assert abs(float(posterior.log_evidence) - bound) < 1e-5
+    assert abs(float(x.mean) - mean) < 1e-5
+    assert abs(float(x.stddev) - sd) < 1e-5
