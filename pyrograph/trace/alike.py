@@ -9,14 +9,12 @@ leaves: by induction over the steps. Nothing is guessed from values of the funct
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from pyrograph.trace.distinct import row_numbers
 from pyrograph.trace.localize import LocalProgram
-from pyrograph.trace.rules.slots import Call
 from pyrograph.trace.source import Gather, Read
 
 
@@ -27,7 +25,7 @@ def functions_of(program: LocalProgram) -> Tensor:
     every = torch.arange(count, device="cpu")
     sizes = dict(enumerate(program.leaf_sizes))
     sizes.update({line.buffer: line.count * line.width for line in program.lines})
-    if any(_holds_tensors(line.rule.static) or line.count % count for line in program.lines):
+    if any(line.count % count for line in program.lines):
         return every
     number = torch.zeros_like(every)
     for read in [read for line in program.lines for read in line.reads] + [program.output]:
@@ -98,12 +96,3 @@ def _ranks(values: Tensor) -> Tensor:
         return values.long()
     found, place = values.unique(return_inverse=True)
     return torch.where(values.isnan(), len(found), place)
-
-
-def _holds_tensors(static: Any) -> bool:
-    """Whether a step's own options hold numbers that blocks may read apart."""
-    if isinstance(static, tuple | list):
-        return any(map(_holds_tensors, static))
-    if isinstance(static, Call):
-        return any(map(_holds_tensors, static.leaves))
-    return isinstance(static, Tensor)

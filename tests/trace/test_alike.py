@@ -5,6 +5,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+import torch.nn.functional as F
 
 import pyrograph as pg
 from pyrograph.trace.alike import functions_of
@@ -56,9 +57,18 @@ def with_edges(places):
         pyro.sample("z", dist.Poisson(both[places]), obs=torch.ones(N))
 
 
+def with_a_layer(places):
+    """An operation without a rule, that holds a constant: every factor reads a number of it."""
+    x = pyro.sample("x", dist.Normal(torch.zeros(6), 1.0).to_event(1))
+    weight = torch.arange(9.0 * N).view(N, 3, 3).sin()
+    with pyro.plate("n", N):
+        pyro.sample("z", dist.Bernoulli(logits=F.bilinear(x[:3], x[3:], weight)[places]))
+
+
 ZERO = torch.zeros(N)
 
 
+@pytest.mark.filterwarnings("ignore::pyrograph.errors.DenseScopeWarning")
 @pytest.mark.parametrize(
     ("model", "args", "expected"),
     [
@@ -71,6 +81,8 @@ ZERO = torch.zeros(N)
         (with_data, (torch.linspace(-1, 1, N),), False),
         (with_edges, (torch.zeros(N).long(),), True),
         (with_edges, (torch.arange(N) % 2,), False),
+        (with_a_layer, (torch.zeros(N).long(),), True),
+        (with_a_layer, (torch.arange(N),), False),
     ],
 )
 def test_factors_are_alike_where_all_that_they_read_is(model, args, expected):

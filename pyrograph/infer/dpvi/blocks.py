@@ -61,7 +61,6 @@ def pair_blocks(
 ) -> list[Tensor] | None:
     """Blocks ``[n, 2]`` of neighbours in a Markov graph; None where there are too many conflicts
     between them."""
-    num_nodes = len(pointer) - 1
     near = adjacency(pointer, index)
     upper = sparse.triu(near, 1).tocoo()
     pairs = np.stack([upper.row, upper.col], 1)
@@ -72,8 +71,8 @@ def pair_blocks(
     around = degree + near @ degree
     if int(around[pairs].sum()) > most_conflicts:
         return None
-    closed = near + sparse.identity(num_nodes, dtype=np.int32, format="csr")
-    colours = conflict_colours(pairs, closed)
+    # two pairs of one node are near each other, as that node is near the other end of either
+    colours = conflict_colours(pairs, near)
     found = torch.from_numpy(pairs.astype(np.int64))
     return [found[colours == k] for k in range(int(colours.max()) + 1)]
 

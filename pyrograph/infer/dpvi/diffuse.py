@@ -122,7 +122,7 @@ def mean_field_bound(network: Network) -> float | None:
                 push.index_add_(0, slot, padded)
         entropy = -(q * torch.where(is_state, log_q, 0.0)).sum()
         value = float(energy + entropy)
-        if value <= best + 1e-9 and math.isfinite(best):
+        if value <= best + 1e-9:
             break
         best = max(best, value)
         mixed = (1 - DAMPING) * torch.where(is_state, log_q, 0.0) + DAMPING * push

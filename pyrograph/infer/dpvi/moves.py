@@ -163,9 +163,8 @@ def flip_move(particles: Particles, clusters: Clusters, hashes: Hash, most: int)
     change = local - local.gather(2, present.unsqueeze(2))
     score = particles.score.unsqueeze(1) + change
     score = score.scatter(2, present.unsqueeze(2), -torch.inf).flatten()
-    # a new particle is a change of at most K present ones
+    # a new particle is a change of at most K present ones; no change has a present one's hash
     candidates = highest(score, min(most * count, len(score)))
-    candidates = candidates[score[candidates] > -torch.inf]
     cluster, rest = (
         torch.div(candidates, count * states, rounding_mode="floor"),
         candidates % (count * states),
@@ -183,7 +182,7 @@ def flip_move(particles: Particles, clusters: Clusters, hashes: Hash, most: int)
     chosen = distinct[highest(scores[distinct], most)]
     changed = (chosen - count).clamp_min(0)
     is_new = chosen >= count
-    origin = torch.where(is_new, parent[changed] if len(parent) else chosen, chosen)
+    origin = torch.where(is_new, parent[changed], chosen)
     new = columns_at(x, origin)
     which = is_new.nonzero().squeeze(1)
     for p in range(clusters.nodes.shape[1]):
