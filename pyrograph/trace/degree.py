@@ -179,16 +179,12 @@ def _of_operation(name: str, arguments: list[Any]) -> Form:
     """Of a pointwise operation of forms and plain numbers."""
     forms = [a if isinstance(a, Form) else CONSTANT if a else ZERO for a in arguments]
     first = forms[0]
-    if name in SAME:
+    if name in SAME or name == "neg":  # minus an exponential has no logarithm, but a square has
         return first
-    if name == "neg":
-        return UNKNOWN if first.is_exponential else first
     if name == "where":
         return _largest(forms[1:]) if first.is_constant else UNKNOWN
-    if name == "add":
+    if name in ("add", "sub", "rsub"):
         return _largest(forms[:2])
-    if name in ("sub", "rsub"):
-        return UNKNOWN if any(f.is_exponential for f in forms) else _largest(forms[:2])
     if name == "mul":
         return _product(forms)
     if name == "div":

@@ -76,3 +76,14 @@ def test_a_cast_of_the_program_does_not_cut_the_digits_of_a_wider_graph():
     graph = pg.trace_graph(model, verify=False).to(dtype=torch.float64)
     expected = -0.5 * x**2 - 0.5 * math.log(2 * math.pi) + 1e6 * (x - 0.25) ** 2
     assert abs(float(graph.log_prob({"x": torch.tensor(x).double()})) - expected) < 1e-8
+
+
+def test_states_keep_their_dtype_where_numbers_move():
+    def model():
+        pyro.sample("x", dist.Normal(torch.zeros(()).double(), 1.0))
+        pyro.sample("z", dist.Categorical(torch.ones(3).double()))
+        pyro.sample("b", dist.Bernoulli(torch.tensor(0.3).double()))
+
+    moved = pg.trace_graph(model).to(dtype=torch.float32)
+    dtypes = {name: moved.dtype_of(name) for name in "xzb"}
+    assert dtypes == {"x": torch.float32, "z": torch.int64, "b": torch.float64}

@@ -65,6 +65,26 @@ KNOWN = {
         lambda x: ((x[0] - x[1]).exp().sqrt() / x[2].exp().reciprocal() * 4).log() ** 2,
         (0.5 * EYE[0] - 0.5 * EYE[1] + EYE[2])[None],
     ),
+    "roots below": (
+        lambda x: (x[0].exp() * x[1].exp().rsqrt() / x[2].exp()).log1p(),
+        (EYE[0] - 0.5 * EYE[1] - EYE[2])[None],
+    ),
+    "a number beside an exponential": (
+        lambda x: ((x[0].exp() + 1) / x[1].exp()).log1p(),
+        EYE[:2],
+    ),
+    "nothing beside an exponential": (
+        lambda x: ((x[0].exp() + 0.0) / x[1].exp()).log1p(),
+        (EYE[0] - EYE[1])[None],
+    ),
+    "an exponential compared": (
+        lambda x: torch.where(x[0].exp() > x[1], 2.0, -1.0),
+        EYE[:2],
+    ),
+    "a quotient that is rounded": (
+        lambda x: (torch.div(x[0].exp(), x[1].exp(), rounding_mode="floor") * x[2].exp()).log1p(),
+        EYE[:3],
+    ),
     "normal with scales": (
         lambda x: dist.Normal(x[0], (x[1] + 2 * x[2]).exp()).log_prob(torch.tensor(0.3).double()),
         torch.stack([EYE[0], EYE[1] + 2 * EYE[2]]),

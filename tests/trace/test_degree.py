@@ -6,9 +6,10 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+import torch.nn.functional as F
 
 import pyrograph as pg
-from pyrograph.trace.degree import polynomial_degree
+from pyrograph.trace.degree import piecewise_degree, polynomial_degree
 
 
 def degree(factor, given=()) -> float:
@@ -31,6 +32,8 @@ def degree(factor, given=()) -> float:
         (lambda x, y: (x.exp() * y.exp()).log(), (1, 1, 1)),
         (lambda x, y: (1 / (x**2 * y).exp()).log(), (3, 1, 2)),
         (lambda x, y: (x.exp() / (x * y**2).exp()).log(), (3, 2, 1)),
+        (lambda x, y: (0 - (x * y).exp()).square().log(), (2, 1, 1)),
+        (lambda x, y: (-(x * y).exp()).square().log(), (2, 1, 1)),
         (lambda x, y: (x.exp() - y.exp()).log(), (math.inf, math.inf, math.inf)),
         (lambda x, y: (1 - (x * y).exp()).log(), (math.inf, math.inf, math.inf)),
         # the sum of an exponential and a number has no polynomial for a logarithm
@@ -104,3 +107,52 @@ def test_entries_that_a_given_label_chooses_keep_their_degree(entries, given, ex
     (group,) = [g for g in pg.trace_graph(model).factors if g.name == "f"]
     leaves = [k for k, site in enumerate(group.slots) if site.name in given]
     assert polynomial_degree(group.program, leaves) == expected
+
+
+@pytest.mark.parametrize(
+    "factor",
+    [
+        # a quotient that is rounded, and numbers that are
+        lambda x, y: torch.div(x, 2.0, rounding_mode="floor") * y,
+        lambda x, y: x.long() * y,
+        # a matrix of latents
+        lambda x, y: torch.linalg.solve_triangular(
+            TRIANGLE * (1 + x * y), WEIGHTS[:, None], upper=False
+        )[1, 0],
+        lambda x, y: torch.where(x > 0, x, y),
+        lambda x, y: x**-1.0 * y,
+        lambda x, y: x.exp() * y.exp(),
+        lambda x, y: F.conv1d((x + y).exp().view(1, 1, 1), TWO.view(1, 1, 1), TWO).log(),
+    ],
+)
+def test_what_is_no_polynomial_has_no_degree(factor):
+    def model():
+        x, y = (pyro.sample(name, dist.Normal(0.0, 1.0)) for name in "xy")
+        pyro.factor("f", factor(x, y).sum())
+
+    (group,) = [g for g in pg.trace_graph(model, verify=False).factors if g.arity == 2]
+    assert polynomial_degree(group.program) == math.inf
+
+
+TWO = torch.tensor([2.0], dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("factor", "degree"),
+    [
+        (lambda x: (x - 1).abs(), 1),
+        (lambda x: (x - 1).clamp(min=0.5) ** 2, 2),
+        # where it switches is no root of a polynomial
+        (lambda x: x.exp().clamp(min=2.0).log(), math.inf),
+        (lambda x: x.abs().exp(), math.inf),
+    ],
+)
+def test_pieces_are_polynomials_of_the_numbers_that_switch(factor, degree):
+    def model():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        pyro.factor("f", factor(x))
+
+    (group,) = [g for g in pg.trace_graph(model).factors if g.name == "f"]
+    found, switches = piecewise_degree(group.program)
+    assert found == degree
+    assert len(switches) <= 1

@@ -45,3 +45,9 @@ def test_row_numbers_are_those_of_distinct_rows_in_order(width, most, numbers):
     assert torch.equal(number, expected)
     assert torch.equal(differ[number], rows)
     assert len(differ) == len(number.unique())
+
+
+def test_rows_whose_ranges_together_are_beyond_whole_numbers_stay_apart():
+    big = 2**33
+    rows = torch.tensor([[0, 0], [2**31, 0], [big - 1, big - 1], [0, 0], [2**32, 0]])
+    assert torch.equal(row_numbers(rows), rows.unique(dim=0, return_inverse=True)[1])

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pyrograph.infer.dpvi import clusters as scored
 from pyrograph.infer.dpvi import network as tables
 from pyrograph.infer.dpvi.clusters import Clusters
 from pyrograph.infer.dpvi.network import Network, Tables
@@ -33,6 +34,15 @@ def networks(draw):
 def test_local_scores_are_differences_of_scores(wide, network, size, data):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tables, "WIDE", wide)
+        scores_are_differences(network, size, data)
+
+
+@pytest.mark.parametrize("chunk", [1, 40])
+@given(network=networks(), size=st.integers(1, 2), data=st.data())
+@settings(max_examples=15)
+def test_local_scores_in_parts_are_differences_of_scores(chunk, network, size, data):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scored, "CHUNK", chunk)
         scores_are_differences(network, size, data)
 
 

@@ -18,6 +18,7 @@ from scipy.special import logsumexp
 
 import pyrograph as pg
 from pyrograph.errors import InferenceError, OptionError, ShapeMismatch, UnsupportedSite
+from pyrograph.infer.dpvi import start
 from pyrograph.infer.dpvi.clusters import Clusters
 from pyrograph.infer.dpvi.network import Network
 from pyrograph.infer.dpvi.start import climbed
@@ -259,6 +260,22 @@ def test_starts_that_have_come_to_rest_are_not_scored_again(monkeypatch):
     found = climbed(torch.cat([rests[:, None], moves], 1), blocks)
     assert scored == [3] * 9 + [2] * 9
     torch.testing.assert_close(found, torch.tensor([[0, 0, 1]]).expand(9, 3))
+
+
+@pytest.mark.parametrize("chunk", [1, 20, 2**20])
+def test_starts_in_parts_climb_to_where_no_single_change_is_better(monkeypatch, chunk):
+    monkeypatch.setattr(start, "CHUNK", chunk)
+    engine = pg.DPVI(mixed, moves="block", progress=False).setup()
+    x = torch.stack([torch.randint(int(c), (9,)) for c in engine.network.cards])
+    found = climbed(x, engine.sweeps.blocks())
+    truth = mixed_scores()
+    assert found.shape == x.shape
+    for before, state in zip(x.t().tolist(), found.t().tolist(), strict=True):
+        score = truth[tuple(state)]
+        assert score >= truth.get(tuple(before), -math.inf)
+        for k, card in enumerate((2, 3, 3, 3, 4)):
+            others = ((*state[:k], s, *state[k + 1 :]) for s in range(card))
+            assert score >= max(truth.get(other, -math.inf) for other in others) - 1e-12
 
 
 def test_another_posterior_or_values_may_start_it():

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pyrograph as pg
-from pyrograph.infer.dpvi import forward
+from pyrograph.infer.dpvi import forward, screening
 from pyrograph.infer.dpvi.labelled import Labellings, in_order
 from pyrograph.infer.dpvi.labelled_program import read_labelled
 
@@ -152,6 +152,36 @@ def test_a_pass_goes_on_where_the_pool_or_a_pass_stopped(kind):
         if i % 5 == 2:
             parts = parts.within(program)
     assert found(parts) == pytest.approx(found(whole), abs=1e-9)
+
+
+@pytest.mark.parametrize("numbers", [1, 700])
+def test_a_pass_that_goes_on_counts_its_labels_in_parts(monkeypatch, numbers):
+    program = program_of("both", 20, 8)
+    labellings = Labellings(program)
+    for i in range(12):
+        labellings.take_in("z", i, 9)
+    monkeypatch.setattr(forward, "AT_ONCE", numbers)
+    labellings = labellings.within(program)
+    for i in range(12, 20):
+        labellings.take_in("z", i, 9)
+    labels = labellings.labels()["z"]
+    assert labellings._pass is not None and len(labels) == 9
+    true = program.log_prob({"z": labels})
+    torch.testing.assert_close(labellings.score, true, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("most", [4, 40])
+@pytest.mark.parametrize("numbers", [1, 300, screening.SCREENED])
+def test_a_sweep_passes_over_elements_that_would_stay(monkeypatch, numbers, most):
+    monkeypatch.setattr(screening, "SCREENED", numbers)
+    program = program_of("points", 18, 9)
+    start = torch.randint(3, (4, 18), generator=torch.Generator().manual_seed(0))
+    swept, moved = (Labellings(program, {"z": start}) for _ in range(2))
+    for _ in range(3):
+        swept.sweep(most)
+        for i in range(18):
+            moved.move("z", i, most)
+        assert found(swept) == pytest.approx(found(moved), abs=1e-9)
 
 
 def test_large_states_are_shared(monkeypatch):

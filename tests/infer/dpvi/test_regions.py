@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from scipy.special import logsumexp
 
 import pyrograph as pg
+from pyrograph.infer.dpvi import blocks, regions
 from pyrograph.infer.dpvi.clusters import Clusters
 from pyrograph.infer.dpvi.regions import SIZE
 
@@ -99,7 +100,7 @@ def test_regions_cover_all_nodes_twice_and_those_of_a_set_share_no_factor(seed, 
     rng = np.random.default_rng(seed)
     cards, pairs = rng.integers(1, 4, num_nodes), some_pairs(rng, num_nodes, share)
     engine = engine_of(pairwise(cards, pairs, seed), "region", 2)
-    sets = [regions.nodes.numpy() for regions in engine.sweeps.clusters["region"]]
+    sets = [found.nodes.numpy() for found in engine.sweeps.clusters["region"]]
     covered = np.bincount([v for s in sets for v in s[s >= 0]], minlength=num_nodes)
     np.testing.assert_array_equal(covered, np.where(cards > 1, 2, 0))
     for own in sets:
@@ -109,6 +110,25 @@ def test_regions_cover_all_nodes_twice_and_those_of_a_set_share_no_factor(seed, 
             region[nodes[nodes >= 0]] = r
         a, b = region[pairs].T
         assert (((a == b) | (a < 0)) | (b < 0)).all()
+
+
+def test_regions_and_pairs_in_parts_are_all_of_them(monkeypatch):
+    model = spins(np.zeros(64), lattice(8), 0.5)
+    moves = ("pair", "region")
+    whole = engine_of(model, None, 4).sweeps.clusters
+    assert whole.keys() == {"block", *moves, "flip"}
+    monkeypatch.setattr(regions, "AT_ONCE", 2 * 32 * 2)
+    monkeypatch.setattr(blocks, "AT_ONCE", 3 * 4 * 4)
+    parts = engine_of(model, None, 4).sweeps.clusters
+    for kind in moves:
+        both = [
+            sorted(row for part in found[kind] for row in part.nodes.tolist())
+            for found in (whole, parts)
+        ]
+        assert both[0] == both[1]
+        assert len(parts[kind]) > len(whole[kind])
+    assert max(len(part.nodes) for part in parts["region"]) <= 2
+    assert max(len(part.nodes) for part in parts["pair"]) <= 3
 
 
 def test_some_clusters_have_the_scores_they_have_among_all():
@@ -214,7 +234,9 @@ def test_hard_constraints_hold_and_changes_pass_through_states_that_break_them(m
     assert float(engine.run().log_evidence) == pytest.approx(3.0, abs=1e-12)
 
 
-def test_gains_behind_states_that_break_constraints_are_exact():
+@pytest.mark.parametrize("chunk", [regions.CHUNK, 250])
+def test_gains_behind_states_that_break_constraints_are_exact(monkeypatch, chunk):
+    monkeypatch.setattr(regions, "CHUNK", chunk)
     # what is best differs by less than the rounding of a sum with a zero in it
     rng = np.random.default_rng(0)
     worth = torch.tensor(1e-4 * rng.random((100, 4)) + rng.normal(size=(100, 1)))
