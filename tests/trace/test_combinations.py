@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import huber_loss, softplus
 
 import pyrograph as pg
+from pyrograph.trace.cancelled import numbers_that_matter
 from pyrograph.trace.combinations import combinations_read
 
 WIDTH = 4
@@ -188,3 +189,23 @@ def test_slopes_that_are_attached_are_differentiable():
     (found,) = torch.autograd.grad(row.sum(), x, create_graph=True)
     (again,) = torch.autograd.grad(found.sum(), slope)
     torch.testing.assert_close(again, torch.ones_like(SLOPE))
+
+
+@pytest.mark.parametrize(("is_trained", "expected"), [(True, EYE[:3]), (False, EYE[:1])])
+def test_what_a_parameter_cancels_for_now_is_read(is_trained, expected):
+    def model(w):
+        x = pyro.sample("x", NORMAL.expand([WIDTH]).to_event(1).mask(False))
+        pyro.factor("f", softplus(x[0] + w[0] * x[1].sin() + w[1] * x[2].sin()))
+
+    w = torch.zeros(2, dtype=torch.float64, requires_grad=is_trained)
+    graph = pg.trace_graph(model, (2 * w,), differentiable=is_trained)
+    program = next(g for g in graph.factors if g.name == "f").program
+    x = torch.zeros(WIDTH, 1, dtype=torch.float64, requires_grad=True)
+    matters = numbers_that_matter(program, [x], set())
+    found = combinations_read(program, [x], set(), matters)
+    rows = [
+        torch.autograd.grad(number, x, retain_graph=True)[0].t()
+        for part in found
+        for number in part.flatten()
+    ]
+    assert same_span(torch.cat(rows), expected)
