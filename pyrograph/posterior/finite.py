@@ -118,8 +118,8 @@ def state_quantile(values: Tensor, probs: Tensor, q: float) -> Tensor:
     """
     order = values.argsort()
     reached = probs[..., order].cumsum(-1)
-    # probabilities add up to 1 but for rounding, and states of none behind are not reached; the last
-    # sum is never below a share of itself
+    # probabilities add up to 1 but for rounding, and states of none behind are not reached; the
+    # last sum is never below a share of itself
     is_below = reached < (q * reached[..., -1:])
     return order[is_below.sum(-1)]
 

@@ -156,7 +156,7 @@ def operation(line: Line) -> str:
 def form_of_line(line: Line, reads: list[Form]) -> Form:
     rule, name = line.rule, operation(line)
     if name in LINEAR_IN_FIRST and all(read.is_constant for read in reads[1:]):
-        return UNKNOWN if reads[0].is_exponential else reads[0]
+        return reads[0]  # if it is an exponential, then a single one, of which this is a multiple
     if rule.replay is replay_choice and all(read.is_constant for read in reads[1:]):
         return reads[0]  # of a polynomial's entries one is
     if rule.replay is replay_dot:

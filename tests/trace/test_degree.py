@@ -34,6 +34,10 @@ def degree(factor, given=()) -> float:
         (lambda x, y: (x.exp() / (x * y**2).exp()).log(), (3, 2, 1)),
         (lambda x, y: (0 - (x * y).exp()).square().log(), (2, 1, 1)),
         (lambda x, y: (-(x * y).exp()).square().log(), (2, 1, 1)),
+        (
+            lambda x, y: torch.cholesky_solve((x * y).exp().view(1, 1), TWO.view(1, 1)).log().sum(),
+            (2, 1, 1),
+        ),
         (lambda x, y: (x.exp() - y.exp()).log(), (math.inf, math.inf, math.inf)),
         (lambda x, y: (1 - (x * y).exp()).log(), (math.inf, math.inf, math.inf)),
         # the sum of an exponential and a number has no polynomial for a logarithm
