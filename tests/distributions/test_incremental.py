@@ -162,6 +162,24 @@ def test_a_selected_copy_does_not_share_its_state(name):
     assert_close(copy.log_prob(), truth(copy.labels), rtol=0, atol=1e-9)
 
 
+def test_parts_that_have_moved_are_joined_as_they_stand():
+    component, data = COMPONENTS["gamma"]()
+    labels = torch.randint(3, (P, N))
+    fn = ChineseRestaurant(0.7, N)
+    first = fn.incremental(labels)
+    for _ in range(6):
+        move(first)
+    second = CollapsedMixture(labels, component).incremental(first.labels.clone(), data)
+    state = join(first, second)
+
+    def truth(z):
+        return fn.log_prob(z) + CollapsedMixture(z, component).log_prob(data)
+
+    assert_close(state.log_prob(), truth(state.labels), rtol=0, atol=1e-9)
+    for _ in range(5):
+        move(state, truth)
+
+
 def relation():
     value = torch.bernoulli(torch.full((N, 7), 0.4))
     value[torch.rand(N, 7) < 0.2] = math.nan

@@ -87,3 +87,16 @@ def test_states_keep_their_dtype_where_numbers_move():
     moved = pg.trace_graph(model).to(dtype=torch.float32)
     dtypes = {name: moved.dtype_of(name) for name in "xzb"}
     assert dtypes == {"x": torch.float32, "z": torch.int64, "b": torch.float64}
+
+
+def test_a_graph_in_double_precision_may_be_moved_to_another():
+    def model():
+        pyro.sample("x", dist.Normal(torch.zeros(()), 1.0))
+
+    torch.set_default_dtype(torch.float32)
+    wide = pg.trace_graph(model).in_double()
+    half = wide.to(dtype=torch.bfloat16)
+    x = {"x": torch.tensor(1.0)}
+    dtypes = [graph.log_prob(x).dtype for graph in (wide, wide.to("cpu"), half)]
+    assert dtypes == [torch.float64, torch.float64, torch.bfloat16]
+    assert (wide.dtype, half.dtype) == (torch.float64, torch.bfloat16)

@@ -35,3 +35,17 @@ def test_what_only_factor_graphs_have_is_told_of(infer):
             found.nothing  # noqa: B018
     again = pickle.loads(pickle.dumps(engine.graph))
     assert torch.equal(again.constant, engine.graph.constant)
+
+
+def test_labellings_of_two_sites_that_are_each_others_are_two():
+    def model(x):
+        symbols(x)
+        w = pyro.sample("w", pg.distributions.ChineseRestaurant(torch.tensor(0.5), len(x)))
+        component = pg.distributions.DirichletCategorical(1.0, 3)
+        pyro.sample("y", pg.distributions.CollapsedMixture(w, component), obs=x)
+
+    # partitions of four elements: 15, of both sites 225
+    posterior = pg.DPVI(model, num_particles=300, progress=False).run(DATA)
+    pairs = zip(*(posterior.particles[name].tolist() for name in "zw"), strict=True)
+    assert len({(tuple(z), tuple(w)) for z, w in pairs}) == len(posterior.weights) == 225
+    assert posterior.evidence_kind == "exact"
