@@ -69,3 +69,16 @@ def test_the_evidence_counts_what_reads_no_latent_once(engine, w):
 def test_without_differentiable_nothing_is_attached(w):
     graph = pg.trace_graph(model, (w,))
     assert not graph.log_prob({"x": torch.zeros(())}).requires_grad
+
+
+def test_weights_that_add_up_to_zero_for_now_keep_their_gradients():
+    def model(w):
+        x = pyro.sample("x", dist.Normal(torch.zeros(4), 1.0).mask(False))
+        pyro.factor("f", (x[:2] @ w) * (x[2] - x[3]))
+
+    w = torch.tensor([1.0, -1.0], requires_grad=True)
+    graph = pg.trace_graph(model, (w,), differentiable=True)
+    x = torch.tensor([0.3, -0.7, 1.1, 0.4])
+    for density in (graph.log_prob, graph.sum_of_factors):
+        (found,) = torch.autograd.grad(density({"x": x}), w, retain_graph=True)
+        torch.testing.assert_close(found, x[:2] * (x[2] - x[3]))

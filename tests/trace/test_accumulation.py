@@ -90,3 +90,15 @@ def test_an_empty_part_of_a_latent_adds_nothing(name):
     x = torch.randn(4, 3)
     truth = dist.Normal(0.0, 1.0).log_prob(x).sum(1) - x.square().sum(1)
     assert_close(pg.trace_graph(model).log_prob({"x": x}), truth)
+
+
+def test_a_sum_of_whole_numbers_is_none_of_the_numbers_that_it_rounds():
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.zeros(3), 4.0).mask(False))
+        pyro.factor("f", -x.sum(0, dtype=torch.int64).double() * x[0])
+
+    graph = pg.trace_graph(model)
+    x = torch.tensor([1.7, -2.4, 3.9])
+    expected = torch.tensor(-(1 - 2 + 3) * 1.7)
+    torch.testing.assert_close(graph.log_prob({"x": x}), expected)
+    torch.testing.assert_close(graph.sum_of_factors({"x": x}), expected)

@@ -124,3 +124,19 @@ def test_factors_of_like_data_are_one_function(model, args, functions):
     found = functions_of(group.program)
     own = torch.tensor(functions)
     assert torch.equal(found[:, None] == found, own[:, None] == own)
+
+
+@pytest.mark.parametrize(
+    "means",
+    [
+        lambda x: torch.ones(N, N) @ x,  # all read the same numbers
+        lambda x: x[(torch.arange(N) + 1) % N],  # each the next one's
+    ],
+)
+def test_functions_of_numbers_that_are_not_their_own_are_told_apart(means):
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.zeros(N), 1.0).mask(False))
+        pyro.sample("y", dist.Normal(means(x), 1.0), obs=ZERO)
+
+    program = pg.trace_graph(model)._density_program()
+    assert functions_of(program).tolist() == list(range(N))
