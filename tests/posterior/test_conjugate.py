@@ -22,6 +22,7 @@ WIDTH = torch.tensor([2.0, 5.0, 0.5], dtype=torch.float64)
 SUPPORTS = {
     "an interval": (LogitBeta, dist.Uniform(-1.0, 1.0), stats.beta(A, B, -1.0, 2.0)),
     "intervals": (LogitBeta, dist.Uniform(LOW, LOW + WIDTH), stats.beta(A, B, LOW, WIDTH)),
+    "an interval from 0": (LogitBeta, dist.Uniform(0.0, 5.0), stats.beta(A, B, 0.0, 5.0)),
     "a half-line": (LogGamma, dist.Pareto(1.5, 4.0), stats.gamma(A, 1.5, 1 / B)),
     "half-lines": (LogGamma, dist.Pareto(LOW + 2, 4.0), stats.gamma(A, LOW + 2, 1 / B)),
 }

@@ -16,7 +16,7 @@ from scipy.special import logsumexp
 
 import pyrograph as pg
 from pyrograph.infer.dpvi import contexts
-from pyrograph.infer.dpvi.diffuse import warning_of_gain
+from pyrograph.infer.dpvi.diffuse import log_mass_of_forest, warning_of_gain
 from pyrograph.infer.dpvi.mass import log_mass_of
 from pyrograph.infer.dpvi.network import Network
 
@@ -190,3 +190,21 @@ def test_what_the_worse_half_adds_is_told(count):
     expected = f"The worse {count - half} of {count} particles still add {gain:.2g} nats."
     assert warning_of_gain(score, score.logsumexp(0)) == expected
     assert warning_of_gain(40 * score, (40 * score).logsumexp(0)) is None
+
+
+def test_the_mass_of_a_forest_in_single_precision_has_the_digits_of_double():
+    torch.set_default_dtype(torch.float32)
+    y = torch.arange(1000) % 64 / 4.0
+
+    def model():
+        z = pyro.sample("z", dist.Bernoulli(0.25))
+        with pyro.plate("n", len(y)):
+            pyro.sample("y", dist.Normal(z, 2.0**-7), obs=y)
+
+    def log_joint(z):
+        scaled = (y.double().numpy() - z) * 2.0**7
+        constant = 7 * math.log(2) - math.log(2 * math.pi) / 2
+        return math.log(0.75 - 0.5 * z) + len(y) * constant - math.fsum(scaled**2 / 2)
+
+    truth = logsumexp([log_joint(z) for z in (0.0, 1.0)])
+    assert log_mass_of_forest(pg.trace_graph(model)) == pytest.approx(truth, rel=1e-12)

@@ -114,3 +114,21 @@ def test_the_least_number_stands_for_a_zero(infer, dtype):
     truth = math.log(0.3**3 + 0.7**3 * math.e)  # all states alike
     assert q.evidence_kind == "exact"
     assert float(q.log_evidence) == pytest.approx(truth, abs=1e-6)
+
+
+def test_scores_that_came_from_states_without_mass_keep_their_digits():
+    worth = torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64)
+
+    def all_ones():
+        with pyro.plate("nodes", 3):
+            x = pyro.sample("x", dist.Bernoulli(0.5).mask(False))
+            pyro.factor("worth", worth * x)
+            pyro.factor("hard", torch.where(x == 1, 0.0, -math.inf))
+        pyro.factor("pair", 1e-3 * x[0] * x[1])
+
+    start = {"x": torch.zeros(1, 3)}
+    engine = pg.DPVI(all_ones, num_particles=1, moves="flip", init=start, progress=False).setup()
+    for _ in range(4):  # a node each
+        engine.step()
+    assert engine.particles.x.flatten().tolist() == [1, 1, 1]
+    assert float(engine.particles.score[0]) == pytest.approx(0.601, abs=1e-12)
