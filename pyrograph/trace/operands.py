@@ -134,7 +134,8 @@ class Operands(Messages):
         version = object() if t.is_inference() else t._version
         # of one storage there may be several with derivatives of their own
         own = id(t) if self.is_attached(t) else None
-        key = (t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride(), version, own)
+        place = t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride(), t.dtype
+        key = (*place, version, own)
         known = self._tables.get(key)
         if known is None:
             with self.attached(t):

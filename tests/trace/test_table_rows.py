@@ -436,3 +436,38 @@ def test_inference_mode_reads_the_same():
         for values in draws(model, 3):
             found = graph.log_prob({n: v.unsqueeze(0) for n, v in values.items()})
             assert_close(found[0], pyro_density(model, values), rtol=1e-12, atol=1e-12)
+
+
+def test_results_of_a_table_are_told_apart_by_all_that_was_given():
+    """Tables of one memory; numbers that are equal and do not do the same; bytes that are."""
+    square = torch.tensor([[[3.0, -2.0], [1.0, 5.0]], [[0.5, 4.0], [-6.0, 7.0]]])
+    pair, whole = torch.tensor([1.0, 2.0]), torch.tensor([1, 2])
+
+    def f(z):
+        rows = square[z]
+        found = [
+            torch.copysign(rows, 0.0),
+            -3 * torch.copysign(rows, -0.0),
+            rows.sum(-1, False).unsqueeze(-1),
+            5 * rows.sum(-1, True),
+            rows * pair,
+            7 * (rows * pair.view(2, 1)),
+            11 * (rows * whole),
+            13 * (rows * whole.view(torch.float64)),
+            square.sin()[z],
+            17 * square.mT[z].sin() * pair,
+            19 * square[:, 0][z].sin().unsqueeze(-1),
+            23 * square[:, 1][z].sin().unsqueeze(-1),
+            1e-20 * (square.view(torch.int64)[z] * 3).double(),
+            29 * (rows * 3),
+        ]
+        return sum(found).sum((-2, -1))
+
+    def model():
+        with pyro.plate("n", 3):
+            pyro.factor("f", f(pyro.sample("z", dist.Categorical(torch.ones(2)))))
+
+    z = torch.tensor([0, 1, 1])
+    graph = pg.trace_graph(model)
+    prior = 3 * torch.tensor(0.5).log()
+    torch.testing.assert_close(graph.log_prob({"z": z}), prior + f(z).sum())
