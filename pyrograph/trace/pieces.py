@@ -28,6 +28,11 @@ MAX_KINKS = 16
 #: Differences of values smaller than this times the dtype's precision are none: a constant has no
 #: root far away.
 ROUNDING = 32
+#: Rounding errors that the check of pieces may show, in units of the dtype's precision.
+OFF = 3e3
+#: Points at which they are checked, and how far off, in units of the stretches between kinks.
+CHECKS = 32
+SCALES = (1.0, 0.1, 10.0, 100.0)
 #: Newton steps from a root of the fitted polynomial, which loses digits far from its points.
 POLISH = 2
 
@@ -64,6 +69,23 @@ class Pieces:
         a, b, c = (x.gather(0, stretch) for x in self.coefficients)
         v = (u - o) / h
         return (a * v + b) * v + c
+
+    @torch.no_grad()
+    def agree_with(self, function: Callable[[Tensor], Tensor]) -> bool:
+        """Whether they are a function of numbers ``[N, E]``, up to rounding: at points near the
+        kinks and far off."""
+        generator = torch.Generator().manual_seed(0)
+        shape = (CHECKS, *self.origin.shape)
+        spread = torch.tensor(SCALES, device="cpu").repeat(CHECKS // len(SCALES)).view(-1, 1, 1)
+        noise = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
+        noise = (spread * noise).to(self.origin)
+        u = (self.origin + self.unit * noise).flatten(0, 1)
+        theirs = function(u)
+        if not bool(theirs.isfinite().all()):
+            return False
+        size = self.coefficients.abs().sum(0).amax(0) * (1 + (u / self.unit.amin(0)).square())
+        bound = OFF * torch.finfo(u.dtype).eps * (1 + theirs.abs() + size)
+        return bool(((self(u) - theirs).abs() <= bound).all())
 
 
 def find_pieces(

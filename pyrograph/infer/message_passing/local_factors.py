@@ -22,6 +22,7 @@ from pyrograph.infer.message_passing.closed_form import ClosedForm
 from pyrograph.infer.message_passing.conditional import quadratic_coordinates
 from pyrograph.infer.message_passing.conjugate_factors import ConjugateFactors
 from pyrograph.infer.message_passing.conjugate_terms import conjugate_terms
+from pyrograph.infer.message_passing.kinked_form import KinkedForm
 from pyrograph.infer.message_passing.log_values import is_zero
 from pyrograph.infer.message_passing.mean_field import rule_without_error
 from pyrograph.infer.message_passing.network import Block
@@ -213,7 +214,8 @@ class LocalFactors:
         local.reduce_jointly([kind if issubclass(kind, Conjugate) else None for kind in kinds])
         if bool((alpha == 0).all()) and self.num_points is None:
             chosen = [kinds[number.slots[0]] for number in local.chosen]
-            closed = ClosedForm.of(local.in_double(), chosen)
+            fine = local.in_double()
+            closed = ClosedForm.of(fine, chosen) or KinkedForm.of(fine)
             if closed is not None:
                 return QuadratureFactors(local, alpha, rows, families, closed=closed)
         is_above = not has_conjugates and bool((alpha > 0).all())

@@ -40,6 +40,7 @@ from pyrograph.infer.message_passing.effective import standard_normal
 from pyrograph.infer.message_passing.families import mixtures_refused
 from pyrograph.infer.message_passing.grids import Grid
 from pyrograph.infer.message_passing.in_states import by_state, expected_by_slot, over_states
+from pyrograph.infer.message_passing.kinked_form import KinkedForm
 from pyrograph.infer.message_passing.log_values import ZERO, finite_peak, rows_of, without
 from pyrograph.infer.message_passing.mean_field import (
     Expectations,
@@ -80,7 +81,7 @@ class QuadratureFactors(OneEach):
         families: list[int],
         num_points: int | None = None,
         inner: list[int] | None = None,
-        closed: ClosedForm | None = None,
+        closed: ClosedForm | KinkedForm | None = None,
     ):
         self.alpha, self.rows, self.families = alpha, rows, families
         self.like, self.local = local.like, local.in_double()

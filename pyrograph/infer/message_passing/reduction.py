@@ -196,6 +196,11 @@ class LocalDensity:
         """log f at effective coordinates ``[N, D, E, r]``: ``[N, D, E]``."""
         return self.at_parts(self._parts(u))
 
+    def leaves_at(self, u: Tensor) -> list[Tensor]:
+        """Leaf buffers of the program ``[E m, N]`` at effective coordinates ``[N, E, r]``, of
+        factors without discrete slots."""
+        return [x.reshape(len(u), -1).t() for x in self._read(self._parts(u[:, None]))]
+
     def _parts(self, u: Tensor) -> Tensor:
         """Reduced coordinates of effective ones."""
         return u if self.joint is None else apply(self.joint.mT, u)

@@ -1,0 +1,139 @@
+"""Mean field of factors with kinks. Truth: expectations under normal densities by integration, and
+bounds maximised over means and variances by scipy."""
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from scipy import optimize, stats
+
+import pyrograph as pg
+from tests.infer.message_passing_continuous.runs import fit
+
+Y = np.array([-1.0, 0.2, 0.3, 2.5, 9.0])
+X = np.array([-2.0, -0.5, 0.1, 1.0, 3.0])
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(60)
+
+
+@pytest.fixture(autouse=True)
+def double():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def check(u, tau):
+    """Minus the loss of the tau-quantile."""
+    return -np.maximum(tau * u, (tau - 1) * u)
+
+
+def expected(f, mean, sd, kinks):
+    """E f(u), u ~ N(mean, sd^2), by integration between kinks."""
+    low, high = mean - 12 * sd, mean + 12 * sd
+    cuts = np.unique(np.clip([low, mean, high, *kinks], low, high))
+    half, middle = np.diff(cuts)[:, None] / 2, (cuts[1:] + cuts[:-1])[:, None] / 2
+    u = middle + half * NODES
+    return (half * WEIGHTS * f(u) * stats.norm.pdf(u, mean, sd)).sum()
+
+
+def best(bound, size):
+    start = np.concatenate([np.full(size, 0.1), np.full(size, -0.7)])
+    options = {"xatol": 1e-8, "fatol": 1e-12, "maxiter": 20_000, "maxfev": 20_000}
+    found = optimize.minimize(lambda p: -bound(p), start, method="Nelder-Mead", options=options)
+    return -found.fun, found.x[:size], np.exp(found.x[size:])
+
+
+def entropy(sd):
+    return (np.log(sd) + 0.5 * np.log(2 * np.pi * np.e)).sum()
+
+
+def test_laplace_densities_have_their_best_bound():
+    def model():
+        x = pyro.sample("x", dist.Laplace(0.0, 2.0))
+        with pyro.plate("rows", len(Y)):
+            pyro.sample("y", dist.Laplace(x, 0.7), obs=torch.tensor(Y))
+
+    def bound(p):
+        mean, sd = p[0], np.exp(p[1])
+        total = entropy(np.array([sd]))
+        for place, width in [(0.0, 2.0), *((y, 0.7) for y in Y)]:
+            density = stats.laplace(place, width)
+            total += expected(density.logpdf, mean, sd, [place])
+        return total
+
+    value, mean, sd = best(bound, 1)
+    q = fit(model, (), pg.VMP)
+    assert q.converged and q.evidence_kind == "lower bound"
+    assert float(q.log_evidence) == pytest.approx(value, abs=1e-8)
+    assert float(q.marginal("x").mean) == pytest.approx(mean[0], abs=1e-5)
+    assert float(q.marginal("x").variance.sqrt()) == pytest.approx(sd[0], abs=1e-5)
+
+
+@pytest.mark.parametrize("as_vector", [False, True])
+def test_quantile_regression_has_its_best_bound(as_vector):
+    """Of one combination of two nodes, or of two numbers of a node, in two pieces."""
+
+    def model():
+        if as_vector:
+            slope, level = pyro.sample("b", dist.Normal(0.0, 2.0).expand([2]).to_event(1)).unbind()
+        else:
+            slope = pyro.sample("slope", dist.Normal(0.0, 2.0))
+            level = pyro.sample("level", dist.Normal(0.0, 2.0))
+        with pyro.plate("rows", len(Y)):
+            off = torch.tensor(Y) - slope * torch.tensor(X) - level
+            pyro.factor("loss", -torch.maximum(0.8 * off, -0.2 * off))
+
+    def bound(p):
+        mean, sd = p[:2], np.exp(p[2:])
+        total = entropy(sd) + stats.norm(0, 2).logpdf(mean).sum() - (sd**2).sum() / 8
+        for x, y in zip(X, Y, strict=True):
+            width = np.hypot(sd[0] * x, sd[1])
+            total += expected(lambda u: check(u, 0.8), y - mean[0] * x - mean[1], width, [0.0])
+        return total
+
+    q = fit(model, (), pg.VMP)
+    assert q.converged and q.evidence_kind == "lower bound"
+    value = float(q.log_evidence)
+    if as_vector:  # correlated within the node: no less
+        q_of = q.marginal("b")
+        mean, covariance = q_of.mean.numpy(), q_of.covariance_matrix.numpy()
+        total = 0.5 * np.linalg.slogdet(2 * np.pi * np.e * covariance)[1]
+        total += stats.norm(0, 2).logpdf(mean).sum() - covariance.trace() / 8
+        for x, y in zip(X, Y, strict=True):
+            a = np.array([x, 1.0])
+            width = np.sqrt(a @ covariance @ a)
+            total += expected(lambda u: check(u, 0.8), y - a @ mean, width, [0.0])
+        assert value == pytest.approx(total, abs=1e-8)
+        assert value > best(bound, 2)[0]
+    else:
+        assert value == pytest.approx(best(bound, 2)[0], abs=1e-7)
+
+
+def test_clamps_of_squares_are_pieces_too():
+    """A truncated quadratic, as in robust smoothing, in three pieces."""
+
+    def model():
+        x = pyro.sample("x", dist.Normal(1.0, 2.0))
+        pyro.factor("pull", -(x - 0.3).square().clamp(max=4.0))
+
+    def bound(p):
+        mean, sd = p[0], np.exp(p[1])
+        total = entropy(np.array([sd])) + stats.norm(1, 2).logpdf(mean) - sd**2 / 8
+        pull = expected(lambda u: -np.minimum((u - 0.3) ** 2, 4), mean, sd, [-1.7, 2.3])
+        return total + pull
+
+    value, *_ = best(bound, 1)
+    q = fit(model, (), pg.VMP)
+    assert q.converged and q.evidence_kind == "lower bound"
+    assert float(q.log_evidence) == pytest.approx(value, abs=1e-8)
+
+
+def test_jumps_and_smooth_functions_are_not_taken_for_pieces():
+    def model():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        pyro.factor("jump", torch.where(x > 0, 1.0, 0.0) - x.abs())
+        pyro.sample("y", dist.Bernoulli(logits=x), obs=torch.tensor(1.0))
+
+    q = fit(model, (), pg.VMP)
+    assert q.evidence_kind == "estimate"
