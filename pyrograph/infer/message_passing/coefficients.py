@@ -3,8 +3,11 @@
     log f(v) = -v' P v / 2 + h' v + c
 
 Whether a factor is one its steps tell. P and h are differences of gradients, taken in double
-precision, about 0, where nothing cancels: values of log f may be far larger than what single
-precision has to tell of their curvature.
+precision: values of log f may be far larger than what single precision has to tell of their
+curvature. The gradient at 0, h, is taken from one that is far away. A difference over the distance
+r of gradients P (y - v) about data y knows P to a share 1 + |y| / r of the rounding, so that over
+a short one P would be lost of data in small units, as of times in nanoseconds since 1970. Only
+where steps overflow on the way, as log(exp(v)) does, gradients are compared over a short one.
 """
 
 from __future__ import annotations
@@ -22,6 +25,9 @@ from pyrograph.trace.degree import polynomial_degree
 if TYPE_CHECKING:
     from pyrograph.infer.message_passing.reduction import LocalDensity
 
+#: Distances over which gradients are compared. Far is beyond most data, with a square within range;
+#: of a power of two no digit is lost.
+FAR, NEAR = 2.0**64, 1.0
 #: Points at which coefficients are checked, and what ill-conditioned ones may be off by there.
 CHECKS, ILL_CONDITIONED = 16, 2e-7
 
@@ -42,7 +48,8 @@ def quadratic_coefficients(local: LocalDensity) -> Gaussian | None:
     """
     if not is_discrete_or_quadratic(local.group):
         return None
-    found = _coefficients(local.in_double())
+    double = local.in_double()
+    found = _coefficients(double, FAR) or _coefficients(double, NEAR)
     if found is None:
         return None
     own = Gaussian(found.precision.to(local.like), found.shift.to(local.like))
@@ -55,11 +62,11 @@ def quadratic_coefficients(local: LocalDensity) -> Gaussian | None:
     return own
 
 
-def _coefficients(local: LocalDensity) -> Gaussian | None:
-    """Of polynomials of degree 2; None if they are not finite."""
+def _coefficients(local: LocalDensity, distance: float) -> Gaussian | None:
+    """Of polynomials of degree 2; None if they are not finite, or others than the factors'."""
     total = sum(local.widths)
     v = local.like.new_zeros(total + 1, 1, local.num_factors, total)
-    v[1:] += torch.eye(total, dtype=v.dtype, device=v.device).view(total, 1, 1, total)
+    v[1:] += distance * torch.eye(total, dtype=v.dtype, device=v.device).view(total, 1, 1, total)
     v.requires_grad_()
     attached = local.group.is_differentiable
     with torch.enable_grad():
@@ -69,7 +76,7 @@ def _coefficients(local: LocalDensity) -> Gaussian | None:
             found = torch.autograd.grad(value.sum(), v, create_graph=attached, allow_unused=True)
             slope = slope if found[0] is None else found[0]
     slope = slope.squeeze(1)  # [R + 1, E, R]
-    precision = -(slope[1:] - slope[:1]).transpose(0, 1)
+    precision = -((slope[1:] - slope[:1]) / distance).transpose(0, 1)
     gaussian = Gaussian((precision + precision.mT) / 2, slope[0])
     return gaussian if _are_theirs(local, gaussian, value[0, 0]) else None
 

@@ -334,3 +334,57 @@ def test_single_precision_gives_single_precision_results():
     assert q.converged
     got = torch.stack([q.marginal(f"x{t}").mean for t in range(10)]).double()
     assert_close(got, torch.tensor(truth.mean), rtol=0, atol=2e-3)
+
+
+@pytest.mark.parametrize("preset", [pg.BP, pg.EP, pg.TRW, pg.VMP])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_walk_in_tiny_units_keeps_its_curvature(preset, dtype):
+    """Gradients a unit apart differ by less than their rounding."""
+    unit, y = 1e15, np.array([0.3, -1.0, 0.8, 1.9])
+
+    def model():
+        with pyro.plate("n", 3):
+            x = pyro.sample("x", dist.Normal(torch.zeros((), dtype=dtype), unit))
+        step = torch.stack([x[0], x[1] - x[0], x[2] - x[1], x[2]])
+        with pyro.plate("steps", 4):
+            seen = torch.as_tensor(unit * y, dtype=dtype)
+            pyro.sample("y", dist.Normal(step, 0.5 * unit), obs=seen)
+
+    read = np.array([[1.0, 0, 0], [-1, 1, 0], [0, -1, 1], [0, 0, 1]])
+    truth = LinearGaussian(3)
+    for row in np.eye(3):
+        truth.add(row, 0.0, 1.0)
+    for row, value in zip(read, y, strict=True):
+        truth.add(row, value, 0.25)
+    found = fit(model, (), preset)
+    slack = 1e-7 if dtype == torch.float64 else 1e-5  # mean field stops at its tol
+    tolerance = {"rtol": slack, "atol": slack}
+    mean = found.marginal("x").mean.double() / unit
+    assert found.converged
+    assert_close(mean, torch.tensor(truth.mean), **tolerance)
+    if preset is not pg.VMP:
+        assert found.evidence_kind == "exact"
+        evidence = float(found.log_evidence) + 4 * np.log(unit)
+        assert_close(evidence, truth.log_evidence, **tolerance)
+        variance = found.marginal("x").variance.double() / unit**2
+        assert_close(variance, torch.tensor(truth.covariance.diagonal().copy()), **tolerance)
+
+
+def test_times_in_nanoseconds_since_1970():
+    now, second = 1.7e18, 1e9
+    y = torch.tensor([1.0, 3.0, 2.0, 5.0], dtype=torch.float64)
+
+    def model():
+        t = pyro.sample("t", dist.Normal(torch.tensor(now, dtype=torch.float64), 3 * second))
+        with pyro.plate("n", 4):
+            pyro.sample("y", dist.Normal(t, 2 * second), obs=now + second * y)
+
+    found = fit(model, (), pg.BP)
+    precision = 1 / 9 + 4 / 4
+    site = found.marginal("t")
+    # doubles are 256 nanoseconds apart there
+    assert abs((float(site.mean) - now) / second - float(y.sum()) / 4 / precision) < 1e-6
+    assert_close(float(site.variance) ** 0.5 / second, precision**-0.5, rtol=1e-9, atol=0)
+    covariance = 4 * np.eye(4) + 9
+    evidence = stats.multivariate_normal(np.zeros(4), covariance).logpdf(y) - 4 * np.log(second)
+    assert abs(float(found.log_evidence) - evidence) < 1e-6
