@@ -81,14 +81,14 @@ class SteinChecks:
         known = (score != 0).any(0)
         granted = errors / len(x) ** 0.5
         mean, centred = score.mean(0), x - x.mean(0)
-        sd = centred.square().mean(0).sqrt()
+        sd = _root_mean_square(centred)
         shift = torch.where(known, mean.abs() * sd, 0)
         ratio = torch.where(known, variance_ratio(x, score), 1)
         return cls(
             shift,
             ratio,
-            granted * (score - mean).square().mean(0).sqrt() * sd,
-            granted * (score * centred + ratio).square().mean(0).sqrt(),
+            granted * _root_mean_square(score - mean) * sd,
+            granted * _root_mean_square(score * centred + ratio),
         )
 
     @property
@@ -165,7 +165,7 @@ def common_misfit(x: Tensor, score: Tensor) -> tuple[float, float] | None:
     """
     known = (score != 0).any(0)
     centred, score = x[:, known] - x[:, known].mean(0), score[:, known]
-    sd = centred.square().mean(0).sqrt()
+    sd = _root_mean_square(centred)
     n, dim = centred.shape
     place = torch.pi * (torch.arange(dim, device="cpu").to(x) + 0.5) / dim
     waves = torch.cos(place[:, None] * torch.arange(min(WAVES, dim), device="cpu").to(x))
@@ -196,7 +196,8 @@ def uncommon_spread(x: Tensor, score: Tensor, kind: Tensor, errors: float) -> in
     size = int(kind.max()) + 1
     number = torch.bincount(kinds, minlength=size)
     means = own.new_zeros(len(x), size).index_add_(1, kinds, own) / number.clamp_min(1)
-    ratio, granted = means.mean(0), errors * means.std(0, correction=0) / len(x) ** 0.5
+    ratio = means.mean(0)
+    granted = errors * _root_mean_square(means - ratio) / len(x) ** 0.5
     narrow = 1 - ratio > granted.clamp_min(1 - NARROW)
     off = (number > 0) & (narrow | (ratio - 1 > granted.clamp_min(CHAINS_WIDE - 1)))
     if not bool(off.any()):
@@ -204,6 +205,14 @@ def uncommon_spread(x: Tensor, score: Tensor, kind: Tensor, errors: float) -> in
     k = int(off.int().argmax())
     excess = (own.mean(0) - 1) * (ratio[k] - 1).sign()  # as its kind is off
     return int(columns[torch.where(kinds == k, excess, -torch.inf).argmax()])
+
+
+def _root_mean_square(x: Tensor) -> Tensor:
+    """Over particles ``[n, dim]``: ``[dim]``. In units of the largest, as squares leave the range
+    of single precision where scores are per metre of atoms: chance would grant them anything."""
+    size = x.abs().amax(0)
+    unit = torch.where(size > 0, size, 1)
+    return unit * (x / unit).square().mean(0).sqrt()
 
 
 def common_errors(dim: int) -> float:

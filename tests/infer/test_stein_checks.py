@@ -466,3 +466,26 @@ def test_like_coordinates_of_draws_pass_and_narrow_ones_do_not(n, allowed):
     score = -x
     score[:, 3] = 0.0  # no density to compare with
     assert uncommon_spread(x, score, kind, common_errors(2)) is None
+
+
+@pytest.mark.parametrize("unit", [1e-12, 1e-10, 1.0, 1e10, 1e20])
+def test_checks_in_single_precision_do_not_depend_on_units(unit):
+    """Squares of scores, or of coordinates, leave its range: chance was then granted anything."""
+    z = torch.randn(100, 3, generator=torch.Generator().manual_seed(0))
+    normal, kind = lambda z: (z * unit, -z / unit), torch.zeros(3, dtype=torch.long)
+    ours, theirs = (SteinChecks.of(*pair, errors=5.0) for pair in (normal(z), (z, -z)))
+    for name in ("shift", "ratio", "shift_by_chance", "ratio_by_chance"):
+        assert_close(getattr(ours, name), getattr(theirs, name), rtol=1e-4, atol=1e-6)
+    assert ours.passed
+    assert not SteinChecks.of(1e6 * unit * z, -1e6 / unit * z, errors=5.0).passed
+    assert not SteinChecks.of(1e6 * unit * (z + 9), -1e6 / unit * (z + 9), errors=5.0).arrived
+    assert uncommon_spread(*normal(z), kind, common_errors(1)) is None
+    wide = uncommon_spread(3 * unit * z, -3 / unit * z, kind, common_errors(1))
+    assert wide == int(z.var(0).argmax())
+
+
+def test_chains_far_from_a_target_of_atomic_size_are_told_of_in_single_precision():
+    options = {"num_particles": 50, "num_steps": 20, "progress": False, "step_size": 1e-26}
+    engine = Langevin(normal(torch.tensor(0.0), 1e-12), **options)
+    engine.run()
+    assert "Stein" in engine.status
