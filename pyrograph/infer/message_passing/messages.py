@@ -17,6 +17,8 @@ from pyrograph.infer.message_passing.log_values import finite_peak, is_zero, row
 from pyrograph.infer.message_passing.network import Block
 
 Message = Tensor | Natural
+#: Of a mean, a quotient of sums of messages, in units of the dtype's precision.
+ROUNDING = 8
 #: By block and port.
 Messages = list[list[Message]]
 
@@ -127,7 +129,9 @@ def movement(old: Natural, new: Natural) -> Tensor:
     """``[V]``: how far beliefs moved, in units of their own width.
 
     The largest change of a mean in standard deviations, or of a variance relative to itself; of
-    improper beliefs the change of the natural parameters, in units of the precision's diagonal.
+    improper beliefs the change of the natural parameters, in units of the precision's diagonal. A
+    mean that moves by no more than rounding has come to rest: those of times in seconds since 1970
+    that are known to a second would go round in their last digits for ever.
     """
     proper = new.is_proper & old.is_proper
     if isinstance(new, Conjugate):
@@ -148,5 +152,7 @@ def _of_normals(old: Natural, new: Natural) -> Tensor:
     """Change of mean and variance, ``[V]``."""
     variance = new.variance
     spread = (old.variance / variance - 1).abs().amax(-1)
-    shift = ((new.mean - old.mean) / variance.sqrt()).abs().amax(-1)
-    return torch.maximum(spread, shift)
+    mean = new.mean
+    gap = (mean - old.mean).abs()
+    gap = torch.where(gap <= ROUNDING * torch.finfo(gap.dtype).eps * mean.abs(), 0.0, gap)
+    return torch.maximum(spread, (gap / variance.sqrt()).amax(-1))

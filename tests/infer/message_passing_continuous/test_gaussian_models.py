@@ -388,3 +388,28 @@ def test_times_in_nanoseconds_since_1970():
     covariance = 4 * np.eye(4) + 9
     evidence = stats.multivariate_normal(np.zeros(4), covariance).logpdf(y) - 4 * np.log(second)
     assert abs(float(found.log_evidence) - evidence) < 1e-6
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("now", [1e8, 1.7e9])
+def test_a_walk_in_seconds_since_1970_comes_to_rest(now, seed):
+    """Rounding of its means is more than tol of their widths."""
+    y = torch.randn(8, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) + now
+    truth = LinearGaussian(8).add(np.eye(8)[0], 0.0, 1.0)
+    for t in range(8):
+        truth.add(np.eye(8)[t], float(y[t]) - now, 0.49)
+        if t:
+            truth.add(np.eye(8)[t] - np.eye(8)[t - 1], 0.0, 0.25)
+
+    def walk():
+        x = torch.tensor(now, dtype=torch.float64)
+        for t in range(8):
+            x = pyro.sample(f"x{t}", dist.Normal(x, 0.5 if t else 1.0))
+            pyro.sample(f"y{t}", dist.Normal(x, 0.7), obs=y[t])
+
+    found = fit(walk, (), pg.BP)
+    assert found.converged and found.evidence_kind == "exact"
+    assert len(found.history["residual"]) < 30
+    mean = torch.stack([found.marginal(f"x{t}").mean for t in range(8)]) - now
+    assert_close(mean, torch.tensor(truth.mean), rtol=0, atol=1e-5)
+    assert abs(float(found.log_evidence) - truth.log_evidence) < 1e-4
