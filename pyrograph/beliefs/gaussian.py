@@ -145,6 +145,14 @@ def block_diagonal(blocks: list[Tensor]) -> Tensor:
     return torch.cat(rows, -2)
 
 
+def times_blocks(matrix: Tensor, blocks: list[Tensor]) -> Tensor:
+    """``[*batch, m, sum r] @ block_diagonal(blocks)``, without the zeros between blocks."""
+    if all(block.shape[-2:] == (1, 1) for block in blocks):
+        return matrix * torch.cat([block[..., 0] for block in blocks], -1).unsqueeze(-2)
+    parts = matrix.split([block.shape[-2] for block in blocks], -1)
+    return torch.cat([part @ block for part, block in zip(parts, blocks, strict=True)], -1)
+
+
 def inverse(matrix: Tensor) -> Tensor:
     """Of symmetric positive definite ``[*batch, d, d]``; NaN where it is not positive definite."""
     if matrix.shape[-1] == 1:

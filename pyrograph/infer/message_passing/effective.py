@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.beliefs import Gaussian
-from pyrograph.beliefs.gaussian import apply, block_diagonal, inverse
+from pyrograph.beliefs.gaussian import apply, block_diagonal, inverse, times_blocks
 from pyrograph.beliefs.natural import where
 from pyrograph.infer.message_passing.quadratic import stacked
 
@@ -136,11 +136,13 @@ def effective(rest: Rest, cavities: list[Gaussian], flat: Tensor) -> Effective:
 
 def _of_proper(joint: Tensor, cavities: list[Gaussian]) -> Effective:
     mean = torch.cat([c.mean for c in cavities], 1)
-    around = block_diagonal([c.covariance for c in cavities])
-    centre, taken = apply(joint, mean), joint @ around @ joint.mT
+    own = [c.covariance for c in cavities]
+    across = times_blocks(joint, own)  # [D, E, r, R]: of K components K^2 numbers, not K^3
+    centre, taken = apply(joint, mean), across @ joint.mT
     g = Gaussian.from_moments(centre, taken)
-    gain = around @ joint.mT @ g.precision
+    gain = across.mT @ g.precision
     log_rest = sum(c.log_mass for c in cavities) - g.log_mass
+    around = block_diagonal(own)
     around = around.expand(len(joint), *around.shape)
     return Effective(g, log_rest, mean - apply(gain, centre), gain, around, taken)
 

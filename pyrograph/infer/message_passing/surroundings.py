@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.beliefs import Conjugate, Gaussian, Natural
-from pyrograph.beliefs.gaussian import apply, block_diagonal
+from pyrograph.beliefs.gaussian import apply, block_diagonal, times_blocks
 from pyrograph.beliefs.natural import where
 from pyrograph.infer.message_passing.effective import Effective, Rest, effective
 from pyrograph.infer.message_passing.grids import Grid
@@ -75,11 +75,11 @@ class Scopes:
             variance = torch.cat([p.covariance[..., 0] for p in parts], 1)
             scaled = joint * variance.sqrt().unsqueeze(-2)
             return apply(joint, mean), scaled @ scaled.mT
-        covariance = block_diagonal([p.covariance for p in parts])
+        own = [p.covariance for p in parts]
         if joint is None:
-            states = self.local.num_states
+            covariance, states = block_diagonal(own), self.local.num_states
             return mean.expand(states, *mean.shape), covariance.expand(states, *covariance.shape)
-        return apply(joint, mean), joint @ covariance @ joint.mT
+        return apply(joint, mean), times_blocks(joint, own) @ joint.mT
 
     def surrounded(self, own: list[Natural], cavities: list[Natural], flat: Tensor) -> Surrounded:
         """

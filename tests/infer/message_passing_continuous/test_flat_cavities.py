@@ -14,6 +14,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import pyrograph as pg
 from pyrograph.beliefs import Gaussian
@@ -211,3 +212,40 @@ def test_unobserved_vectors_say_nothing_of_their_parent(width: int, scale: float
     a = posterior.marginal("a")
     assert_close(a.mean, torch.full((width,), 0.5 / total), rtol=1e-6, atol=0)
     assert_close(a.variance, torch.full((width,), 1 - 1 / total), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_states_that_read_one_of_many_nodes_take_none_of_others_twice(width: int):
+    """A mixture of K components, of which each state reads one: K squared numbers, not K cubed."""
+    most = []
+    for count in (8, 16):
+        joint = torch.eye(count * width).view(count, 1, width, count * width)
+        a = torch.randn(count, 2, width, width)
+        parts = [Gaussian(m @ m.mT + torch.eye(width), torch.randn(2, width)) for m in a]
+        with Sizes() as sizes:
+            found = effective(Rest(joint.repeat(1, 2, 1, 1)), parts, torch.tensor([False, False]))
+        most.append(max(sizes.seen))
+        for k, part in enumerate(parts):
+            assert_close(found.g.mean[k], part.mean)
+            assert_close(found.g.covariance[k], part.covariance)
+            own, covariance = torch.full((2, width), 7.0), torch.eye(width).repeat(2, 1, 1)
+            for other, cavity in enumerate(parts):
+                place = slice(other * width, (other + 1) * width)
+                there = found.moments(own, covariance, place)
+                expected = (own, covariance) if other == k else (cavity.mean, cavity.covariance)
+                assert_close((there[0][k], there[1][k]), expected)
+    assert most[1] <= 4 * most[0]
+
+
+class Sizes(TorchDispatchMode):
+    """Of all tensors that are made in memory of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[int] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, Tensor):
+            self.seen.append(out.untyped_storage().nbytes() // out.element_size())
+        return out
