@@ -72,10 +72,14 @@ def regression():
 def chain():
     a = pyro.sample("a", dist.Bernoulli(0.3))
     pyro.sample("b", dist.Bernoulli(torch.tensor([0.2, 0.7])[a.long()]))
+def labels():
+    w = pyro.sample("w", dist.Dirichlet(torch.ones(3)))
+    pyro.sample("z", dist.Categorical(w))
 for infer in (pg.EP, pg.VMP, pg.QBethe, pg.GraphicalSVGD):
     pg.fit(regression, infer=infer, num_steps=2, tol=None, progress=False)
 for infer in (pg.BP, pg.TRW, pg.DPVI):
     pg.fit(chain, infer=infer, progress=False)
+pg.fit(labels, infer=pg.VMP, family={"w": "dirichlet"}, progress=False)
 print(*sys.modules)
 """
 

@@ -217,8 +217,10 @@ class _Looked:
         """J' ``[d, p]`` of a term's statistics at the first of its places, and the slope of log f
         ``[d, F]``, itself with derivatives where the factors have parameters that are learnt."""
         family, _ = self.kinds[j]
-        jacobian = torch.autograd.functional.jacobian
-        towards = jacobian(family.statistics, places[j][0], vectorize=True)
+        place = places[j][:1]
+        each = place.expand(place.shape[1] + 1, -1).clone().requires_grad_()
+        # number k of copy k; not by torch's jacobian, with which it loads sympy, a second
+        (towards,) = torch.autograd.grad(family.statistics(each).diagonal().sum(), each)
         z = self._at([p[:1] for p in places])
         z[j] = z[j].clone().requires_grad_()
         value = values(z).sum()
