@@ -7,6 +7,8 @@ away although a fixed point is near the mode x*. The messages of Laplace's appro
     tau_i = -d2 log f / dv_i dv_i,      nu_i = d log f / dv_i + tau_i v_i,      at v = v(x*)
 
 those of mean field with beliefs of no width, are in its neighbourhood: beliefs N(x*_i, 1 / H_ii).
+At a kink, as a Laplace density's, they know no precision; mean field's do, with beliefs at x* that
+are as wide as they make them.
 
 Source: Smola, Vishwanathan & Eskin (2003), whose messages, at every step, these are.
 """
@@ -22,6 +24,7 @@ from pyrograph.errors import InferenceError
 from pyrograph.graph import FactorGraph
 from pyrograph.infer.laplace import find_mode
 from pyrograph.infer.message_passing.families import Continuous, add_sites
+from pyrograph.infer.message_passing.kinked_form import KinkedForm
 from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.quadratic import QuadraticFactors
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
@@ -29,6 +32,8 @@ from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 #: How far, in standard deviations, the beliefs may be from the mode: at a kink there is no slope
 #: that would hold them.
 FARTHEST = 1.0
+#: Rounds in which widths at kinks are found: each takes the square root of how far off they are.
+ROUNDS = 30
 
 
 def messages_at_mode(graph: FactorGraph, network: Network) -> list[list[Gaussian]] | None:
@@ -61,6 +66,7 @@ def messages_at_mode(graph: FactorGraph, network: Network) -> list[list[Gaussian
             f = block.families[k]
             beliefs[f] = add_sites(beliefs[f], block.rows[k], sent[k], block.bases[k])
         messages.append(sent)
+    beliefs = _as_wide_as_kinks(network, messages, beliefs, points)
     if not all(_is_at(q, point) for q, point in zip(beliefs, points, strict=True)):
         return None
     for block in blocks:
@@ -74,6 +80,29 @@ def _expanded(block: QuadraticFactors | QuadratureFactors, v: Tensor) -> tuple[T
     if isinstance(block, QuadraticFactors):
         return block.precision, block.shift - apply(block.precision, v)
     return block.local.expanded(v)
+
+
+def _as_wide_as_kinks(
+    network: Network, messages: list[list], beliefs: list[Gaussian], points: list[Tensor]
+) -> list[Gaussian]:
+    """Beliefs with messages of factors whose kinks are known, which are written into the others,
+    under beliefs at the points."""
+    kinked = [
+        number
+        for number, block in enumerate(network.blocks)
+        if isinstance(block, QuadratureFactors) and isinstance(block.closed, KinkedForm)
+    ]
+    for _ in range(ROUNDS if kinked else 0):
+        around = []
+        for q, point in zip(beliefs, points, strict=True):
+            unit = torch.eye(point.shape[-1], dtype=point.dtype, device=point.device)
+            proper = q.is_proper[:, None, None]
+            width = Gaussian(torch.where(proper, q.precision, unit), q.shift).covariance
+            around.append(Gaussian.from_moments(point, width))
+        for number in kinked:
+            messages[number] = network.blocks[number].update(messages[number], around)[0]
+        beliefs = network.beliefs_of(messages)
+    return beliefs
 
 
 def _is_at(belief: Gaussian, point: Tensor) -> bool:

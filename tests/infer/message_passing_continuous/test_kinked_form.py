@@ -137,3 +137,22 @@ def test_jumps_and_smooth_functions_are_not_taken_for_pieces():
 
     q = fit(model, (), pg.VMP)
     assert q.evidence_kind == "estimate"
+
+
+@pytest.mark.parametrize("place, width", [(5.0, 0.01), (1e3, 0.1), (1e3, 1e-4)])
+def test_narrow_laplace_densities_far_from_the_first_beliefs_are_found(place, width):
+    """Behind a kink there is a slope but no curvature, and sweeps run away: the mode start, at the
+    kink itself, knows no precision there but that of beliefs with a width."""
+
+    def model():
+        pyro.sample("x", dist.Laplace(torch.tensor(place), torch.tensor(width)))
+
+    q = fit(model, (), pg.VMP)
+    assert q.converged and q.evidence_kind == "lower bound"
+    # E|u| = s sqrt(2 / pi), so that s = width sqrt(pi / 2) is best
+    value = 0.5 * np.log(np.pi / 2 * 2 * np.pi * np.e) - np.log(2) - 1
+    assert float(q.log_evidence) == pytest.approx(value, abs=1e-8)
+    assert float(q.marginal("x").mean) == pytest.approx(place, abs=1e-6 * width + 1e-12 * place)
+    assert float(q.marginal("x").variance.sqrt()) == pytest.approx(
+        width * np.sqrt(np.pi / 2), rel=1e-5
+    )
