@@ -51,7 +51,7 @@ GOLDEN = (5**0.5 - 1) / 2
 #: Errors of what is left of 1, in units of the precision.
 LEFT = 8
 
-
+#: Family and number of unconstrained numbers of what a term is about.
 Kind = tuple[type[Conjugate], int]
 
 
@@ -225,7 +225,7 @@ class _Looked:
         z[j] = z[j].clone().requires_grad_()
         value = values(z).sum()
         if not value.requires_grad:  # a constant
-            return towards.mT, z[j].detach()[0].t() * 0
+            return towards.mT, torch.zeros_like(z[j][0]).t()
         options = {"create_graph": is_learnt, "materialize_grads": True}
         (slope,) = torch.autograd.grad(value, z[j], **options)
         return towards.mT, slope[0].t()
