@@ -22,6 +22,7 @@ from pyrograph.infer.message_passing.closed_form import ClosedForm
 from pyrograph.infer.message_passing.conditional import quadratic_coordinates
 from pyrograph.infer.message_passing.conjugate_factors import ConjugateFactors
 from pyrograph.infer.message_passing.conjugate_terms import conjugate_terms
+from pyrograph.infer.message_passing.exponential_form import ExponentialForm
 from pyrograph.infer.message_passing.kinked_form import KinkedForm
 from pyrograph.infer.message_passing.log_values import is_zero
 from pyrograph.infer.message_passing.mean_field import rule_without_error
@@ -215,7 +216,7 @@ class LocalFactors:
         if bool((alpha == 0).all()) and self.num_points is None:
             chosen = [kinds[number.slots[0]] for number in local.chosen]
             fine = local.in_double()
-            closed = ClosedForm.of(fine, chosen) or KinkedForm.of(fine)
+            closed = ClosedForm.of(fine, chosen) or KinkedForm.of(fine) or ExponentialForm.of(fine)
             if closed is not None:
                 return QuadratureFactors(local, alpha, rows, families, closed=closed)
         is_above = not has_conjugates and bool((alpha > 0).all())

@@ -37,6 +37,7 @@ from pyrograph.infer.message_passing.checked import NOTHING
 from pyrograph.infer.message_passing.closed_form import ClosedForm
 from pyrograph.infer.message_passing.conditional import ConditionalMoments
 from pyrograph.infer.message_passing.effective import standard_normal
+from pyrograph.infer.message_passing.exponential_form import ExponentialForm
 from pyrograph.infer.message_passing.families import mixtures_refused
 from pyrograph.infer.message_passing.grids import Grid
 from pyrograph.infer.message_passing.in_states import by_state, expected_by_slot, over_states
@@ -81,7 +82,7 @@ class QuadratureFactors(OneEach):
         families: list[int],
         num_points: int | None = None,
         inner: list[int] | None = None,
-        closed: ClosedForm | KinkedForm | None = None,
+        closed: ClosedForm | KinkedForm | ExponentialForm | None = None,
     ):
         self.alpha, self.rows, self.families = alpha, rows, families
         self.like, self.local = local.like, local.in_double()
@@ -311,11 +312,14 @@ class QuadratureFactors(OneEach):
         outermost points of the grid or so many standard deviations off."""
         which = [(self.families[k], self.rows[k]) for k in self.local.continuous]
         held = all(bool(beliefs[f].is_proper[rows].all()) for f, rows in which)
-        if not (self.is_mean_field and held) or self.closed is not None:
+        is_polynomial = isinstance(self.closed, ClosedForm | KinkedForm)
+        if not (self.is_mean_field and held) or is_polynomial:
             return False
         if self._twins is not None:
             return self._twins[0].overflow(beliefs, within)
         mean, covariance = self.scopes.moments(self._seen(beliefs))
+        if self.closed is not None:
+            return self.closed.overflows((mean, covariance))
         reach = self.nodes.abs().sum(1)
         corner = self.nodes[reach >= 0.999 * reach.amax()]
         corner = corner * (within / corner.norm(dim=1, keepdim=True)).clamp_min(1)

@@ -25,7 +25,11 @@ from pyrograph.infer.message_passing.basis import Basis, Combinations, Entries, 
 from pyrograph.infer.message_passing.chosen import Chosen, chosen_among
 from pyrograph.infer.message_passing.coefficients import quadratic_coefficients
 from pyrograph.infer.message_passing.dependence import Dependence
-from pyrograph.infer.message_passing.in_states import states_of, values_in_states
+from pyrograph.infer.message_passing.in_states import (
+    leaves_in_states,
+    states_of,
+    values_in_states,
+)
 from pyrograph.infer.message_passing.points import points_of
 from pyrograph.trace.alike import functions_of
 from pyrograph.trace.localize import LocalProgram
@@ -196,10 +200,15 @@ class LocalDensity:
         """log f at effective coordinates ``[N, D, E, r]``: ``[N, D, E]``."""
         return self.at_parts(self._parts(u))
 
-    def leaves_at(self, u: Tensor) -> list[Tensor]:
-        """Leaf buffers of the program ``[E m, N]`` at effective coordinates ``[N, E, r]``, of
-        factors without discrete slots."""
-        return [x.reshape(len(u), -1).t() for x in self._read(self._parts(u[:, None]))]
+    def leaves_at(self, u: Tensor, state: int = 0) -> list[Tensor]:
+        """Leaf buffers of the program ``[E m, N]`` at effective coordinates ``[N, E, r]``, in a
+        state of the discrete slots."""
+        u = u[:, None]
+        v = u if self.joint is None else apply(self.joint[state].mT, u)
+        numbers = iter(self._read(v))
+        where = self.states[state : state + 1]
+        given = leaves_in_states(self.group.slots, where, self.num_factors, len(u))
+        return [next(numbers).reshape(len(u), -1).t() if leaf is None else leaf for leaf in given]
 
     def _parts(self, u: Tensor) -> Tensor:
         """Reduced coordinates of effective ones."""

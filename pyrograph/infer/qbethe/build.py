@@ -31,6 +31,7 @@ from pyrograph.infer.message_passing.tables import MAX_ENTRIES
 from pyrograph.infer.qbethe.components import Kind, num_ties
 from pyrograph.infer.qbethe.conditional import ConditionalPotential
 from pyrograph.infer.qbethe.entropy import ScopeEntropies
+from pyrograph.infer.qbethe.exponential import ExponentialPotential
 from pyrograph.infer.qbethe.piecewise import PiecewisePotential
 from pyrograph.infer.qbethe.potentials import (
     IntegratedPotential,
@@ -275,7 +276,7 @@ def _potentials(
         """Whether integrals of the factors, told by their last, are closed forms."""
         one = part.only(part.index[-1:])
         found = _potential(one.local, wiring.part(one.index), closed_forms)
-        return isinstance(found, (QuadraticPotential, PiecewisePotential))
+        return not isinstance(found, IntegratedPotential) or not found.is_by_points
 
     kept, products = multiplied_where_shared(graph, alone, is_closed, one_alpha=True)
     parts = [*kept, *(product.whole for product in products)]
@@ -288,6 +289,9 @@ def _potential(local: LocalDensity, wiring: Wiring, closed_forms: bool | None) -
     local.reduce_jointly()
     potential = IntegratedPotential(local, wiring)
     wanted = local.group.arity > 1 if closed_forms is None else closed_forms
+    exponential = ExponentialPotential.recognised(potential)
+    if exponential is not None:
+        return exponential
     if potential.dim > 1:
         return ConditionalPotential.recognised(potential)
     return PiecewisePotential.recognised(potential) if wanted else potential

@@ -18,7 +18,6 @@ from pyrograph.infer.qbethe.build import Network
 from pyrograph.infer.qbethe.components import Components
 from pyrograph.infer.qbethe.entropy import overlaps
 from pyrograph.infer.qbethe.mixing import NodeMixing
-from pyrograph.infer.qbethe.piecewise import PiecewisePotential
 from pyrograph.infer.qbethe.potentials import EXCLUDED, IntegratedPotential
 from pyrograph.infer.qbethe.rules import Rules, fine, is_on_grids, scattered
 from pyrograph.posterior.posterior import EvidenceKind
@@ -162,8 +161,7 @@ def _by_points(network: Network) -> list[IntegratedPotential]:
     return [
         potential
         for potential in network.potentials
-        if isinstance(potential, IntegratedPotential)
-        and not isinstance(potential, PiecewisePotential)
+        if isinstance(potential, IntegratedPotential) and potential.is_by_points
     ]
 
 

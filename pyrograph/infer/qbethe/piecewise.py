@@ -28,6 +28,7 @@ class PiecewisePotential(IntegratedPotential):
     """Factors of single numbers that depend on one combination of them, in pieces."""
 
     pieces: Pieces
+    is_by_points = False
     _integral: OnLine
 
     @classmethod

@@ -133,7 +133,13 @@ class QuadraticPotential:
 
 
 class IntegratedPotential:
-    """All other factors with continuous nodes."""
+    """All other factors with continuous nodes.
+
+    Attributes:
+        is_by_points: whether rules integrate them, or they are closed forms.
+    """
+
+    is_by_points = True
 
     def __init__(self, local: LocalDensity, wiring: Wiring):
         self.local, self.wiring = local, wiring

@@ -1,0 +1,118 @@
+"""Expectations at alpha = 0 in closed form, where log f is a sum of polynomials times exponentials:
+of normal densities with latent scales, of Poisson and gamma densities, of log rates.
+
+Points of a quadrature see little of an exponential under a wide belief. With the terms known
+(:mod:`pyrograph.trace.exponentials`) so are their expectations and those of their derivatives.
+
+Source: :mod:`pyrograph.beliefs.expected_exponentials`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pyrograph.beliefs import Conjugate
+from pyrograph.beliefs.expected_exponentials import expected_exponentials
+from pyrograph.infer.message_passing.checked import NOTHING
+from pyrograph.infer.message_passing.mean_field import Expectations
+from pyrograph.infer.message_passing.reduction import LocalDensity
+from pyrograph.trace.exponentials import Exponentials, find_exponentials
+
+#: Coefficients from here on are read again about where their polynomials are level: of data far
+#: from 0 they are short of digits.
+LARGE = 1e3
+#: How often.
+STEPS = 3
+
+
+class ExponentialForm:
+    """Of a set of like factors.
+
+    Args:
+        functions: of the factors in every state of their discrete nodes, ``D E`` of them.
+        num_states: D.
+    """
+
+    def __init__(self, functions: Exponentials, num_states: int):
+        self.functions, self.num_states = functions, num_states
+
+    @staticmethod
+    @torch.no_grad()
+    def of(local: LocalDensity) -> ExponentialForm | None:
+        """None where log f is another function.
+
+        Args:
+            local: in effective coordinates, in double precision.
+        """
+        functions = exponentials_of(local)
+        return None if functions is None else ExponentialForm(functions, local.num_states)
+
+    def part(self, which: Tensor) -> ExponentialForm:
+        """Some of the factors, ``which [e]``."""
+        count = len(self.functions.origin) // self.num_states
+        states = torch.arange(self.num_states, device=which.device)
+        rows = (states[:, None] * count + which).flatten()
+        return ExponentialForm(self.functions.part(rows), self.num_states)
+
+    def __call__(self, moments: tuple[Tensor, Tensor], others: Sequence[Conjugate]) -> Expectations:
+        """Of log f and its derivatives.
+
+        Args:
+            moments: mean ``[D, E, r]`` and covariance ``[D, E, r, r]`` of u.
+            others: none.
+        """
+        found = expected_exponentials(self.functions, *(x.flatten(0, 1) for x in moments))
+        return Expectations(*(x.unflatten(0, (self.num_states, -1)) for x in found), [])
+
+    def overflows(self, moments: tuple[Tensor, Tensor]) -> bool:
+        """Whether an expectation is no number, or too large a one."""
+        average = self(moments, []).average
+        return not bool((average.abs() < -NOTHING).all())
+
+
+def exponentials_of(local: LocalDensity) -> Exponentials | None:
+    """log f of every factor in every state of its discrete nodes, ``D E`` functions; None where one
+    is another function."""
+    if local.chosen or local.group.is_differentiable:
+        return None
+    functions = [_in_state(local, state) for state in range(local.num_states)]
+    if any(own is None for own in functions):
+        return None
+    joined = Exponentials.joined(functions)
+
+    def values(u: Tensor) -> Tensor:
+        return local(u.unflatten(1, (local.num_states, -1))).flatten(1)
+
+    return joined if joined.agree_with(values) else None
+
+
+def _in_state(local: LocalDensity, state: int) -> Exponentials | None:
+    """log f in a state of the discrete nodes, about where its polynomials are level."""
+    origin = local.like.new_zeros(local.num_factors, local.dim)
+    units = torch.eye(local.dim, dtype=origin.dtype, device=origin.device)
+    nothing = local.leaves_at(origin[None], state)
+    along = local.leaves_at(units[:, None].expand(-1, *origin.shape), state)
+    slopes = [own - zero for own, zero in zip(along, nothing, strict=True)]
+    found = None
+    for _ in range(STEPS):
+        values = [own[:, 0] for own in local.leaves_at(origin[None], state)]
+        leaves = list(zip(values, slopes, strict=True))
+        found = find_exponentials(local.program, leaves, origin)
+        if found is None or not bool((found.constant.abs() > LARGE).any()):
+            break
+        origin = origin + _level(found)
+    return found
+
+
+def _level(functions: Exponentials) -> Tensor:
+    """t ``[E, D]`` where the polynomials have the least slopes, in units of how they bend."""
+    size = functions.square.abs().amax((-1, -2), keepdim=True)
+    unit = torch.where(size > 0, size, 1.0)
+    q, b = functions.square / unit, functions.linear.unsqueeze(-1) / unit
+    both = (q @ q).sum(0)
+    eye = torch.eye(both.shape[-1], dtype=both.dtype, device=both.device)
+    least = torch.finfo(both.dtype).eps ** 0.5
+    return -0.5 * torch.linalg.solve(both + least * eye, (q @ b).sum(0)).squeeze(-1)

@@ -1,0 +1,123 @@
+"""QBethe on factors with exponentials of latents. Truth: expectations by hand, and their bounds
+maximised by scipy."""
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from scipy import optimize, special, stats
+
+import pyrograph as pg
+
+COUNTS = np.array([3.0, 0.0, 5.0, 2.0, 7.0])
+Y = np.array([0.3, -1.2, 2.2, 0.9, 1.6])
+
+
+@pytest.fixture(autouse=True)
+def double():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def entropy(sd):
+    return (np.log(sd) + 0.5 * np.log(2 * np.pi * np.e)).sum()
+
+
+def maximum(bound, size):
+    found = optimize.minimize(
+        lambda p: -bound(p[:size], np.exp(p[size:])), np.full(2 * size, -0.3), tol=1e-12
+    )
+    return -found.fun
+
+
+def test_no_points_are_exploited_under_a_wide_prior():
+    """By four points of a component as wide as the prior exp(u) is small."""
+
+    def model():
+        u = pyro.sample("u", dist.Normal(0.0, 10.0))
+        with pyro.plate("rows", len(COUNTS)):
+            pyro.sample("y", dist.Poisson(u.exp()), obs=torch.tensor(COUNTS))
+
+    def bound(mean, sd):
+        rate = np.exp(mean[0] + 0.5 * sd[0] ** 2)
+        counts = COUNTS * mean[0] - rate - special.gammaln(COUNTS + 1)
+        prior = stats.norm(0, 10).logpdf(mean[0]) - 0.5 * (sd[0] / 10) ** 2
+        return counts.sum() + prior + entropy(sd)
+
+    q = pg.fit(model, infer=pg.QBethe, num_components=1, progress=False)
+    assert q.evidence_kind == "lower bound" and "errors of the quadrature" not in q.status
+    assert float(q.log_evidence) == pytest.approx(maximum(bound, 1), abs=1e-4)
+
+
+@pytest.mark.parametrize("covariance", ["diagonal", "full"])
+def test_a_latent_scale(covariance):
+    """With three points a quadrature is off by more; a correlation can only help."""
+
+    def model():
+        mu = pyro.sample("mu", dist.Normal(0.0, 2.0))
+        scale = pyro.sample("scale", dist.LogNormal(0.3, 0.8))
+        with pyro.plate("rows", len(Y)):
+            pyro.sample("y", dist.Normal(mu, scale), obs=torch.tensor(Y))
+
+    def bound(mean, sd, rho=0.0):
+        (mu, m), (s_mu, s) = mean, sd
+        # under the tilt by exp(-2 u) mu moves by its covariance with u
+        squares = (Y - mu + 2 * rho * s_mu * s) ** 2 + s_mu**2
+        total = -0.5 * squares.sum() * np.exp(-2 * m + 2 * s**2)
+        total -= len(Y) * (m + 0.5 * np.log(2 * np.pi))
+        total += stats.norm(0, 2).logpdf(mu) - s_mu**2 / 8
+        total += stats.norm(0.3, 0.8).logpdf(m) - 0.5 * (s / 0.8) ** 2
+        return total + entropy(sd) + 0.5 * np.log1p(-(rho**2))
+
+    if covariance == "diagonal":
+        best = maximum(bound, 2)
+    else:
+        best = max(
+            maximum(lambda m, s, r=r: bound(m, s, r), 2) for r in np.linspace(-0.6, 0.6, 121)
+        )
+    q = pg.fit(
+        model,
+        infer=pg.QBethe,
+        num_components=1,
+        covariance=covariance,
+        num_quadrature=3,
+        progress=False,
+    )
+    assert q.evidence_kind == "lower bound" and "errors of the quadrature" not in q.status
+    assert float(q.log_evidence) == pytest.approx(best, abs=2e-4)
+
+
+def test_labels_choose_among_scales():
+    """One component, a label of two states, with both scales latent."""
+    y = 1.7
+
+    def model():
+        scales = pyro.sample("scales", dist.LogNormal(torch.tensor([0.0, 1.0]), 0.5).to_event(1))
+        z = pyro.sample("z", dist.Categorical(torch.tensor([0.3, 0.7])))
+        pyro.sample("y", dist.Normal(0.0, scales[z]), obs=torch.tensor(y))
+
+    def bound(mean, sd):
+        terms = -0.5 * y**2 * np.exp(-2 * mean + 2 * sd**2) - mean - 0.5 * np.log(2 * np.pi)
+        priors = stats.norm([0, 1], 0.5).logpdf(mean) - 0.5 * (sd / 0.5) ** 2
+        return special.logsumexp(terms + np.log([0.3, 0.7])) + priors.sum() + entropy(sd)
+
+    q = pg.fit(model, infer=pg.QBethe, num_components=1, progress=False)
+    assert q.evidence_kind == "lower bound"
+    assert float(q.log_evidence) == pytest.approx(maximum(bound, 2), abs=1e-4)
+
+
+def test_single_precision():
+    def model():
+        mu = pyro.sample("mu", dist.Normal(torch.tensor(0.0, dtype=torch.float32), 2.0))
+        scale = pyro.sample("scale", dist.LogNormal(torch.tensor(0.3, dtype=torch.float32), 0.8))
+        with pyro.plate("rows", len(Y)):
+            pyro.sample("y", dist.Normal(mu, scale), obs=torch.tensor(Y, dtype=torch.float32))
+
+    torch.set_default_dtype(torch.float32)
+    single = pg.fit(model, infer=pg.QBethe, num_components=1, progress=False)
+    torch.set_default_dtype(torch.float64)
+    double = pg.fit(model, infer=pg.QBethe, num_components=1, dtype=torch.float64, progress=False)
+    assert single.log_evidence.dtype is torch.float32
+    assert float(single.log_evidence) == pytest.approx(float(double.log_evidence), abs=1e-3)
