@@ -2,12 +2,13 @@
 
 Slow sweeps are accelerated (:mod:`.acceleration`, :mod:`.squared_steps`). Where sweeps run away, or
 end where there is no density, they start again: Gaussian beliefs once from the mode
-(:mod:`.mode_start`), then from the first messages with more damping (:mod:`.damping`): messages
-that ran away say nothing.
+(:mod:`.mode_start`), then with more damping (:mod:`.damping`) from the first messages or from the
+mode, from where sweeps came nearer to rest: messages that ran away say nothing.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -71,6 +72,9 @@ class Settling:
         self.may_start_again = may_start_again and self.automatic is not None
         self._was_at_mode = False
         self._began_with = 0.0  # damping at the last start
+        #: Whether that was at the mode, and how little sweeps went from the first messages and
+        #: from there.
+        self._is_from_mode, self._nearest = False, [math.inf, math.inf]
         #: How far the last sweep went, of a run that leaves an unstable fixed point.
         self._departing: float | None = None
 
@@ -136,6 +140,7 @@ class Settling:
             self._departing = moved if goes_on else None
             if goes_on:
                 return None
+        self._nearest[self._is_from_mode] = min(moved, self._nearest[self._is_from_mode])
         before = self.automatic.value
         runs_away = self.automatic.observe(moved, rises)
         if self.automatic.value != before:
@@ -170,13 +175,13 @@ class Settling:
             self.forget_leaps()
             self.milder.forget()
             self.automatic = self._damping()
-            self._began_with = self.automatic.value
+            self._began_with, self._is_from_mode = self.automatic.value, True
         return messages
 
     @torch.no_grad()
     def _first(self, after_error: bool = False) -> Messages | None:
-        """The first messages. Sweeps that run away without an error do so from everywhere, but
-        where factors are projected; errors about states stay ones."""
+        """The first messages, or again those at the mode. Sweeps that run away without an error do
+        so from everywhere, but where factors are projected; errors about states stay ones."""
         continuous = all(isinstance(family, Continuous) for family in self.network.families)
         projects = self.network.has_quadrature or self.network.projects
         if not (projects or (after_error and continuous)):
@@ -188,17 +193,20 @@ class Settling:
             if isinstance(block, QuadratureFactors):
                 block.forget_grid()
         start = self.network.start()
-        return self._again_from_mode(start) if self._was_at_mode else start
+        again = self._again_from_mode(start) if self._was_at_mode else None
+        self._is_from_mode = again is not None
+        return start if again is None else again
 
-    def _again_from_mode(self, start: Messages) -> Messages:
-        """Messages at the mode instead of first ones under which expectations overflow: no sweep
-        begins there. If they are finite under beliefs about the mode."""
+    def _again_from_mode(self, start: Messages) -> Messages | None:
+        """Messages at the mode, where sweeps from there came nearer to rest than from the first
+        ones, or expectations overflow under these: no sweep begins there. If they are finite under
+        beliefs about the mode."""
         blocks, beliefs_of = self.network.blocks, self.network.beliefs_of
-        if not overflow(blocks, beliefs_of(start)):
-            return start
+        if self._nearest[True] >= self._nearest[False] and not overflow(blocks, beliefs_of(start)):
+            return None
         messages = messages_at_mode(self.graph, self.network)
         if messages is None or overflow(blocks, beliefs_of(messages), NEGLIGIBLE):
-            return start
+            return None
         return messages
 
     # ------------------------------------------------------------------ checkpoints
@@ -209,6 +217,8 @@ class Settling:
             "acceleration": self.leaps.carried() if self.leaps else {},
             "was_at_mode": self._was_at_mode,
             "began_with": self._began_with,
+            "is_from_mode": self._is_from_mode,
+            "nearest": list(self._nearest),
             "milder": self.milder.carried(),
             "departing": -1.0 if self._departing is None else self._departing,
             "may_start_again": self.may_start_again,
@@ -225,6 +235,8 @@ class Settling:
         self.milder.restore(state.get("milder", {}))
         self._was_at_mode = bool(state.get("was_at_mode", False))
         self._began_with = float(state.get("began_with", 0.0))
+        self._is_from_mode = bool(state.get("is_from_mode", False))
+        self._nearest = [float(moved) for moved in state.get("nearest", (math.inf, math.inf))]
         departing = float(state.get("departing", -1.0))
         self._departing = None if departing < 0 else departing
         self.may_start_again &= bool(state.get("may_start_again", True))
