@@ -6,6 +6,9 @@
 with L the graph's Laplacian and r one node of every component. Only entries of G on the edges are
 wanted: nodes are ordered so that L is block tridiagonal (reverse Cuthill-McKee), and the blocks of
 the inverse beside the diagonal come of two sweeps of Schur complements, O(V b^2) for bandwidth b.
+A spanning tree is one of every biconnected part, chosen apart: a node that joins parts stands for
+itself once in each, and edges that are parts by themselves are in every tree. So bandwidths are
+those of parts, where that of a balanced tree or of a star grows with V.
 
 Probabilities mu belong to some distribution over forests if and only if no set S of nodes holds
 more of them than a tree has edges,
@@ -14,8 +17,8 @@ more of them than a tree has edges,
 
 so that the worst set with a given node in it is a minimum cut.
 
-Source: Kirchhoff (1847); Edmonds (1971), Padberg & Wolsey (1983) and Cunningham (1985) for the
-cuts; Wainwright, Jaakkola & Willsky (2005).
+Source: Kirchhoff (1847); Hopcroft & Tarjan (1973) for the parts; Edmonds (1971), Padberg & Wolsey
+(1983) and Cunningham (1985) for the cuts; Wainwright, Jaakkola & Willsky (2005).
 """
 
 from __future__ import annotations
@@ -44,20 +47,49 @@ def uniform_appearance(edges: Tensor, num_nodes: int) -> Tensor:
     Args:
         edges: ``[E, 2]`` nodes; parallel edges count apart.
     """
-    u, v = edges.cpu().numpy().T
-    ones = np.ones(len(u))
-    adjacency = csr_array(coo_array((ones, (u, v)), shape=(num_nodes, num_nodes)))
+    ends, is_alone = _in_parts(edges.cpu().numpy(), num_nodes)
+    appearance = np.ones(len(ends))
+    if not is_alone.all():
+        appearance[~is_alone] = _within_parts(ends[~is_alone])
+    return torch.from_numpy(appearance).to(edges.device)
+
+
+def _in_parts(edges: np.ndarray, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Ends of the edges ``[E, 2]``, numbered anew in each biconnected part, and ``[E]`` whether an
+    edge is a part by itself."""
+    import networkx as nx  # slow to load
+
+    low, high = np.sort(edges, axis=1).T
+    pairs, of_edge = np.unique(low * num_nodes + high, return_inverse=True)
+    parts = list(nx.biconnected_component_edges(nx.Graph(edges.tolist())))
+    sizes = [len(part) for part in parts]
+    first, second = np.sort(np.array([pair for part in parts for pair in part]), axis=1).T
+    part_of_pair = np.empty(len(pairs), dtype=np.int64)
+    part_of_pair[np.searchsorted(pairs, first * num_nodes + second)] = np.repeat(
+        np.arange(len(parts)), sizes
+    )
+    part = part_of_pair[of_edge]
+    _, ends = np.unique(part[:, None] * num_nodes + edges, return_inverse=True)
+    return ends.reshape(-1, 2), np.bincount(part)[part] == 1
+
+
+def _within_parts(ends: np.ndarray) -> np.ndarray:
+    """Effective resistances of edges ``[E, 2]`` among the nodes that they name."""
+    names, ends = np.unique(ends, return_inverse=True)
+    ends, num_nodes = ends.reshape(-1, 2), len(names)
+    ones = np.ones(len(ends))
+    adjacency = csr_array(coo_array((ones, ends.T), shape=(num_nodes, num_nodes)))
     adjacency = adjacency + adjacency.T
     order = reverse_cuthill_mckee(adjacency, symmetric_mode=True)
     position = np.empty(num_nodes, dtype=np.int64)
     position[order] = np.arange(num_nodes)
-    a, b = np.sort(position[edges.cpu().numpy()], axis=1).T
+    a, b = np.sort(position[ends], axis=1).T
     width = max(1, int((b - a).max(initial=0)))
     _, labels = connected_components(adjacency, directed=False)
     roots = position[np.unique(labels, return_index=True)[1]]
     degree = np.bincount(np.concatenate([a, b]), minlength=num_nodes).astype(float)
     degree[roots] += 1
-    return torch.from_numpy(_resistances(a, b, degree, width)).to(edges.device)
+    return _resistances(a, b, degree, width)
 
 
 def _resistances(a: np.ndarray, b: np.ndarray, diagonal: np.ndarray, width: int) -> np.ndarray:
@@ -76,6 +108,8 @@ def _resistances(a: np.ndarray, b: np.ndarray, diagonal: np.ndarray, width: int)
     inverse = [np.linalg.inv(blocks[0])]
     for k, link in enumerate(beside):
         inverse.append(np.linalg.inv(blocks[k + 1] - link.T @ inverse[k] @ link))
+    by_row = np.argsort(row, kind="stable")
+    bounds = np.searchsorted(row[by_row], np.arange(len(blocks) + 1))
     potential = np.empty(num_nodes)
     found = np.empty(len(a))
     corner = inverse[-1]
@@ -86,8 +120,8 @@ def _resistances(a: np.ndarray, b: np.ndarray, diagonal: np.ndarray, width: int)
             across = -reach @ corner
             corner = inverse[k] + reach @ corner @ reach.T
         potential[k * width : k * width + len(corner)] = np.diag(corner)
-        here = row == k
-        inside, outside = here & (column == k), here & (column != k)
+        here = by_row[bounds[k] : bounds[k + 1]]
+        inside, outside = here[column[here] == k], here[column[here] != k]
         found[inside] = corner[a[inside] % width, b[inside] % width]
         if across is not None:
             found[outside] = across[a[outside] % width, b[outside] % width]

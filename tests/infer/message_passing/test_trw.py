@@ -80,6 +80,35 @@ def test_appearances_of_a_large_grid_come_from_effective_resistances():
     assert_close(found, torch.from_numpy(resistance), rtol=0, atol=1e-11)
 
 
+@pytest.mark.parametrize(
+    ("branch", "count", "share"),
+    [(nx.path_graph(2), 20000, 1.0), (nx.cycle_graph(3), 3000, 2 / 3)],
+    ids=["edges", "triangles"],
+)
+def test_appearances_in_balanced_trees_and_stars_of_small_parts(branch, count, share):
+    """Parts that meet in single nodes: an edge alone is in every tree, one of a triangle in two of
+    three. As one matrix they have a bandwidth of thousands (minutes, gigabytes)."""
+    for parent in (lambda k: k // 2, lambda k: 0):  # the node that the k-th part hangs on
+        parts, last = [], 0
+        for k in range(count):
+            names = [parent(k), *range(last + 1, last + len(branch))]
+            parts += [(names[u], names[v]) for u, v in branch.edges()]
+            last += len(branch) - 1
+        found = uniform_appearance(torch.tensor(parts), last + 1)
+        assert_close(found, torch.full_like(found, share), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_appearances_where_parts_meet_are_effective_resistances(seed):
+    graph = nx.gnm_random_graph(40, 46, seed=seed)
+    edges = edges_of(graph)
+    inverse = np.linalg.pinv(nx.laplacian_matrix(graph).toarray().astype(float), hermitian=True)
+    u, v = edges.numpy().T
+    resistance = inverse[u, u] + inverse[v, v] - 2 * inverse[u, v]
+    found = uniform_appearance(edges, 40)
+    assert_close(found, torch.from_numpy(resistance), rtol=0, atol=1e-11)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_the_heaviest_tree_is_the_best_of_all(seed):
     edges = edges_of(GRAPHS["wheel"])
