@@ -97,6 +97,12 @@ def stiff():
     pyro.factor("f", -0.5 * ((x - y) / 1e-6) ** 2)
 
 
+def stiff_sum():
+    """No shift of all, and exact along whole numbers alone."""
+    x, y, z = flat("x"), flat("y"), flat("z")
+    pyro.factor("f", -0.5 * ((x + y) / 1e-6) ** 2 - 0.5 * ((z - y) / 1e-6) ** 2)
+
+
 IMPROPER = {
     difference: '"x" by +1; "y" by +1',
     kinked: '"x" by +1; "y" by +1',
@@ -109,6 +115,7 @@ IMPROPER = {
     common_intercept: r'"a" by \+1\.',
     centred: r'"a" by \+1\.',
     stiff: '"x" by +1; "y" by +1',
+    stiff_sum: '"x" by +1; "y" by -1; "z" by -1',
 }
 
 

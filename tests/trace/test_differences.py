@@ -7,6 +7,7 @@ import torch
 
 import pyrograph as pg
 from pyrograph.errors import VerificationError
+from pyrograph.trace import expand
 
 
 def path(n, rho=0.9):
@@ -115,3 +116,23 @@ def test_a_form_that_single_precision_cannot_split_says_so():
     ):
         pg.trace_graph(model, (torch.tensor(3e4),))
     assert pg.trace_graph(model, (torch.tensor(3e4, dtype=torch.float64),)).num_factors
+
+
+@pytest.mark.parametrize("most, nodes_of_a_scope", [(16, 2), (9, 5), (3, 8)])
+def test_products_of_too_many_terms_stay_whole(monkeypatch, most, nodes_of_a_scope):
+    """Of four terms and four: more than nine pairs are not made differences, and sums of more than
+    three not expanded."""
+    contrast = torch.tensor([1.0, -1.0, 2.0, -2.0]).double()
+
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.zeros(4).double(), 1.0))
+        y = pyro.sample("y", dist.Normal(torch.zeros(4).double(), 1.0))
+        pyro.factor("f", (contrast @ x) * (contrast @ y))
+
+    monkeypatch.setattr(expand, "MAX_TERMS", most)
+    graph = pg.trace_graph(model)
+    assert {len(scope) for scope in graph.scopes("f")} == {nodes_of_a_scope}
+    x, y = torch.randn(2, 4).double()
+    expected = (contrast @ x) * (contrast @ y) + dist.Normal(0.0, 1.0).log_prob(x).sum()
+    expected = expected + dist.Normal(0.0, 1.0).log_prob(y).sum()
+    torch.testing.assert_close(graph.sum_of_factors({"x": x, "y": y}), expected)

@@ -38,5 +38,22 @@ def test_numbers_keep_their_digits_whatever_the_default_dtype(mean, scale):
     assert_close(found, double(truth), rtol=1e-9, atol=1e-5 if mean > 1e3 else 1e-9)
 
 
+def test_equal_operations_of_unlike_results_are_not_stacked():
+    """A number without a dimension follows a vector into single precision, a vector does not."""
+    single = torch.tensor([0.1, 0.7], dtype=torch.float32)
+
+    def model():
+        a = pyro.sample("a", dist.Normal(double(0.0), 1.0))
+        b = pyro.sample("b", dist.Normal(torch.zeros(2, dtype=torch.float64), 1.0).to_event(1))
+        pyro.factor("f", (a * single).sin().sum() + (b * single).sin().sum())
+
+    a, b = double(1 / 3), double([1 / 7, 1 / 3])
+    wide = single.double()
+    truth = (a.float() * single).sin().sum().double() + (b * wide).sin().sum()
+    truth = truth + sum(normal(float(v), 0.0, 1.0) for v in (a, *b))
+    found = pg.trace_graph(model).log_prob({"a": a, "b": b})
+    assert_close(found.double(), truth, rtol=0, atol=1e-12)
+
+
 def double(number: float | list[float]) -> torch.Tensor:
     return torch.tensor(number, dtype=torch.float64)

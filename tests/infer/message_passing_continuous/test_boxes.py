@@ -317,6 +317,27 @@ def test_boxes_serve_functions_near_theirs():
     assert not boxes.laid_for.is_near(Grid(first.mean, 2 * eye))
 
 
+@pytest.mark.parametrize(
+    "scale, room, is_sure",
+    [(1, 600, False), (1, 1200, True), (1, 2400, True), (0.5, 1200, True), (0.25, 1200, False)],
+)
+def test_without_room_for_more_boxes_as_much_is_missed_as_halving_changed(scale, room, is_sure):
+    """Of boxes that were never halved nothing is known. The mass of a Gaussian function."""
+    first = Grid(torch.zeros(1, 1, 2), torch.eye(2).expand(1, 1, 2, 2))
+
+    def log_weight(grid: Grid, z: Tensor) -> Tensor:
+        u = grid.mean + (grid.root @ z.unsqueeze(-1)).squeeze(-1)
+        return -0.5 * (u[..., 0] ** 2 + (u[..., 1] / scale) ** 2)
+
+    boxes = lay(log_weight, first, first, room=room)
+    z, volume = (torch.cat(parts) for parts in zip(*boxes.pieces(10_000), strict=True))
+    found = float((log_weight(boxes.frame, z) + volume).logsumexp(0) + boxes.frame.log_volume)
+    off = abs(math.expm1(found - math.log(2 * math.pi * scale)))
+    assert_close(boxes.frame.root, first.root)
+    assert boxes.are_sure == is_sure
+    assert off < float(boxes.missed) <= 1 + 1e-9
+
+
 def test_beyond_a_wall_few_boxes_are_looked_at():
     """log f = t - exp(t), t = 4 (x + y / 2 - 0.3): from t = 10 on nothing is left, by numbers that
     vary the more the less they count."""

@@ -70,6 +70,57 @@ def test_laplace_densities_have_their_best_bound():
     assert float(q.marginal("x").variance.sqrt()) == pytest.approx(sd[0], abs=1e-5)
 
 
+@pytest.mark.parametrize("schedule", ["parallel", "sequential"])
+def test_laplace_differences_have_a_bound_that_nothing_near_exceeds(schedule):
+    """Of all pairs of five nodes, each with its own kink and width: in turns few are looked at."""
+    first, second = np.triu_indices(5, 1)
+    place, width = 2 * np.sin(np.arange(10.0)), 0.5 + 0.1 * np.arange(10.0)
+
+    def model():
+        with pyro.plate("nodes", 5):
+            x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        with pyro.plate("pairs", 10):
+            apart = x[torch.tensor(second)] - x[torch.tensor(first)]
+            pyro.sample("d", dist.Laplace(apart, torch.tensor(width)), obs=torch.tensor(place))
+
+    q = fit(model, (), pg.VMP, schedule=schedule)
+    assert q.converged and q.evidence_kind == "lower bound"
+    mean, sd = q.marginal("x").mean.numpy(), q.marginal("x").variance.sqrt().numpy()
+
+    def bound(mean, sd):
+        total = entropy(sd) + stats.norm.logpdf(mean).sum() - (sd**2).sum() / 2
+        spread = np.hypot(sd[second], sd[first])
+        for y, b, at, s in zip(place, width, mean[second] - mean[first], spread, strict=True):
+            total += expected(stats.laplace(y, b).logpdf, at, s, [y])
+        return total
+
+    value = bound(mean, sd)
+    assert float(q.log_evidence) == pytest.approx(value, abs=1e-8)
+    for k in range(5):
+        for step in (-1e-3, 1e-3):
+            off = step * np.eye(5)[k]
+            assert bound(mean + off, sd) < value and bound(mean, sd * (1 + off)) < value
+
+
+def test_twins_are_looked_at_once_and_count_as_often_as_they_are():
+    def model():
+        with pyro.plate("nodes", 2):
+            x = pyro.sample("x", dist.Normal(torch.tensor([0.0, 1.0]), 1.0))
+        with pyro.plate("rows", 6):
+            pyro.sample("y", dist.Laplace(x[torch.arange(6) // 3], 0.7), obs=torch.full((6,), 0.4))
+
+    def bound(p, place):
+        mean, sd = p[0], np.exp(p[1])
+        pull = expected(stats.laplace(0.4, 0.7).logpdf, mean, sd, [0.4])
+        return entropy(np.array([sd])) + stats.norm(place, 1).logpdf(mean) - sd**2 / 2 + 3 * pull
+
+    q = fit(model, (), pg.VMP)
+    found = [best(lambda p, place=place: bound(p, place), 1) for place in (0.0, 1.0)]
+    assert float(q.log_evidence) == pytest.approx(found[0][0] + found[1][0], abs=1e-8)
+    means = [f[1][0] for f in found]
+    np.testing.assert_allclose(q.marginal("x").mean.numpy(), means, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("as_vector", [False, True])
 def test_quantile_regression_has_its_best_bound(as_vector):
     """Of one combination of two nodes, or of two numbers of a node, in two pieces."""
