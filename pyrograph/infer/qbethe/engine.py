@@ -191,7 +191,7 @@ class QBethe(Engine):
             exact = exact_parameters(self.graph, self.network)
         for name, value in (exact or {}).items():
             self.parameters[name].copy_(value)  # of all restarts
-        self._starts_exact = exact is not None
+        self._exact = exact and {name: self.parameters[name].clone() for name in exact}
         like = self.graph.constant.detach()
         points = entropy_points(self.graph.num_nodes, self.num_components)
         if self.num_entropy is None:
@@ -317,9 +317,12 @@ class QBethe(Engine):
 
     def _rests_at_start(self) -> bool:
         """Whether it is where it started, at the posterior itself, and gradients are rounding: far
-        more than the objective's where correlations are nearly one."""
-        if not self._starts_exact:
+        more than the objective's where correlations are nearly one. Or all but there, as a run that
+        goes on elsewhere."""
+        if self._exact is None:
             return False
+        if all(torch.equal(self.parameters[name], value) for name, value in self._exact.items()):
+            return True
         size = max(1.0, *map(abs, self._measured))
         gain = self._gain()
         return bool((gain <= math.sqrt(torch.finfo(gain.dtype).eps) * size).all())

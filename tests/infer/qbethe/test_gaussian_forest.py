@@ -1,6 +1,8 @@
 """One component of full covariance is the posterior itself where this is a Gaussian along a forest,
 with default arguments. Truth: Kalman's filter and the smoother of Rauch, Tung and Striebel."""
 
+from fractions import Fraction
+
 import numpy as np
 import pyro
 import pyro.distributions as dist
@@ -166,6 +168,43 @@ def test_numbers_of_very_different_widths_are_not_walked_away_from():
     assert_allclose(float(q.log_evidence), log_z, atol=1e-5)
     widths = np.concatenate([q.marginal(name).variance for name in ("x", "z")])
     assert_allclose(widths, np.diag(np.linalg.inv(J)), rtol=1e-5)
+
+
+def filtered(step, noise, prior, y):
+    """log p(y) and the mean of the last place of a walk, in exact rational numbers."""
+    mean, variance, log_p = Fraction(0), Fraction(prior) ** 2, 0.0
+    for t, value in enumerate(map(Fraction, y)):
+        variance += Fraction(step) ** 2 if t else 0
+        spread = variance + Fraction(noise) ** 2
+        log_p -= 0.5 * float((value - mean) ** 2 / spread) + 0.5 * np.log(2 * np.pi * float(spread))
+        mean += variance / spread * (value - mean)
+        variance *= 1 - variance / spread
+    return log_p, float(mean)
+
+
+@pytest.mark.parametrize(
+    "step, noise, place, prior, rtol",
+    [
+        (1e-4, 1.0, 5.0, 1.0, 1e-14),
+        (1e-3, 1e2, 1e6, 1e8, 1e-11),
+        (1.0, 1e-3, 1e9, 1e12, 1e-14),
+    ],
+)
+def test_stiff_walks_under_wide_priors_stay_at_the_posterior(step, noise, place, prior, rtol):
+    """Rounding of gradients is much in units of priors, and steps would be as long as these."""
+    y = place + noise * np.sin(3 * np.arange(12))
+
+    def model():
+        x = pyro.sample("x0", dist.Normal(torch.tensor(0.0, dtype=torch.float64), prior))
+        for t, value in enumerate(torch.tensor(y)):
+            x = pyro.sample(f"x{t}", dist.Normal(x, step)) if t else x
+            pyro.sample(f"y{t}", dist.Normal(x, noise), obs=value)
+
+    q = fit(model, num_steps=10)
+    log_p, mean = filtered(step, noise, prior, y)
+    assert q.evidence_kind == "lower bound"
+    assert float(q.log_evidence) == pytest.approx(log_p, abs=1e-4)
+    assert float(q.marginal("x11").mean) == pytest.approx(mean, rel=rtol)
 
 
 def test_what_has_no_density_starts_elsewhere():
