@@ -56,6 +56,19 @@ def test_coincident_particles_and_single_ones_have_a_positive_bandwidth():
     assert float(median_of_pairs(torch.zeros(1, 2))) == 1
 
 
+def test_a_median_that_is_rounding_beside_one_particle_far_away_is_none():
+    """Squared distances are known to the precision times that of the one; of a median further
+    above it is the bandwidth."""
+    x = torch.arange(10.0, dtype=torch.float64)[:, None]
+    for spacing in (1e-9, 1e-5):
+        z = spacing * x
+        z[9] = 1.0
+        h = float(bandwidth("median", columns(z)))
+        assert h > 1e3 * torch.finfo(torch.float64).eps
+        if spacing == 1e-5:
+            assert h == pytest.approx(median_h(z), rel=1e-5)
+
+
 @pytest.mark.parametrize("n", [2, 5, 9])
 def test_fast_is_exact_for_few_particles(n):
     x = torch.randn(3, n, 2)

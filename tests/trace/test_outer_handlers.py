@@ -74,6 +74,17 @@ def test_handlers_stay_after_a_program_that_fails():
         assert pyro.sample("g", dist.Bernoulli(ONE)) == 0.0
 
 
+def test_nested_blocks_keep_statements_from_all_that_is_around_the_inner_one():
+    def program():
+        with poutine.block(), poutine.condition(data={"g": ONE}), poutine.block():
+            return pg.trace_graph(model)
+
+    with poutine.trace() as trace:
+        graph = program()
+    assert not trace.trace.stochastic_nodes
+    assert list(graph.sites) == ["g", "h"]
+
+
 def test_qbethe_draws_its_start_within_the_handlers():
     def line():
         x = pyro.sample("x", dist.Normal(0.0, 1.0))

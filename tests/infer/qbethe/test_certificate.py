@@ -8,7 +8,13 @@ import torch
 from scipy import special
 
 import pyrograph as pg
-from pyrograph.infer.qbethe.certificate import FreeEnergy, Scattered, certify, integrated
+from pyrograph.infer.qbethe.certificate import (
+    FreeEnergy,
+    Scattered,
+    certify,
+    integrated,
+    scattered_energies,
+)
 from pyrograph.infer.qbethe.components import Components
 from pyrograph.infer.qbethe.rules import fine, low_discrepancy, scattered
 
@@ -156,6 +162,27 @@ def test_the_size_of_what_components_add_counts_terms_of_either_sign():
         mixture = Components(run.network.kinds, run.parameters)
         size = integrated(run.network, mixture, run._rules)
     assert size == pytest.approx(5 * np.log(2), rel=1e-4)
+
+
+def test_what_scattered_points_may_be_off_by_is_three_standard_errors():
+    """Of .1 |x y|, whose sd is .1 a b sqrt(1 - 4 / pi^2) at deviations a and b."""
+
+    def model():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        y = pyro.sample("y", dist.Normal(0.0, 1.0))
+        pyro.factor("f", -0.1 * (x * y).abs())
+
+    pyro.set_rng_seed(0)
+    run = pg.QBethe(model, num_components=1, num_steps=1, progress=False)
+    run.setup()
+    like = torch.zeros(())
+    with torch.no_grad():
+        run.parameters["mean_0"].copy_(-run.network.kinds[0].centre / run.network.kinds[0].unit)
+        mixture = Components(run.network.kinds, run.parameters)
+        seen = scattered_energies(run.network, mixture, like)
+    deviation = 0.1 * mixture.scales[0].prod().item() * np.sqrt(1 - 4 / np.pi**2)
+    points = len(scattered(1, like)(2, 1).points)
+    assert seen.noise == pytest.approx(3 * deviation / np.sqrt(points), rel=0.05)
 
 
 # ---------------------------------------------------------------------- rules
