@@ -207,3 +207,42 @@ def test_narrow_laplace_densities_far_from_the_first_beliefs_are_found(place, wi
     assert float(q.marginal("x").variance.sqrt()) == pytest.approx(
         width * np.sqrt(np.pi / 2), rel=1e-5
     )
+
+
+def test_evidence_differentiates_by_a_width_that_is_learnt():
+    """dF / db = E d log f / db at the optimum, -1 / b + E |u - y| / b^2."""
+    width = torch.tensor(0.7, requires_grad=True)
+
+    def model():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        pyro.sample("y", dist.Laplace(x, width), obs=torch.tensor(0.4))
+
+    q = fit(model, (), pg.VMP)
+    q.log_evidence.backward()
+    belief = q.marginal("x")
+    mean, sd = float(belief.mean.detach()), float(belief.variance.sqrt().detach())
+    apart = expected(lambda u: np.abs(u - 0.4), mean, sd, [0.4])
+    assert float(width.grad) == pytest.approx(-1 / 0.7 + apart / 0.7**2, abs=2e-2)
+
+
+def test_kinks_that_move_with_a_state_are_read_in_every_state():
+    def model():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        z = pyro.sample("z", dist.Bernoulli(0.3))
+        pyro.sample("y", dist.Laplace(x + 2 * z, 0.5), obs=torch.tensor(1.8))
+
+    def bound(p):
+        mean, sd, share = p[0], np.exp(p[1]), 1 / (1 + np.exp(-p[2]))
+        pulls = [
+            expected(stats.laplace(1.8 - 2 * z, 0.5).logpdf, mean, sd, [1.8 - 2 * z])
+            for z in (0, 1)
+        ]
+        total = entropy(np.array([sd])) + stats.norm.logpdf(mean) - sd**2 / 2
+        for weight, prior, pull in zip((1 - share, share), (0.7, 0.3), pulls, strict=True):
+            total += weight * (pull + np.log(prior / weight))
+        return total
+
+    found = optimize.minimize(lambda p: -bound(p), [0.1, -0.7, 0.1], method="Nelder-Mead")
+    q = fit(model, (), pg.VMP)
+    assert float(q.log_evidence) == pytest.approx(-found.fun, abs=3e-2)
+    assert float(q.marginal("x").mean) == pytest.approx(found.x[0], abs=3e-2)
