@@ -183,6 +183,8 @@ def _pointwise(name: str, static: tuple, reads: list[Tensor]) -> Tensor:
     arguments: list[Any] = [next(queue) if a is SLOT else a for a in template]
     if name == "pow":
         return _to_the_power(*arguments, like)
+    if any(a is None for a in arguments):  # a clamp without a bound, say
+        raise OtherFunction
     found = [_as_terms(a, like) for a in arguments]
     if name in OF_ONE and len(found) == 1:
         return OF_ONE[name](found[0])

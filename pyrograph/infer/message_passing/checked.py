@@ -36,6 +36,15 @@ class ReachesZeros(OptionError):
     """Beliefs reach where a factor with alpha <= 0 is zero. Others may not."""
 
 
+def too_wide(factor: str, alpha: float) -> TooWide:
+    """The error that names a factor."""
+    return TooWide(
+        f"{factor} has a log density too large for numbers within reach of its nodes' beliefs, and "
+        f"alpha={alpha:g} averages it there: the beliefs are too wide. Use pg.EP or pg.QBethe, or "
+        "a prior that holds the nodes tighter."
+    )
+
+
 class CheckedDensity:
     """A set of like factors, f(u).
 
@@ -178,12 +187,7 @@ class CheckedDensity:
             return
         e = int(zero.nonzero()[0])
         if bool(self.too_large(value, u, centre)[e]):
-            raise TooWide(
-                f"{self.local.name(e)} has a log density too large for numbers within reach of its "
-                f"nodes' beliefs, and alpha={float(alpha[e]):g} averages it there: the "
-                "beliefs are too wide. Use pg.EP or pg.QBethe, or a prior that holds the nodes "
-                "tighter."
-            )
+            raise too_wide(self.local.name(e), float(alpha[e]))
         n, d = (value[..., e] <= NOTHING).nonzero()[0].tolist()
         refused = zeros_refused(self.local.name_at(u[n : n + 1], d, e), float(alpha[e]))
         raise ReachesZeros(*refused.args)

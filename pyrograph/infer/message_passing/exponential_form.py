@@ -67,10 +67,9 @@ class ExponentialForm:
         found = expected_exponentials(self.functions, *(x.flatten(0, 1) for x in moments))
         return Expectations(*(x.unflatten(0, (self.num_states, -1)) for x in found), [])
 
-    def overflows(self, moments: tuple[Tensor, Tensor]) -> bool:
-        """Whether an expectation is no number, or too large a one."""
-        average = self(moments, []).average
-        return not bool((average.abs() < -NOTHING).all())
+    def too_large(self, average: Tensor) -> Tensor:
+        """``[E]`` which factors have expectations ``[D, E]`` that are no numbers, or too large."""
+        return ~(average.abs() < -NOTHING).all(0)
 
 
 def exponentials_of(local: LocalDensity) -> Exponentials | None:

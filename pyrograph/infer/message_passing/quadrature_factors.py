@@ -33,7 +33,7 @@ from pyrograph.beliefs import Conjugate, Gaussian, Natural
 from pyrograph.beliefs.gaussian import apply
 from pyrograph.beliefs.natural import where
 from pyrograph.infer.message_passing.basis import Basis
-from pyrograph.infer.message_passing.checked import NOTHING
+from pyrograph.infer.message_passing.checked import NOTHING, too_wide
 from pyrograph.infer.message_passing.closed_form import ClosedForm
 from pyrograph.infer.message_passing.conditional import ConditionalMoments
 from pyrograph.infer.message_passing.effective import standard_normal
@@ -312,14 +312,15 @@ class QuadratureFactors(OneEach):
         outermost points of the grid or so many standard deviations off."""
         which = [(self.families[k], self.rows[k]) for k in self.local.continuous]
         held = all(bool(beliefs[f].is_proper[rows].all()) for f, rows in which)
-        is_polynomial = isinstance(self.closed, ClosedForm | KinkedForm)
-        if not (self.is_mean_field and held) or is_polynomial:
+        bends = self.closed is None or isinstance(self.closed, ExponentialForm)
+        if not (self.is_mean_field and held and bends):
             return False
         if self._twins is not None:
             return self._twins[0].overflow(beliefs, within)
         mean, covariance = self.scopes.moments(self._seen(beliefs))
         if self.closed is not None:
-            return self.closed.overflows((mean, covariance))
+            average = self.closed((mean, covariance), []).average
+            return bool(self.closed.too_large(average).any())
         reach = self.nodes.abs().sum(1)
         corner = self.nodes[reach >= 0.999 * reach.amax()]
         corner = corner * (within / corner.norm(dim=1, keepdim=True)).clamp_min(1)
@@ -334,12 +335,26 @@ class QuadratureFactors(OneEach):
             return one_each._expectations([q[which] for q in own]).of(row)
         moments, rule = self.scopes.moments(own), (self.nodes, self.weights)
         if self.closed is not None:
-            return self.closed(moments, [number.of(own) for number in self.local.chosen])
+            found = self.closed(moments, [number.of(own) for number in self.local.chosen])
+            if isinstance(self.closed, ExponentialForm):
+                self._refuse_too_wide(found.average)
+            return found
         others = [(number.of(own), number.column) for number in self.local.chosen]
         density = self.tilted.density
         density.far_zero = None
         log_density = partial(density.positive, moments=moments, alpha=self.alpha)
         return expectations(log_density, moments, rule, others)
+
+    def _refuse_too_wide(self, average: Tensor) -> None:
+        """Refuse expectations ``[D, E]`` that overflow.
+
+        Raises:
+            TooWide: naming a factor.
+        """
+        bad = self.closed.too_large(average)
+        if bool(bad.any()):
+            e = int(bad.nonzero()[0])
+            raise too_wide(self.local.name(e), 0.0)
 
     # ------------------------------------------------------------------ results
     def log_ratio(self, messages: list, beliefs: list) -> Tensor:

@@ -1,4 +1,5 @@
-"""Potentials quadratic in some numbers given others, against closed forms.
+"""Potentials quadratic in some numbers given others, against closed forms. Those of exponentials
+are closed forms themselves, and are looked at with these and without.
 
 With t and s jointly Gaussian, E[h(s) e^(-2 t)] is e^(2 v - 2 m) times E[h(s)] of s moved by
 -2 Cov(s, t), where m and v are mean and variance of t.
@@ -15,6 +16,7 @@ import torch
 import pyrograph as pg
 from pyrograph.infer.qbethe.components import Components
 from pyrograph.infer.qbethe.conditional import ConditionalPotential
+from pyrograph.infer.qbethe.exponential import ExponentialPotential
 from pyrograph.infer.qbethe.potentials import IntegratedPotential
 
 ROWS = torch.tensor(
@@ -28,6 +30,14 @@ def double():
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture(params=[ExponentialPotential, ConditionalPotential])
+def kind(request, monkeypatch):
+    """Of potentials to look at."""
+    if request.param is ConditionalPotential:
+        monkeypatch.setattr(ExponentialPotential, "recognised", lambda potential: None)
+    return request.param
 
 
 def regression():
@@ -58,15 +68,16 @@ def engine_of(model, seed, **options):
     return found
 
 
-def conditional(found):
-    (own,) = [p for p in found.network.potentials if isinstance(p, ConditionalPotential)]
+def only(found, kind):
+    (own,) = [p for p in found.network.potentials if isinstance(p, kind)]
+    assert kind is ExponentialPotential or own.dim == 1
     return own
 
 
-def expected(found):
+def expected(found, kind):
     mixture = Components(found.network.kinds, found.parameters)
     with torch.no_grad():
-        return conditional(found).expected(mixture, found._rules[0])[0].numpy()
+        return only(found, kind).expected(mixture, found._rules[0])[0].numpy()
 
 
 def joint(found, names):
@@ -90,12 +101,11 @@ def joint(found, names):
 
 @pytest.mark.parametrize("components", [1, 3])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_normal_density_of_combinations_and_a_log_scale(components, seed):
+def test_a_normal_density_of_combinations_and_a_log_scale(components, seed, kind):
     found = engine_of(regression, seed, num_components=components, covariance="full")
-    assert conditional(found).dim == 1
     mean, covariance = joint(found, ["b", "t"])
     rows = ROWS.numpy()
-    for k, value in enumerate(expected(found)):
+    for k, value in enumerate(expected(found, kind)):
         m, v = mean[k, 3], covariance[k, 3, 3]
         moved = mean[k, :3] - 2 * covariance[k, :3, 3]
         left = SEEN.numpy() - rows @ moved
@@ -105,19 +115,18 @@ def test_a_normal_density_of_combinations_and_a_log_scale(components, seed):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_two_numbers_jointly_quadratic(seed):
+def test_two_numbers_jointly_quadratic(seed, kind):
     found = engine_of(area, seed, num_components=2, covariance="full")
-    assert conditional(found).dim == 1
     mean, covariance = joint(found, ["x", "y", "t"])
     form = np.array([[2.0, 0.5], [0.5, 1.0]])
-    for k, value in enumerate(expected(found)):
+    for k, value in enumerate(expected(found, kind)):
         m, v = mean[k, 2], covariance[k, 2, 2]
         moved = mean[k, :2] - 2 * covariance[k, :2, 2]
         inner = moved @ form @ moved + np.trace(form @ covariance[k, :2, :2]) - moved[1]
         assert value == pytest.approx(-inner * math.exp(2 * v - 2 * m) - m, rel=1e-6)
 
 
-def test_beside_a_discrete_node():
+def test_beside_a_discrete_node(kind):
     """Given its state, and independent nodes: e^t x^2 in one of two, -x^2 in the other."""
 
     def model():
@@ -127,7 +136,6 @@ def test_beside_a_discrete_node():
         pyro.factor("f", -(x**2) * torch.stack([t.exp(), torch.ones_like(t)])[z])
 
     found = engine_of(model, 0, num_components=2)
-    assert conditional(found).dim == 1
     mixture = Components(found.network.kinds, found.parameters)
     with torch.no_grad():
         mean, scale = (value[0].squeeze(-1) for value in (mixture.means[1], mixture.scales[1]))
@@ -137,7 +145,10 @@ def test_beside_a_discrete_node():
     square = mean[:, row[x]] ** 2 + scale[:, row[x]] ** 2
     growth = (mean[:, row[t]] + 0.5 * scale[:, row[t]] ** 2).exp()
     torch.testing.assert_close(
-        torch.as_tensor(expected(found)), -square * (p[:, 0] * growth + p[:, 1]), rtol=1e-6, atol=0
+        torch.as_tensor(expected(found, kind)),
+        -square * (p[:, 0] * growth + p[:, 1]),
+        rtol=1e-6,
+        atol=0,
     )
 
 
@@ -153,13 +164,13 @@ def test_what_is_quadratic_in_nothing_is_integrated_whole():
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "lbfgs"])
-def test_gradients_are_those_of_differences(optimizer):
+def test_gradients_are_those_of_differences(optimizer, kind):
     found = engine_of(regression, 0, num_components=1, covariance="full", optimizer=optimizer)
     names = list(found.parameters)
 
     def energy(*values):
         mixture = Components(found.network.kinds, dict(zip(names, values, strict=True)))
-        return conditional(found).expected(mixture, found._rules[0])
+        return only(found, kind).expected(mixture, found._rules[0])
 
     assert torch.autograd.gradcheck(energy, [found.parameters[name] for name in names])
 
