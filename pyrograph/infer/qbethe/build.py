@@ -289,9 +289,10 @@ def _potential(local: LocalDensity, wiring: Wiring, closed_forms: bool | None) -
     local.reduce_jointly()
     potential = IntegratedPotential(local, wiring)
     wanted = local.group.arity > 1 if closed_forms is None else closed_forms
-    exponential = ExponentialPotential.recognised(potential)
-    if exponential is not None:
-        return exponential
+    if closed_forms is not False:
+        exponential = ExponentialPotential.recognised(potential)
+        if exponential is not None:
+            return exponential
     if potential.dim > 1:
         return ConditionalPotential.recognised(potential)
     return PiecewisePotential.recognised(potential) if wanted else potential

@@ -91,9 +91,11 @@ class QBethe(Engine):
         num_components: L.
         num_quadrature: Gauss-Hermite points per dimension, K, for the potentials; exact for
             polynomials of degree 2 K - 1. Gaussian factors are closed forms.
-        closed_forms: for polynomials between kinks (absolute values, clamps, minima of one linear
-            combination of numbers) too; by default for those of two nodes and more, whose kinks
-            points miss first. With False all are integrated by points, as in the paper.
+        closed_forms: for sums of exponentials times quadratic functions (normal densities with
+            latent log scales, Poisson densities of log rates) and for polynomials between kinks
+            (absolute values, clamps, minima of one linear combination of numbers) too; by default
+            for those with kinks where they are of two nodes and more, whose kinks points miss
+            first. With False all are integrated by points, as in the paper.
         num_entropy: the same for entropies of more than one component; default K or 40 (20 in
             more dimensions than one; 20 and 12 on graphs so large that a step would take long),
             whichever is more. With 12 the
