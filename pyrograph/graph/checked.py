@@ -80,7 +80,7 @@ def table_of(graph: FactorGraph, group: FactorGroup, budget: int, advice: str = 
         UnsupportedFactor: the table would be too large.
         NonFiniteDensity: an entry is NaN or plus infinity.
     """
-    entries = group.num_factors * math.prod(site.cardinality for site in group.slots)
+    entries = group.num_entries
     if entries > budget:
         raise UnsupportedFactor(
             f"{graph.factor_name(group, 0)} and its likes have tables of {entries:,} entries in "

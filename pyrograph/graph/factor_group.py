@@ -55,6 +55,11 @@ class FactorGroup:
         return self.scope.shape[1]
 
     @property
+    def num_entries(self) -> int:
+        """Of the tables of discrete factors, all together."""
+        return self.num_factors * math.prod(site.cardinality for site in self.slots)
+
+    @property
     def is_discrete(self) -> bool:
         return all(s.enumeration is not None for s in self.slots)
 

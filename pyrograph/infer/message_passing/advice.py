@@ -75,6 +75,14 @@ def notes_on(network: Network, skipped: float) -> list[str]:
             "the evidence is no bound. Written as a function of one sum over all their nodes, such "
             "as x.sum(-1) % 2, they are known to be checks."
         )
+    for group in network.tried:
+        notes.append(
+            f'Factors of "{group.name}" are taken for products of functions of single nodes, or '
+            f"for noisy or, as they are at some of {group.num_entries // group.num_factors:,} "
+            "states, no others being tried: the evidence is no bound. Written as a function of one "
+            "sum or product over all their nodes, such as 1 - torch.prod(1 - q * z, -1), they are "
+            "known to be."
+        )
     for block in network.blocks:
         if isinstance(block, QuadratureFactors) and block.too_coarse is not None:
             notes.append(

@@ -61,4 +61,5 @@ def build(
         nodes.row,
         nodes.family,
         nodes.constant,
+        discrete.tried,
     )

@@ -33,6 +33,7 @@ from pyrograph.infer.message_passing.log_values import (
     rows_of,
     states_apart,
 )
+from pyrograph.infer.message_passing.same_derivatives import same_derivatives
 from pyrograph.infer.message_passing.slots import SlotFactors, potts_of
 from pyrograph.infer.message_passing.tables import MAX_ENTRIES
 
@@ -280,25 +281,4 @@ def _repeats(group: FactorGroup, a: Tensor, b: Tensor, expected: Tensor, slack: 
         same = (found == expected) | ((found - expected).abs() <= slack)
         if not bool((same | (found.isnan() & expected.isnan())).all()):
             return False
-    if not found.requires_grad:
-        return True
-    # one random combination of all rows of the Jacobian: rows that differ do not cancel
-    generator = torch.Generator().manual_seed(0)
-    weight = torch.randn(found.shape, generator=generator, dtype=torch.float64, device="cpu")
-    weight = weight.to(found)
-    inputs = group.attached_constants
-    ours, theirs = (
-        torch.autograd.grad(
-            torch.where(v.isfinite(), v, 0.0), inputs, weight, retain_graph=True, allow_unused=True
-        )
-        for v in (found, expected)
-    )
-    tolerance = torch.finfo(found.dtype).eps ** 0.5
-    for one, other in zip(ours, theirs, strict=True):
-        if (one is None) != (other is None):
-            return False
-        if one is not None:
-            scale = one.abs().amax() + other.abs().amax()
-            if not bool(((one - other).abs() <= tolerance * scale).all()):
-                return False
-    return True
+    return same_derivatives(group.attached_constants, found, expected)

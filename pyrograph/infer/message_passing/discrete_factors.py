@@ -1,5 +1,5 @@
 """Factors of discrete nodes, read into blocks: tables, binary pairs, pairs that depend on a
-difference of states, checks of parity.
+difference of states, checks of parity, noisy or.
 
 Values are divided by the largest of each factor, whose logs the constant adds up. Factors of one
 node are part of its base. Tables on one scope are one factor where alpha allows it
@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from pyrograph.errors import ZeroMass
+from pyrograph.errors import UnsupportedFactor, ZeroMass
 from pyrograph.graph import FactorGroup
 from pyrograph.graph.checked import refuse_non_finite, table_of
 from pyrograph.infer.message_passing.alphas import or_limit
@@ -24,6 +24,8 @@ from pyrograph.infer.message_passing.families import Categorical, Odds, zeros_re
 from pyrograph.infer.message_passing.log_values import is_zero
 from pyrograph.infer.message_passing.network import Block
 from pyrograph.infer.message_passing.node_families import Alpha, NodeFamilies, by_sign
+from pyrograph.infer.message_passing.noisy_or import NoisyOrFactors
+from pyrograph.infer.message_passing.noisy_or_values import OneProduct, product_values
 from pyrograph.infer.message_passing.parity import ParityFactors, parity_values
 from pyrograph.infer.message_passing.same_scope import Merged, Tables, multiplied
 from pyrograph.infer.message_passing.tables import MAX_ENTRIES, TableFactors
@@ -36,6 +38,8 @@ class DiscreteFactors:
         tables: of two or more nodes.
         differences: pairs, by the difference of their states.
         checks: of parity, by group and index, with values and alpha.
+        noisy: affine in one product, by group and index, with alpha.
+        tried: groups that are taken for such, or for products, by their values at some states.
     """
 
     def __init__(self, nodes: NodeFamilies, alpha: Alpha):
@@ -43,6 +47,8 @@ class DiscreteFactors:
         self.tables: list[Tables] = []
         self.differences: list[Tables] = []
         self.checks: list[tuple[FactorGroup, Tensor, Tensor, Tensor]] = []
+        self.noisy: list[tuple[FactorGroup, Tensor, OneProduct, Tensor]] = []
+        self.tried: list[FactorGroup] = []
 
     # ------------------------------------------------------------------ reading
     def read(self, group: FactorGroup) -> None:
@@ -51,6 +57,7 @@ class DiscreteFactors:
         Raises:
             NonFiniteDensity: a value is NaN or plus infinity.
             OptionError: a factor has zeros and alpha <= 0.
+            UnsupportedFactor: a factor's table would be too large.
             ZeroMass: a factor is zero everywhere.
         """
         parity = parity_values(group)
@@ -59,8 +66,53 @@ class DiscreteFactors:
             self.checks += self._read_values(group, parity)
         elif apart is not None:
             self.differences += [Tables(*part) for part in self._read_values(group, apart)]
-        else:
+        elif not self._read_product(group):
             self._read_table(group)
+
+    def _read_product(self, group: FactorGroup) -> bool:
+        """Read factors that are affine in one product over their nodes, if the group's are and
+        their alpha serves.
+
+        Raises:
+            UnsupportedFactor: alpha does not, and they are too large for tables.
+        """
+        found = product_values(group)
+        if found is None:
+            return False
+        alpha, alone = or_limit(self.alpha(group)), found.is_product
+        refused = ~alone & (alpha != 1)
+        if bool(refused.any()):
+            if group.num_entries <= MAX_ENTRIES:
+                return False
+            e = int(refused.nonzero()[0])
+            raise UnsupportedFactor(
+                f"{self.nodes.graph.factor_name(group, e)} is a noisy or of {group.arity} nodes, "
+                f"whose power alpha={float(alpha[e]):g} (0 being its logarithm) has no sums of few "
+                "terms, and its table would have "
+                f"{group.num_entries // group.num_factors:,} entries. Give this statement alpha 1: "
+                f'pg.BP or pg.EP, or alpha={{"{group.name}": 1.0}} beside others.'
+            )
+        self._absorb_products(group, alone.nonzero().squeeze(1), found)
+        rest = (~alone).nonzero().squeeze(1)
+        if len(rest):
+            ends = found.log_ends[rest]
+            peak = ends.amax(1, keepdim=True)
+            self.nodes.constant = self.nodes.constant + peak.sum().to(self.nodes.constant)
+            weights = [w[rest] for w in found.log_weights]
+            scaled = replace(found, log_ends=ends - peak, log_weights=weights)
+            self.noisy.append((group, rest, scaled, alpha[rest]))
+        if not found.is_proved:
+            self.tried.append(group)
+        return True
+
+    def _absorb_products(self, group: FactorGroup, index: Tensor, found: OneProduct) -> None:
+        """Products of functions of single nodes are part of these nodes' bases."""
+        if not len(index):
+            return
+        scale = found.log_ends[index, 1].sum()
+        self.nodes.constant = self.nodes.constant + scale.to(self.nodes.constant)
+        for slot, weight in enumerate(found.log_weights):
+            self.nodes.multiply(group.scope[index, slot], weight[index, 0].to(self.nodes.like))
 
     def _read_values(
         self, group: FactorGroup, values: Tensor
@@ -75,8 +127,8 @@ class DiscreteFactors:
 
     def _read_table(self, group: FactorGroup) -> None:
         advice = (
-            " Checks of parity need no tables, nor do pairs that depend on the difference of their "
-            "states alone."
+            " Checks of parity need no tables, nor do products of functions of single nodes and "
+            "noisy or, nor pairs that depend on the difference of their states alone."
         )
         table = table_of(self.nodes.graph, group, MAX_ENTRIES, advice).to(self.nodes.like)
         table = self._scaled(group, table)
@@ -164,7 +216,7 @@ class DiscreteFactors:
         Args:
             others: all factors that are not of discrete nodes alone.
         """
-        others = [*others, *(check[:2] for check in self.checks)]
+        others = [*others, *(special[:2] for special in (*self.checks, *self.noisy))]
         others += [(part.group, part.index) for part in self.differences]
         families = self.nodes.families
         for number, family in enumerate(families):
@@ -202,6 +254,10 @@ class DiscreteFactors:
         for group, index, values, alpha in self.checks:
             rows, families = self.nodes.wiring(group, index)
             yield ParityFactors(values, alpha, rows, families[0]), group, index
+        for group, index, found, alpha in self.noisy:
+            wiring = self.nodes.wiring(group, index)
+            block = NoisyOrFactors(found.log_ends, found.log_weights, alpha, *wiring)
+            yield block, group, index
 
 
 def _spread(table: Tensor) -> float:

@@ -37,7 +37,7 @@ def log_evidence(network: Network, messages: list[list], beliefs: list) -> Tenso
 def kind_of(network: Network, forest: bool, converged: bool) -> EvidenceKind:
     """What eq (66) is worth for these alphas. Quadrature that has errors and what rests on probes
     make no bound."""
-    if network.has_quadrature_errors or network.probed:
+    if network.has_quadrature_errors or network.probed or network.tried:
         return "estimate"
     alphas = [block.alpha for block in network.blocks]
     alpha = torch.cat(alphas) if alphas else torch.zeros(0, device="cpu")

@@ -16,6 +16,7 @@ from pyrograph.infer.message_passing.differences import DifferenceFactors
 from pyrograph.infer.message_passing.families import Categorical, Continuous, Odds
 from pyrograph.infer.message_passing.first_place import moved_to_priors
 from pyrograph.infer.message_passing.log_values import is_zero
+from pyrograph.infer.message_passing.noisy_or import NoisyOrFactors
 from pyrograph.infer.message_passing.parity import ParityFactors, rests_on_probes
 from pyrograph.infer.message_passing.quadratic import QuadraticFactors
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
@@ -26,6 +27,7 @@ Family = Categorical | Odds | Continuous
 Block = (
     BinaryFactors
     | ParityFactors
+    | NoisyOrFactors
     | TableFactors
     | DifferenceFactors
     | QuadraticFactors
@@ -46,6 +48,7 @@ class Network:
         absorbed: groups of factors of one node, and which of them, that are part of a base.
         row: ``[num_nodes]`` of each node in its family; family: ``[num_nodes]`` its number.
         constant: ``[]`` log of everything that depends on no latent.
+        tried: groups whose form, that of a product or of a noisy or, was seen at some states alone.
     """
 
     families: list[Family]
@@ -56,6 +59,7 @@ class Network:
     row: Tensor
     family: Tensor
     constant: Tensor
+    tried: list[FactorGroup]
 
     @property
     def has_quadrature(self) -> bool:

@@ -67,9 +67,13 @@ class NodeFamilies:
 
     def absorb(self, group: FactorGroup, index: Tensor, *said: Any) -> None:
         """Multiply factors ``[E]`` of one node each, which say this, into their nodes' base."""
-        (rows,), (number,) = self.wiring(group, index)
-        self.families[number] = self.families[number].absorb(rows, *said)
+        self.multiply(group.scope[index, 0], *said)
         self.absorbed.append((group, index))
+
+    def multiply(self, nodes: Tensor, *said: Any) -> None:
+        """Multiply functions of like nodes ``[E]`` into their base."""
+        number = int(self.family[nodes[0]])
+        self.families[number] = self.families[number].absorb(self.row[nodes], *said)
 
 
 def by_sign(alpha: Tensor) -> list[Tensor]:

@@ -14,6 +14,7 @@ from pyrograph.infer.message_passing.differences import DifferenceFactors
 from pyrograph.infer.message_passing.families import Categorical, Odds
 from pyrograph.infer.message_passing.messages import Message
 from pyrograph.infer.message_passing.network import Block, Family, Network
+from pyrograph.infer.message_passing.noisy_or import NoisyOrFactors
 from pyrograph.infer.message_passing.parity import ParityFactors
 from pyrograph.infer.message_passing.quadratic import QuadraticFactors, lifted, seen, stacked
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
@@ -60,7 +61,7 @@ def beliefs_of_graph(
 
 def _tells_dependence(block: Block, beliefs: list[Tensor | Natural]) -> bool:
     """Whether the block keeps beliefs over its scopes that are no products."""
-    if block.is_mean_field or isinstance(block, ParityFactors):
+    if block.is_mean_field or isinstance(block, ParityFactors | NoisyOrFactors):
         return False
     if isinstance(block, DifferenceFactors):
         return block.fits_tables
