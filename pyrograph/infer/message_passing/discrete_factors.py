@@ -29,6 +29,10 @@ from pyrograph.infer.message_passing.noisy_or_values import OneProduct, product_
 from pyrograph.infer.message_passing.parity import ParityFactors, parity_values
 from pyrograph.infer.message_passing.same_scope import Merged, Tables, multiplied
 from pyrograph.infer.message_passing.tables import MAX_ENTRIES, TableFactors
+from pyrograph.trace.distinct import row_numbers
+
+#: Entries up to which factors that need no tables get some if others have the same nodes.
+TWIN_ENTRIES = 2**24
 
 
 class DiscreteFactors:
@@ -93,7 +97,10 @@ class DiscreteFactors:
                 f'pg.BP or pg.EP, or alpha={{"{group.name}": 1.0}} beside others.'
             )
         self._absorb_products(group, alone.nonzero().squeeze(1), found)
-        rest = (~alone).nonzero().squeeze(1)
+        by_table = ~alone & self._have_twins(group, alone)
+        if bool(by_table.any()):
+            self._read_table(group.part(by_table.nonzero().squeeze(1)))
+        rest = (~alone & ~by_table).nonzero().squeeze(1)
         if len(rest):
             ends = found.log_ends[rest]
             peak = ends.amax(1, keepdim=True)
@@ -104,6 +111,19 @@ class DiscreteFactors:
         if not found.is_proved:
             self.tried.append(group)
         return True
+
+    def _have_twins(self, group: FactorGroup, left_out: Tensor) -> Tensor:
+        """``[E]``: which factors, but for some, have the nodes of another one, so that a table of
+        their product takes a cycle away. None where these would be large."""
+        none = torch.zeros_like(left_out)
+        alike = [g for g in self.nodes.graph.factors if g.arity == group.arity and g is not group]
+        rows = torch.cat([group.scope, *(g.scope for g in alike)])
+        counts = torch.cat([~left_out, *(none.new_ones(g.num_factors) for g in alike)])
+        number = row_numbers(rows)
+        total = number.new_zeros(int(number.max()) + 1).index_add(0, number, counts.long())
+        twins = ~left_out & (total[number[: len(none)]] > 1)
+        size = group.num_entries // group.num_factors * int(twins.sum())
+        return twins if size <= TWIN_ENTRIES else none
 
     def _absorb_products(self, group: FactorGroup, index: Tensor, found: OneProduct) -> None:
         """Products of functions of single nodes are part of these nodes' bases."""

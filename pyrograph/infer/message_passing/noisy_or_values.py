@@ -209,6 +209,10 @@ class _Values:
         """The state of P = 1, ``[E, k]``, values around it, and ``[E]`` log a."""
         one = torch.zeros_like(self._around_start[0][:, 0].detach())
         if knows_a:
+            # where one node alone makes a probability 0 the clamp is what is left of f
+            least = torch.stack([v.detach().amin(1) for v in self._around_start]).amin(0)
+            is_clamped = least.exp() <= self._slack
+            yield self._start, self._around_start, torch.where(is_clamped, least, torch.nan)
             yield self._start, self._around_start, one + ZERO
             yield self._start, self._around_start, one
             yield *self._end(torch.amax), one + ZERO

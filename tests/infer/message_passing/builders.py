@@ -187,6 +187,11 @@ def run(model, engine=None, *args, **options):
     return pg.fit(model, args, infer=engine or pg.BP, progress=False, **options)
 
 
+def log_of_rest(t: Tensor) -> Tensor:
+    """log (1 - e^-t)."""
+    return torch.where(t < 0.7, torch.log(-torch.expm1(-t)), torch.log1p(-torch.exp(-t)))
+
+
 def random_messages(engine, seed: int, scale: float = 1.0) -> None:
     """Overwrite an engine's messages with noise."""
     g = torch.Generator().manual_seed(seed)

@@ -16,7 +16,7 @@ import pyrograph as pg
 from pyrograph.errors import OptionError, UnsupportedFactor, ZeroMass
 from pyrograph.infer.message_passing.noisy_or import NoisyOrFactors
 
-from .builders import INF, Tables, run
+from .builders import INF, Tables, log_of_rest, run
 from .references import fractional_bp, free_energy
 
 
@@ -46,10 +46,6 @@ def by_product(q, leak, z):
     return 1 - (1 - leak) * torch.prod(1 - q * z.unsqueeze(-2), -1)
 
 
-def by_choice(q, leak, z):
-    return 1 - (1 - leak) * torch.where(z.unsqueeze(-2) == 1, 1 - q, 1.0).prod(-1)
-
-
 def by_sum(q, leak, z):
     return -torch.expm1(torch.log1p(-leak) + (torch.log1p(-q) * z.unsqueeze(-2)).sum(-1))
 
@@ -58,7 +54,7 @@ def by_matrix(q, leak, z):
     return 1 - torch.exp(torch.log1p(-leak) + z @ torch.log1p(-q).t())
 
 
-FORMS = [by_powers, by_product, by_choice, by_sum, by_matrix]
+FORMS = [by_powers, by_product, by_sum, by_matrix]
 
 
 def diagnosis(form, prior, q, leak, seen):
@@ -154,11 +150,6 @@ def test_single_precision():
 
 
 # ---------------------------------------------------------------------- ends of the range
-def log_of_rest(t):
-    """log (1 - e^-t)."""
-    return torch.where(t < 0.7, torch.log(-torch.expm1(-t)), torch.log1p(-torch.exp(-t)))
-
-
 @pytest.mark.parametrize("strength", [1e-12, 1e-6, 1.0, 30.0, 300.0])
 def test_weak_and_strong_causes_keep_their_digits(strength):
     """Without a leak, f = 1 - exp(-w z): its values and the chances of causes span all sizes."""
@@ -198,6 +189,41 @@ def test_certain_causes_and_effects_without_a_leak():
     posterior = run(diagnosis(by_product, prior, q, leak, seen))
     log_z, ones = truth(prior, q, leak, seen)
     agrees(posterior, log_z, ones, 1e-9)  # Bernoulli clamps what is impossible at 2e-16
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("event", ["or", "and"])
+@pytest.mark.parametrize("seen", [0.0, 1.0])
+@pytest.mark.parametrize("prior", [0.1, 1.0])
+def test_certain_events_against_all_odds_are_as_unlikely_as_bernoulli_says(
+    dtype, event, seen, prior
+):
+    """It clamps probabilities of 0 and 1 at the eps of its dtype."""
+    prior, seen = torch.full((10,), prior, dtype=dtype), torch.tensor(seen, dtype=dtype)
+
+    def log_f(z):
+        is_on = (z == 1).any(-1) if event == "or" else (z == 1).all(-1)
+        return dist.Bernoulli(is_on.to(dtype)).log_prob(seen)
+
+    def model():
+        with pyro.plate("causes", 10):
+            z = pyro.sample("z", dist.Bernoulli(prior))
+        pyro.factor("f", log_f(z))
+
+    z = states_of(10).to(dtype)
+    log_p = (log_f(z) + dist.Bernoulli(prior).log_prob(z).sum(1)).double()
+    posterior, near = run(model), {"rtol": 1e-5, "atol": 1e-5, "check_dtype": False}
+    assert_close(posterior.log_evidence, log_p.logsumexp(0), **near)
+    ones = log_p.softmax(0) @ z.double()
+    assert_close(posterior.marginal("z").probs[:, 1], ones, **near)
+
+
+def test_effects_of_the_same_causes_are_one_factor():
+    """Their tables are multiplied, so that they close no cycle."""
+    parts = network(12, [1.0, 0.0, 1.0, 1.0])
+    posterior = run(diagnosis(by_product, *parts))
+    agrees(posterior, *truth(*parts))
+    assert posterior.evidence_kind == "exact"
 
 
 def test_an_effect_without_any_cause_has_no_mass():
@@ -320,11 +346,20 @@ def test_an_alpha_of_1_for_the_statement_serves_beside_others():
 # ---------------------------------------------------------------------- derivatives
 @pytest.mark.parametrize("form", [by_product, by_sum])
 def test_derivatives_are_those_of_finite_differences(form):
-    prior, q, leak, seen = network(10, [1.0, 0.0, 1.0])
+    """Of a cycle: two effects share seven causes."""
+    prior, q, leak, seen = network(11, [1.0, 0.0, 1.0])
 
     def value(prior, q, leak):
-        model = diagnosis(form, prior, q, leak, seen)
+        def model():
+            with pyro.plate("causes", 11):
+                z = pyro.sample("z", dist.Bernoulli(prior))
+            for k in range(3):
+                mine = slice(k, k + 9)
+                p = form(q[k, mine], leak[k], z[..., mine])
+                pyro.sample(f"f{k}", dist.Bernoulli(p), obs=seen[k])
+
         posterior = run(model, tol=1e-13, num_steps=3000)
+        assert posterior.evidence_kind == "estimate"
         ones = posterior.marginal("z").probs[:, 1]
         return torch.cat([posterior.log_evidence.reshape(1), ones])
 

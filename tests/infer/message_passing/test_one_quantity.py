@@ -10,12 +10,7 @@ import pyrograph as pg
 from pyrograph.errors import UnsupportedFactor
 from pyrograph.infer.message_passing.one_quantity import reads_one_quantity
 
-from .builders import INF, run
-
-
-def log_of_rest(t):
-    """log (1 - e^-t)."""
-    return torch.where(t < 0.7, torch.log(-torch.expm1(-t)), torch.log1p(-torch.exp(-t)))
+from .builders import INF, log_of_rest, run
 
 
 def wide(rule, k=40):
