@@ -94,7 +94,7 @@ class DiscreteFactors:
                 f"whose power alpha={float(alpha[e]):g} (0 being its logarithm) has no sums of few "
                 "terms, and its table would have "
                 f"{group.num_entries // group.num_factors:,} entries. Give this statement alpha 1: "
-                f'pg.BP or pg.EP, or pg.PowerEP with alpha={{"{group.name}": 1.0}} and others\' own.'
+                f'pg.BP or pg.EP, or pg.PowerEP with alpha={{"{group.name}": 1.0}} beside others.'
             )
         self._absorb_products(group, alone.nonzero().squeeze(1), found)
         by_table = ~alone & self._have_twins(group, alone)

@@ -12,8 +12,8 @@ That this proves the form takes that all states were tried, or that the factor i
 quantity (:mod:`.one_quantity`), tried at many values of it.
 
 Values are computed in double precision. Where the program clamps probabilities, as Bernoulli does
-at the eps of its dtype, f may be off by as much; where one node alone makes it that small, a is what
-the clamp leaves.
+at the eps of its dtype, f may be off by as much; where one node alone makes it that small, a is
+what the clamp leaves.
 """
 
 from __future__ import annotations
