@@ -26,7 +26,7 @@ from pyrograph.trace.tape import Operand, Tape
 
 
 @dataclass
-class _Level:
+class Level:
     """Nodes of the expansion tree at one depth."""
 
     row: Tensor
@@ -42,9 +42,9 @@ class _Level:
         self.sum_constant = torch.zeros(len(self.ids), dtype=torch.float64, device="cpu")
         self.is_sum = torch.zeros(len(self.ids), dtype=torch.bool, device="cpu")
 
-    def of(self, chosen: Tensor, number: Tensor) -> _Level:
+    def of(self, chosen: Tensor, number: Tensor) -> Level:
         """Nodes ``chosen`` alone, whose parents have other numbers now."""
-        own = _Level(
+        own = Level(
             self.row[chosen], self.coef[chosen], self.ids[chosen], number[self.parent[chosen]]
         )
         own.chain_constant = self.chain_constant[chosen]
@@ -99,7 +99,7 @@ def split(
     return _gather_terms(tape, ids, ptr, nodes, final, num_nodes, dtype)
 
 
-def _divided(tape: Tape, levels: list[_Level], arity: Tensor, node_of_leaf: Tensor) -> Tensor:
+def _divided(tape: Tape, levels: list[Level], arity: Tensor, node_of_leaf: Tensor) -> Tensor:
     """``[elements]`` bool: whose latest term does not read as much as they do; the others stay
     whole, and what each of their terms reads, which is much where all read all, need not be looked
     at."""
@@ -114,9 +114,9 @@ def _divided(tape: Tape, levels: list[_Level], arity: Tensor, node_of_leaf: Tens
     return divided
 
 
-def _of_elements(levels: list[_Level], chosen: Tensor) -> list[_Level]:
+def _of_elements(levels: list[Level], chosen: Tensor) -> list[Level]:
     """The trees of these elements, ``[elements]`` bool."""
-    kept: list[_Level] = []
+    kept: list[Level] = []
     number = torch.arange(len(chosen), device="cpu")  # of the level above, among those kept
     for level in levels:
         own = chosen[level.row].nonzero().squeeze(1)
@@ -128,46 +128,51 @@ def _of_elements(levels: list[_Level], chosen: Tensor) -> list[_Level]:
     return kept
 
 
-def _expand(tape: Tape, ids: Tensor, rows: Tensor, dtype: torch.dtype) -> list[_Level]:
+def _expand(tape: Tape, ids: Tensor, rows: Tensor, dtype: torch.dtype) -> list[Level]:
     """The expansion tree, breadth first; chains of single children are followed in place."""
     expander = Expander(tape, dtype)
     keep = expander.branches(ids[rows])
     rows = rows[keep]
-    level = _Level(rows, torch.ones(len(rows), dtype=torch.float64, device="cpu"), ids[rows], rows)
+    level = Level(rows, torch.ones(len(rows), dtype=torch.float64, device="cpu"), ids[rows], rows)
     levels = [level]
     while len(level.ids):
-        following: list[_Level] = []
-        pending = torch.arange(len(level.ids), device="cpu")
-        while len(pending):
-            expands, found = expander.children(level.ids[pending])
-            latent = found.ids != 0
-            num_latent = torch.bincount(found.source[latent], minlength=len(pending))
-            coef = level.coef[pending][found.source] * found.coef
-            constant = torch.zeros(len(pending), dtype=torch.float64, device="cpu")
-            constant.index_add_(0, found.source[~latent], coef[~latent])
-            single = expands & (num_latent == 1)
-            many = expands & (num_latent > 1)
-            level.chain_constant[pending[single]] += constant[single]
-            level.sum_constant[pending[many]] = constant[many]
-            level.is_sum[pending[many]] = True
-            down = latent & single[found.source]
-            target = pending[found.source[down]]
-            level.ids[target], level.coef[target] = found.ids[down], coef[down]
-            branch = latent & many[found.source]
-            if bool(branch.any()):
-                parent = pending[found.source[branch]]
-                following.append(_Level(level.row[parent], coef[branch], found.ids[branch], parent))
-            pending = pending[single]
-        if not following:
+        following = below(expander, level, torch.arange(len(level.ids), device="cpu"))
+        if following is None:
             break
-        level = _Level(
-            torch.cat([f.row for f in following]),
-            torch.cat([f.coef for f in following]),
-            torch.cat([f.ids for f in following]),
-            torch.cat([f.parent for f in following]),
-        )
+        level = following
         levels.append(level)
     return levels
+
+
+def below(expander: Expander, level: Level, which: Tensor) -> Level | None:
+    """The terms of some nodes of a level that are sums, which are told so; None if none are."""
+    parts: list[Level] = []
+    pending = which
+    while len(pending):
+        expands, found = expander.children(level.ids[pending])
+        latent = found.ids != 0
+        num_latent = torch.bincount(found.source[latent], minlength=len(pending))
+        coef = level.coef[pending][found.source] * found.coef
+        constant = torch.zeros(len(pending), dtype=torch.float64, device="cpu")
+        constant.index_add_(0, found.source[~latent], coef[~latent])
+        single = expands & (num_latent == 1)
+        many = expands & (num_latent > 1)
+        level.chain_constant[pending[single]] += constant[single]
+        level.sum_constant[pending[many]] = constant[many]
+        level.is_sum[pending[many]] = True
+        down = latent & single[found.source]
+        target = pending[found.source[down]]
+        level.ids[target], level.coef[target] = found.ids[down], coef[down]
+        branch = latent & many[found.source]
+        if bool(branch.any()):
+            parent = pending[found.source[branch]]
+            parts.append(Level(level.row[parent], coef[branch], found.ids[branch], parent))
+        pending = pending[single]
+    if not parts:
+        return None
+    return Level(
+        *(torch.cat([getattr(p, n) for p in parts]) for n in ("row", "coef", "ids", "parent"))
+    )
 
 
 @dataclass
@@ -203,9 +208,7 @@ def _nothing() -> Tensor:
     return torch.zeros((), dtype=torch.float64, device="cpu")
 
 
-def _reaches(
-    tape: Tape, levels: list[_Level], node_of_leaf: Tensor, num_nodes: int
-) -> list[_Reach]:
+def _reaches(tape: Tape, levels: list[Level], node_of_leaf: Tensor, num_nodes: int) -> list[_Reach]:
     """From the innermost terms outwards: the scope of every tree node is its children's union."""
     reaches: list[_Reach] = []
     for depth in range(len(levels) - 1, -1, -1):
@@ -228,7 +231,7 @@ def _reaches(
     return reaches
 
 
-def _collapse(tape: Tape, levels: list[_Level], node_of_leaf: Tensor, num_nodes: int) -> _Final:
+def _collapse(tape: Tape, levels: list[Level], node_of_leaf: Tensor, num_nodes: int) -> _Final:
     """Put sums back together wherever one of their terms reads as much as the whole."""
     reaches = _reaches(tape, levels, node_of_leaf, num_nodes)
     # no ancestor was put together
@@ -318,11 +321,20 @@ def _added_up(
     start, length = start[order], length[order]
     new = torch.ones(len(row), dtype=torch.bool, device="cpu")
     new[1:] = (row[1:] != row[:-1]) | (mark[1:] != mark[:-1])
-    factor = new.cumsum(0) - 1
     head = new.nonzero().squeeze(1)
-    count = torch.bincount(factor, minlength=len(head))
+    factor_ids = sums_of(tape, part_ids, coef, new.cumsum(0) - 1, dtype)
+    return row[head], factor_ids, start[head], length[head]
 
-    factor_ids = torch.zeros(len(head), dtype=torch.int64, device="cpu")
+
+def sums_of(tape: Tape, ids: Tensor, coef: Tensor, number: Tensor, dtype: torch.dtype) -> Tensor:
+    """Numbers on the tape ``[F]`` of sums of terms, ``coef * ids [n]``; sums are appended.
+
+    Args:
+        number: ``[n]`` which sum a term is of, ascending, from 0 on.
+    """
+    count = torch.bincount(number)
+    head = count.cumsum(0) - count
+    found = torch.zeros(len(head), dtype=torch.int64, device="cpu")
     for k in count.unique().tolist():
         which = (count == k).nonzero().squeeze(1)
         at = head[which].unsqueeze(1) + torch.arange(k, device="cpu")
@@ -333,10 +345,10 @@ def _added_up(
             if is_plain
             else torch.zeros(len(which), dtype=torch.bool, device="cpu")
         )
-        factor_ids[which[plain]] = part_ids[at[plain, 0]]
+        found[which[plain]] = ids[at[plain, 0]]
         summed = (~plain).nonzero().squeeze(1)
         if len(summed):
             weights = Operand(None, c[summed].to(dtype), dtype)
-            terms = Operand(part_ids[at[summed]], None, dtype)
-            factor_ids[which[summed]] = tape.append(DOT, 1, (terms, weights), dtype)
-    return row[head], factor_ids, start[head], length[head]
+            terms = Operand(ids[at[summed]], None, dtype)
+            found[which[summed]] = tape.append(DOT, 1, (terms, weights), dtype)
+    return found

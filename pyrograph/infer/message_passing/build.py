@@ -58,6 +58,7 @@ def build(
         [(group, index) for _, group, index in blocks],
         merged,
         nodes.absorbed,
+        nodes.divided,
         nodes.row,
         nodes.family,
         nodes.constant,

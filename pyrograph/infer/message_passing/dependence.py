@@ -88,7 +88,7 @@ class Dependence:
         """``[E]`` how many combinations a factor reads in any state, as far as is known."""
         if self.rows is None:
             return torch.full_like(self._group.index, sum(self._widths))
-        return ranks(self.rows, self._rank_tolerance).amax(0).clamp_min(1)
+        return ranks(self.rows, self.rank_tolerance).amax(0).clamp_min(1)
 
     def by_slot(self) -> list[Tensor | None]:
         """Of each continuous slot orthonormal rows B, ``[E, r, m]``, of what factors depend on in
@@ -175,7 +175,7 @@ class Dependence:
             for _ in range(2):  # the second time for rounding
                 for known in rows:
                     row = row - (row * known).sum(-1, keepdim=True) * known
-            is_new = row.norm(dim=-1, keepdim=True) > self._rank_tolerance
+            is_new = row.norm(dim=-1, keepdim=True) > self.rank_tolerance
             if not bool(is_new.any()):
                 break
             rows.append(torch.where(is_new, directions(row), 0.0))
@@ -198,8 +198,8 @@ class Dependence:
         return not bool(values.isnan().any())
 
     def _span(self, rows: Tensor) -> Tensor | None:
-        return span(rows, self._rank_tolerance, PROBES)
+        return span(rows, self.rank_tolerance, PROBES)
 
     @property
-    def _rank_tolerance(self) -> float:
+    def rank_tolerance(self) -> float:
         return RANK * torch.finfo(self._like.dtype).eps

@@ -5,12 +5,17 @@ Factors of one node that its family represents exactly are part of its base. Tho
 conjugate to their nodes send messages in closed form (:mod:`.conjugate_factors`). Quadratic
 factors on one scope, those on part of it included, are one factor where alpha allows it
 (:mod:`.same_scope`), and so are recurrences (:mod:`.shared_work`).
+
+Sums of terms of fewer numbers are divided into these (:mod:`.terms`) where no grid serves them
+whole, and at alpha = 0, where that changes nothing but the points, if it saves some. At other
+alphas a factor that is projected as a whole says more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 
 from pyrograph.beliefs import Conjugate, LogDirichlet, Natural
@@ -29,7 +34,7 @@ from pyrograph.infer.message_passing.mean_field import rule_without_error
 from pyrograph.infer.message_passing.network import Block
 from pyrograph.infer.message_passing.node_families import Alpha, NodeFamilies, by_sign
 from pyrograph.infer.message_passing.quadratic import QuadraticFactors
-from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
+from pyrograph.infer.message_passing.quadrature_factors import Form, QuadratureFactors
 from pyrograph.infer.message_passing.reduction import LocalDensity
 from pyrograph.infer.message_passing.same_scope import (
     Locals,
@@ -38,6 +43,7 @@ from pyrograph.infer.message_passing.same_scope import (
     multiplied_gaussians,
 )
 from pyrograph.infer.message_passing.shared_work import Multiplied, multiplied_where_shared
+from pyrograph.infer.message_passing.terms import Divided, divided
 from pyrograph.infer.message_passing.tilted import POINTS
 from pyrograph.trace.distinct import row_numbers
 
@@ -102,6 +108,7 @@ class LocalFactors:
         parts, self.alike = multiplied_where_shared(
             self.nodes.graph, parts, self._needs_no_points, one_alpha
         )
+        parts = [own for part in parts for own in self._in_terms(part)]
         self.parts = [own for part in parts for own in self._by_numbers_read(part)]
 
     def scopes(self) -> list[tuple[FactorGroup, Tensor]]:
@@ -192,6 +199,60 @@ class LocalFactors:
             return [part]
         return [part.only(which) for which in groups.values()]
 
+    # ------------------------------------------------------------------ terms
+    def _in_terms(self, part: Locals) -> list[Locals]:
+        """Factors, or what is left of their terms, without what is part of bases now."""
+        found = self._divided(part)
+        if found is None:
+            return [part]
+        self.nodes.divide(part.group, part.index, found.constant)
+        terms = self._terms(part, found)
+        return [own for own in terms if own.group.arity > 1 or not self._is_absorbed(own)]
+
+    def _divided(self, part: Locals) -> Divided | None:
+        """What factors are sums of, where that serves."""
+        local, alpha = part.local, part.alpha
+        is_plain = self._needs_no_points(part) or sum(local.widths) == 1
+        if is_plain or local.is_whole or LogDirichlet in self._families(part.group, part.index):
+            return None
+        closed, inner = self._closed(part)
+        is_wide, is_mean_field = self._is_too_wide(part, inner), bool((alpha == 0).all())
+        if closed is not None or not (is_wide or is_mean_field):
+            return None
+        if is_mean_field and not is_wide and rule_without_error(local) is not None:
+            return None
+        found = divided(self.nodes.graph, part.group, part.index, local.like)
+        if found is None or is_wide:
+            return found
+        terms = [own for term in self._terms(part, found) for own in self._by_numbers_read(term)]
+        return found if sum(map(_numbers, terms)) <= _numbers(part) else None
+
+    def _terms(self, part: Locals, found: Divided) -> list[Locals]:
+        terms = []
+        for group in found.groups:
+            row = group.numbers.row.to(part.index.device)
+            alpha = part.alpha[torch.searchsorted(part.index, row)]
+            every = torch.arange(len(row), device=row.device)
+            local = LocalDensity(group, every, self.nodes.like, self.nodes.graph)
+            terms.append(Locals(group, every, local, alpha))
+        return terms
+
+    def _closed(self, part: Locals) -> tuple[Form | None, list[int]]:
+        """What expectations at alpha = 0 are, if that is known, and else which numbers of u are
+        integrated in closed form."""
+        local, alpha = part.local, part.alpha
+        kinds = self._families(part.group, part.index)
+        local.reduce_jointly([kind if issubclass(kind, Conjugate) else None for kind in kinds])
+        if bool((alpha == 0).all()) and self.num_points is None:
+            chosen = [kinds[number.slots[0]] for number in local.chosen]
+            fine = local.in_double()
+            closed = ClosedForm.of(fine, chosen) or KinkedForm.of(fine) or ExponentialForm.of(fine)
+            if closed is not None:
+                return closed, []
+        is_above = not self._conjugates(part) and bool((alpha > 0).all())
+        return None, quadratic_coordinates(local) if is_above else []
+
+    # ------------------------------------------------------------------ one block
     def _block(self, part: Locals) -> Block:
         group, index, local, alpha = part.group, part.index, part.local, part.alpha
         rows, families = self.nodes.wiring(group, index)
@@ -205,24 +266,29 @@ class LocalFactors:
                 local.bases,
                 local.widths,
             )
-        kinds, has_conjugates = self._families(group, index), self._conjugates(part)
+        kinds = self._families(group, index)
         if local.is_whole and group.arity > 1:
             terms = conjugate_terms(local.in_double(), kinds)
             if terms is not None:
                 return ConjugateFactors(local, alpha, rows, families, terms)
         if LogDirichlet in kinds:
             raise self._not_conjugate(group, int(index[0]))
-        local.reduce_jointly([kind if issubclass(kind, Conjugate) else None for kind in kinds])
-        if bool((alpha == 0).all()) and self.num_points is None:
-            chosen = [kinds[number.slots[0]] for number in local.chosen]
-            fine = local.in_double()
-            closed = ClosedForm.of(fine, chosen) or KinkedForm.of(fine) or ExponentialForm.of(fine)
-            if closed is not None:
-                return QuadratureFactors(local, alpha, rows, families, closed=closed)
-        is_above = not has_conjugates and bool((alpha > 0).all())
-        inner = quadratic_coordinates(local) if is_above else []
+        closed, inner = self._closed(part)
+        if closed is not None:
+            return QuadratureFactors(local, alpha, rows, families, closed=closed)
         self._refuse_too_wide(part, inner)
         return QuadratureFactors(local, alpha, rows, families, self.num_points, inner)
+
+    def _is_too_wide(self, part: Locals, inner: list[int]) -> bool:
+        """Whether factors have more coordinates than any grid serves.
+
+        Args:
+            inner: coordinates that are integrated in closed form.
+        """
+        if part.local.dim - len(inner) in POINTS:
+            return False
+        is_mean_field = bool((part.alpha == 0).all())
+        return not (is_mean_field and rule_without_error(part.local) is not None)
 
     def _refuse_too_wide(self, part: Locals, inner: list[int]) -> None:
         """Refuse factors of more coordinates than any grid serves.
@@ -233,12 +299,9 @@ class LocalFactors:
         Raises:
             UnsupportedFactor: there are too many others.
         """
-        local, alpha = part.local, part.alpha
-        if local.dim - len(inner) in POINTS:
+        if not self._is_too_wide(part, inner):
             return
-        if bool((alpha == 0).all()) and rule_without_error(local) is not None:
-            return
-        above = ""
+        local, alpha, above = part.local, part.alpha, ""
         if not self._conjugates(part) and bool((alpha <= 0).any()):
             given = quadratic_coordinates(local)
             if given and local.dim - len(given) in POINTS:
@@ -265,6 +328,16 @@ class LocalFactors:
             return
         local = LocalDensity(group, first, self.nodes.like, self.nodes.graph)
         part = Locals(group, first, local, alpha[first])
-        if not self._is_gaussian(part):
-            local.reduce_jointly()
-            self._refuse_too_wide(part, [])
+        if self._is_gaussian(part):
+            return
+        found = self._divided(part)
+        for own in [part] if found is None else self._terms(part, found):
+            if not self._is_gaussian(own):
+                own.local.reduce_jointly()
+                self._refuse_too_wide(own, [])
+
+
+def _numbers(part: Locals) -> int:
+    """That are computed of a part's factors at all points of their grids."""
+    count = int(part.local.num_read.max())
+    return POINTS.get(count, POINTS[max(POINTS)]) ** count * part.local.program.num_numbers

@@ -46,6 +46,7 @@ class Network:
         members: of each block, its group and ``[E]`` the factors of the group.
         merged: factors that are part of others with the same scope, or a larger one.
         absorbed: groups of factors of one node, and which of them, that are part of a base.
+        divided: groups of factors, and which of them, whose terms are factors of their own.
         row: ``[num_nodes]`` of each node in its family; family: ``[num_nodes]`` its number.
         constant: ``[]`` log of everything that depends on no latent.
         tried: groups whose form, that of a product or of a noisy or, was seen at some states alone.
@@ -56,6 +57,7 @@ class Network:
     members: list[tuple[FactorGroup, Tensor]]
     merged: list[Merged]
     absorbed: list[tuple[FactorGroup, Tensor]]
+    divided: list[tuple[FactorGroup, Tensor]]
     row: Tensor
     family: Tensor
     constant: Tensor

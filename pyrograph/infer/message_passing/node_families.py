@@ -29,6 +29,7 @@ class NodeFamilies:
         families: one for nodes of one kind and size.
         family, row: ``[V]`` of every node.
         absorbed: factors that are part of their nodes' bases.
+        divided: factors that are several, their terms.
         constant: log of what depends on no latent, and of what factors have been divided by.
         like: a tensor of the graph's dtype and device.
     """
@@ -38,6 +39,7 @@ class NodeFamilies:
         self.like = graph.constant.detach().new_zeros(0)
         self.constant = graph.constant
         self.absorbed: list[tuple[FactorGroup, Tensor]] = []
+        self.divided: list[tuple[FactorGroup, Tensor]] = []
         found, self.family, self.row = by_kind(
             graph,
             lambda s: (kind_of_site[s.name], s.cardinality if s.is_discrete else s.width),
@@ -74,6 +76,11 @@ class NodeFamilies:
         """Multiply functions of like nodes ``[E]`` into their base."""
         number = int(self.family[nodes[0]])
         self.families[number] = self.families[number].absorb(self.row[nodes], *said)
+
+    def divide(self, group: FactorGroup, index: Tensor, constant: Tensor) -> None:
+        """Factors ``[E]`` are their terms from now on, and this constant."""
+        self.constant = self.constant + constant
+        self.divided.append((group, index))
 
 
 def by_sign(alpha: Tensor) -> list[Tensor]:

@@ -57,6 +57,9 @@ from pyrograph.infer.message_passing.tilted import POINTS, TiltedMoments
 from pyrograph.infer.message_passing.twins import one_of_each
 from pyrograph.quadrature import gauss_hermite
 
+#: Expectations at alpha = 0 that need no points.
+Form = ClosedForm | KinkedForm | ExponentialForm
+
 #: Points per dimension of grids that are not looked at.
 UNUSED = 3
 
@@ -82,7 +85,7 @@ class QuadratureFactors(OneEach):
         families: list[int],
         num_points: int | None = None,
         inner: list[int] | None = None,
-        closed: ClosedForm | KinkedForm | ExponentialForm | None = None,
+        closed: Form | None = None,
     ):
         self.alpha, self.rows, self.families = alpha, rows, families
         self.like, self.local = local.like, local.in_double()

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pyrograph.graph import FactorGraph
 from pyrograph.graph.markov import neighbors
+from pyrograph.graph.terms import TermGroup
 from pyrograph.infer.message_passing.conjugate_factors import ConjugateFactors
 from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
@@ -32,6 +33,8 @@ def that_depend(graph: FactorGraph, network: Network) -> tuple[Tensor, Tensor]:
         is_mixed = isinstance(block, QuadratureFactors) and block.local.discrete
         if is_mixed or isinstance(block, ConjugateFactors):
             scopes += _scopes_of(block, group.scope[index])
+            if isinstance(group, TermGroup):
+                group, index = group.whole, group.numbers.row.to(index.device)
             whole[id(group)][index] = False
     scopes += [g.scope[whole[id(g)]] for g in graph.factors]
     return neighbors(scopes, graph.num_nodes, graph.device)

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from pyrograph.beliefs import Conjugate, Gaussian, Natural
 from pyrograph.graph import FactorGraph, FactorGroup
+from pyrograph.graph.terms import TermGroup
 from pyrograph.infer.message_passing.differences import DifferenceFactors
-from pyrograph.infer.message_passing.families import Categorical, Odds
+from pyrograph.infer.message_passing.families import Categorical, Odds, mixtures_refused
 from pyrograph.infer.message_passing.messages import Message
 from pyrograph.infer.message_passing.network import Block, Family, Network
 from pyrograph.infer.message_passing.noisy_or import NoisyOrFactors
@@ -46,13 +47,19 @@ def beliefs_of_graph(
         for (group, index), block, message in zip(
             network.members, network.blocks, messages, strict=True
         )
+        if not isinstance(group, TermGroup)
     ]
     for part in network.merged:
         number = part.block
         own = partial(_of_owners, copy(network.blocks[number]), messages[number], beliefs, part)
         names = _statements(graph, part.group, part.index)
         scopes.append(Scopes(names, part.group.index[part.index], own))
+    for group, index in network.divided:
+        own = partial(_of_nodes, network, plain, group, index)
+        scopes.append(Scopes(_statements(graph, group, index), group.index[index], own))
     for group, index in network.absorbed:
+        if isinstance(group, TermGroup):
+            continue
         node = group.scope[index, 0]
         own = partial(plain[int(network.family[node[0]])].__getitem__, network.row[node])
         scopes.append(Scopes(_statements(graph, group, index), group.index[index], own))
@@ -86,6 +93,21 @@ def _over_nodes(block: Block, message: list[Message], beliefs: list) -> Tensor |
     apart = found - stacked([_normal(seen(beliefs[f], rows, basis)) for f, rows, basis in slots])
     nodes = stacked([_normal(beliefs[f][rows]) for f, rows, _ in slots])
     return nodes + lifted(apart, block.bases, [beliefs[f].d for f, _, _ in slots])
+
+
+def _of_nodes(
+    network: Network, beliefs: list, group: FactorGroup, index: Tensor
+) -> Tensor | Gaussian:
+    """Beliefs over scopes of factors that are their terms, of which each has its own: products of
+    those of their nodes, to which these agree.
+
+    Raises:
+        OptionError: the factors have discrete nodes.
+    """
+    if any(site.is_discrete for site in group.slots):
+        raise mixtures_refused(group.name)
+    nodes = group.scope[index].unbind(1)
+    return stacked([_normal(beliefs[int(network.family[v[0]])][network.row[v]]) for v in nodes])
 
 
 def _of_owners(
