@@ -153,23 +153,24 @@ def without_grids(graph: FactorGraph, group: FactorGroup) -> str:
     own = group.name.removesuffix(JACOBIAN)
     if group.arity > 1:
         first = "Split the statement into ones of fewer nodes, or use "
-    elif own == site.name and isinstance(site.support, constraints.independent):
+    elif own == site.name and _has_simplex_rows(site):
         first = (
-            f'Where the numbers of "{site.name}", or rows of them, are independent make each a '
-            "node of its own (a pyro.plate in the place of .to_event"
-            f"{_of_rows(site)}), or use "
+            f'Where rows of "{site.name}" are independent make each a node of its own (a '
+            f'pyro.plate in the place of .to_event, with family={{"{site.name}": "dirichlet"}}), '
+            "or use "
         )
     elif not group.name.endswith(JACOBIAN) and group.name not in graph.sites:
         first = (
-            f'Where the log density of "{group.name}" adds up terms of few coordinates each, '
-            "as that of .to_event does, make each an element of a pyro.plate, or use "
+            f'Where the log density of "{group.name}" is a sum of terms of few coordinates each, '
+            "write it as one, with a factor that they share inside of the sum, or use "
         )
     else:
         first = "Use "
     return f"{first}{engines}, without grids over scopes."
 
 
-def _of_rows(site: Site) -> str:
-    """What rows of a matrix of probabilities are served by."""
-    is_simplex = isinstance(site.support.base_constraint, type(constraints.simplex))
-    return f', with family={{"{site.name}": "dirichlet"}}' if is_simplex else ""
+def _has_simplex_rows(site: Site) -> bool:
+    """Whether values are matrices of probabilities."""
+    support = site.support
+    is_event = isinstance(support, constraints.independent)
+    return is_event and isinstance(support.base_constraint, type(constraints.simplex))

@@ -7,8 +7,11 @@ factors on one scope, those on part of it included, are one factor where alpha a
 (:mod:`.same_scope`), and so are recurrences (:mod:`.shared_work`).
 
 Sums of terms of fewer numbers are divided into these (:mod:`.terms`) where no grid serves them
-whole, and at alpha = 0, where that changes nothing but the points, if it saves some. At other
-alphas a factor that is projected as a whole says more.
+whole, and where that saves points: at alpha = 0, which changes nothing else, and on one node where
+terms share none of its numbers. One whose terms do is projected as a whole at other alphas, which
+says more, unless its grid is large: with 30 observations of 3 coefficients and Student noise EP is
+0.002 off in the evidence by terms, and as a whole has all digits of dense quadrature. So are those
+of several nodes, of which terms would close cycles.
 """
 
 from __future__ import annotations
@@ -47,6 +50,9 @@ from pyrograph.infer.message_passing.terms import Divided, divided
 from pyrograph.infer.message_passing.tilted import POINTS
 from pyrograph.trace.distinct import row_numbers
 
+#: Numbers of a grid from which on terms that share some are apart.
+MUCH = 2**20
+
 
 class LocalFactors:
     """What is read of factors with continuous nodes, group by group.
@@ -62,6 +68,7 @@ class LocalFactors:
         self.parts: list[Locals] = []
         self.alike: list[Multiplied] = []
         self.products: list[Product] = []
+        self._forms: dict[LocalDensity, tuple[ClosedForm | KinkedForm | None, list[int]]] = {}
 
     # ------------------------------------------------------------------ reading
     def read(self, group: FactorGroup) -> None:
@@ -217,13 +224,16 @@ class LocalFactors:
             return None
         closed, inner = self._closed(part)
         is_wide, is_mean_field = self._is_too_wide(part, inner), bool((alpha == 0).all())
-        if closed is not None or not (is_wide or is_mean_field):
+        if closed is not None or (inner and not is_wide):
             return None
         if is_mean_field and not is_wide and rule_without_error(local) is not None:
             return None
         found = divided(self.nodes.graph, part.group, part.index, local.like)
         if found is None or is_wide:
             return found
+        is_alike = part.group.arity == 1 and (found.is_apart or _numbers(part) > MUCH)
+        if not (is_mean_field or is_alike):
+            return None
         terms = [own for term in self._terms(part, found) for own in self._by_numbers_read(term)]
         return found if sum(map(_numbers, terms)) <= _numbers(part) else None
 
@@ -240,6 +250,11 @@ class LocalFactors:
     def _closed(self, part: Locals) -> tuple[Form | None, list[int]]:
         """What expectations at alpha = 0 are, if that is known, and else which numbers of u are
         integrated in closed form."""
+        if part.local not in self._forms:
+            self._forms[part.local] = self._found_closed(part)
+        return self._forms[part.local]
+
+    def _found_closed(self, part: Locals) -> tuple[ClosedForm | KinkedForm | None, list[int]]:
         local, alpha = part.local, part.alpha
         kinds = self._families(part.group, part.index)
         local.reduce_jointly([kind if issubclass(kind, Conjugate) else None for kind in kinds])

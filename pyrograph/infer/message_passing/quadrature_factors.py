@@ -134,8 +134,9 @@ class QuadratureFactors(OneEach):
         return out
 
     def start(self, families: list) -> list:
-        """Flat, but for nodes that nothing else makes proper: a share of N(0, 1). Gamma and beta
-        ones begin with parameters of 1 at least: quadrature loses itself in longer tails."""
+        """Flat, but for nodes that nothing else makes proper: a share of N(0, 1), the larger the
+        fewer of their numbers a factor reads. Gamma and beta ones begin with parameters of 1 at
+        least: quadrature loses itself in longer tails."""
         messages: list = [None] * len(self.rows)
         for k in self.local.discrete:
             messages[k] = families[self.families[k]].flat(self.num_factors)
@@ -147,7 +148,8 @@ class QuadratureFactors(OneEach):
                 lift = (1 - family.base.natural).clamp_min(0) / share.clamp_min(1).unsqueeze(1)
                 messages[k] = type(family.base)(lift[rows])
                 continue
-            vague = (~family.base.is_proper / share.clamp_min(1))[rows]
+            each = share * width / family.size  # of a number
+            vague = torch.where(family.base.is_proper, 0.0, 1 / each)[rows]
             eye = torch.eye(width, dtype=vague.dtype, device=vague.device)
             messages[k] = Gaussian(site.precision + vague[:, None, None] * eye, site.shift)
         return messages

@@ -49,10 +49,13 @@ class Divided:
     Attributes:
         groups: terms, by the slots that they read.
         constant: ``[]``, c of all factors.
+        is_apart: whether no two terms of a factor depend on the same numbers, so that it is a
+            product of functions of independent ones: what they depend on adds up.
     """
 
     groups: list[TermGroup]
     constant: Tensor
+    is_apart: bool
 
 
 class _Sums(Expander):
@@ -132,8 +135,8 @@ def divided(graph: FactorGraph, group: FactorGroup, index: Tensor, like: Tensor)
         found = tree.terms()
     if found is None:
         return None
-    numbers, constant = found
-    return Divided(list(on_their_nodes(graph, group, numbers)), constant.to(like))
+    numbers, constant, is_apart = found
+    return Divided(list(on_their_nodes(graph, group, numbers)), constant.to(like), is_apart)
 
 
 class _Tree:
@@ -183,8 +186,9 @@ class _Tree:
         rows = rows.cpu()
         return _Spans(rows, ranks(rows, read.rank_tolerance), read.rank_tolerance)
 
-    def terms(self) -> tuple[Numbers, Tensor] | None:
-        """The largest ones that depend on less than what they are terms of, and the constant."""
+    def terms(self) -> tuple[Numbers, Tensor, bool] | None:
+        """The largest ones that depend on less than what they are terms of, and the constant; and
+        whether they are apart."""
         whole = self._whole_sums()
         if bool(whole[0].all()):
             return None
@@ -208,14 +212,18 @@ class _Tree:
             if depth + 1 < len(whole):
                 active = is_open[self._levels[depth + 1].parent]
         rows = torch.cat(row)
-        number = _Spans.joined(spans).alike(rows)
+        every = _Spans.joined(spans)
+        number = every.alike(rows)
         order = number.argsort(stable=True)
         tape, number = self._whole.tape, number[order]
         ids, coef = torch.cat(ids)[order], torch.cat(coef)[order]
         sums = sums_of(tape, ids, coef, number, self._expander.dtype)
         first = torch.ones_like(number, dtype=torch.bool)
         first[1:] = number.diff() > 0
-        return Numbers(tape, sums, self._whole.row[rows[order][first]]), constant
+        kept = order[first]
+        total = torch.zeros_like(self._spans[0].rank).index_add(1, rows[kept], every.rank[:, kept])
+        is_apart = bool((total == self._spans[0].rank).all())
+        return Numbers(tape, sums, self._whole.row[rows[kept]]), constant, is_apart
 
     def _whole_sums(self) -> list[Tensor]:
         """By level, which numbers are left whole."""

@@ -399,9 +399,12 @@ def test_forms_of_many_nodes_are_looked_at_few_times(is_sparse, monkeypatch):
 def test_a_prior_of_latent_scale_is_refused_at_alpha_0_with_the_preset_that_takes_it():
     def model():
         s = pyro.sample("s", dist.LogNormal(0.0, 1.0))
-        h = pyro.sample("h", dist.Normal(0.0, s).expand([8]).to_event(1))
+        h = pyro.sample("h", dist.Normal(0.0, 3.0).expand([8]).to_event(1))
+        pyro.factor("size", -h.square().sum() / s)  # no sum
         pyro.sample("y", dist.Normal(h, 0.5).to_event(1), obs=torch.arange(8.0))
 
-    with pytest.raises(UnsupportedFactor, match=r'"h"\[0\].*quadratic in 8 of them.*take pg\.EP'):
+    with pytest.raises(
+        UnsupportedFactor, match=r'"size"\[0\].*quadratic in 8 of them.*take pg\.EP'
+    ):
         pg.fit(model, infer=pg.VMP, progress=False)
     assert pg.fit(model, infer=pg.EP, progress=False).converged
