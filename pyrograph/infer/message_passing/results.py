@@ -56,7 +56,11 @@ def beliefs_of_graph(
         scopes.append(Scopes(names, part.group.index[part.index], own))
     for group, index in network.divided:
         own = partial(_of_nodes, network, plain, group, index)
-        scopes.append(Scopes(_statements(graph, group, index), group.index[index], own))
+        scope = group.scope[index]
+        is_told = group.arity > 1 and not network.is_mean_field
+        is_told = is_told and not any(site.is_discrete for site in group.slots)
+        nodes = scope.repeat(2, 1) if is_told else None  # terms on one scope close a cycle
+        scopes.append(Scopes(_statements(graph, group, index), group.index[index], own, nodes))
     for group, index in network.absorbed:
         if isinstance(group, TermGroup):
             continue

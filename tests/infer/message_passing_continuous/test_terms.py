@@ -255,6 +255,19 @@ def test_beliefs_of_the_factor_are_those_of_its_node():
         assert_close(covariance, node.covariance_matrix[None])
 
 
+def test_terms_on_one_scope_close_a_cycle():
+    def model():
+        a = pyro.sample("a", dist.Normal(torch.zeros(N), 1.0).to_event(1))
+        x = pyro.sample("x", dist.StudentT(4.0, a, 0.5).to_event(1))
+        pyro.sample("y", dist.Normal(x, 0.5).to_event(1), obs=Y[:N])
+
+    found = fit(model)
+    assert found.joint is None
+    mean, covariance = found.factor_marginal("x")
+    assert mean.shape == (1, 2 * N) and covariance.shape == (1, 2 * N, 2 * N)
+    assert_close(mean[0, :N], found.marginal("a").mean)
+
+
 def test_derivatives_are_those_on_a_plate():
     def value(is_whole):
         b = torch.tensor(0.8, requires_grad=True)
