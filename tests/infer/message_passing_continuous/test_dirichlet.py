@@ -445,7 +445,7 @@ def test_labels_are_conjugate_factors():
 
 def test_rows_of_one_event_are_told_of_plates_and_the_family():
     def model():
-        rows = pyro.sample("rows", dist.Dirichlet(torch.ones(4, 4)).to_event(1))
+        rows = pyro.sample("rows", dist.Dirichlet(torch.ones(4, 7)).to_event(1))
         z = pyro.sample("z", dist.Categorical(torch.ones(4)))
         pyro.sample("y", dist.Categorical(rows[z]), obs=torch.tensor(1))
 
