@@ -68,7 +68,7 @@ class LocalFactors:
         self.parts: list[Locals] = []
         self.alike: list[Multiplied] = []
         self.products: list[Product] = []
-        self._forms: dict[LocalDensity, tuple[ClosedForm | KinkedForm | None, list[int]]] = {}
+        self._forms: dict[LocalDensity, tuple[Form | None, list[int]]] = {}
 
     # ------------------------------------------------------------------ reading
     def read(self, group: FactorGroup) -> None:
@@ -254,7 +254,7 @@ class LocalFactors:
             self._forms[part.local] = self._found_closed(part)
         return self._forms[part.local]
 
-    def _found_closed(self, part: Locals) -> tuple[ClosedForm | KinkedForm | None, list[int]]:
+    def _found_closed(self, part: Locals) -> tuple[Form | None, list[int]]:
         local, alpha = part.local, part.alpha
         kinds = self._families(part.group, part.index)
         local.reduce_jointly([kind if issubclass(kind, Conjugate) else None for kind in kinds])
@@ -343,7 +343,7 @@ class LocalFactors:
             return
         local = LocalDensity(group, first, self.nodes.like, self.nodes.graph)
         part = Locals(group, first, local, alpha[first])
-        if self._is_gaussian(part):
+        if self._is_gaussian(part) or self._closed(part)[0] is not None:
             return
         found = self._divided(part)
         for own in [part] if found is None else self._terms(part, found):
