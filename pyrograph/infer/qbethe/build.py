@@ -79,7 +79,8 @@ def build(graph: FactorGraph, is_full: bool, closed_forms: bool | None) -> Netwo
 
     Args:
         is_full: whether nodes of a scope are correlated within a component.
-        closed_forms: of potentials in pieces; None for those of more than one node.
+        closed_forms: of potentials in pieces; None for those of more than one node. With False
+            exponentials are integrated by points too.
 
     Raises:
         UnsupportedFactor: a discrete factor has zeros, or a table too large.

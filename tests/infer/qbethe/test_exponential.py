@@ -9,6 +9,7 @@ import torch
 from scipy import optimize, special, stats
 
 import pyrograph as pg
+from pyrograph.infer.qbethe.exponential import ExponentialPotential
 
 COUNTS = np.array([3.0, 0.0, 5.0, 2.0, 7.0])
 Y = np.array([0.3, -1.2, 2.2, 0.9, 1.6])
@@ -121,3 +122,15 @@ def test_single_precision():
     double = pg.fit(model, infer=pg.QBethe, num_components=1, dtype=torch.float64, progress=False)
     assert single.log_evidence.dtype is torch.float32
     assert float(single.log_evidence) == pytest.approx(float(double.log_evidence), abs=1e-3)
+
+
+def test_without_closed_forms_all_is_by_points():
+    def model():
+        u = pyro.sample("u", dist.Normal(0.0, 10.0))
+        pyro.sample("y", dist.Poisson(u.exp()), obs=torch.tensor(3.0))
+
+    for closed_forms in (None, True, False):
+        engine = pg.QBethe(model, closed_forms=closed_forms, progress=False)
+        engine.setup()
+        kinds = [type(potential) for potential in engine.network.potentials]
+        assert (ExponentialPotential in kinds) == (closed_forms is not False)
