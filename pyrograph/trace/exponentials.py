@@ -59,10 +59,6 @@ class Exponentials:
         by_group = {name: getattr(self, name)[:, which] for name in _BY_GROUP}
         return Exponentials(self.origin[which], **by_group)
 
-    def to(self, like: Tensor) -> Exponentials:
-        """In a dtype and on a device."""
-        return Exponentials(*(getattr(self, name).to(like) for name in ("origin", *_BY_GROUP)))
-
     @staticmethod
     def joined(some: list[Exponentials]) -> Exponentials:
         """One after the other."""

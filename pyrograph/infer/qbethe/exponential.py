@@ -36,7 +36,7 @@ class ExponentialPotential(IntegratedPotential):
         if functions is None:
             return None
         found = cls(potential.local, potential.wiring)
-        found.functions = functions.to(potential.local.like)
+        found.functions = functions
         return found
 
     def expected(self, mixture: Components, rules: Rules) -> Tensor:
@@ -59,13 +59,18 @@ class ExponentialPotential(IntegratedPotential):
 
 
 class _Expected(torch.autograd.Function):
-    """E f ``[*batch, E]``; its derivatives are E f' by the mean, E f'' / 2 by the covariance."""
+    """E f ``[*batch, E]``; its derivatives are E f' by the mean, E f'' / 2 by the covariance.
+
+    In double precision, whatever the dtype of components: terms of it cancel that an exponential
+    makes large.
+    """
 
     @staticmethod
     def forward(
         ctx: FunctionCtx, mean: Tensor, covariance: Tensor, functions: Exponentials
     ) -> Tensor:
-        value, slope, bend = expected_exponentials(functions, mean, covariance)
+        found = expected_exponentials(functions, mean.double(), covariance.double())
+        value, slope, bend = (own.to(mean.dtype) for own in found)
         ctx.save_for_backward(slope, bend)
         return value
 

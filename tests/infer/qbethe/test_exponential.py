@@ -124,6 +124,36 @@ def test_single_precision():
     assert float(single.log_evidence) == pytest.approx(float(double.log_evidence), abs=1e-3)
 
 
+@pytest.mark.parametrize("num_components", [1, 2])
+def test_single_precision_resolves_scales_far_below_the_data(num_components):
+    """Squares of 30 under a weight of 1e5 cancel but for numbers of 1. The bound of two components
+    is that of one at least."""
+    unit, far = 0.002, 30.0
+    data = torch.tensor(far + unit * Y, dtype=torch.float32)
+    off = (data.double().numpy() - far) / unit
+
+    def model():
+        zero = torch.zeros((), dtype=torch.float32)
+        mu = pyro.sample("mu", dist.Normal(zero + far, 0.01))
+        scale = pyro.sample("scale", dist.LogNormal(zero - 6.0, 0.5))
+        with pyro.plate("rows", len(Y)):
+            pyro.sample("y", dist.Normal(mu, scale), obs=data)
+
+    def bound(mean, sd):
+        """Of (mu - 30) / unit and log(scale / unit)."""
+        (mu, m), (s_mu, s) = mean, sd
+        total = -0.5 * ((off - mu) ** 2 + s_mu**2).sum() * np.exp(-2 * m + 2 * s**2)
+        total -= len(Y) * (m + np.log(unit) + 0.5 * np.log(2 * np.pi))
+        total += stats.norm(0, 0.01 / unit).logpdf(mu) - 0.5 * (s_mu * unit / 0.01) ** 2
+        total += stats.norm(-6 - np.log(unit), 0.5).logpdf(m) - 0.5 * (s / 0.5) ** 2
+        return total + entropy(sd)
+
+    torch.set_default_dtype(torch.float32)
+    q = pg.fit(model, infer=pg.QBethe, num_components=num_components, progress=False)
+    gain = float(q.log_evidence) - maximum(bound, 2)
+    assert -0.01 < gain < (0.01 if num_components == 1 else np.log(2))
+
+
 def test_without_closed_forms_all_is_by_points():
     def model():
         u = pyro.sample("u", dist.Normal(0.0, 10.0))
