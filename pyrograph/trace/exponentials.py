@@ -73,13 +73,17 @@ class Exponentials:
         return Exponentials(origin, **{name: side_by_side(name) for name in _BY_GROUP})
 
     def _values(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """At ``[N, E, D]``, and the sizes of what is added up: ``[N, E]`` both."""
+        """At ``[N, E, D]``, and what rounding is relative to, the sizes of what is added up and of
+        slopes times u: ``[N, E]`` both."""
         t = (u - self.origin).unsqueeze(1)
-        linear, bent = self.linear * t, (self.square @ t.unsqueeze(-1)).squeeze(-1) * t
-        constant = self.constant.expand(linear.shape[:-1]).unsqueeze(-1)
-        parts = torch.cat([constant, linear, bent], -1)
-        parts = (self.rate * t).sum(-1, keepdim=True).exp() * parts
-        return parts.sum((1, -1)), parts.abs().sum((1, -1))
+        bend = (self.square @ t.unsqueeze(-1)).squeeze(-1)
+        constant = self.constant.expand(bend.shape[:-1]).unsqueeze(-1)
+        parts = torch.cat([constant, self.linear * t, bend * t], -1)
+        weight = (self.rate * t).sum(-1, keepdim=True).exp()
+        slope = weight * (parts.sum(-1, keepdim=True) * self.rate + self.linear + 2 * bend)
+        parts = weight * parts
+        size = parts.abs().sum((1, -1)) + (slope.sum(1) * u).abs().sum(-1)
+        return parts.sum((1, -1)), size
 
     @torch.no_grad()
     def agree_with(self, function: Callable[[Tensor], Tensor]) -> bool:

@@ -9,7 +9,7 @@ Source: :mod:`pyrograph.beliefs.expected_exponentials`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -20,12 +20,15 @@ from pyrograph.infer.message_passing.checked import NOTHING
 from pyrograph.infer.message_passing.mean_field import Expectations
 from pyrograph.infer.message_passing.reduction import LocalDensity
 from pyrograph.trace.exponentials import Exponentials, find_exponentials
+from pyrograph.trace.terms import MAX_TERMS
 
-#: Coefficients from here on are read again about where their polynomials are level: of data far
-#: from 0 they are short of digits.
-LARGE = 1e3
+#: Squares from here on are read again about where their polynomials are level: an exponential
+#: enlarges their rounding, that of a scale far below the data's distance from 0 as much as this.
+LARGE = 10.0
 #: How often.
 STEPS = 3
+#: Numbers at once, as a measure of memory: factors that take more are looked at part by part.
+CHUNK = 10_000_000
 
 
 class ExponentialForm:
@@ -74,18 +77,42 @@ class ExponentialForm:
 
 def exponentials_of(local: LocalDensity) -> Exponentials | None:
     """log f of every factor in every state of its discrete nodes, ``D E`` functions; None where one
-    is another function."""
-    if local.chosen or local.group.is_differentiable:
+    is another function, or of more numbers than a sum has terms."""
+    if local.chosen or local.group.is_differentiable or local.dim >= MAX_TERMS:
         return None
-    functions = [_in_state(local, state) for state in range(local.num_states)]
-    if any(own is None for own in functions):
+    parts: list[list[Exponentials]] = []
+    for part in _parts(local):
+        found = _in_states(part)
+        if found is None:
+            return None
+        parts.append(found)
+    return Exponentials.joined([own for state in zip(*parts, strict=True) for own in state])
+
+
+def _parts(local: LocalDensity) -> Iterator[LocalDensity]:
+    """All factors, those that take much memory in parts. The first is one factor alone: most other
+    functions are told by it."""
+    count = local.num_factors
+    size = local.numbers_at_once / count * MAX_TERMS * max(1 + 2 * local.dim, local.num_states)
+    at_once = max(1, int(CHUNK / size))
+    if at_once >= count:
+        yield local
+        return
+    every = torch.arange(count, device=local.like.device)
+    for which in (every[:1], *every[1:].split(at_once)):
+        yield local.part(which)
+
+
+def _in_states(local: LocalDensity) -> list[Exponentials] | None:
+    """log f in every state of the discrete nodes."""
+    found = [_in_state(local, state) for state in range(local.num_states)]
+    if any(own is None for own in found):
         return None
-    joined = Exponentials.joined(functions)
 
     def values(u: Tensor) -> Tensor:
         return local(u.unflatten(1, (local.num_states, -1))).flatten(1)
 
-    return joined if joined.agree_with(values) else None
+    return found if Exponentials.joined(found).agree_with(values) else None
 
 
 def _in_state(local: LocalDensity, state: int) -> Exponentials | None:
@@ -100,10 +127,16 @@ def _in_state(local: LocalDensity, state: int) -> Exponentials | None:
         values = [own[:, 0] for own in local.leaves_at(origin[None], state)]
         leaves = list(zip(values, slopes, strict=True))
         found = find_exponentials(local.program, leaves, origin)
-        if found is None or not bool((found.constant.abs() > LARGE).any()):
+        if found is None or not _is_large(found):
             break
         origin = origin + _level(found)
     return found
+
+
+def _is_large(functions: Exponentials) -> bool:
+    """Whether a polynomial with squares is large at the origin."""
+    bends = functions.square.flatten(2).any(-1)
+    return bool((bends & (functions.constant.abs() > LARGE)).any())
 
 
 def _level(functions: Exponentials) -> Tensor:

@@ -1,6 +1,8 @@
 """Mean field of factors with exponentials of latents. Truth: expectations by hand, and bounds
 maximised over means and variances by scipy."""
 
+import resource
+
 import numpy as np
 import pyro
 import pyro.distributions as dist
@@ -9,6 +11,8 @@ import torch
 from scipy import optimize, special, stats
 
 import pyrograph as pg
+from pyrograph.infer.message_passing import exponential_form
+from pyrograph.infer.message_passing.reduction import LocalDensity
 from tests.infer.message_passing_continuous.runs import fit
 
 Y = np.array([0.3, -1.2, 2.2, 0.9, 1.6])
@@ -142,24 +146,66 @@ def test_labels_choose_among_scales():
     assert q.marginal("mu").mean.numpy() == pytest.approx(mean[:2], abs=1e-4)
 
 
-@pytest.mark.parametrize("far", [0.0, 1e6, -1e9])
-def test_data_far_from_zero_keep_their_digits(far):
-    """Coefficients about 0 would be squares of 1e9."""
+@pytest.mark.parametrize(
+    ("far", "unit"), [(0.0, 1.0), (1e6, 1.0), (-1e9, 1.0), (30.0, 1e-6), (9.0, 1e-6)]
+)
+def test_data_far_from_zero_keep_their_digits(far, unit):
+    """Coefficients about 0 would be squares of 1e9, or those of 30 under a weight of 1e12."""
+    data = torch.tensor(Y) * unit + far
 
     def model():
-        mu = pyro.sample("mu", dist.Normal(far, 2.0))
-        scale = pyro.sample("scale", dist.LogNormal(0.3, 0.8))
+        mu = pyro.sample("mu", dist.Normal(far, 2.0 * unit))
+        scale = pyro.sample("scale", dist.LogNormal(0.3 + np.log(unit), 0.8))
         with pyro.plate("rows", len(Y)):
-            pyro.sample("y", dist.Normal(mu, scale), obs=torch.tensor(Y) + far)
+            pyro.sample("y", dist.Normal(mu, scale), obs=data)
 
     def bound(mean, sd):
         (mu, m), (s_mu, s) = mean, sd
-        squares = ((torch.tensor(Y) + far).numpy() - far - mu) ** 2 + s_mu**2
+        squares = ((data - far).numpy() / unit - mu) ** 2 + s_mu**2
         priors = normal_prior(mu, s_mu, 0, 2) + normal_prior(m, s, 0.3, 0.8)
         return precision_term(squares.sum(), m, s, len(Y)) + priors + entropy(sd)
 
     value, mean, _ = best(bound, np.array([0.5, 0.1]))
     q = fit(model, (), pg.VMP)
     assert q.converged and q.evidence_kind == "lower bound"
-    assert float(q.log_evidence) == pytest.approx(value, abs=1e-7)
-    assert float(q.marginal("mu").mean) - far == pytest.approx(mean[0], abs=1e-5)
+    assert float(q.log_evidence) + len(Y) * np.log(unit) == pytest.approx(value, abs=1e-7)
+    assert (float(q.marginal("mu").mean) - far) / unit == pytest.approx(mean[0], abs=1e-5)
+
+
+def test_large_sets_are_looked_at_in_parts(monkeypatch):
+    """With the same terms in the same places; of a label's states the rates differ."""
+    y = torch.linspace(-3, 3, 7)
+
+    def model():
+        mu = pyro.sample("mu", dist.Normal(0.0, 2.0))
+        scale = pyro.sample("scale", dist.LogNormal(0.0, 1.0))
+        widths = torch.stack([scale, 2 * scale.square()])
+        with pyro.plate("rows", len(y)):
+            z = pyro.sample("z", dist.Categorical(torch.tensor([0.5, 0.5])))
+            pyro.sample("y", dist.Normal(mu, widths[z]), obs=y)
+
+    whole = fit(model, (), pg.VMP)
+    monkeypatch.setattr(exponential_form, "CHUNK", 1000)
+    parts = fit(model, (), pg.VMP)
+    assert parts.evidence_kind == whole.evidence_kind == "lower bound"
+    assert float(parts.log_evidence) == pytest.approx(float(whole.log_evidence), abs=1e-11)
+    torch.testing.assert_close(parts.marginal("z").probs, whole.marginal("z").probs)
+
+
+def test_functions_of_many_numbers_take_no_memory():
+    """A softmax of 200 classes would be read as 200 terms of 401 numbers at 30,000 entries."""
+    observed = torch.arange(50) % 200
+
+    def model():
+        w = pyro.sample("w", dist.Normal(torch.zeros(3, 200), 1.0).to_event(2))
+        logits = torch.linspace(-1, 1, 150).view(50, 3) @ w
+        with pyro.plate("rows", 50):
+            pyro.sample("y", dist.Categorical(logits=logits), obs=observed)
+
+    graph = pg.trace_graph(model)
+    group = next(group for group in graph.factors if group.name == "y")
+    local = LocalDensity(group, torch.arange(50), graph.constant.detach(), graph)
+    local.reduce_jointly()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert exponential_form.exponentials_of(local) is None
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
