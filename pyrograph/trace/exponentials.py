@@ -157,7 +157,8 @@ def _replayed(line: Line, buffers: dict[int, Tensor], dim: int) -> Tensor:
 
 
 def _compared(name: str, template: tuple, x: Tensor) -> Tensor:
-    """Of numbers that are positive wherever they are read, beside constants that are not."""
+    """A comparison of numbers that are positive at every u with a constant that is not, as checks
+    of supports are: what it says does not depend on u."""
     sign = terms.signs(x)
     if bool((sign < 0).any()) or any(a is not SLOT and a > 0 for a in template):
         raise OtherFunction

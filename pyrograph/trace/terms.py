@@ -57,6 +57,7 @@ def side_by_side(x: list[Tensor]) -> list[Tensor]:
 def like_ones(kind: Tensor) -> tuple[Tensor, Tensor]:
     """An order ``[..., T]`` in which terms of one kind ``[..., T, k]`` follow each other, and the
     number of each one's kind in it."""
+    # one number for each kind; should two kinds share it, their terms only stay apart
     weight = torch.arange(2.0, 2 + kind.shape[-1], dtype=kind.dtype, device=kind.device).sqrt()
     order = (kind * weight).sum(-1).argsort(-1)
     kind = kind.gather(-2, order.unsqueeze(-1).expand_as(kind))
@@ -147,7 +148,11 @@ def exp(x: Tensor) -> Tensor:
 
 
 def signs(x: Tensor) -> Tensor:
-    """Of numbers that are positive, or negative, wherever they are read: ``[...]``."""
+    """1 or -1, ``[...]``, of numbers that are positive, or negative, at every u.
+
+    Raises:
+        OtherFunction: of some number it is not known.
+    """
     c, _, powers = parts_of(x)
     sign = c.sum(-1).sign()
     is_sure = (c * sign.unsqueeze(-1) >= 0).all(-1) & (sign != 0)

@@ -297,7 +297,7 @@ class QBethe(Engine):
             value = self.objective(self.parameters, self._rules, temperature)
             self._measured = value.tolist()
             # before it moves anything
-            refuse_non_finite(self._measured, self.num_done, self.graph.dtype)
+            refuse_non_finite(self._measured, self.num_done, self.init_scale, self.graph.dtype)
             loss = -value.sum()
             loss.backward()
         found = self.parameters, self._measured, self.num_done, self.init_scale

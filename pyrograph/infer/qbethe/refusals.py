@@ -11,13 +11,20 @@ from pyrograph.errors import NonFiniteDensity
 from pyrograph.infer.qbethe.components import Parameters
 
 
-def refuse_non_finite(measured: list[float], num_done: int, dtype: torch.dtype) -> None:
+def refuse_non_finite(
+    measured: list[float], num_done: int, init_scale: float, dtype: torch.dtype
+) -> None:
     """Raise ``NonFiniteDensity`` for a free energy of some restart that is not finite."""
     bad = [value for value in measured if not math.isfinite(value)]
     if bad:
         ways = ["look for potentials that are infinite"]
         if num_done:
             ways.insert(0, "lower lr")
+        else:  # under a wide component the expectation of an exponential is no number
+            ways.append(
+                f"start narrower, with init_scale={init_scale / 10:g} (it is {init_scale:g}), or "
+                "narrow the priors, whose draws are the start"
+            )
         if dtype != torch.float64:
             ways.append(f"give dtype=torch.float64 (it is {dtype}, which may be too narrow)")
         text = ", or ".join(ways)

@@ -9,6 +9,7 @@ import torch
 from scipy import optimize, special, stats
 
 import pyrograph as pg
+from pyrograph.errors import NonFiniteDensity
 from pyrograph.infer.qbethe.exponential import ExponentialPotential
 
 COUNTS = np.array([3.0, 0.0, 5.0, 2.0, 7.0])
@@ -164,3 +165,17 @@ def test_without_closed_forms_all_is_by_points():
         engine.setup()
         kinds = [type(potential) for potential in engine.network.potentials]
         assert (ExponentialPotential in kinds) == (closed_forms is not False)
+
+
+def test_a_start_too_wide_for_expectations_names_what_helps():
+    """exp(u) under N(0, 50^2) is exp(1250)."""
+
+    def model():
+        u = pyro.sample("u", dist.Normal(0.0, 50.0))
+        pyro.sample("y", dist.Poisson(u.exp()), obs=torch.tensor(3.0))
+
+    options = {"infer": pg.QBethe, "num_components": 2, "progress": False}
+    with pytest.raises(NonFiniteDensity, match=r"init_scale=3 .*narrow the priors"):
+        pg.fit(model, init_scale=30.0, num_steps=5, **options)
+    q = pg.fit(model, init_scale=0.002, num_steps=5, **options)
+    assert q.log_evidence.isfinite()
