@@ -87,12 +87,14 @@ class Exponentials:
 
     @torch.no_grad()
     def agree_with(self, function: Callable[[Tensor], Tensor]) -> bool:
-        """Whether they are a function of ``[N, E, D]``, up to rounding, about the origins."""
+        """Whether they are a function of ``[N, E, D]``, up to rounding, about the origins: as far
+        off as exponentials are numbers, those of large covariates too."""
         generator = torch.Generator().manual_seed(0)
         spread = torch.tensor(SCALES, device="cpu").repeat(CHECKS // len(SCALES)).view(-1, 1, 1)
         shape = (CHECKS, *self.origin.shape)
         noise = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
-        u = self.origin + (spread * noise).to(self.origin)
+        reach = 1 / self.rate.abs().sum(-1, keepdim=True).amax(0).clamp_min(1)
+        u = self.origin + (spread * noise).to(self.origin) * reach
         theirs, (own, size) = function(u), self._values(u)
         bound = OFF * torch.finfo(u.dtype).eps * (1 + size)
         return bool(((own - theirs).abs() <= bound).all())  # of NaN it is not

@@ -131,6 +131,18 @@ def test_another_function_does_not_agree():
     assert not found.agree_with(lambda u: torch.full(u.shape[:2], torch.nan, dtype=F64))
 
 
+@pytest.mark.parametrize("covariate", [30.0, 300.0, 2000.0])
+def test_a_rate_of_large_covariates_agrees(covariate: float):
+    """Over a few units of x the rate exp(s + 300 x) is infinite."""
+
+    def density(x: Tensor, s: Tensor) -> Tensor:
+        return dist.Poisson((s + covariate * x).exp(), validate_args=False).log_prob(Y.abs())
+
+    found = exponentials_of(density)
+    assert found.agree_with(lambda u: density(u[..., 0], u[..., 1]))
+    assert not found.agree_with(lambda u: density(u[..., 0], u[..., 1]) + 1e-8)
+
+
 def stats_normal(u: Tensor, y: Tensor) -> Tensor:
     return torch.from_numpy(stats.norm(u[..., 0], u[..., 1].exp()).logpdf(y))
 
