@@ -179,6 +179,14 @@ class QBethe(Engine):
         refuse_unheld_states(self.graph)
         refuse_adrift(self.graph)
         self.network = build(self.graph, self.covariance == "full", self.closed_forms)
+        like = self.graph.constant.detach()
+        points = entropy_points(self.graph.num_nodes, self.num_components)
+        if self.num_entropy is None:
+            entropies = coarse_entropies(max(self.num_quadrature, points), like)
+        else:
+            entropies = coarse(self.num_entropy, like)
+        self._rules = coarse(self.num_quadrature, like), entropies
+        energy = partial(self.objective, rules=self._rules, temperature=0.0)
         self.parameters = starting_parameters(
             self.network,
             self.graph,
@@ -187,6 +195,7 @@ class QBethe(Engine):
             self.init_scale,
             self.covariance == "full",
             self.generator,
+            energy,
         )
         exact, is_free = None, self.temperature == 1 and self.covariance == "full"
         if self.num_components == 1 and is_free and is_gaussian(self.network):
@@ -194,15 +203,7 @@ class QBethe(Engine):
         for name, value in (exact or {}).items():
             self.parameters[name].copy_(value)  # of all restarts
         self._exact = exact and {name: self.parameters[name].clone() for name in exact}
-        like = self.graph.constant.detach()
-        points = entropy_points(self.graph.num_nodes, self.num_components)
-        if self.num_entropy is None:
-            entropies = coarse_entropies(max(self.num_quadrature, points), like)
-        else:
-            entropies = coarse(self.num_entropy, like)
-        self._rules = coarse(self.num_quadrature, like), entropies
         if self.num_components == 1 and is_free and exact is None:
-            energy = partial(self.objective, rules=self._rules, temperature=0.0)
             start_at_modes(self.graph, self.network, self.parameters, energy)
         for value in self.parameters.values():
             value.requires_grad_()

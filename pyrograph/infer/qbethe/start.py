@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from pyrograph.errors import InferenceError
+from pyrograph.errors import InferenceError, NonFiniteDensity
 from pyrograph.graph import FactorGraph
 from pyrograph.infer.laplace import mode_and_width
 from pyrograph.infer.qbethe.build import Network
@@ -36,10 +37,14 @@ APART = 10.0
 #: its components start where nothing better is known, and how wide: as shares of where exponentials
 #: overflow.
 NEAR, INSIDE, STEP = 0.25, 0.5, 0.05
+#: Expected log densities of this size and more overflow soon, if their gradients have not; how
+#: often components about the mode are halved until theirs are smaller.
+HUGE, MOST_HALVINGS = 1e30, 10
 #: Spread of the logits of discrete nodes: components have to differ to part.
 JITTER = 0.5
 
 
+@torch.no_grad()
 def starting_parameters(
     network: Network,
     graph: FactorGraph,
@@ -48,6 +53,7 @@ def starting_parameters(
     init_scale: float,
     is_full: bool,
     generator: torch.Generator,
+    energy: Callable[[Parameters], Tensor],
 ) -> Parameters:
     """Parameters of B restarts and L components; fills in what means are measured in.
 
@@ -55,11 +61,42 @@ def starting_parameters(
         program: the model and its arguments.
         shape: B and L.
         init_scale: width of a component in units of the draws' spread.
+        energy: expected log density of every restart, ``[B]``. Where it is no number at draws, as
+            that of exp(u) under N(0, 1000^2), all start about the mode, as narrow as it takes.
     """
-    batch, components = shape
+    draws = _draws(graph, program, max(FEWEST, min(MOST, math.prod(shape))))
+    origin = _Origin(graph, network, draws)
+    start = partial(_about, origin, shape, init_scale, is_full, generator)
+    first, kinds = start(), list(network.kinds)
+    if _is_finite(energy, first) or not origin.moves_to_mode():
+        return first
+    for halvings in range(0, MOST_HALVINGS + 1, 2):
+        origin.share = 0.5**halvings
+        found = start()
+        if _is_finite(energy, found):
+            return found
+    network.kinds[:] = kinds
+    return first  # the first step says what is wrong with it
+
+
+def _is_finite(energy: Callable[[Parameters], Tensor], parameters: Parameters) -> bool:
+    """Whether energies are numbers of a size whose gradients are."""
+    try:
+        return bool((energy(parameters).abs() < HUGE).all())
+    except NonFiniteDensity:
+        return False
+
+
+def _about(
+    origin: _Origin,
+    shape: tuple[int, int],
+    init_scale: float,
+    is_full: bool,
+    generator: torch.Generator,
+) -> Parameters:
+    """Components about an origin."""
+    (batch, components), network, like = shape, origin.network, origin.like
     wanted = batch * components
-    like = graph.constant.detach()
-    origin = _Origin(graph, network, _draws(graph, program, max(FEWEST, min(MOST, wanted))))
     parameters: Parameters = {"weights": like.new_zeros(batch, components)}
     for k, kind in enumerate(network.kinds):
         count, size = len(kind.nodes), kind.size
@@ -74,7 +111,7 @@ def starting_parameters(
             chosen = chosen + unit * _noise(chosen.shape, generator).to(like)
         start = ((chosen - centre) / unit).clamp(-FARTHEST, FARTHEST)
         parameters[f"mean_{k}"] = start.reshape(batch, components, count, size)
-        width = torch.full_like(parameters[f"mean_{k}"], init_scale).log()
+        width = torch.full_like(parameters[f"mean_{k}"], init_scale * origin.share).log()
         parameters[f"log_scale_{k}"] = width
         if is_full and size > 1:
             parameters[f"shear_{k}"] = like.new_zeros(
@@ -93,12 +130,21 @@ class _Origin:
     """
 
     def __init__(self, graph: FactorGraph, network: Network, free: dict[str, Tensor]):
-        self.graph, self.free, self.like = graph, free, graph.constant.detach()
+        self.graph, self.network, self.free = graph, network, free
+        self.like = graph.constant.detach()
         #: Where exponentials overflow.
         self.end = math.log(torch.finfo(self.like.dtype).max)
         self.vague = _beyond(graph, free, NEAR * self.end)
         self.flat = self.vague | _nodes(graph, _sites_without_prior(graph))
         self.mode = _mode(graph, network) if bool(self.flat.any()) else None
+        #: Of the widths at the mode, how far off and how wide components start.
+        self.share = 1.0
+
+    def moves_to_mode(self) -> bool:
+        """Take the mode for all nodes from now on, if there is one."""
+        self.flat = torch.ones_like(self.flat)
+        self.mode = _mode(self.graph, self.network) if self.mode is None else self.mode
+        return self.mode is not None
 
     def of(
         self, nodes: Tensor, size: int, generator: torch.Generator
@@ -120,7 +166,7 @@ class _Origin:
         place = torch.where(flat, self.mode[0][columns], draws.median(0).values)
         unit = torch.where(flat, self.mode[1][columns], unit)
         noise = _noise(draws.shape, generator).to(self.like)
-        return torch.where(flat, place + unit * noise, draws), place, unit
+        return torch.where(flat, place + self.share * unit * noise, draws), place, unit
 
 
 def _sites_without_prior(graph: FactorGraph) -> list[str]:

@@ -179,3 +179,47 @@ def test_a_start_too_wide_for_expectations_names_what_helps():
         pg.fit(model, init_scale=30.0, num_steps=5, **options)
     q = pg.fit(model, init_scale=0.002, num_steps=5, **options)
     assert q.log_evidence.isfinite()
+
+
+@pytest.mark.filterwarnings("ignore:Encountered NaN")  # of the program at its own draws
+@pytest.mark.parametrize("covariance", ["diagonal", "full"])
+@pytest.mark.parametrize(
+    ("counts", "x", "width"),
+    [
+        (COUNTS, np.linspace(-1, 1, 5), 1000.0),
+        (COUNTS, 300 + 100 * np.linspace(-1, 1, 5), 10.0),
+        (COUNTS[:1], np.array([0.7]), 10.0),
+        (0 * COUNTS, np.linspace(-1, 1, 5), 30.0),
+    ],
+)
+def test_rates_that_overflow_at_draws_of_the_prior(counts, x, width, covariance):
+    """Components start about the mode, as narrow as it takes."""
+
+    def model():
+        a = pyro.sample("a", dist.Normal(0.0, width))
+        b = pyro.sample("b", dist.Normal(0.0, width))
+        with pyro.plate("rows", len(x)):
+            rate = torch.exp(a + b * torch.tensor(x))
+            pyro.sample("y", dist.Poisson(rate), obs=torch.tensor(counts))
+
+    def bound(mean, sd):
+        eta = mean[0] + mean[1] * x
+        rate = np.exp(eta + 0.5 * (sd[0] ** 2 + (sd[1] * x) ** 2))
+        total = (counts * eta - rate - special.gammaln(counts + 1)).sum() + entropy(sd)
+        return total + (stats.norm(0, width).logpdf(mean) - 0.5 * (sd / width) ** 2).sum()
+
+    q = pg.fit(model, infer=pg.QBethe, num_components=1, covariance=covariance, progress=False)
+    assert q.evidence_kind == "lower bound"
+    mean, sd = (
+        np.array([float(getattr(q.marginal(name), what)) for name in "ab"])
+        for what in ("mean", "stddev")
+    )
+    found = optimize.minimize(
+        lambda p: -bound(p[:2], np.exp(p[2:])),
+        np.concatenate([mean, np.log(sd)]),
+        method="Nelder-Mead",
+        options={"xatol": 1e-9, "fatol": 1e-12, "maxiter": 10_000, "maxfev": 10_000},
+    )
+    assert -found.fun < float(q.log_evidence) + 1e-3  # a correlation can only help
+    if covariance == "diagonal":
+        assert float(q.log_evidence) == pytest.approx(bound(mean, sd), abs=1e-6)
