@@ -8,7 +8,8 @@ away although a fixed point is near the mode x*. The messages of Laplace's appro
 
 those of mean field with beliefs of no width, are in its neighbourhood: beliefs N(x*_i, 1 / H_ii).
 At a kink, as a Laplace density's, they know no precision; mean field's do, with beliefs at x* that
-are as wide as they make them.
+are as wide as they make them. And where factors overflow under beliefs as wide as these, narrower
+ones, which sweeps with damping widen as far as expectations go.
 
 Source: Smola, Vishwanathan & Eskin (2003), whose messages, at every step, these are.
 """
@@ -22,31 +23,57 @@ from pyrograph.beliefs import Gaussian
 from pyrograph.beliefs.gaussian import apply
 from pyrograph.errors import InferenceError
 from pyrograph.graph import FactorGraph
-from pyrograph.infer.laplace import find_mode
+from pyrograph.infer.laplace import conditional_width, find_mode
 from pyrograph.infer.message_passing.families import Continuous, add_sites
 from pyrograph.infer.message_passing.kinked_form import KinkedForm
 from pyrograph.infer.message_passing.network import Network
 from pyrograph.infer.message_passing.quadratic import QuadraticFactors
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
+from pyrograph.infer.message_passing.sweep import overflow
 
 #: How far, in standard deviations, the beliefs may be from the mode: at a kink there is no slope
 #: that would hold them.
 FARTHEST = 1.0
 #: Rounds in which widths at kinks are found: each takes the square root of how far off they are.
 ROUNDS = 30
+#: Precisions, in those of the mode, tried where expectations overflow under its beliefs, as of
+#: exp(u) that only a wide prior holds from below.
+NARROWER = (4.0, 16.0, 64.0, 256.0)
 
 
 def messages_at_mode(graph: FactorGraph, network: Network) -> list[list[Gaussian]] | None:
     """Messages per block and slot; None for discrete nodes, other beliefs than Gaussian ones, or
     without a mode that beliefs could stand at. Grids are to be laid afresh."""
-    families, blocks = network.families, network.blocks
-    normal = all(isinstance(f, Continuous) and isinstance(f.base, Gaussian) for f in families)
-    if not normal:
+    normal = [isinstance(f, Continuous) and isinstance(f.base, Gaussian) for f in network.families]
+    if not all(normal):
         return None
     try:
         mode, _ = find_mode(graph)
+        found = _messages_at(graph, network, mode)
+        if found is None:  # units that differ by far end a climb
+            fine = graph if graph.dtype == torch.float64 else graph.to(None, torch.float64)
+            mode, _ = find_mode(fine, mode, conditional_width(fine, mode))
+            found = _messages_at(graph, network, mode)
     except InferenceError:
         return None
+    if found is None:
+        return None
+    for share in NARROWER:
+        if not overflow(network.blocks, network.beliefs_of(found)):
+            break
+        found = _messages_at(graph, network, mode, share) or found
+    for block in network.blocks:
+        if isinstance(block, QuadratureFactors):
+            block.forget_grid()
+    return found
+
+
+def _messages_at(
+    graph: FactorGraph, network: Network, mode: Tensor, share: float = 1.0
+) -> list[list[Gaussian]] | None:
+    """Messages about a point ``[dim]``, of precisions times a share; None if beliefs do not stand
+    there."""
+    families, blocks = network.families, network.blocks
     mode = mode.to(graph.constant)
     points = [
         mode[graph.columns[f.nodes].unsqueeze(1) + torch.arange(f.size, device=mode.device)]
@@ -61,18 +88,14 @@ def messages_at_mode(graph: FactorGraph, network: Network) -> list[list[Gaussian
         precision, slope = _expanded(block, torch.cat(parts, 1))
         sent = []
         for k, (part, v) in enumerate(zip(block.parts, parts, strict=True)):
-            tau = precision[:, part, part]
+            tau = share * precision[:, part, part]
             sent.append(Gaussian(tau, slope[:, part] + apply(tau, v)))
             f = block.families[k]
             beliefs[f] = add_sites(beliefs[f], block.rows[k], sent[k], block.bases[k])
         messages.append(sent)
     beliefs = _as_wide_as_kinks(network, messages, beliefs, points)
-    if not all(_is_at(q, point) for q, point in zip(beliefs, points, strict=True)):
-        return None
-    for block in blocks:
-        if isinstance(block, QuadratureFactors):
-            block.forget_grid()
-    return messages
+    stands = all(_is_at(q, point) for q, point in zip(beliefs, points, strict=True))
+    return messages if stands else None
 
 
 def _expanded(block: QuadraticFactors | QuadratureFactors, v: Tensor) -> tuple[Tensor, Tensor]:

@@ -18,6 +18,7 @@ from tests.infer.message_passing_continuous.runs import fit
 Y = np.array([0.3, -1.2, 2.2, 0.9, 1.6])
 COUNTS = np.array([3.0, 0.0, 5.0, 2.0, 7.0])
 X = np.array([-1.0, -2.0, 0.5, 0.0, 1.0])
+FINE = {"xatol": 1e-10, "fatol": 1e-13, "maxiter": 20_000, "maxfev": 20_000}
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +76,63 @@ def test_a_log_rate_under_a_wide_prior(width):
     for name, m, s in zip("ab", mean, sd, strict=True):
         assert float(q.marginal(name).mean) == pytest.approx(m, abs=1e-5)
         assert float(q.marginal(name).variance.sqrt()) == pytest.approx(s, abs=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Encountered NaN")  # of the program at its own draws
+@pytest.mark.parametrize(
+    ("counts", "x", "width"),
+    [([2.0], [0.7], 10.0), ([0.0] * 5, list(X), 30.0), (list(COUNTS), list(100 * X + 300), 10.0)],
+)
+def test_log_rates_that_are_hardly_known(counts, x, width):
+    """Held from below by the prior alone: under beliefs as wide as at the mode expectations
+    overflow. And covariates whose rates overflow within a width of the prior."""
+    counts, x = np.array(counts), np.array(x)
+
+    def model():
+        a = pyro.sample("a", dist.Normal(0.0, width))
+        b = pyro.sample("b", dist.Normal(0.0, width))
+        with pyro.plate("rows", len(x)):
+            rate = torch.exp(a + b * torch.tensor(x))
+            pyro.sample("y", dist.Poisson(rate), obs=torch.tensor(counts))
+
+    def bound(p):
+        mean, sd = p[:2], np.exp(p[2:])
+        eta = mean[0] + mean[1] * x
+        rate = np.exp(eta + 0.5 * (sd[0] ** 2 + (sd[1] * x) ** 2))
+        total = (counts * eta - rate - special.gammaln(counts + 1)).sum() + entropy(sd)
+        return total + normal_prior(mean, sd, 0, width).sum()
+
+    q = fit(model, (), pg.VMP)
+    assert q.converged and q.evidence_kind == "lower bound"
+    found = [torch.stack([q.marginal(name).mean for name in "ab"])]
+    found.append(torch.stack([q.marginal(name).stddev for name in "ab"]).log())
+    p = torch.cat(found).numpy()
+    again = optimize.minimize(lambda p: -bound(p), p, method="Nelder-Mead", options=FINE)
+    assert float(q.log_evidence) == pytest.approx(bound(p), abs=1e-8)
+    assert -again.fun < bound(p) + 1e-6
+
+
+def test_a_scale_in_other_units_than_its_prior():
+    """Of data about 1e6 under LogNormal(0, 10): the mode is climbed to in units of both."""
+    y = 1e6 * Y
+
+    def model():
+        mu = pyro.sample("mu", dist.Normal(0.0, 1e7))
+        scale = pyro.sample("scale", dist.LogNormal(0.0, 10.0))
+        with pyro.plate("rows", len(y)):
+            pyro.sample("y", dist.Normal(mu, scale), obs=torch.tensor(y))
+
+    def bound(p):
+        (mu, m), (s_mu, s) = p[:2] * [1e6, 1], np.exp(p[2:]) * [1e6, 1]
+        squares = ((y - mu) ** 2 + s_mu**2).sum()
+        total = precision_term(squares, m, s, len(y)) + entropy(np.array([s_mu, s]))
+        return total + normal_prior(mu, s_mu, 0, 1e7) + normal_prior(m, s, 0, 10)
+
+    start = np.array([0.8, 14.0, -1.0, -1.0])
+    best = optimize.minimize(lambda p: -bound(p), start, method="Nelder-Mead", options=FINE)
+    q = fit(model, (), pg.VMP)
+    assert q.converged and q.evidence_kind == "lower bound"
+    assert float(q.log_evidence) == pytest.approx(-best.fun, abs=1e-7)
 
 
 def precision_term(mean_of_squares, m, s, count=1.0):
