@@ -5,8 +5,8 @@
 A normal density whose scale is the exponential of a latent is one, and so is a Poisson density of a
 log rate, a gamma density of a positive site: whatever is made of latents by sums, products and
 exponentials, and by powers, quotients and logarithms of single exponentials. The program's lines
-are replayed on such sums (:mod:`.terms`) in place of numbers. Nothing is guessed from values of the
-function (see :mod:`.degree`); they only confirm it.
+are replayed on such sums (:mod:`.exponential_terms`) in place of numbers. Nothing is guessed from
+values of the function (see :mod:`.degree`); they only confirm it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrograph.trace import terms
+from pyrograph.trace import exponential_terms as terms
 from pyrograph.trace.degree import HARMLESS, SAME, operation
+from pyrograph.trace.exponential_terms import OtherFunction
 from pyrograph.trace.localize import LocalProgram
 from pyrograph.trace.rules.lookups import replay_choice
 from pyrograph.trace.rules.pointwise import replay_pointwise
@@ -28,7 +29,6 @@ from pyrograph.trace.rules.products import replay_dot
 from pyrograph.trace.rules.reductions import replay_reduction
 from pyrograph.trace.rules.slots import SLOT
 from pyrograph.trace.source import Line, Read
-from pyrograph.trace.terms import OtherFunction
 
 #: Rounding errors that the check may show, in units of the dtype's precision.
 OFF = 3e3

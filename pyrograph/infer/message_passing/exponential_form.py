@@ -19,8 +19,8 @@ from pyrograph.beliefs.expected_exponentials import expected_exponentials
 from pyrograph.infer.message_passing.checked import NOTHING
 from pyrograph.infer.message_passing.mean_field import Expectations
 from pyrograph.infer.message_passing.reduction import LocalDensity
+from pyrograph.trace.exponential_terms import MAX_TERMS
 from pyrograph.trace.exponentials import Exponentials, find_exponentials
-from pyrograph.trace.terms import MAX_TERMS
 
 #: Squares from here on are read again about where their polynomials are level: an exponential
 #: enlarges their rounding, that of a scale far below the data's distance from 0 as much as this.

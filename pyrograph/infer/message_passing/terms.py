@@ -104,7 +104,8 @@ class _Spans:
         number = row_numbers(torch.cat([row.unsqueeze(1), self.rank.t()], 1))
         for rows, rank in zip(self.rows, self.rank, strict=True):
             size = torch.zeros(len(row), 2, dtype=torch.float64, device="cpu")
-            probe = torch.randn(rows.shape[-1], 2, generator=generator, dtype=torch.float64)
+            shape = (rows.shape[-1], 2)
+            probe = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
             probe = probe / probe.norm(dim=0)
             for r in rank.unique().tolist():
                 which = (rank == r).nonzero().squeeze(1)
