@@ -32,7 +32,7 @@ from torch import Tensor
 from pyrograph.beliefs import Conjugate, Gaussian, Natural
 from pyrograph.beliefs.gaussian import apply
 from pyrograph.beliefs.natural import where
-from pyrograph.infer.message_passing.basis import Basis
+from pyrograph.infer.message_passing.basis import Basis, Entries
 from pyrograph.infer.message_passing.checked import NOTHING, too_wide
 from pyrograph.infer.message_passing.closed_form import ClosedForm
 from pyrograph.infer.message_passing.conditional import ConditionalMoments
@@ -134,9 +134,9 @@ class QuadratureFactors(OneEach):
         return out
 
     def start(self, families: list) -> list:
-        """Flat, but for nodes that nothing else makes proper: a share of N(0, 1), the larger the
-        fewer of their numbers a factor reads. Gamma and beta ones begin with parameters of 1 at
-        least: quadrature loses itself in longer tails."""
+        """Flat, but for nodes that nothing else makes proper: a share of N(0, 1), of what reads
+        some of their numbers alone the larger the fewer. Gamma and beta ones begin with parameters
+        of 1 at least: quadrature loses itself in longer tails."""
         messages: list = [None] * len(self.rows)
         for k in self.local.discrete:
             messages[k] = families[self.families[k]].flat(self.num_factors)
@@ -148,8 +148,9 @@ class QuadratureFactors(OneEach):
                 lift = (1 - family.base.natural).clamp_min(0) / share.clamp_min(1).unsqueeze(1)
                 messages[k] = type(family.base)(lift[rows])
                 continue
-            each = share * width / family.size  # of a number
-            vague = torch.where(family.base.is_proper, 0.0, 1 / each)[rows]
+            if isinstance(self.bases[k], Entries):
+                share = share * width / family.size  # of a number
+            vague = torch.where(family.base.is_proper, 0.0, 1 / share)[rows]
             eye = torch.eye(width, dtype=vague.dtype, device=vague.device)
             messages[k] = Gaussian(site.precision + vague[:, None, None] * eye, site.shift)
         return messages
