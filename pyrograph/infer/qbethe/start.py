@@ -38,7 +38,7 @@ APART = 10.0
 #: overflow.
 NEAR, INSIDE, STEP = 0.25, 0.5, 0.05
 #: Expected log densities of this size and more overflow soon, if their gradients have not; how
-#: often components about the mode are halved until theirs are smaller.
+#: often components are halved until theirs are smaller.
 HUGE, MOST_HALVINGS = 1e30, 10
 #: Spread of the logits of discrete nodes: components have to differ to part.
 JITTER = 0.5
@@ -62,14 +62,16 @@ def starting_parameters(
         shape: B and L.
         init_scale: width of a component in units of the draws' spread.
         energy: expected log density of every restart, ``[B]``. Where it is no number at draws, as
-            that of exp(u) under N(0, 1000^2), all start about the mode, as narrow as it takes.
+            that of exp(u) under N(0, 1000^2), all start about the mode, or at draws where there is
+            none, as narrow as it takes.
     """
     draws = _draws(graph, program, max(FEWEST, min(MOST, math.prod(shape))))
     origin = _Origin(graph, network, draws)
     start = partial(_about, origin, shape, init_scale, is_full, generator)
     first, kinds = start(), list(network.kinds)
-    if _is_finite(energy, first) or not origin.moves_to_mode():
+    if _is_finite(energy, first):
         return first
+    origin.moves_to_mode()
     for halvings in range(0, MOST_HALVINGS + 1, 2):
         origin.share = 0.5**halvings
         found = start()
@@ -137,14 +139,13 @@ class _Origin:
         self.vague = _beyond(graph, free, NEAR * self.end)
         self.flat = self.vague | _nodes(graph, _sites_without_prior(graph))
         self.mode = _mode(graph, network) if bool(self.flat.any()) else None
-        #: Of the widths at the mode, how far off and how wide components start.
+        #: How wide components start, of what was asked for, and how far from the mode.
         self.share = 1.0
 
-    def moves_to_mode(self) -> bool:
+    def moves_to_mode(self) -> None:
         """Take the mode for all nodes from now on, if there is one."""
         self.flat = torch.ones_like(self.flat)
         self.mode = _mode(self.graph, self.network) if self.mode is None else self.mode
-        return self.mode is not None
 
     def of(
         self, nodes: Tensor, size: int, generator: torch.Generator

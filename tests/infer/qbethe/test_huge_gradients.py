@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.errors import ConvergenceWarning
-from pyrograph.infer.qbethe import adam, engine
+from pyrograph.infer.qbethe import adam, engine, start
 
 N, P, WIDTH = 300, 4, 10.0
 
@@ -26,7 +26,8 @@ def double():
 @pytest.fixture
 def from_a_draw(monkeypatch):
     """Starts where rates are huge, not at the mode."""
-    monkeypatch.setattr(engine, "start_at_modes", lambda *start: None)
+    monkeypatch.setattr(engine, "start_at_modes", lambda *given: None)
+    monkeypatch.setattr(start, "HUGE", math.inf)
 
 
 def data():
