@@ -1,5 +1,5 @@
 """Factors of discrete nodes, read into blocks: tables, binary pairs, pairs that depend on a
-difference of states, checks of parity, noisy or.
+difference of states, checks of parity, noisy or, counts.
 
 Values are divided by the largest of each factor, whose logs the constant adds up. Factors of one
 node are part of its base. Tables on one scope are one factor where alpha allows it
@@ -19,6 +19,8 @@ from pyrograph.graph import FactorGroup
 from pyrograph.graph.checked import refuse_non_finite, table_of
 from pyrograph.infer.message_passing.alphas import or_limit
 from pyrograph.infer.message_passing.binary import RANGE, BinaryFactors
+from pyrograph.infer.message_passing.count_values import count_values
+from pyrograph.infer.message_passing.counts import CountFactors
 from pyrograph.infer.message_passing.differences import DifferenceFactors, difference_values
 from pyrograph.infer.message_passing.families import Categorical, Odds, zeros_refused
 from pyrograph.infer.message_passing.log_values import is_zero
@@ -27,12 +29,19 @@ from pyrograph.infer.message_passing.node_families import Alpha, NodeFamilies, b
 from pyrograph.infer.message_passing.noisy_or import NoisyOrFactors
 from pyrograph.infer.message_passing.noisy_or_values import OneProduct, product_values
 from pyrograph.infer.message_passing.parity import ParityFactors, parity_values
+from pyrograph.infer.message_passing.same_counts import (
+    CountPart,
+    beside_others,
+    multiplied_counts,
+)
 from pyrograph.infer.message_passing.same_scope import Merged, Tables, multiplied
 from pyrograph.infer.message_passing.tables import MAX_ENTRIES, TableFactors
 from pyrograph.trace.distinct import row_numbers
 
 #: Entries up to which factors that need no tables get some if others have the same nodes.
 TWIN_ENTRIES = 2**24
+#: What is wrong with products that are zero everywhere.
+EXCLUDE = "and the other factors on its nodes exclude each other: their product is zero"
 
 
 class DiscreteFactors:
@@ -43,6 +52,7 @@ class DiscreteFactors:
         differences: pairs, by the difference of their states.
         checks: of parity, by group and index, with values and alpha.
         noisy: affine in one product, by group and index, with alpha.
+        counts: of weighted counts.
         tried: groups that are taken for such, or for products, by their values at some states.
     """
 
@@ -52,6 +62,7 @@ class DiscreteFactors:
         self.differences: list[Tables] = []
         self.checks: list[tuple[FactorGroup, Tensor, Tensor, Tensor]] = []
         self.noisy: list[tuple[FactorGroup, Tensor, OneProduct, Tensor]] = []
+        self.counts: list[CountPart] = []
         self.tried: list[FactorGroup] = []
 
     # ------------------------------------------------------------------ reading
@@ -70,7 +81,7 @@ class DiscreteFactors:
             self.checks += self._read_values(group, parity)
         elif apart is not None:
             self.differences += [Tables(*part) for part in self._read_values(group, apart)]
-        elif not self._read_product(group):
+        elif not (self._read_product(group) or self._read_counts(group)):
             self._read_table(group)
 
     def _read_product(self, group: FactorGroup) -> bool:
@@ -86,7 +97,7 @@ class DiscreteFactors:
         alpha, alone = or_limit(self.alpha(group)), found.is_product
         refused = ~alone & (alpha != 1)
         if bool(refused.any()):
-            if group.num_entries <= MAX_ENTRIES:
+            if group.num_entries <= MAX_ENTRIES or count_values(group) is not None:
                 return False
             e = int(refused.nonzero()[0])
             raise UnsupportedFactor(
@@ -96,8 +107,12 @@ class DiscreteFactors:
                 f"{group.num_entries // group.num_factors:,} entries. Give this statement alpha 1: "
                 f'pg.BP or pg.EP, or pg.PowerEP with alpha={{"{group.name}": 1.0}} beside others.'
             )
+        by_table = self._have_twins(group, alone)
+        if group.num_entries // group.num_factors * int(by_table.sum()) > TWIN_ENTRIES:
+            if count_values(group) is not None:  # which may be those of the others, and multiplied
+                return False
+            by_table = torch.zeros_like(by_table)
         self._absorb_products(group, alone.nonzero().squeeze(1), found)
-        by_table = ~alone & self._have_twins(group, alone)
         if bool(by_table.any()):
             self._read_table(group.part(by_table.nonzero().squeeze(1)))
         rest = (~alone & ~by_table).nonzero().squeeze(1)
@@ -114,16 +129,14 @@ class DiscreteFactors:
 
     def _have_twins(self, group: FactorGroup, left_out: Tensor) -> Tensor:
         """``[E]``: which factors, but for some, have the nodes of another one, so that a table of
-        their product takes a cycle away. None where these would be large."""
+        their product takes a cycle away."""
         none = torch.zeros_like(left_out)
         alike = [g for g in self.nodes.graph.factors if g.arity == group.arity and g is not group]
         rows = torch.cat([group.scope, *(g.scope for g in alike)])
         counts = torch.cat([~left_out, *(none.new_ones(g.num_factors) for g in alike)])
         number = row_numbers(rows)
         total = number.new_zeros(int(number.max()) + 1).index_add(0, number, counts.long())
-        twins = ~left_out & (total[number[: len(none)]] > 1)
-        size = group.num_entries // group.num_factors * int(twins.sum())
-        return twins if size <= TWIN_ENTRIES else none
+        return ~left_out & (total[number[: len(none)]] > 1)
 
     def _absorb_products(self, group: FactorGroup, index: Tensor, found: OneProduct) -> None:
         """Products of functions of single nodes are part of these nodes' bases."""
@@ -133,6 +146,20 @@ class DiscreteFactors:
         self.nodes.constant = self.nodes.constant + scale.to(self.nodes.constant)
         for slot, weight in enumerate(found.log_weights):
             self.nodes.multiply(group.scope[index, slot], weight[index, 0].to(self.nodes.like))
+
+    def _read_counts(self, group: FactorGroup) -> bool:
+        """Read factors of weighted counts, if the group's are."""
+        counts = count_values(group)
+        if counts is None:
+            return False
+        refuse_non_finite(self.nodes.graph, group, counts.log_values)
+        values = self._scaled(group, counts.log_values)
+        alpha = self._alpha_without_zeros(group, values)
+        counts = replace(counts, log_values=values)
+        every = torch.arange(group.num_factors, device=group.scope.device)
+        part = CountPart(group, every, counts, alpha)
+        self.counts += [part.only(index) for index in by_sign(alpha)]
+        return True
 
     def _read_values(
         self, group: FactorGroup, values: Tensor
@@ -148,7 +175,8 @@ class DiscreteFactors:
     def _read_table(self, group: FactorGroup) -> None:
         advice = (
             " Checks of parity need no tables, nor do products of functions of single nodes and "
-            "noisy or, nor pairs that depend on the difference of their states alone."
+            "noisy or, nor functions of a count of nodes, as z.sum(-1), nor pairs that depend on "
+            "the difference of their states alone."
         )
         table = table_of(self.nodes.graph, group, MAX_ENTRIES, advice).to(self.nodes.like)
         table = self._scaled(group, table)
@@ -219,15 +247,37 @@ class DiscreteFactors:
         Raises:
             ZeroMass: factors on one scope exclude each other.
         """
+        counts = self._multiply_counts(one_alpha)
         tables, merged = multiplied([*self.tables, *self.differences], one_alpha)
         tables = [self._at_one(part) for part in tables] if merged else tables
         self.differences = [part for part in tables if part.is_difference]
         self.tables = tables[: len(tables) - len(self.differences)]
+        before = len(tables) + len(self.checks) + len(self.noisy)  # blocks
+        return merged + [replace(m, block=m.block + before) for m in counts]
+
+    def _multiply_counts(self, one_alpha: bool) -> list[Merged]:
+        """Those that have the nodes of others become tables, as far as these are small; the rest
+        one factor for each count. What is part of others then, by the blocks of counts."""
+        rest = []
+        by_table = beside_others(self.counts, self.tables, one_alpha, TWIN_ENTRIES)
+        for part, which in zip(self.counts, by_table, strict=True):
+            if bool(which.any()):
+                tables = part.only(which).tables
+                table = tables.log_table.to(self.nodes.like)
+                self.tables.append(replace(tables, log_table=table))
+            if not bool(which.all()):
+                rest.append(part.only(~which))
+        self.counts, merged = multiplied_counts(rest, one_alpha)
+        if merged:
+            self.counts = [self._counts_at_one(part) for part in self.counts]
         return merged
 
+    def _counts_at_one(self, part: CountPart) -> CountPart:
+        values = self._of_peak_one(part.group, part.index, part.counts.log_values, EXCLUDE)
+        return replace(part, counts=replace(part.counts, log_values=values))
+
     def _at_one(self, part: Tables) -> Tables:
-        what = "and the other factors on its nodes exclude each other: their product is zero"
-        table = self._of_peak_one(part.group, part.index, part.log_table, what)
+        table = self._of_peak_one(part.group, part.index, part.log_table, EXCLUDE)
         return replace(part, log_table=table.to(self.nodes.like))
 
     def use_odds(self, others: list[tuple[FactorGroup, Tensor]]) -> None:
@@ -237,7 +287,7 @@ class DiscreteFactors:
             others: all factors that are not of discrete nodes alone.
         """
         others = [*others, *(special[:2] for special in (*self.checks, *self.noisy))]
-        others += [(part.group, part.index) for part in self.differences]
+        others += [(part.group, part.index) for part in (*self.differences, *self.counts)]
         families = self.nodes.families
         for number, family in enumerate(families):
             if not (isinstance(family, Categorical) and family.size == 2):
@@ -278,6 +328,11 @@ class DiscreteFactors:
             wiring = self.nodes.wiring(group, index)
             block = NoisyOrFactors(found.log_ends, found.log_weights, alpha, *wiring)
             yield block, group, index
+        for part in self.counts:
+            wiring = self.nodes.wiring(part.group, part.index)
+            counts = part.counts
+            block = CountFactors(counts.log_values, counts.weights, part.alpha, *wiring)
+            yield block, part.group, part.index
 
 
 def _spread(table: Tensor) -> float:

@@ -103,6 +103,15 @@ def without(log_value: Tensor, divisor: Tensor) -> Tensor:
     return torch.where(is_zero(divisor), ZERO, log_value - divisor)
 
 
+def log_sum(value: Tensor, dim: int) -> Tensor:
+    """log of sums of exponentials, of nothing but zeros with no derivative instead of NaN."""
+    if not value.requires_grad:
+        return value.logsumexp(dim)
+    nothing = is_zero(value).all(dim, keepdim=True)
+    found = torch.where(nothing, 0.0, value).logsumexp(dim)
+    return torch.where(nothing.squeeze(dim), ZERO, found)
+
+
 def log_product(left: Tensor, right: Tensor) -> Tensor:
     """log sum_v exp(left_v + right_v) of tables ``[n, v, a]`` and ``[n, v, b]``: ``[n, a, b]``.
 

@@ -12,6 +12,7 @@ from pyrograph.beliefs import Natural
 from pyrograph.graph import FactorGroup
 from pyrograph.infer.message_passing.binary import BinaryFactors
 from pyrograph.infer.message_passing.conjugate_factors import ConjugateFactors
+from pyrograph.infer.message_passing.counts import CountFactors
 from pyrograph.infer.message_passing.differences import DifferenceFactors
 from pyrograph.infer.message_passing.families import Categorical, Continuous, Odds
 from pyrograph.infer.message_passing.first_place import moved_to_priors
@@ -28,6 +29,7 @@ Block = (
     BinaryFactors
     | ParityFactors
     | NoisyOrFactors
+    | CountFactors
     | TableFactors
     | DifferenceFactors
     | QuadraticFactors

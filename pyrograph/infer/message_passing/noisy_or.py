@@ -33,6 +33,7 @@ from pyrograph.infer.message_passing.log_values import (
     bounded,
     finite_peak,
     is_zero,
+    log_sum,
     rows_of,
     without,
 )
@@ -176,15 +177,6 @@ class NoisyOrFactors:
             f"the belief over a noisy or of {self.arity} nodes is as large as its table and is not "
             "kept; ask for the marginals of its nodes."
         )
-
-
-def log_sum(value: Tensor, dim: int) -> Tensor:
-    """log of sums of exponentials, of nothing but zeros with no derivative instead of NaN."""
-    if not value.requires_grad:
-        return value.logsumexp(dim)
-    nothing = is_zero(value).all(dim, keepdim=True)
-    found = torch.where(nothing, 0.0, value).logsumexp(dim)
-    return torch.where(nothing.squeeze(dim), ZERO, found)
 
 
 def _others(value: Tensor) -> Tensor:

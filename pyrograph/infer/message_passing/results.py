@@ -11,6 +11,7 @@ from torch import Tensor
 from pyrograph.beliefs import Conjugate, Gaussian, Natural
 from pyrograph.graph import FactorGraph, FactorGroup
 from pyrograph.graph.terms import TermGroup
+from pyrograph.infer.message_passing.counts import CountFactors
 from pyrograph.infer.message_passing.differences import DifferenceFactors
 from pyrograph.infer.message_passing.families import Categorical, Odds, mixtures_refused
 from pyrograph.infer.message_passing.messages import Message
@@ -72,7 +73,7 @@ def beliefs_of_graph(
 
 def _tells_dependence(block: Block, beliefs: list[Tensor | Natural]) -> bool:
     """Whether the block keeps beliefs over its scopes that are no products."""
-    if block.is_mean_field or isinstance(block, ParityFactors | NoisyOrFactors):
+    if block.is_mean_field or isinstance(block, ParityFactors | NoisyOrFactors | CountFactors):
         return False
     if isinstance(block, DifferenceFactors):
         return block.fits_tables
