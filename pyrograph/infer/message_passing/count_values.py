@@ -36,6 +36,8 @@ ROUNDING = 1e-9
 FINEST, LARGEST = 2.0**16, 2.0**40
 #: Largest difference of a log value, as a share of 1 + its size.
 TOLERANCE = 1e-8
+#: The same of what was computed in a narrow dtype.
+NARROW = 1e-2
 #: Random states at which values and derivatives are compared.
 TRIALS = 32
 #: Numbers of nodes read at once.
@@ -96,7 +98,7 @@ def count_values(group: FactorGroup) -> Counts | None:
     for scales in (False, True):
         read = sums_read(values.group, scales)
         weights = None if read is None else values.weights(read, most)
-        found = None if weights is None else values.counts(weights)
+        found = None if weights is None else values.counts(weights, read.is_smooth)
         if found is not None:
             return found
     return None
@@ -110,6 +112,7 @@ class _Values:
     """
 
     def __init__(self, group: FactorGroup, cards: list[int]):
+        self.own_program = group.program
         self.group = replace(group, _program=group.program.in_dtype(torch.float64))
         self.cards = torch.tensor(cards, device=group.scope.device)
         self._count, self._each = group.num_factors, max(1, CHUNK // group.scope.numel())
@@ -159,8 +162,9 @@ class _Values:
         return least, value - least
 
     # ------------------------------------------------------------------ values
-    def counts(self, weights: Tensor) -> Counts | None:
-        """What they are by one state for each count, if others do not contradict it."""
+    def counts(self, weights: Tensor, is_smooth: bool) -> Counts | None:
+        """What they are by one state for each count, if others do not contradict it, nor thresholds
+        that their own dtype puts elsewhere."""
         first, last = _states_of(weights, self.cards)
         slots = zip(weights.unbind(1), self.cards.tolist(), strict=True)
         log_values = self._at(self.group.program, first).t()
@@ -172,6 +176,10 @@ class _Values:
         with torch.no_grad():
             if not bool(_is_same(found.at(last), self._at(self.group.program, last)).all()):
                 return None
+            if not is_smooth and self.own_program is not self.group.program:
+                own = self._at(self.own_program, first).t()
+                if not bool(_is_same(log_values, own, NARROW).all()):
+                    return None
         value, ours = self._at(self.group.program, random), found.at(random)
         same = _is_same(ours.detach(), value.detach())
         if not bool(same.all()):
@@ -180,8 +188,8 @@ class _Values:
         return found if same_derivatives(self.group.attached_constants, *pair) else None
 
 
-def _is_same(ours: Tensor, truth: Tensor) -> Tensor:
-    near = (ours - truth).abs() <= TOLERANCE * (1 + truth.abs())
+def _is_same(ours: Tensor, truth: Tensor, tolerance: float = TOLERANCE) -> Tensor:
+    near = (ours - truth).abs() <= tolerance * (1 + truth.abs())
     return (ours == truth) | near | (ours.isnan() & truth.isnan())
 
 

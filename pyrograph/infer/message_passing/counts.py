@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.errors import OptionError
+from pyrograph.infer.message_passing.count_trees import sums_by_tree
 from pyrograph.infer.message_passing.families import Categorical
 from pyrograph.infer.message_passing.log_values import (
     ZERO,
@@ -42,6 +43,9 @@ from pyrograph.infer.message_passing.log_values import (
 #: Sums of plain numbers below this may have lost terms: those of numbers above 1e-308, fewer than
 #: 1e8 of them, are right to a relative error of 1e-20.
 LOST = 1e-280
+
+#: Fewest nodes for sums by a tree over them, and largest count for each of them.
+TREE, DENSE = 12, 4
 
 
 class CountFactors:
@@ -79,7 +83,9 @@ class CountFactors:
         size = self.log_values.shape[1]
         self._states = max(w.shape[1] for w in self._weights)
         ordered = [self._weights[k] for own in self._slots for k in own]
-        weight = torch.stack([_padded(w, self._states, 0) for w in ordered]).unsqueeze(3)
+        self._weight = torch.stack([_padded(w, self._states, 0) for w in ordered])
+        self._has_tree = len(ordered) >= TREE and size <= DENSE * len(ordered)
+        weight = self._weight.unsqueeze(3)
         count = torch.arange(size, device=weight.device)
         before, after = count - weight, count + weight.flip(0)
         before = torch.where(before < 0, size, before)
@@ -155,7 +161,7 @@ class CountFactors:
         if torch.is_grad_enabled() and (ends.requires_grad or log_nodes.requires_grad):
             return self._sums(log_nodes, ends, log_sum_of_products)
         peak = ends.amax(1, keepdim=True)
-        found, total = self._sums(log_nodes.exp(), (ends - peak).exp(), sum_of_products)
+        found, total = self._plain_sums(log_nodes.exp(), (ends - peak).exp())
         lost = (torch.minimum(found.amin((0, 2)), total) < LOST).nonzero().squeeze(1)
         found, total = found.log() + peak, total.log() + peak.squeeze(1)
         if len(lost):
@@ -163,6 +169,14 @@ class CountFactors:
             again, mass = part._sums(log_nodes[:, lost], part._ends, log_sum_of_products)
             found[:, lost], total[lost] = again, mass
         return found, total
+
+    def _plain_sums(self, nodes: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
+        """:meth:`_sums` of plain numbers, by the way of fewer steps."""
+        if not self._has_tree:
+            return self._sums(nodes, ends, sum_of_products)
+        weights = self._weight.transpose(0, 1)
+        found, total = sums_by_tree(nodes.transpose(0, 1), weights, ends)
+        return found.transpose(0, 1), total
 
     def _sums(self, nodes: Tensor, ends: Tensor, joined: Callable) -> tuple[Tensor, Tensor]:
         """The equations above in plain numbers or logs: ``[k, E, c]`` for every node of ``[k, E,
@@ -187,7 +201,7 @@ class CountFactors:
         mass; None where none has zeros."""
         if self.is_mean_field:
             probs = self._nodes(self._own(beliefs)).exp()
-            said, _ = self._sums(probs, self._ends, sum_of_products)
+            said, _ = self._plain_sums(probs, self._ends)
             return [v - v.amax(1, keepdim=True) for v in self._ports(said, messages)], None
         cavities, out = self._cavities(messages, beliefs), []
         sums, mass = self._towards_nodes(self._nodes(cavities))
@@ -202,7 +216,7 @@ class CountFactors:
         """``[E]``: (1 / alpha) log E_q (f / prod_j m_j)^alpha, and its limit at alpha = 0."""
         own = self._own(beliefs)
         if self.is_mean_field:
-            _, total = self._sums(self._nodes(own).exp(), self._ends, sum_of_products)
+            _, total = self._plain_sums(self._nodes(own).exp(), self._ends)
             for q, message in zip(own, messages, strict=True):
                 said = (q.softmax(1) * message).sum(1)
                 total = total - said.view(self.num_factors, -1).sum(1)

@@ -268,6 +268,17 @@ def test_single_precision():
     agrees(run(plated(normal, probs)), log_z.float(), ones.float(), 1e-5)
 
 
+def test_a_threshold_is_where_single_precision_puts_it():
+    """3 * 0.1 is 0.3 there, and not in double precision."""
+
+    def log_f(z):
+        return torch.where(z.float().sum(-1) * 0.1 == 0.3, 0.0, -1.0).to(z)
+
+    assert int((log_f(states_of(4)) == 0).sum()) == 4
+    log_z, ones = truth(log_f, PROBS)
+    agrees(run(plated(log_f, PROBS.float())), log_z.float(), ones.float(), 1e-5)
+
+
 def test_no_state_that_the_nodes_leave_has_the_count():
     def model():
         with pyro.plate("nodes", 12):
@@ -380,12 +391,14 @@ def test_weights_that_are_learnt_are_not_taken_for_one_unit():
 )
 def test_derivatives_are_those_of_finite_differences(engine, options):
     """Of a cycle: two counts share eight nodes."""
-    probs = torch.linspace(0.1, 0.6, 12).double()
+    first = torch.linspace(-2.0, 0.5, 12).double()
 
-    def value(probs, effect, spread):
+    def value(shift, effect, spread):
+        logits = first + shift * torch.arange(12)
+
         def model():
             with pyro.plate("nodes", 12):
-                z = pyro.sample("z", dist.Bernoulli(probs))
+                z = pyro.sample("z", dist.Bernoulli(logits=logits))
             for k in range(2):
                 total = z[..., 2 * k : 2 * k + 10].sum(-1)
                 y = dist.Normal(total * effect, spread)
@@ -396,18 +409,17 @@ def test_derivatives_are_those_of_finite_differences(engine, options):
         ones = posterior.marginal("z").probs[:, 1]
         return torch.cat([posterior.log_evidence.reshape(1), ones])
 
-    point = probs, torch.tensor(0.37).double(), torch.tensor(0.8).double()
-    point = tuple(part.detach().requires_grad_() for part in point)
+    point = tuple(torch.tensor(v).double().requires_grad_() for v in (0.1, 0.37, 0.8))
     assert gradcheck(value, point, eps=1e-6, atol=1e-5)
 
 
 def test_derivatives_of_a_constraint():
-    def value(probs):
-        posterior = run(plated(exactly, probs))
+    def value(shift):
+        posterior = run(plated(exactly, PROBS**shift))
         ones = posterior.marginal("z").probs[:, 1]
         return torch.cat([posterior.log_evidence.reshape(1), ones])
 
-    assert gradcheck(value, (PROBS.double().requires_grad_(),), eps=1e-6, atol=1e-6)
+    assert gradcheck(value, (torch.tensor(1.0).double().requires_grad_(),), eps=1e-6, atol=1e-6)
 
 
 def test_factors_some_at_a_time_are_those_of_all():

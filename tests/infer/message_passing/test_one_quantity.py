@@ -32,7 +32,7 @@ W = torch.linspace(0.1, 1, 40)
         lambda z: -((W * z).sum(-1) ** 2),
         lambda z: log_of_rest(0.1 + (W * z).sum(-1)) - 40.0 * (z.sum(-1) > 39),
         lambda z: log_of_rest(0.1 + (W * z).sum(-1) ** 2),
-        lambda z: log_of_rest(0.1 + (W * z).sum(-1)) - 40.0 * ((W * z).sum(-1) == 5),
+        lambda z: log_of_rest(0.1 + (W * z).sum(-1)) - 40.0 * ((W * z).sum(-1) > 12),
         lambda z: torch.where((z == (W > 0.5)).all(-1), -INF, 0.0),
         lambda z: torch.log1p(-0.9 * (1 - W * z).prod(-1)) + 0.5 * z[..., 3] * z[..., 7],
         lambda z: torch.log1p(-0.9 * (1 - W * z).prod(-1) - 0.05 * (1 - W**2 * z).prod(-1)),
