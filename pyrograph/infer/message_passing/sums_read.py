@@ -6,6 +6,7 @@ are numbers that the factor *reads*:
 
     g(x_i) + h(x_j),  sum + g(x_i),  c sum      sums
     any other step on several nodes or on sums  reads its operands that are either
+    any(x_i), all(x_i)                          read how many are true
 
 Then log f is a function of the numbers that it reads, each of which is a sum of functions of single
 nodes, whatever the steps behind them are. Binomial(z.sum(), p).log_prob(5) reads one number, a
@@ -31,6 +32,7 @@ from pyrograph.trace.rules.products import replay_dot
 from pyrograph.trace.rules.reductions import replay_reduction
 from pyrograph.trace.rules.slots import SLOT
 from pyrograph.trace.source import Gather, Line, Read
+from pyrograph.trace.tape import Rule
 
 aten = torch.ops.aten
 
@@ -46,6 +48,7 @@ ADDING = {
 } | {aten.rsub.Scalar}
 SCALING = {aten.mul.Tensor, aten.mul.Scalar, aten.neg.default, aten._to_copy.default}
 DIVIDING = {aten.div.Tensor, aten.div.Scalar}
+ANY = {aten.any.dim, aten.all.dim}
 SUMMING = {aten.sum.dim_IntList, aten.mean.dim}
 #: Steps that do not tell apart what only rounding does, as thresholds may.
 SMOOTH = (ANALYTIC - {aten.where.self, aten.logical_not.default}) | {
@@ -112,12 +115,14 @@ class _Steps:
         self.buffers: dict[int, _Known] = {}
         self.starts: dict[int, int] = {}
         self.read: list[Tensor] = []  # places
+        self.counts: list[Line] = []  # of what is true, beside the program's own
         self.size = 0
         program, count = group.program, group.num_factors
         for slot, size in enumerate(program.leaf_sizes):
             factor = torch.arange(size, device="cpu") // (size // count)
             node = factor * group.arity + slot
             self._add(slot, node, torch.full_like(node, NODE))
+        self._free = max((line.buffer for line in program.lines), default=0) + 1
         for line in program.lines:
             self._take(line)
         out = self.operand(program.output).blocks(count)
@@ -148,6 +153,8 @@ class _Steps:
 
     def _take(self, line: Line) -> None:
         reads = [self.operand(read) for read in line.reads]
+        if line.rule.func in ANY and line.reads[0].dtype is torch.bool:
+            reads = [self._counted(line)]
         flat = [r.blocks(line.count) for r in reads]
         none = torch.full((line.count, 1), NOTHING, device="cpu")
         every = _joined([*flat, _Known(none, torch.full_like(none, NODE), none)], 1)
@@ -162,6 +169,15 @@ class _Steps:
         columns = (v.repeat_interleave(line.width) for v in (node, form))
         is_mean = line.rule.func is aten.mean.dim
         self._add(line.buffer, *columns, every.node.shape[1] - 1 if is_mean else 1)
+
+    def _counted(self, line: Line) -> _Known:
+        """How many of each block are true."""
+        rule = Rule(replay_reduction, aten.sum.dim_IntList, ((), True, None))
+        count = replace(line, rule=rule, buffer=self._free, dtype=torch.int64)
+        self._free += 1
+        self.counts.append(count)
+        self._take(count)
+        return self.buffers[count.buffer]
 
     def _reads(self, every: _Known, rows: Tensor) -> None:
         """Factors read what these rows, of ``[count, n]``, have of nodes and sums."""
@@ -219,18 +235,18 @@ def sums_read(group: FactorGroup, scales: bool) -> SumsRead | None:
     first = (counts.cumsum(0) - counts).unsqueeze(1)
     position = torch.where(is_read, first + column, 0)
     device = group.scope.device
-    program = _numbers(group.program, steps.starts, place[order], device)
+    program = _numbers(group.program, steps, place[order], device)
     terms = torch.cat(steps.terms)[place[order]][position]
     parts = (v.to(device) for v in (position, is_read, terms))
     return SumsRead(program, *parts, steps.is_smooth)
 
 
 def _numbers(
-    program: LocalProgram, starts: dict[int, int], place: Tensor, device: torch.device
+    program: LocalProgram, steps: _Steps, place: Tensor, device: torch.device
 ) -> LocalProgram:
     """The same steps, up to these numbers, in double precision."""
-    buffers = list(starts)
-    first = torch.tensor([starts[b] for b in buffers], device="cpu")
+    buffers = list(steps.starts)
+    first = torch.tensor([steps.starts[b] for b in buffers], device="cpu")
     home = torch.searchsorted(first, place, right=True) - 1
     gathers, placed = [], []
     for k in home.unique().tolist():
@@ -241,7 +257,8 @@ def _numbers(
     order = torch.cat(placed).argsort().to(device)
     out = copy(program)
     last = max(gather.buffer for gather in gathers)
-    out.lines = [replace(line, free=[]) for line in program.lines if line.buffer <= last]
+    lines = [*program.lines, *steps.counts]
+    out.lines = [replace(line, free=[]) for line in lines if line.buffer <= last]
     out.output = Read((len(place),), torch.float64, None, gathers, order)
     out.num_outputs = len(place)
     out._values = out._total = None

@@ -109,7 +109,12 @@ def most_of_them(z):
     return torch.where(z.mean(-1) >= 0.5, 0.0, -2.0)
 
 
+def any_but_not_all(z):
+    return torch.where((z == 1).any(-1) & ~(z == 1).all(-1), -0.2, -1.5)
+
+
 RULES = [
+    any_but_not_all,
     binomial,
     poisson,
     normal,
@@ -214,6 +219,27 @@ def test_every_alpha_is_that_of_tables(rule, engine, options):
     assert has_table(by_table) and not has_table(posterior)
     assert posterior.evidence_kind == by_table.evidence_kind
     agrees(posterior, by_table.log_evidence, by_table.marginal("z").probs[:, 1], 1e-6)
+
+
+def test_one_excluded_state_of_many_is_not_missed():
+    pattern, logits = torch.arange(40) % 3 == 0, torch.full((40,), 3.0)
+    probs = torch.where(pattern, logits, -logits).sigmoid()
+    posterior = run(plated(lambda z: torch.where((z == pattern).all(-1), -INF, 0.0), probs))
+    likeliest = torch.sigmoid(torch.tensor(3.0)) ** 40
+    assert_close(posterior.log_evidence, torch.log1p(-likeliest), rtol=0, atol=1e-10)
+    one = (probs - likeliest * pattern) / (1 - likeliest)
+    assert_close(posterior.marginal("z").probs[:, 1], one, rtol=0, atol=1e-10)
+
+
+def test_a_wide_or_under_mean_field():
+    """It has powers and a logarithm as few numbers, unlike a noisy or."""
+    probs = torch.full((40,), 0.1)
+    posterior = run(plated(lambda z: torch.where((z == 1).any(-1), -0.2, -1.5), probs), pg.VMP)
+    q = posterior.marginal("z").probs[:, 1]
+    field = torch.logit(probs) + 1.3 * torch.stack(
+        [(1 - q[torch.arange(40) != i]).prod() for i in range(40)]
+    )
+    assert_close(q, torch.sigmoid(field), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("alpha", [0.5, 2.0])

@@ -10,7 +10,7 @@ import pyrograph as pg
 from pyrograph.errors import UnsupportedFactor
 from pyrograph.infer.message_passing.one_quantity import reads_one_quantity
 
-from .builders import INF, log_of_rest, run
+from .builders import log_of_rest, run
 
 
 def wide(rule, k=40):
@@ -33,7 +33,6 @@ W = torch.linspace(0.1, 1, 40)
         lambda z: log_of_rest(0.1 + (W * z).sum(-1)) - 40.0 * (z.sum(-1) > 39),
         lambda z: log_of_rest(0.1 + (W * z).sum(-1) ** 2),
         lambda z: log_of_rest(0.1 + (W * z).sum(-1)) - 40.0 * ((W * z).sum(-1) > 12),
-        lambda z: torch.where((z == (W > 0.5)).all(-1), -INF, 0.0),
         lambda z: torch.log1p(-0.9 * (1 - W * z).prod(-1)) + 0.5 * z[..., 3] * z[..., 7],
         lambda z: torch.log1p(-0.9 * (1 - W * z).prod(-1) - 0.05 * (1 - W**2 * z).prod(-1)),
     ],
