@@ -77,6 +77,8 @@ class DiscreteFactors:
         """
         parity = parity_values(group)
         apart = difference_values(group) if parity is None else None
+        if parity is not None and bool(self._have_twins(group).any()) and self._read_counts(group):
+            return  # which may be multiplied
         if parity is not None:
             self.checks += self._read_values(group, parity)
         elif apart is not None:
@@ -107,7 +109,7 @@ class DiscreteFactors:
                 f"{group.num_entries // group.num_factors:,} entries. Give this statement alpha 1: "
                 f'pg.BP or pg.EP, or pg.PowerEP with alpha={{"{group.name}": 1.0}} beside others.'
             )
-        by_table = self._have_twins(group, alone)
+        by_table = ~alone & self._have_twins(group, alone)
         if group.num_entries // group.num_factors * int(by_table.sum()) > TWIN_ENTRIES:
             if count_values(group) is not None:  # which may be those of the others, and multiplied
                 return False
@@ -127,16 +129,20 @@ class DiscreteFactors:
             self.tried.append(group)
         return True
 
-    def _have_twins(self, group: FactorGroup, left_out: Tensor) -> Tensor:
-        """``[E]``: which factors, but for some, have the nodes of another one, so that a table of
-        their product takes a cycle away."""
-        none = torch.zeros_like(left_out)
+    def _have_twins(self, group: FactorGroup, left_out: Tensor | None = None) -> Tensor:
+        """``[E]``: which factors have the nodes of another one, so that their product takes a cycle
+        away.
+
+        Args:
+            left_out: ``[E]`` factors of the group that do not count.
+        """
         alike = [g for g in self.nodes.graph.factors if g.arity == group.arity and g is not group]
-        rows = torch.cat([group.scope, *(g.scope for g in alike)])
-        counts = torch.cat([~left_out, *(none.new_ones(g.num_factors) for g in alike)])
-        number = row_numbers(rows)
-        total = number.new_zeros(int(number.max()) + 1).index_add(0, number, counts.long())
-        return ~left_out & (total[number[: len(none)]] > 1)
+        number = row_numbers(torch.cat([group.scope, *(g.scope for g in alike)]))
+        counts = torch.ones_like(number)
+        if left_out is not None:
+            counts[: len(left_out)] -= left_out.long()
+        total = number.new_zeros(int(number.max()) + 1).index_add(0, number, counts)
+        return total[number[: group.num_factors]] > 1
 
     def _absorb_products(self, group: FactorGroup, index: Tensor, found: OneProduct) -> None:
         """Products of functions of single nodes are part of these nodes' bases."""

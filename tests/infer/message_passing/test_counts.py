@@ -387,6 +387,21 @@ def test_a_wide_noisy_or_beside_a_count_is_multiplied_into_it():
     assert posterior.evidence_kind == "exact"
 
 
+def test_a_check_of_parity_beside_a_count_is_multiplied_into_it():
+    def parity(z):
+        return torch.where(z.sum(-1) % 2 == 0, 0.7, -0.7)
+
+    def model():
+        with pyro.plate("nodes", 13):
+            z = pyro.sample("z", dist.Bernoulli(PROBS))
+        pyro.factor("f", parity(z))
+        pyro.factor("g", one_by_one(z))
+
+    posterior = run(model)
+    agrees(posterior, *truth(lambda z: parity(z) + one_by_one(z), PROBS))
+    assert posterior.evidence_kind == "exact"
+
+
 # ---------------------------------------------------------------------- what is none
 REAL = torch.linspace(0.1, 1, 40, dtype=torch.float64) ** 1.7
 
