@@ -273,6 +273,27 @@ def test_nodes_of_several_states():
         posterior.factor_marginal("f")
 
 
+def test_like_factors_of_different_weights():
+    """On nodes of their own; the largest counts differ."""
+    weights = 1 + torch.stack([torch.arange(11) % 2, torch.arange(11) % 3])
+    probs, seen = torch.linspace(0.1, 0.6, 22).view(2, 11), torch.tensor([5.0, 12.0])
+
+    def model():
+        with pyro.plate("groups", 2, dim=-2), pyro.plate("nodes", 11, dim=-1):
+            z = pyro.sample("z", dist.Bernoulli(probs))
+        with pyro.plate("sums", 2):
+            pyro.sample("f", dist.Poisson(1 + (weights * z).sum(-1)), obs=seen)
+
+    posterior, z, log_z = run(model), states_of(11), 0.0
+    for own, p, y, ones in zip(weights, probs, seen, posterior.marginal("z").probs[..., 1]):
+        log_p = dist.Bernoulli(p).log_prob(z).sum(1)
+        log_p = log_p + dist.Poisson(1 + (own * z).sum(1)).log_prob(y)
+        assert_close(ones, log_p.softmax(0) @ z, rtol=0, atol=1e-10)
+        log_z = log_z + log_p.logsumexp(0)
+    assert_close(posterior.log_evidence, log_z, rtol=0, atol=1e-10)
+    assert posterior.evidence_kind == "exact" and not has_table(posterior)
+
+
 # ---------------------------------------------------------------------- ends of the range
 def test_counts_far_from_what_was_expected_keep_their_digits():
     """Of nodes with odds e^-900 five must be 1: all terms are below the smallest number."""
