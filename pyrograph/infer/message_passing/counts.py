@@ -3,7 +3,7 @@
     f(x) = g(t),     t = sum_i n_i(x_i),     n_i whole numbers from 0 on,     0 <= t <= C
 
 as a binomial or Poisson density whose number or rate is a count, and "at least m of k". With the
-normalised cavities n_i (here written p_i), in any order of the nodes,
+normalised cavities p_i, in any order of the nodes,
 
     before_{i + 1}(t) = sum_x p_i(x) before_i(t - n_i(x)),    before_1(t) = [t = 0]
     after_i(t) = sum_x p_i(x) after_{i + 1}(t + n_i(x)),      after_{k + 1}(t) = g(t)^alpha
@@ -13,8 +13,8 @@ the first of which is the distribution of the count of the nodes before i, Poiss
 they have weights 0 and 1. Messages to all nodes of c states take O(k c C) and not O(c^k). No term
 is negative: no digits are lost, and where terms fall below the smallest number sums are of logs. A
 power of f is a function of the count too. At alpha = 0 the exponent is the limit, log m_{a -> i}(x)
-= E log g(n_i(x) + sum_{j != i} n_j) under the beliefs: the same sums with log g in the place of
-g^alpha.
+= E log g(n_i(x) + sum_{j != i} n_j(x_j)) under the beliefs: the same sums with log g in the place
+of g^alpha.
 
 Source: Gail, Lubin & Rubinstein (1981), the recursion; Tarlow, Swersky, Zemel, Adams & Frey (2012),
 "Fast exact inference for recursive cardinality models".
