@@ -27,18 +27,15 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from pyrograph.errors import OptionError
 from pyrograph.infer.message_passing.count_trees import sums_by_tree
-from pyrograph.infer.message_passing.families import Categorical
 from pyrograph.infer.message_passing.log_values import (
     ZERO,
     bounded,
     finite_peak,
     is_zero,
     log_sum,
-    rows_of,
-    without,
 )
+from pyrograph.infer.message_passing.without_tables import WithoutTables
 
 #: Sums of plain numbers below this may have lost terms: those of numbers above 1e-308, fewer than
 #: 1e8 of them, are right to a relative error of 1e-20.
@@ -48,7 +45,7 @@ LOST = 1e-280
 TREE, DENSE = 12, 4
 
 
-class CountFactors:
+class CountFactors(WithoutTables):
     """Factors of ``k`` discrete nodes that depend on a weighted count; messages ``[E n, c]`` by
     family, of its n slots. They are computed in double precision.
 
@@ -60,6 +57,8 @@ class CountFactors:
         families: index of each slot's family.
     """
 
+    kind = "count"
+
     def __init__(
         self,
         log_values: Tensor,
@@ -68,11 +67,8 @@ class CountFactors:
         rows: list[Tensor],
         families: list[int],
     ):
-        self.log_values, self.alpha, self._weights = log_values, alpha, weights
-        self._rows, self._families = rows, families
-        self.families = sorted(set(families))
-        self._slots = [[k for k, f in enumerate(families) if f == own] for own in self.families]
-        self.rows = [torch.stack([rows[k] for k in own], 1).flatten() for own in self._slots]
+        super().__init__(alpha, rows, families)
+        self.log_values, self._weights = log_values, weights
         self.is_mean_field = bool((alpha == 0).all())
         self.has_zeros = bool(is_zero(log_values).any())
         self._set_moves()
@@ -91,20 +87,6 @@ class CountFactors:
         before = torch.where(before < 0, size, before)
         self._moves = torch.stack([before, after.clamp_max(size)], 1)
 
-    @property
-    def num_factors(self) -> int:
-        return len(self.alpha)
-
-    @property
-    def arity(self) -> int:
-        return len(self._rows)
-
-    @property
-    def senders(self) -> list[Tensor]:
-        """By port, the factor that sends each message."""
-        factors = torch.arange(self.num_factors, device=self.alpha.device)
-        return [factors.repeat_interleave(len(own)) for own in self._slots]
-
     def part(self, which: Tensor) -> CountFactors:
         """Some of the factors, ``which [e]`` ascending."""
         return CountFactors(
@@ -114,22 +96,6 @@ class CountFactors:
             [r[which] for r in self._rows],
             self._families,
         )
-
-    def start(self, families: list[Categorical]) -> list[Tensor]:
-        return [
-            families[f].flat(len(rows)) for f, rows in zip(self.families, self.rows, strict=True)
-        ]
-
-    # ------------------------------------------------------------------ nodes by port
-    def _own(self, beliefs: list) -> list[Tensor]:
-        return [rows_of(beliefs[f], r) for f, r in zip(self.families, self.rows, strict=True)]
-
-    def _cavities(self, messages: list[Tensor], beliefs: list) -> list[Tensor]:
-        found = []
-        for own, sent, slots in zip(self._own(beliefs), messages, self._slots, strict=True):
-            sent = self.alpha.repeat_interleave(len(slots)).unsqueeze(1) * sent
-            found.append(without(own, sent) if self.has_zeros else own - sent)
-        return found
 
     def _nodes(self, by_port: list[Tensor]) -> Tensor:
         """Normalised log values, ``[k, E, c]``."""
@@ -223,21 +189,8 @@ class CountFactors:
             return total.to(self.alpha)
         cavities = self._cavities(messages, beliefs)
         _, mass = self._towards_nodes(self._nodes(cavities))
-        for q, cavity in zip(own, cavities, strict=True):
-            gap = cavity.logsumexp(1) - q.logsumexp(1)
-            mass = mass + gap.view(self.num_factors, -1).sum(1)
+        mass = mass + self._gap(cavities, beliefs)
         return mass.to(self.alpha) / self.alpha
-
-    def marginals(self, messages: list[Tensor], beliefs: list) -> Tensor:
-        """Refused: a belief over the scope would be the table that this class avoids.
-
-        Raises:
-            OptionError: always.
-        """
-        raise OptionError(
-            f"the belief over the {self.arity} nodes of a factor of their count is as large as its "
-            "table and is not kept; ask for the marginals of its nodes."
-        )
 
 
 def sum_of_products(value: Tensor, other: Tensor, dim: int) -> Tensor:

@@ -25,8 +25,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyrograph.errors import OptionError
-from pyrograph.infer.message_passing.families import Categorical
 from pyrograph.infer.message_passing.log_values import (
     LOG_2,
     ZERO,
@@ -34,15 +32,14 @@ from pyrograph.infer.message_passing.log_values import (
     finite_peak,
     is_zero,
     log_sum,
-    rows_of,
-    without,
 )
+from pyrograph.infer.message_passing.without_tables import WithoutTables
 
 #: -log R_i below which 1 - R_i is the sum of all s_j, to a relative error of this.
 TINY = 1e-18
 
 
-class NoisyOrFactors:
+class NoisyOrFactors(WithoutTables):
     """Factors of ``k`` discrete nodes that are affine in one product; messages ``[E n, c]`` by
     family, of its n slots. They are computed in double precision.
 
@@ -54,7 +51,7 @@ class NoisyOrFactors:
         families: index of each slot's family.
     """
 
-    is_mean_field = False
+    kind, is_mean_field = "noisy or", False
 
     def __init__(
         self,
@@ -64,11 +61,8 @@ class NoisyOrFactors:
         rows: list[Tensor],
         families: list[int],
     ):
-        self.alpha, self._log_ends, self._log_weights = alpha, log_ends, log_weights
-        self._rows, self._families = rows, families
-        self.families = sorted(set(families))
-        self._slots = [[k for k, f in enumerate(families) if f == own] for own in self.families]
-        self.rows = [torch.stack([rows[k] for k in own], 1).flatten() for own in self._slots]
+        super().__init__(alpha, rows, families)
+        self._log_ends, self._log_weights = log_ends, log_weights
         ends = log_ends.double()
         self._log_a, self._log_b = ends[:, :1], ends[:, 1:]
         # [2, E, n, c]
@@ -79,20 +73,6 @@ class NoisyOrFactors:
         kept = any(bool(is_zero(w[0]).any()) for w in self._weights)
         self.has_zeros = bool(is_zero(self._log_b).any() | (is_zero(self._log_a).any() & kept))
 
-    @property
-    def num_factors(self) -> int:
-        return len(self.alpha)
-
-    @property
-    def arity(self) -> int:
-        return len(self._rows)
-
-    @property
-    def senders(self) -> list[Tensor]:
-        """By port, the factor that sends each message."""
-        factors = torch.arange(self.num_factors, device=self.alpha.device)
-        return [factors.repeat_interleave(len(own)) for own in self._slots]
-
     def part(self, which: Tensor) -> NoisyOrFactors:
         """Some of the factors, ``which [e]`` ascending."""
         return NoisyOrFactors(
@@ -102,18 +82,6 @@ class NoisyOrFactors:
             [r[which] for r in self._rows],
             self._families,
         )
-
-    def start(self, families: list[Categorical]) -> list[Tensor]:
-        return [
-            families[f].flat(len(rows)) for f, rows in zip(self.families, self.rows, strict=True)
-        ]
-
-    def _own(self, beliefs: list) -> list[Tensor]:
-        return [rows_of(beliefs[f], r) for f, r in zip(self.families, self.rows, strict=True)]
-
-    def _cavities(self, messages: list[Tensor], beliefs: list) -> list[Tensor]:
-        pairs = zip(self._own(beliefs), messages, strict=True)
-        return [without(own, sent) if self.has_zeros else own - sent for own, sent in pairs]
 
     def _products(self, cavities: list[Tensor]) -> tuple[Tensor, Tensor]:
         """log s_j and log r_j, ``[E, k]``, port by port."""
@@ -162,21 +130,8 @@ class NoisyOrFactors:
         """``[E]``: log E_q (f / prod_j m_j)."""
         cavities = self._cavities(messages, beliefs)
         mass = self._log_mass(*self._products(cavities))
-        for own, cavity in zip(self._own(beliefs), cavities, strict=True):
-            gap = cavity.logsumexp(1) - own.logsumexp(1)
-            mass = mass + gap.view(self.num_factors, -1).sum(1)
+        mass = mass + self._gap(cavities, beliefs)
         return mass.to(self.alpha)
-
-    def marginals(self, messages: list[Tensor], beliefs: list) -> Tensor:
-        """Refused: a belief over the scope would be the table that this class avoids.
-
-        Raises:
-            OptionError: always.
-        """
-        raise OptionError(
-            f"the belief over a noisy or of {self.arity} nodes is as large as its table and is not "
-            "kept; ask for the marginals of its nodes."
-        )
 
 
 def _others(value: Tensor) -> Tensor:
