@@ -115,10 +115,7 @@ class _Walk:
         return self._by_row(rows, _of_several)
 
     def _gathered(self, gather: Gather) -> Tensor:
-        rows = self._buffers[gather.buffer]
-        return rows[
-            slice(gather.start, gather.stop) if gather.index is None else gather.index.cpu()
-        ]
+        return self._buffers[gather.buffer][gather.place]
 
     def _by_row(self, rows: Tensor, of: Callable[[list[Form]], Form]) -> Tensor:
         """What becomes of rows of forms ``[count, k]``, each kind of row asked about once."""

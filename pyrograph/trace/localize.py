@@ -294,8 +294,7 @@ class LocalProgram:
         size = self.leaf_sizes[leaf]
         is_read = torch.zeros(size, dtype=torch.bool, device="cpu")
         for gather in self._gathers_of(leaf):
-            rows = slice(gather.start, gather.stop) if gather.index is None else gather.index.cpu()
-            is_read[rows] = True
+            is_read[gather.place] = True
         return is_read.nonzero().squeeze(1)
 
     def _gathers_of(self, leaf: int) -> Iterator[Gather]:
@@ -317,8 +316,8 @@ class LocalProgram:
             if gather.buffer not in place:
                 return gather
             device = None if gather.index is None else gather.index.device
-            rows = slice(gather.start, gather.stop) if gather.index is None else gather.index.cpu()
-            found = _gather(gather.buffer, place[gather.buffer][rows], len(kept[gather.buffer]))
+            rows = place[gather.buffer][gather.place]
+            found = _gather(gather.buffer, rows, len(kept[gather.buffer]))
             found.index = None if found.index is None else found.index.to(device)
             return found
 

@@ -30,6 +30,11 @@ class Gather:
     stop: int | None = None
     index: Tensor | None = None
 
+    @property
+    def place(self) -> slice | Tensor:
+        """Of the rows, on the host: where what is known of buffers is kept."""
+        return slice(self.start, self.stop) if self.index is None else self.index.cpu()
+
     def rows(self, buffer: Tensor) -> Tensor:
         """Of the buffer."""
         if self.index is not None:

@@ -117,12 +117,7 @@ class _Steps:
         return _Known(of, form)
 
     def read(self, read: Read) -> _Known:
-        parts = []
-        for gather in read.gathers:
-            known = self.buffers[gather.buffer]
-            if gather.index is not None:
-                known = known.rows(gather.index.cpu())
-            parts.append(known.rows(slice(gather.start, gather.stop)))
+        parts = [self.buffers[gather.buffer].rows(gather.place) for gather in read.gathers]
         if read.constant is not None:
             size = read.constant.shape[:-1].numel()
             parts.append(_constants(size))

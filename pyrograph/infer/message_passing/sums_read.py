@@ -136,12 +136,7 @@ class _Steps:
         self.size += len(node)
 
     def operand(self, read: Read) -> _Known:
-        parts = []
-        for gather in read.gathers:
-            known = self.buffers[gather.buffer]
-            if gather.index is not None:
-                known = known.rows(gather.index.cpu())
-            parts.append(known.rows(slice(gather.start, gather.stop)))
+        parts = [self.buffers[gather.buffer].rows(gather.place) for gather in read.gathers]
         if read.constant is not None:
             none = torch.full((read.constant.shape[:-1].numel(),), NOTHING, device="cpu")
             parts.append(_Known(none, torch.full_like(none, NODE), none))
