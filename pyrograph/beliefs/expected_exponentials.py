@@ -19,6 +19,12 @@ from pyrograph.beliefs.gaussian import apply
 from pyrograph.trace.exponentials import Exponentials
 
 
+def expected_values(functions: Exponentials, mean: Tensor, covariance: Tensor) -> Tensor:
+    """E f ``[*batch, E]``; see :func:`expected_exponentials`."""
+    weight, value, _ = _moved(functions, mean, covariance)
+    return (weight * value).sum(0)
+
+
 def expected_exponentials(
     functions: Exponentials, mean: Tensor, covariance: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -27,18 +33,8 @@ def expected_exponentials(
     Args:
         mean, covariance: ``[*batch, E, D]`` and ``[*batch, E, D, D]`` of what functions are of.
     """
-    extra = mean.dim() - 2
-    c, a, b, q = (
-        x.view(len(x), *(1,) * extra, *x.shape[1:])
-        for x in (functions.constant, functions.rate, functions.linear, functions.square)
-    )
-    mean = mean - functions.origin
-    pull = apply(covariance, a)  # [G, *batch, E, D]
-    weight = (a * (mean + 0.5 * pull)).sum(-1).exp()
-    there = mean + pull
-    bent = apply(q, there)
-    slope = b + 2 * bent
-    value = c + ((b + bent) * there).sum(-1) + (q * covariance).sum((-1, -2))
+    weight, value, slope = _moved(functions, mean, covariance)
+    a, q = (_over_batch(x, mean) for x in (functions.rate, functions.square))
     across = a.unsqueeze(-1) * slope.unsqueeze(-2)
     bend = value[..., None, None] * a.unsqueeze(-1) * a.unsqueeze(-2) + across + across.mT + 2 * q
     first = value.unsqueeze(-1) * a + slope
@@ -47,3 +43,23 @@ def expected_exponentials(
         (weight.unsqueeze(-1) * first).sum(0),
         (weight[..., None, None] * bend).sum(0),
     )
+
+
+def _moved(
+    functions: Exponentials, mean: Tensor, covariance: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """w ``[G, *batch, E]``, p, and g ``[G, *batch, E, D]`` of every term."""
+    parts = functions.constant, functions.rate, functions.linear, functions.square
+    c, a, b, q = (_over_batch(x, mean) for x in parts)
+    mean = mean - functions.origin
+    pull = apply(covariance, a)
+    weight = (a * (mean + 0.5 * pull)).sum(-1).exp()
+    there = mean + pull
+    bent = apply(q, there)
+    value = c + ((b + bent) * there).sum(-1) + (q * covariance).sum((-1, -2))
+    return weight, value, b + 2 * bent
+
+
+def _over_batch(x: Tensor, mean: Tensor) -> Tensor:
+    """A parameter ``[G, E, ...]`` of the terms, against every row of a batch of means."""
+    return x.view(len(x), *(1,) * (mean.dim() - 2), *x.shape[1:])

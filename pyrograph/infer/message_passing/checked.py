@@ -141,9 +141,10 @@ class CheckedDensity:
         worth = int(WORTH / (states * max(1, self.local.numbers_a_step)))
         return max(1, most, min(worth, largest))
 
-    def positive(self, u: Tensor, moments: tuple[Tensor, Tensor], alpha: Tensor) -> Tensor:
-        """log f at ``u [N, D, E, r]`` where it may not be zero, but further out than :data:`FAR`
-        standard deviations of beliefs of these moments, ``[D, E, r]`` and ``[D, E, r, r]``.
+    def positive(self, u: Tensor, moments: tuple[Tensor, Tensor]) -> Tensor:
+        """log f at ``u [N, D, E, r]`` where alpha = 0 lets it be no zero, but further out than
+        :data:`FAR` standard deviations of beliefs of these moments, ``[D, E, r]`` and
+        ``[D, E, r, r]``.
 
         Raises:
             ReachesZeros, TooWide: as :meth:`refuse_zeros`.
@@ -162,7 +163,8 @@ class CheckedDensity:
             value = torch.where(jumps, edge, value)
             if bool(jumps.any()):
                 self.far_zero = self.local.name(int(jumps.flatten(0, 1).any(0).nonzero()[0]))
-        self.refuse_zeros(value, u, alpha, centre)
+        at_zero = value.new_zeros(self.local.num_factors)
+        self.refuse_zeros(value, u, at_zero, centre)
         return value
 
     def _before_zeros(self, first: Tensor, last: Tensor, centre: Tensor) -> Tensor:

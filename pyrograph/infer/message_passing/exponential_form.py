@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.beliefs import Conjugate
-from pyrograph.beliefs.expected_exponentials import expected_exponentials
+from pyrograph.beliefs.expected_exponentials import expected_exponentials, expected_values
 from pyrograph.infer.message_passing.checked import NOTHING
 from pyrograph.infer.message_passing.mean_field import Expectations
 from pyrograph.infer.message_passing.reduction import LocalDensity
@@ -69,6 +69,11 @@ class ExponentialForm:
         """
         found = expected_exponentials(self.functions, *(x.flatten(0, 1) for x in moments))
         return Expectations(*(x.unflatten(0, (self.num_states, -1)) for x in found), [])
+
+    def average(self, moments: tuple[Tensor, Tensor]) -> Tensor:
+        """Of log f alone, ``[D, E]``."""
+        found = expected_values(self.functions, *(x.flatten(0, 1) for x in moments))
+        return found.unflatten(0, (self.num_states, -1))
 
     def too_large(self, average: Tensor) -> Tensor:
         """``[E]`` which factors have expectations ``[D, E]`` that are no numbers, or too large."""

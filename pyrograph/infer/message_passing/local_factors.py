@@ -26,18 +26,16 @@ from pyrograph.errors import UnsupportedFactor
 from pyrograph.graph import FactorGroup
 from pyrograph.infer.message_passing.advice import without_grids
 from pyrograph.infer.message_passing.alphas import or_limit
-from pyrograph.infer.message_passing.closed_form import ClosedForm
 from pyrograph.infer.message_passing.conditional import quadratic_coordinates
 from pyrograph.infer.message_passing.conjugate_factors import ConjugateFactors
 from pyrograph.infer.message_passing.conjugate_terms import conjugate_terms
-from pyrograph.infer.message_passing.exponential_form import ExponentialForm
-from pyrograph.infer.message_passing.kinked_form import KinkedForm
+from pyrograph.infer.message_passing.expected_logs import Form, find_form
 from pyrograph.infer.message_passing.log_values import is_zero
 from pyrograph.infer.message_passing.mean_field import rule_without_error
 from pyrograph.infer.message_passing.network import Block
 from pyrograph.infer.message_passing.node_families import Alpha, NodeFamilies, by_sign
 from pyrograph.infer.message_passing.quadratic import QuadraticFactors
-from pyrograph.infer.message_passing.quadrature_factors import Form, QuadratureFactors
+from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 from pyrograph.infer.message_passing.reduction import LocalDensity
 from pyrograph.infer.message_passing.same_scope import (
     Locals,
@@ -260,8 +258,7 @@ class LocalFactors:
         local.reduce_jointly([kind if issubclass(kind, Conjugate) else None for kind in kinds])
         if bool((alpha == 0).all()) and self.num_points is None:
             chosen = [kinds[number.slots[0]] for number in local.chosen]
-            fine = local.in_double()
-            closed = ClosedForm.of(fine, chosen) or KinkedForm.of(fine) or ExponentialForm.of(fine)
+            closed = find_form(local.in_double(), chosen)
             if closed is not None:
                 return closed, []
         is_above = not self._conjugates(part) and bool((alpha > 0).all())

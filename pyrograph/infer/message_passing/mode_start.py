@@ -26,7 +26,7 @@ from pyrograph.graph import FactorGraph
 from pyrograph.infer.laplace import conditional_width, find_mode
 from pyrograph.infer.message_passing.families import Continuous, add_sites
 from pyrograph.infer.message_passing.kinked_form import KinkedForm
-from pyrograph.infer.message_passing.network import Network
+from pyrograph.infer.message_passing.network import Block, Network
 from pyrograph.infer.message_passing.quadratic import QuadraticFactors
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 from pyrograph.infer.message_passing.sweep import overflow
@@ -110,11 +110,7 @@ def _as_wide_as_kinks(
 ) -> list[Gaussian]:
     """Beliefs with messages of factors whose kinks are known, which are written into the others,
     under beliefs at the points."""
-    kinked = [
-        number
-        for number, block in enumerate(network.blocks)
-        if isinstance(block, QuadratureFactors) and isinstance(block.closed, KinkedForm)
-    ]
+    kinked = [number for number, block in enumerate(network.blocks) if _has_kinks(block)]
     for _ in range(ROUNDS if kinked else 0):
         around = []
         for q, point in zip(beliefs, points, strict=True):
@@ -126,6 +122,12 @@ def _as_wide_as_kinks(
             messages[number] = network.blocks[number].update(messages[number], around)[0]
         beliefs = network.beliefs_of(messages)
     return beliefs
+
+
+def _has_kinks(block: Block) -> bool:
+    if not isinstance(block, QuadratureFactors) or block.expected is None:
+        return False
+    return isinstance(block.expected.closed, KinkedForm)
 
 
 def _is_at(belief: Gaussian, point: Tensor) -> bool:

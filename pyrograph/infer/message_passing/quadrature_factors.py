@@ -12,7 +12,7 @@ where the tilted distribution was found before; the moments of every node follow
     E v_i = m_i + G_i (E u - m_u),   Cov v_i = C_i + G_i (Cov u - S) G_i',   G_i = C_i A_i' S^-1
 
 Nodes with gamma or beta beliefs keep the expectations of their statistics instead, discrete nodes
-in the scope are summed over. The limit alpha = 0 is in :mod:`.mean_field`.
+in the scope are summed over. Expectations at the limit alpha = 0 are in :mod:`.expected_logs`.
 
 All of this is in double precision, whatever the dtype of messages: thousands of factors of one node
 change its belief by a thousandth each, of which rounding of q_i' in single precision is as much,
@@ -24,7 +24,6 @@ Source: Minka (2005), eqs (17), (54), (66), (85); Minka & Lafferty (2002) for po
 from __future__ import annotations
 
 from copy import copy
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -33,32 +32,20 @@ from pyrograph.beliefs import Conjugate, Gaussian, Natural
 from pyrograph.beliefs.gaussian import apply
 from pyrograph.beliefs.natural import where
 from pyrograph.infer.message_passing.basis import Basis, Entries
-from pyrograph.infer.message_passing.checked import NOTHING, too_wide
-from pyrograph.infer.message_passing.closed_form import ClosedForm
+from pyrograph.infer.message_passing.checked import NOTHING
 from pyrograph.infer.message_passing.conditional import ConditionalMoments
 from pyrograph.infer.message_passing.effective import standard_normal
-from pyrograph.infer.message_passing.exponential_form import ExponentialForm
+from pyrograph.infer.message_passing.expected_logs import ExpectedLogs, Form
 from pyrograph.infer.message_passing.families import mixtures_refused
 from pyrograph.infer.message_passing.grids import Grid
 from pyrograph.infer.message_passing.in_states import by_state, expected_by_slot, over_states
-from pyrograph.infer.message_passing.kinked_form import KinkedForm
 from pyrograph.infer.message_passing.log_values import ZERO, finite_peak, rows_of, without
-from pyrograph.infer.message_passing.mean_field import (
-    Expectations,
-    expectations,
-    rule_without_error,
-)
 from pyrograph.infer.message_passing.one_each import OneEach
 from pyrograph.infer.message_passing.quadratic import seen, stacked
 from pyrograph.infer.message_passing.reduction import LocalDensity
 from pyrograph.infer.message_passing.sums import Tilted
 from pyrograph.infer.message_passing.surroundings import Scopes, Surrounded, about
 from pyrograph.infer.message_passing.tilted import POINTS, TiltedMoments
-from pyrograph.infer.message_passing.twins import one_of_each
-from pyrograph.quadrature import gauss_hermite
-
-#: Expectations at alpha = 0 that need no points.
-Form = ClosedForm | KinkedForm | ExponentialForm
 
 #: Points per dimension of grids that are not looked at.
 UNUSED = 3
@@ -94,13 +81,14 @@ class QuadratureFactors(OneEach):
             self.bases[k] = basis
         local = self.local
         self.has_zeros = True
-        self.is_mean_field = bool((alpha == 0).all())
-        # of so many numbers any other grid is too large, whatever number of points is asked for
-        may_be_exact = num_points is None or local.dim not in POINTS
-        exact = None
-        if self.is_mean_field and may_be_exact and closed is None:
-            exact = rule_without_error(local)
-        self.closed, self.is_exact = closed, closed is not None or exact is not None
+        # in more dimensions nothing is known of where to look along a flat one
+        dim = local.dim - len(inner or [])
+        self.scopes = Scopes(local, takes_flat=dim <= 3)
+        self.parts = self.scopes.parts
+        self.expected: ExpectedLogs | None = None
+        if bool((alpha == 0).all()):
+            own = [rows[k] for k in local.continuous]
+            self.expected = ExpectedLogs(local, own, self.scopes, num_points, closed)
         if self.is_exact:
             num_points = UNUSED
         if inner:
@@ -108,25 +96,24 @@ class QuadratureFactors(OneEach):
         else:
             self.tilted = TiltedMoments(local, alpha, num_points)
         self.points_per_dimension = num_points or POINTS[self.tilted.dim]
-        if closed is not None:
-            exact = local.like.new_zeros(0, local.dim), local.like.new_zeros(0)
-        self.nodes, self.weights = exact or gauss_hermite(
-            self.points_per_dimension, self.tilted.dim, local.like.dtype, local.like.device
-        )
         self.grid: Grid | None = None
-        # in more dimensions nothing is known of where to look along a flat one
-        self.scopes = Scopes(local, takes_flat=self.tilted.dim <= 3)
-        self.parts = self.scopes.parts
-        self._twins: tuple[QuadratureFactors, Tensor, Tensor] | None = None
-        if self.is_mean_field:
-            found = one_of_each(local, [rows[k] for k in local.continuous])
-            self._twins = found and (self.part(found[0]), *found)
+
+    @property
+    def is_mean_field(self) -> bool:
+        """Whether alpha is 0."""
+        return self.expected is not None
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether integrals are known to be without error."""
+        return self.expected is not None and self.expected.is_exact
 
     def part(self, which: Tensor) -> QuadratureFactors:
         """Some of the factors at alpha = 0, ``which [e]`` ascending; others share their grids."""
         rows = [own[which] for own in self.rows]
         number = None if self.is_exact else self.points_per_dimension
-        closed = None if self.closed is None else self.closed.part(which)
+        form = self.expected.closed
+        closed = None if form is None else form.part(which)
         out = QuadratureFactors(
             self.local.part(which), self.alpha[which], rows, self.families, number, closed=closed
         )
@@ -181,8 +168,7 @@ class QuadratureFactors(OneEach):
     @property
     def far_zero(self) -> str | None:
         """A factor that at alpha = 0 has a zero far out, which counts as f does at its edge."""
-        block = self if self._twins is None else self._twins[0]
-        return block.tilted.density.far_zero
+        return None if self.expected is None else self.expected.far_zero
 
     # ------------------------------------------------------------------ what surrounds a factor
     def _continuous(
@@ -234,7 +220,7 @@ class QuadratureFactors(OneEach):
 
     def update(self, messages: list, beliefs: list) -> tuple[list, Tensor | None]:
         """New messages, and ``[E]`` which updates were skipped for an improper cavity."""
-        if self.is_mean_field:
+        if self.expected is not None:
             return self._mean_field(messages, beliefs), None
         own, cavities, held = self._continuous(messages, beliefs)
         usable, flat = self.scopes.sorted(cavities)
@@ -287,7 +273,7 @@ class QuadratureFactors(OneEach):
             rows_of(beliefs[self.families[k]], self.rows[k]).log_softmax(1)
             for k in self.local.discrete
         ]
-        found = self._expectations(own)
+        found = self.expected(own)
         share = self._of_states(states).exp()
         out = list(messages)
         to_labels = expected_by_slot(states, found.average, self.local.states)
@@ -318,49 +304,9 @@ class QuadratureFactors(OneEach):
         outermost points of the grid or so many standard deviations off."""
         which = [(self.families[k], self.rows[k]) for k in self.local.continuous]
         held = all(bool(beliefs[f].is_proper[rows].all()) for f, rows in which)
-        bends = self.closed is None or isinstance(self.closed, ExponentialForm)
-        if not (self.is_mean_field and held and bends):
+        if self.expected is None or not held:
             return False
-        if self._twins is not None:
-            return self._twins[0].overflow(beliefs, within)
-        mean, covariance = self.scopes.moments(self._seen(beliefs))
-        if self.closed is not None:
-            average = self.closed((mean, covariance), []).average
-            return bool(self.closed.too_large(average).any())
-        reach = self.nodes.abs().sum(1)
-        corner = self.nodes[reach >= 0.999 * reach.amax()]
-        corner = corner * (within / corner.norm(dim=1, keepdim=True)).clamp_min(1)
-        z = torch.cat([torch.zeros_like(corner[:1]), corner])
-        u = mean + apply(torch.linalg.cholesky(covariance), z[:, None, None, :])
-        density = self.tilted.density
-        return bool(density.too_large(density(u, mean), u, mean).any())
-
-    def _expectations(self, own: list[Natural]) -> Expectations:
-        if self._twins is not None:  # the same for all that are alike
-            one_each, which, row = self._twins
-            return one_each._expectations([q[which] for q in own]).of(row)
-        moments, rule = self.scopes.moments(own), (self.nodes, self.weights)
-        if self.closed is not None:
-            found = self.closed(moments, [number.of(own) for number in self.local.chosen])
-            if isinstance(self.closed, ExponentialForm):
-                self._refuse_too_wide(found.average)
-            return found
-        others = [(number.of(own), number.column) for number in self.local.chosen]
-        density = self.tilted.density
-        density.far_zero = None
-        log_density = partial(density.positive, moments=moments, alpha=self.alpha)
-        return expectations(log_density, moments, rule, others)
-
-    def _refuse_too_wide(self, average: Tensor) -> None:
-        """Refuse expectations ``[D, E]`` that overflow.
-
-        Raises:
-            TooWide: naming a factor.
-        """
-        bad = self.closed.too_large(average)
-        if bool(bad.any()):
-            e = int(bad.nonzero()[0])
-            raise too_wide(self.local.name(e), 0.0)
+        return self.expected.overflow(self._seen(beliefs), within)
 
     # ------------------------------------------------------------------ results
     def log_ratio(self, messages: list, beliefs: list) -> Tensor:
@@ -370,7 +316,7 @@ class QuadratureFactors(OneEach):
         q_states, states = self._discrete(messages, beliefs)
         if self.is_mean_field:
             logs = [q.log_softmax(1) for q in q_states]
-            average = self._expectations(own).average
+            average = self.expected(own).average
             ratio = (self._of_states(logs).exp() * average).sum(0)
             for q, k in zip(q_states, self.local.discrete, strict=True):
                 ratio = ratio - (q.softmax(1) * messages[k]).sum(1)

@@ -36,7 +36,7 @@ class Scopes:
     """
 
     def __init__(self, local: LocalDensity, takes_flat: bool):
-        self.local = local
+        self.local, self.takes_flat = local, takes_flat
         self.parts = _slices(local.widths)
         others = sorted({k for number in local.chosen for k in number.slots})
         self.normal = [k for k in range(len(local.widths)) if k not in others]

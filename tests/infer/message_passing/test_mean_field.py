@@ -138,7 +138,7 @@ def test_products_of_many_numbers_need_no_grid_whatever_is_asked_for(num_points)
     for options in ({}, {"num_points": num_points}):
         engine = pg.VMP(product, progress=False, **options)
         engine.setup(y, 4, 0.5)
-        assert [b.weights.numel() for b in engine.network.blocks] == [577]  # not 10^8
+        assert [b.expected.rule[1].numel() for b in engine.network.blocks] == [577]  # not 10^8
         found.append(engine.step())
     assert found[0] == found[1]
 
@@ -164,7 +164,8 @@ def test_labels_with_the_same_weights_are_looked_at_once(monkeypatch):
         monkeypatch.setattr(twins, "TIMES", times)
         engine = pg.VMP(documents, progress=False)
         found[times] = engine.run(y, of, 1.0)
-        sizes = [b._twins[0].num_factors for b in engine.network.blocks if b._twins is not None]
+        twins_of = [b.expected._twins for b in engine.network.blocks]
+        sizes = [own[0].local.num_factors for own in twins_of if own is not None]
         assert sizes == ([4] if times == 2 else [])
     some, every = found[2], found[10**9]
     assert some.status == "converged"
