@@ -145,6 +145,14 @@ def block_diagonal(blocks: list[Tensor]) -> Tensor:
     return torch.cat(rows, -2)
 
 
+def stacked(parts: list[Gaussian]) -> Gaussian:
+    """Product of functions of different variables, as one of all."""
+    if len(parts) == 1:
+        return parts[0]
+    precision = block_diagonal([p.precision for p in parts])
+    return Gaussian(precision, torch.cat([p.shift for p in parts], 1))
+
+
 def times_blocks(matrix: Tensor, blocks: list[Tensor]) -> Tensor:
     """``[*batch, m, sum r] @ block_diagonal(blocks)``, without the zeros between blocks."""
     if all(block.shape[-2:] == (1, 1) for block in blocks):

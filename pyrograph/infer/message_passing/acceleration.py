@@ -26,10 +26,10 @@ import torch
 from torch import Tensor
 
 from pyrograph.beliefs import Gaussian, Natural
+from pyrograph.infer.message_passing.basis import seen
 from pyrograph.infer.message_passing.families import Continuous
 from pyrograph.infer.message_passing.messages import Messages, flattened, unflattened
 from pyrograph.infer.message_passing.network import Block, Network
-from pyrograph.infer.message_passing.quadratic import seen
 
 #: Sweeps that are looked back on, and sweeps still ahead at their rate from which it pays.
 LOOK, AHEAD = 10, 30

@@ -131,3 +131,17 @@ Basis = Entries | Combinations | None
 def part_of(basis: Basis, which: Tensor) -> Basis:
     """The same of some factors."""
     return None if basis is None else basis.part(which)
+
+
+def seen(belief: Gaussian, rows: Tensor, basis: Basis) -> Gaussian:
+    """Beliefs of v = B x for every factor, proportional: batch ``[E]``, dimension r.
+
+    Args:
+        belief: of all nodes of a family.
+        rows: ``[E]``; basis: of ``[E]``, None for v = x.
+    """
+    if basis is None:
+        return belief[rows]
+    if len(rows) < len(belief.shift):  # no moments of nodes that are not asked for
+        belief, rows = belief[rows], torch.arange(len(rows), device=rows.device)
+    return Gaussian.from_moments(*basis.moments(belief, rows))

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.beliefs import Conjugate, Gaussian
+from pyrograph.beliefs.gaussian import stacked
 from pyrograph.beliefs.natural import where
 from pyrograph.errors import ZeroMass
 from pyrograph.infer.message_passing.checked import NOTHING
@@ -39,7 +40,6 @@ from pyrograph.infer.message_passing.log_values import (
     without,
 )
 from pyrograph.infer.message_passing.one_each import OneEach
-from pyrograph.infer.message_passing.quadratic import stacked
 from pyrograph.infer.message_passing.reduction import LocalDensity
 
 

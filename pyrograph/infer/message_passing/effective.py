@@ -34,9 +34,8 @@ import torch
 from torch import Tensor
 
 from pyrograph.beliefs import Gaussian
-from pyrograph.beliefs.gaussian import apply, block_diagonal, inverse, times_blocks
+from pyrograph.beliefs.gaussian import apply, block_diagonal, inverse, stacked, times_blocks
 from pyrograph.beliefs.natural import where
-from pyrograph.infer.message_passing.quadratic import stacked
 
 #: Rounding of a precision, in units of the dtype's.
 SLACK = 100.0

@@ -24,7 +24,6 @@ from torch import Tensor
 from pyrograph.beliefs import Conjugate, LogDirichlet, Natural
 from pyrograph.errors import UnsupportedFactor
 from pyrograph.graph import FactorGroup
-from pyrograph.infer.message_passing.advice import without_grids
 from pyrograph.infer.message_passing.alphas import or_limit
 from pyrograph.infer.message_passing.conditional import quadratic_coordinates
 from pyrograph.infer.message_passing.conjugate_factors import ConjugateFactors
@@ -46,6 +45,7 @@ from pyrograph.infer.message_passing.same_scope import (
 from pyrograph.infer.message_passing.shared_work import Multiplied, multiplied_where_shared
 from pyrograph.infer.message_passing.terms import Divided, divided
 from pyrograph.infer.message_passing.tilted import POINTS
+from pyrograph.infer.message_passing.without_grids import without_grids
 from pyrograph.trace.distinct import row_numbers
 
 #: Numbers of a grid from which on terms that share some are apart.

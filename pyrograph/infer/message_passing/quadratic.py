@@ -21,25 +21,11 @@ import torch
 from torch import Tensor
 
 from pyrograph.beliefs import Gaussian
-from pyrograph.beliefs.gaussian import apply, block_diagonal
+from pyrograph.beliefs.gaussian import apply, block_diagonal, stacked
 from pyrograph.beliefs.natural import where
-from pyrograph.infer.message_passing.basis import Basis, part_of
+from pyrograph.infer.message_passing.basis import Basis, part_of, seen
 from pyrograph.infer.message_passing.families import Continuous
 from pyrograph.infer.message_passing.one_each import OneEach
-
-
-def seen(belief: Gaussian, rows: Tensor, basis: Basis) -> Gaussian:
-    """Beliefs of v = B x for every factor, proportional: batch ``[E]``, dimension r.
-
-    Args:
-        belief: of all nodes of a family.
-        rows: ``[E]``; basis: of ``[E]``, None for v = x.
-    """
-    if basis is None:
-        return belief[rows]
-    if len(rows) < len(belief.shift):  # no moments of nodes that are not asked for
-        belief, rows = belief[rows], torch.arange(len(rows), device=rows.device)
-    return Gaussian.from_moments(*basis.moments(belief, rows))
 
 
 class QuadraticFactors(OneEach):
@@ -245,14 +231,6 @@ def _integrated(
     tau = function.precision[..., own, own] - spread @ across.mT
     nu = function.shift[..., own] - apply(spread, inner.shift)
     return Gaussian(tau, nu), ~inner.is_proper
-
-
-def stacked(parts: list[Gaussian]) -> Gaussian:
-    """Product of functions of different variables, as one of all."""
-    if len(parts) == 1:
-        return parts[0]
-    precision = block_diagonal([p.precision for p in parts])
-    return Gaussian(precision, torch.cat([p.shift for p in parts], 1))
 
 
 def lifted(function: Gaussian, bases: list[Basis], widths: list[int]) -> Gaussian:

@@ -29,9 +29,9 @@ import torch
 from torch import Tensor
 
 from pyrograph.beliefs import Conjugate, Gaussian, Natural
-from pyrograph.beliefs.gaussian import apply
+from pyrograph.beliefs.gaussian import apply, stacked
 from pyrograph.beliefs.natural import where
-from pyrograph.infer.message_passing.basis import Basis, Entries
+from pyrograph.infer.message_passing.basis import Basis, Entries, seen
 from pyrograph.infer.message_passing.checked import NOTHING
 from pyrograph.infer.message_passing.conditional import ConditionalMoments
 from pyrograph.infer.message_passing.effective import standard_normal
@@ -41,7 +41,6 @@ from pyrograph.infer.message_passing.grids import Grid
 from pyrograph.infer.message_passing.in_states import by_state, expected_by_slot, over_states
 from pyrograph.infer.message_passing.log_values import ZERO, finite_peak, rows_of, without
 from pyrograph.infer.message_passing.one_each import OneEach
-from pyrograph.infer.message_passing.quadratic import seen, stacked
 from pyrograph.infer.message_passing.reduction import LocalDensity
 from pyrograph.infer.message_passing.sums import Tilted
 from pyrograph.infer.message_passing.surroundings import Scopes, Surrounded, about

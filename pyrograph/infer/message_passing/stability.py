@@ -40,12 +40,13 @@ from torch import Tensor
 from pyrograph.beliefs import Gaussian, LogGamma, Natural
 from pyrograph.diagnostics.score import outside_modes
 from pyrograph.errors import PyrographError
+from pyrograph.infer.message_passing.basis import seen
 from pyrograph.infer.message_passing.conjugate_factors import ConjugateFactors
 from pyrograph.infer.message_passing.evidence import log_evidence
 from pyrograph.infer.message_passing.families import Continuous
 from pyrograph.infer.message_passing.messages import Message, Messages, flattened, unflattened
 from pyrograph.infer.message_passing.network import Block, Network
-from pyrograph.infer.message_passing.quadratic import QuadraticFactors, seen
+from pyrograph.infer.message_passing.quadratic import QuadraticFactors
 from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
 from pyrograph.infer.message_passing.sweep import Sweep, is_lost
 

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from pyrograph.beliefs import Conjugate, Gaussian, Natural
-from pyrograph.beliefs.gaussian import apply, block_diagonal, times_blocks
+from pyrograph.beliefs.gaussian import apply, block_diagonal, stacked, times_blocks
 from pyrograph.beliefs.natural import where
 from pyrograph.infer.message_passing.effective import Effective, Rest, effective
 from pyrograph.infer.message_passing.grids import Grid
-from pyrograph.infer.message_passing.quadratic import stacked
 from pyrograph.infer.message_passing.reduction import LocalDensity
 from pyrograph.infer.message_passing.sums import Product, Surroundings, Tilted
 
