@@ -23,9 +23,22 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 #: These stand beside the layers: Pyro programs and data, which know no tracer and no engine.
 APART = {"datasets", "models"}
 MODULES = sorted(PACKAGE.rglob("*.py"))
+MESSAGE_PASSING = PACKAGE / "infer" / "message_passing"
+#: Rooms of message passing: each imports those before it. Engine and presets come last.
+ROOMS = [
+    "nodes",
+    "densities",
+    "quadrature",
+    "continuous",
+    "discrete",
+    "network",
+    "sweeps",
+    "settling",
+]
 
 
-def imported_layers(path):
+def imported_modules(path):
+    """Of the package, as lists of names below it."""
     for node in ast.walk(ast.parse(path.read_text())):
         names = []
         if isinstance(node, ast.Import):
@@ -38,19 +51,34 @@ def imported_layers(path):
         for name in names:
             parts = name.split(".")
             if parts[0] == "pyrograph" and len(parts) > 1:
-                yield parts[1]
+                yield parts[1:]
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_a_module_imports_only_its_own_and_earlier_layers(path):
     own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-    for other in imported_layers(path):
+    for other, *_ in imported_modules(path):
         if own == "__init__":
             continue
         if own in APART:
             assert other in {own, "errors", "checks"}, f"{own} imports {other}"
         else:
             assert RANK[other] <= RANK[own], f"{own} imports {other}"
+
+
+def test_every_room_of_message_passing_is_known():
+    found = {path.parent.name for path in MESSAGE_PASSING.glob("*/__init__.py")}
+    assert found == set(ROOMS)
+
+
+@pytest.mark.parametrize(
+    "path", sorted(MESSAGE_PASSING.glob("*/*.py")), ids=lambda p: f"{p.parent.name}/{p.name}"
+)
+def test_a_room_of_message_passing_imports_only_itself_and_earlier_ones(path):
+    allowed = ROOMS[: ROOMS.index(path.parent.name) + 1]
+    for parts in imported_modules(path):
+        if parts[:2] == ["infer", "message_passing"]:
+            assert parts[2:3] and parts[2] in allowed, f"{path.name} imports {parts}"
 
 
 def test_what_draws_or_is_seldom_needed_is_loaded_when_it_is():

@@ -19,9 +19,9 @@ from pyrograph.errors import UnsupportedFactor
 from pyrograph.graph import FactorGraph
 from pyrograph.graph.forest import is_forest
 from pyrograph.infer.dpvi.network import Network
-from pyrograph.infer.message_passing.build import build
-from pyrograph.infer.message_passing.evidence import log_evidence
-from pyrograph.infer.message_passing.tree import applies, exact_messages
+from pyrograph.infer.message_passing.network.build import build
+from pyrograph.infer.message_passing.network.evidence import log_evidence
+from pyrograph.infer.message_passing.sweeps.tree import applies, exact_messages
 
 #: What the worse half of the particles may add to the bound, in nats. On the alarm network, with 0
 #: to 30 nodes observed, runs above it missed 40 % of the evidence and more, others at most 22 %.

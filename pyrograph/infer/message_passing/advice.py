@@ -7,11 +7,11 @@ from torch.distributions import constraints
 
 from pyrograph.beliefs import Gaussian
 from pyrograph.graph import FactorGraph
-from pyrograph.infer.message_passing.checked import FAR
-from pyrograph.infer.message_passing.families import Continuous
-from pyrograph.infer.message_passing.network import Network
-from pyrograph.infer.message_passing.parity import probes
-from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
+from pyrograph.infer.message_passing.continuous.quadrature_factors import QuadratureFactors
+from pyrograph.infer.message_passing.densities.checked import FAR
+from pyrograph.infer.message_passing.discrete.parity import probes
+from pyrograph.infer.message_passing.network.network import Network
+from pyrograph.infer.message_passing.nodes.families import Continuous
 
 NO_COVARIANCE = (
     "messages grew until a covariance has no Cholesky factor in this precision. Use damping=0.5, a "

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from pyrograph.errors import OptionError, UnsupportedFactor
-from pyrograph.infer.message_passing.conjugate_factors import ConjugateFactors
+from pyrograph.infer.message_passing.continuous.conjugate_factors import ConjugateFactors
+from pyrograph.infer.message_passing.continuous.quadrature_factors import QuadratureFactors
 from pyrograph.infer.message_passing.engine import MessagePassing
-from pyrograph.infer.message_passing.network import Network
-from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
+from pyrograph.infer.message_passing.network.network import Network
 
 
 class BP(MessagePassing):

@@ -9,14 +9,14 @@ from torch import Tensor
 
 from pyrograph.beliefs import Natural
 from pyrograph.errors import OptionError, ShapeMismatch
-from pyrograph.infer.message_passing.binary import BinaryFactors
-from pyrograph.infer.message_passing.boxes import Boxes
-from pyrograph.infer.message_passing.grids import Grid
-from pyrograph.infer.message_passing.messages import Message
-from pyrograph.infer.message_passing.network import Network
-from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
-from pyrograph.infer.message_passing.states import by_slot, in_form_of
-from pyrograph.infer.message_passing.tables import TableFactors
+from pyrograph.infer.message_passing.continuous.quadrature_factors import QuadratureFactors
+from pyrograph.infer.message_passing.discrete.binary import BinaryFactors
+from pyrograph.infer.message_passing.discrete.states import by_slot, in_form_of
+from pyrograph.infer.message_passing.discrete.tables import TableFactors
+from pyrograph.infer.message_passing.network.messages import Message
+from pyrograph.infer.message_passing.network.network import Network
+from pyrograph.infer.message_passing.quadrature.boxes import Boxes
+from pyrograph.infer.message_passing.quadrature.grids import Grid
 
 #: Where messages that do not fit come from.
 ELSEWHERE = (

@@ -38,26 +38,26 @@ from pyrograph.infer.message_passing.advice import (
     notes_on,
     remedy_for,
 )
-from pyrograph.infer.message_passing.alphas import Alpha, alpha_of_factors, check_alpha
-from pyrograph.infer.message_passing.build import build
 from pyrograph.infer.message_passing.checkpoint import loaded_messages
-from pyrograph.infer.message_passing.evidence import kind_of, log_evidence
+from pyrograph.infer.message_passing.continuous.quadrature_factors import QuadratureFactors
 from pyrograph.infer.message_passing.implicit import attached, refuse_second_derivatives
 from pyrograph.infer.message_passing.iteration import Iteration
-from pyrograph.infer.message_passing.left_alike import alternatives, note_on
-from pyrograph.infer.message_passing.messages import Messages
-from pyrograph.infer.message_passing.network import Network
-from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
+from pyrograph.infer.message_passing.network.alphas import Alpha, alpha_of_factors, check_alpha
+from pyrograph.infer.message_passing.network.build import build
+from pyrograph.infer.message_passing.network.evidence import kind_of, log_evidence
+from pyrograph.infer.message_passing.network.messages import Messages
+from pyrograph.infer.message_passing.network.network import Network
 from pyrograph.infer.message_passing.results import beliefs_of_graph
-from pyrograph.infer.message_passing.settling import Settling, leaps_for
-from pyrograph.infer.message_passing.stability import (
+from pyrograph.infer.message_passing.settling.left_alike import alternatives, note_on
+from pyrograph.infer.message_passing.settling.settling import Settling, leaps_for
+from pyrograph.infer.message_passing.settling.stability import (
     Instability,
     instability,
     may_be_left,
     may_be_unstable,
 )
-from pyrograph.infer.message_passing.sweep import SCHEDULES
-from pyrograph.infer.message_passing.tree import applies
+from pyrograph.infer.message_passing.sweeps.sweep import SCHEDULES
+from pyrograph.infer.message_passing.sweeps.tree import applies
 from pyrograph.infer.message_passing.undone import undone_on_error
 from pyrograph.infer.message_passing.unheld import (
     refuse_improper,

@@ -24,8 +24,8 @@ from scipy.sparse.linalg import LinearOperator, gmres
 from torch import Tensor
 
 from pyrograph.errors import ConvergenceWarning
-from pyrograph.infer.message_passing.messages import Messages, flattened, unflattened
-from pyrograph.infer.message_passing.network import Network
+from pyrograph.infer.message_passing.network.messages import Messages, flattened, unflattened
+from pyrograph.infer.message_passing.network.network import Network
 
 #: Of the linear system; in single precision ten times its rounding.
 RELATIVE_TOLERANCE = 1e-10

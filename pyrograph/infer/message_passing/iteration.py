@@ -17,21 +17,21 @@ from torch import Tensor
 from pyrograph.errors import InferenceError, PyrographError
 from pyrograph.graph import FactorGraph
 from pyrograph.infer.message_passing.advice import NO_COVARIANCE
-from pyrograph.infer.message_passing.checked import ReachesZeros, TooWide
 from pyrograph.infer.message_passing.checkpoint import loaded_messages, saved_messages
-from pyrograph.infer.message_passing.contradictions import refuse_contradictions
-from pyrograph.infer.message_passing.double_loop import DoubleLoop, is_discrete
-from pyrograph.infer.message_passing.evidence import log_evidence
-from pyrograph.infer.message_passing.families import Continuous
-from pyrograph.infer.message_passing.left_alike import alternatives, told_apart
-from pyrograph.infer.message_passing.messages import Messages, with_discrete_of
-from pyrograph.infer.message_passing.network import Network
-from pyrograph.infer.message_passing.plain import PlainSwept
-from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
-from pyrograph.infer.message_passing.settling import Settling
-from pyrograph.infer.message_passing.sweep import Held, Sweep, gap, is_lost
-from pyrograph.infer.message_passing.sweeper import Place, Sweeper
-from pyrograph.infer.message_passing.tree import exact_messages
+from pyrograph.infer.message_passing.continuous.quadrature_factors import QuadratureFactors
+from pyrograph.infer.message_passing.densities.checked import ReachesZeros, TooWide
+from pyrograph.infer.message_passing.network.evidence import log_evidence
+from pyrograph.infer.message_passing.network.messages import Messages, with_discrete_of
+from pyrograph.infer.message_passing.network.network import Network
+from pyrograph.infer.message_passing.nodes.families import Continuous
+from pyrograph.infer.message_passing.settling.double_loop import DoubleLoop, is_discrete
+from pyrograph.infer.message_passing.settling.left_alike import alternatives, told_apart
+from pyrograph.infer.message_passing.settling.settling import Settling
+from pyrograph.infer.message_passing.sweeps.contradictions import refuse_contradictions
+from pyrograph.infer.message_passing.sweeps.plain import PlainSwept
+from pyrograph.infer.message_passing.sweeps.sweep import Held, Sweep, gap, is_lost
+from pyrograph.infer.message_passing.sweeps.sweeper import Place, Sweeper
+from pyrograph.infer.message_passing.sweeps.tree import exact_messages
 
 Found = TypeVar("Found")
 #: By how much a bound that has errors has to rise to count, as a share of it.

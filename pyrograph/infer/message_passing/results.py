@@ -12,17 +12,17 @@ from pyrograph.beliefs import Conjugate, Gaussian, Natural
 from pyrograph.beliefs.gaussian import stacked
 from pyrograph.graph import FactorGraph, FactorGroup
 from pyrograph.graph.terms import TermGroup
-from pyrograph.infer.message_passing.basis import seen
-from pyrograph.infer.message_passing.counts import CountFactors
-from pyrograph.infer.message_passing.differences import DifferenceFactors
-from pyrograph.infer.message_passing.families import Categorical, Odds, mixtures_refused
-from pyrograph.infer.message_passing.messages import Message
-from pyrograph.infer.message_passing.network import Block, Family, Network
-from pyrograph.infer.message_passing.noisy_or import NoisyOrFactors
-from pyrograph.infer.message_passing.parity import ParityFactors
-from pyrograph.infer.message_passing.quadratic import QuadraticFactors, lifted
-from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
-from pyrograph.infer.message_passing.same_scope import Merged
+from pyrograph.infer.message_passing.continuous.quadratic import QuadraticFactors, lifted
+from pyrograph.infer.message_passing.continuous.quadrature_factors import QuadratureFactors
+from pyrograph.infer.message_passing.discrete.counts import CountFactors
+from pyrograph.infer.message_passing.discrete.differences import DifferenceFactors
+from pyrograph.infer.message_passing.discrete.noisy_or import NoisyOrFactors
+from pyrograph.infer.message_passing.discrete.parity import ParityFactors
+from pyrograph.infer.message_passing.network.messages import Message
+from pyrograph.infer.message_passing.network.network import Block, Family, Network
+from pyrograph.infer.message_passing.network.same_scope import Merged
+from pyrograph.infer.message_passing.nodes.basis import seen
+from pyrograph.infer.message_passing.nodes.families import Categorical, Odds, mixtures_refused
 from pyrograph.posterior.beliefs import BeliefPosterior
 from pyrograph.posterior.scopes import Scopes
 

@@ -33,10 +33,10 @@ from pyrograph.checks import count
 from pyrograph.errors import OptionError, UnsupportedFactor
 from pyrograph.graph import FactorGroup
 from pyrograph.infer.message_passing.bp import BP, refuse_alpha
-from pyrograph.infer.message_passing.coefficients import is_discrete_or_quadratic
+from pyrograph.infer.message_passing.continuous.quadratic import QuadraticFactors
+from pyrograph.infer.message_passing.densities.coefficients import is_discrete_or_quadratic
 from pyrograph.infer.message_passing.engine import MessagePassing
-from pyrograph.infer.message_passing.network import Network
-from pyrograph.infer.message_passing.quadratic import QuadraticFactors
+from pyrograph.infer.message_passing.network.network import Network
 from pyrograph.infer.message_passing.spanning_trees import (
     crowded_nodes,
     heaviest_tree,

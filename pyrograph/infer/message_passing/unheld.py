@@ -13,9 +13,9 @@ from pyrograph.beliefs import Natural
 from pyrograph.errors import InferenceError
 from pyrograph.graph import FactorGraph, FactorGroup
 from pyrograph.graph.checked import unread_nodes
-from pyrograph.infer.message_passing.families import Continuous
-from pyrograph.infer.message_passing.in_states import leaves_in_states, states_of
-from pyrograph.infer.message_passing.network import Family
+from pyrograph.infer.message_passing.densities.in_states import leaves_in_states, states_of
+from pyrograph.infer.message_passing.network.network import Family
+from pyrograph.infer.message_passing.nodes.families import Continuous
 from pyrograph.trace.reach import leaves_that_reach
 from pyrograph.trace.sites import JACOBIAN
 

@@ -24,10 +24,10 @@ from pyrograph.graph import FactorGraph, FactorGroup
 from pyrograph.graph.checked import table_of
 from pyrograph.graph.forest import is_forest
 from pyrograph.graph.kinds import by_kind
-from pyrograph.infer.message_passing.reduction import LocalDensity
-from pyrograph.infer.message_passing.same_scope import Locals
-from pyrograph.infer.message_passing.shared_work import multiplied_where_shared
-from pyrograph.infer.message_passing.tables import MAX_ENTRIES
+from pyrograph.infer.message_passing.densities.reduction import LocalDensity
+from pyrograph.infer.message_passing.discrete.tables import MAX_ENTRIES
+from pyrograph.infer.message_passing.network.same_scope import Locals
+from pyrograph.infer.message_passing.network.shared_work import multiplied_where_shared
 from pyrograph.infer.qbethe.components import Kind, num_ties
 from pyrograph.infer.qbethe.conditional import ConditionalPotential
 from pyrograph.infer.qbethe.entropy import ScopeEntropies

@@ -19,7 +19,7 @@ import math
 import torch
 from torch import Tensor
 
-from pyrograph.infer.message_passing.conditional import quadratic_coordinates
+from pyrograph.infer.message_passing.quadrature.conditional import quadratic_coordinates
 from pyrograph.infer.qbethe.potentials import IntegratedPotential
 
 #: Numbers s, at most: of more, points scattered over all of u are fewer.

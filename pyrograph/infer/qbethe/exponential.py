@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 from pyrograph.beliefs.expected_exponentials import expected_exponentials
-from pyrograph.infer.message_passing.exponential_form import exponentials_of
+from pyrograph.infer.message_passing.continuous.exponential_form import exponentials_of
 from pyrograph.infer.qbethe.components import Components
 from pyrograph.infer.qbethe.first_order import first_order
 from pyrograph.infer.qbethe.potentials import IntegratedPotential, scope_moments

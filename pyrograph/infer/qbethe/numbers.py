@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from pyrograph.infer.message_passing.reduction import LocalDensity
+from pyrograph.infer.message_passing.densities.reduction import LocalDensity
 from pyrograph.infer.qbethe.components import Components, taken
 from pyrograph.infer.qbethe.first_order import first_order
 

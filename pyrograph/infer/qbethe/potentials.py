@@ -1,9 +1,10 @@
 """Expected log potentials under the components of a mixture: E_b log f_a = sum_l w_l E_l log f_a.
 
 A potential of continuous nodes depends on u = T x, often of fewer dimensions than its scope (see
-:mod:`~pyrograph.infer.message_passing.reduction`): a difference of two nodes is integrated in one
-dimension, whatever the nodes are. Under component l u is Gaussian. Quadratic potentials have their
-expectations in closed form, tables are summed, all others are integrated by the rules given.
+:mod:`~pyrograph.infer.message_passing.densities.reduction`): a difference of two nodes is
+integrated in one dimension, whatever the nodes are. Under component l u is Gaussian. Quadratic
+potentials have their expectations in closed form, tables are summed, all others are integrated by
+the rules given.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from torch import Tensor
 
 from pyrograph.beliefs.gaussian import apply, block_diagonal
 from pyrograph.errors import NonFiniteDensity
-from pyrograph.infer.message_passing.basis import Basis
-from pyrograph.infer.message_passing.reduction import LocalDensity
+from pyrograph.infer.message_passing.densities.reduction import LocalDensity
+from pyrograph.infer.message_passing.nodes.basis import Basis
 from pyrograph.infer.qbethe.components import Components, taken
 from pyrograph.infer.qbethe.numbers import Closed, Numbers, expected_together
 from pyrograph.infer.qbethe.quadratic import Expanded

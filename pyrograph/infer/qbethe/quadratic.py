@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pyrograph.infer.message_passing.reduction import LocalDensity
+from pyrograph.infer.message_passing.densities.reduction import LocalDensity
 
 #: Slopes are compared a unit apart, and this share of the numbers' size, which rounding may need.
 STEP = 2.0**-12

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pyrograph.infer.message_passing.binary import RANGE, BinaryFactors
+from pyrograph.infer.message_passing.discrete.binary import RANGE, BinaryFactors
 
 
 def reference(log_table: torch.Tensor, alpha: torch.Tensor, cavity: torch.Tensor) -> torch.Tensor:

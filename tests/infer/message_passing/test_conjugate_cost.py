@@ -8,7 +8,7 @@ from scipy import stats
 from torch.testing import assert_close
 
 import pyrograph as pg
-from pyrograph.infer.message_passing.reduction import LocalDensity
+from pyrograph.infer.message_passing.densities.reduction import LocalDensity
 
 MANY = 40_000
 COUNTS = (torch.arange(MANY) % 7).double()

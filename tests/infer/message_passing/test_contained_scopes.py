@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import pyrograph as pg
-from pyrograph.infer.message_passing.contained import contained
+from pyrograph.infer.message_passing.network.contained import contained
 
 MOVE = torch.tensor([[1.0, 1.0], [0.0, 0.9]], dtype=torch.float64)
 Y = torch.tensor([0.3, -0.4, 1.2, 2.5, 2.2, 3.9, 5.1], dtype=torch.float64)

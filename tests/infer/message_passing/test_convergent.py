@@ -11,8 +11,8 @@ import torch
 from torch.testing import assert_close
 
 import pyrograph as pg
-from pyrograph.infer.message_passing.double_loop import DoubleLoop
-from pyrograph.infer.message_passing.sweep import gap
+from pyrograph.infer.message_passing.settling.double_loop import DoubleLoop
+from pyrograph.infer.message_passing.sweeps.sweep import gap
 
 from .builders import random_model
 

@@ -14,7 +14,7 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.errors import NonFiniteDensity, OptionError, UnsupportedFactor, ZeroMass
-from pyrograph.infer.message_passing.counts import CountFactors
+from pyrograph.infer.message_passing.discrete.counts import CountFactors
 
 from .builders import INF, Tables, run
 from .references import fractional_bp, free_energy

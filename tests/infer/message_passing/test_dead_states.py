@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 import pyrograph as pg
-from pyrograph.infer.message_passing.dead_states import that_stay_dead
-from pyrograph.infer.message_passing.double_loop import DoubleLoop
-from pyrograph.infer.message_passing.log_values import bounded
-from pyrograph.infer.message_passing.newton import beliefs_of, fixed_point
-from pyrograph.infer.message_passing.states import by_slot
+from pyrograph.infer.message_passing.discrete.states import by_slot
+from pyrograph.infer.message_passing.nodes.log_values import bounded
+from pyrograph.infer.message_passing.settling.dead_states import that_stay_dead
+from pyrograph.infer.message_passing.settling.double_loop import DoubleLoop
+from pyrograph.infer.message_passing.settling.newton import beliefs_of, fixed_point
 
 from .builders import INF, Tables, grid_edges, random_model, run, tree_with_zeros
 from .references import fractional_bp

@@ -14,10 +14,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import pyrograph as pg
 from pyrograph.errors import OptionError, UnsupportedFactor, ZeroMass
-from pyrograph.infer.message_passing import differences, discrete_factors
-from pyrograph.infer.message_passing.differences import DifferenceFactors
-from pyrograph.infer.message_passing.double_loop import DoubleLoop
-from pyrograph.infer.message_passing.tables import TableFactors
+from pyrograph.infer.message_passing.discrete import differences
+from pyrograph.infer.message_passing.discrete.differences import DifferenceFactors
+from pyrograph.infer.message_passing.discrete.tables import TableFactors
+from pyrograph.infer.message_passing.network import discrete_factors
+from pyrograph.infer.message_passing.settling.double_loop import DoubleLoop
 
 from .builders import INF, Tables, grid_edges, run
 from .references import fractional_bp

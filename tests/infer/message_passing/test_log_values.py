@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 import pyrograph as pg
-from pyrograph.infer.message_passing import log_values
-from pyrograph.infer.message_passing.log_values import log_product, summed_out
-from pyrograph.infer.message_passing.tables import TableFactors
+from pyrograph.infer.message_passing.discrete.tables import TableFactors
+from pyrograph.infer.message_passing.nodes import log_values
+from pyrograph.infer.message_passing.nodes.log_values import log_product, summed_out
 
 
 @pytest.mark.parametrize("one_term", [0, 2**11])

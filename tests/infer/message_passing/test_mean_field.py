@@ -10,7 +10,7 @@ import torch
 from torch.testing import assert_close
 
 import pyrograph as pg
-from pyrograph.infer.message_passing import twins
+from pyrograph.infer.message_passing.continuous import twins
 
 LN_2PI = math.log(2 * math.pi)
 

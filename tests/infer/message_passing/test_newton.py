@@ -19,11 +19,11 @@ from torch.testing import assert_close
 import pyrograph as pg
 from pyrograph.datasets import DiscreteModel
 from pyrograph.errors import ZeroMass
-from pyrograph.infer.message_passing import double_loop, newton
-from pyrograph.infer.message_passing.double_loop import DoubleLoop
-from pyrograph.infer.message_passing.newton import Root, beliefs_of, fixed_point
-from pyrograph.infer.message_passing.states import by_slot
-from pyrograph.infer.message_passing.sweep import gap
+from pyrograph.infer.message_passing.discrete.states import by_slot
+from pyrograph.infer.message_passing.settling import double_loop, newton
+from pyrograph.infer.message_passing.settling.double_loop import DoubleLoop
+from pyrograph.infer.message_passing.settling.newton import Root, beliefs_of, fixed_point
+from pyrograph.infer.message_passing.sweeps.sweep import gap
 
 from .builders import INF, Tables, cycle_with_zeros, grid_edges, mixed_cycle, potts, random_model
 from .references import fractional_bp, free_energy

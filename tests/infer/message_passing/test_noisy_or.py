@@ -14,7 +14,7 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.errors import OptionError, UnsupportedFactor, ZeroMass
-from pyrograph.infer.message_passing.noisy_or import NoisyOrFactors
+from pyrograph.infer.message_passing.discrete.noisy_or import NoisyOrFactors
 
 from .builders import INF, Tables, log_of_rest, run
 from .references import fractional_bp, free_energy

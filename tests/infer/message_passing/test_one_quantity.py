@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.errors import UnsupportedFactor
-from pyrograph.infer.message_passing.one_quantity import reads_one_quantity
+from pyrograph.infer.message_passing.discrete.one_quantity import reads_one_quantity
 
 from .builders import log_of_rest, run
 

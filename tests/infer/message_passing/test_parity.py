@@ -12,8 +12,8 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.errors import OptionError, ZeroMass
-from pyrograph.infer.message_passing.parity import parity_values
-from pyrograph.infer.message_passing.symmetry import is_symmetric
+from pyrograph.infer.message_passing.discrete.parity import parity_values
+from pyrograph.infer.message_passing.discrete.symmetry import is_symmetric
 
 from .builders import INF, Tables, run
 from .references import fractional_bp, free_energy

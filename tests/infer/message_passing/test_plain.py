@@ -12,12 +12,12 @@ import torch
 from torch.testing import assert_close
 
 import pyrograph as pg
-from pyrograph.infer.message_passing.differences import DifferenceFactors
-from pyrograph.infer.message_passing.evidence import log_evidence
-from pyrograph.infer.message_passing.plain import DEGREE, PlainSwept
-from pyrograph.infer.message_passing.plain_odds import PlainOdds
-from pyrograph.infer.message_passing.plain_states import PlainStates
-from pyrograph.infer.message_passing.sweep import Sweep, gap
+from pyrograph.infer.message_passing.discrete.differences import DifferenceFactors
+from pyrograph.infer.message_passing.network.evidence import log_evidence
+from pyrograph.infer.message_passing.sweeps.plain import DEGREE, PlainSwept
+from pyrograph.infer.message_passing.sweeps.plain_odds import PlainOdds
+from pyrograph.infer.message_passing.sweeps.plain_states import PlainStates
+from pyrograph.infer.message_passing.sweeps.sweep import Sweep, gap
 from tests.infer.message_passing.builders import (
     INF,
     Tables,

@@ -9,8 +9,8 @@ import torch
 from torch.testing import assert_close
 
 import pyrograph as pg
-from pyrograph.infer.message_passing.plain import PlainSwept
-from pyrograph.infer.message_passing.plain_odds import PlainOdds
+from pyrograph.infer.message_passing.sweeps.plain import PlainSwept
+from pyrograph.infer.message_passing.sweeps.plain_odds import PlainOdds
 from tests.infer.message_passing.builders import (
     INF,
     Tables,

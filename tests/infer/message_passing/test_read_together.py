@@ -7,7 +7,7 @@ import torch
 
 import pyrograph as pg
 from pyrograph.beliefs import Natural
-from pyrograph.infer.message_passing.turns import colour_of_nodes
+from pyrograph.infer.message_passing.sweeps.turns import colour_of_nodes
 
 DOUBLE = torch.float64
 Y = torch.tensor([-3.0, -2.5, 0.1, 2.4, 3.2], dtype=DOUBLE)

@@ -10,7 +10,7 @@ from scipy.special import digamma, log_softmax
 
 import pyrograph as pg
 from pyrograph.beliefs import Gaussian
-from pyrograph.infer.message_passing.squared_steps import LIMIT, SquaredSteps
+from pyrograph.infer.message_passing.settling.squared_steps import LIMIT, SquaredSteps
 
 COUNT, WIDE, NOISE = 3, 3.0, 1.0
 #: Clusters that overlap: labels say little, and sweeps are slow.

@@ -14,7 +14,7 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.errors import ConvergenceWarning
-from pyrograph.infer.message_passing import left_alike
+from pyrograph.infer.message_passing.settling import left_alike
 
 SIX = torch.combinations(torch.arange(6))  # all pairs of six nodes: each has five neighbours
 

@@ -9,8 +9,8 @@ import torch
 from torch.testing import assert_close
 
 import pyrograph as pg
-from pyrograph.infer.message_passing.count_trees import sums_by_tree
-from pyrograph.infer.message_passing.sums_read import sums_read
+from pyrograph.infer.message_passing.discrete.count_trees import sums_by_tree
+from pyrograph.infer.message_passing.discrete.sums_read import sums_read
 
 W = torch.linspace(0.1, 1, 12)
 

@@ -10,9 +10,10 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.errors import ConvergenceWarning
-from pyrograph.infer.message_passing import log_values, tables
-from pyrograph.infer.message_passing.differences import DifferenceFactors
-from pyrograph.infer.message_passing.tables import TableFactors
+from pyrograph.infer.message_passing.discrete import tables
+from pyrograph.infer.message_passing.discrete.differences import DifferenceFactors
+from pyrograph.infer.message_passing.discrete.tables import TableFactors
+from pyrograph.infer.message_passing.nodes import log_values
 
 
 def block_of(table, alpha):

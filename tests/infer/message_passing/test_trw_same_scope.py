@@ -18,7 +18,7 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.errors import OptionError, ShapeMismatch, ZeroMass
-from pyrograph.infer.message_passing.differences import DifferenceFactors
+from pyrograph.infer.message_passing.discrete.differences import DifferenceFactors
 from pyrograph.infer.message_passing.spanning_trees import uniform_appearance
 
 from .builders import Tables, random_messages, random_model, run

@@ -12,13 +12,13 @@ import pyrograph as pg
 from pyrograph.beliefs import Natural
 from pyrograph.beliefs.natural import where
 from pyrograph.errors import ZeroMass
-from pyrograph.infer.message_passing import turns
-from pyrograph.infer.message_passing.binary import BinaryFactors
-from pyrograph.infer.message_passing.differences import DifferenceFactors
-from pyrograph.infer.message_passing.parity import ParityFactors
-from pyrograph.infer.message_passing.quadratic import QuadraticFactors
-from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
-from pyrograph.infer.message_passing.tables import TableFactors
+from pyrograph.infer.message_passing.continuous.quadratic import QuadraticFactors
+from pyrograph.infer.message_passing.continuous.quadrature_factors import QuadratureFactors
+from pyrograph.infer.message_passing.discrete.binary import BinaryFactors
+from pyrograph.infer.message_passing.discrete.differences import DifferenceFactors
+from pyrograph.infer.message_passing.discrete.parity import ParityFactors
+from pyrograph.infer.message_passing.discrete.tables import TableFactors
+from pyrograph.infer.message_passing.sweeps import turns
 
 from .builders import INF, Tables
 

@@ -24,7 +24,7 @@ import torch
 import pyrograph as pg
 from pyrograph.datasets import DiscreteModel, read_uai
 from pyrograph.errors import ConvergenceWarning
-from pyrograph.infer.message_passing.states import by_slot
+from pyrograph.infer.message_passing.discrete.states import by_slot
 
 NAMES = (
     *("Grids_11", "Grids_13", "Grids_15"),

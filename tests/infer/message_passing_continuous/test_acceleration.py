@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import pyrograph as pg
-from pyrograph.infer.message_passing.acceleration import Acceleration
+from pyrograph.infer.message_passing.settling.acceleration import Acceleration
 
 SIDE, RING = 8, 12
 DATA = np.random.default_rng(0).normal(size=(SIDE, SIDE))

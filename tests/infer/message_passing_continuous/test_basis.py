@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.beliefs import Gaussian
-from pyrograph.infer.message_passing.basis import Combinations, Entries
+from pyrograph.infer.message_passing.nodes.basis import Combinations, Entries
 
 
 def positive_definite(*size):

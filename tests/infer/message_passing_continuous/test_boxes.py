@@ -22,12 +22,12 @@ from torch.testing import assert_close
 import pyrograph as pg
 from pyrograph.beliefs import Gaussian
 from pyrograph.errors import NonFiniteDensity
-from pyrograph.infer.message_passing import tilted
-from pyrograph.infer.message_passing.boxes import Boxes, LastBoxes, lay, spanning
-from pyrograph.infer.message_passing.checked import NOTHING
-from pyrograph.infer.message_passing.grids import Grid
-from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
-from pyrograph.infer.message_passing.sums import Weighed, summed, together
+from pyrograph.infer.message_passing.continuous.quadrature_factors import QuadratureFactors
+from pyrograph.infer.message_passing.densities.checked import NOTHING
+from pyrograph.infer.message_passing.quadrature import tilted
+from pyrograph.infer.message_passing.quadrature.boxes import Boxes, LastBoxes, lay, spanning
+from pyrograph.infer.message_passing.quadrature.grids import Grid
+from pyrograph.infer.message_passing.quadrature.sums import Weighed, summed, together
 from tutorials.sensor_localization import model as room
 
 

@@ -12,7 +12,7 @@ from scipy import integrate, optimize, special, stats
 from torch.testing import assert_close
 
 import pyrograph as pg
-from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
+from pyrograph.infer.message_passing.continuous.quadrature_factors import QuadratureFactors
 from tests.infer.message_passing_continuous.runs import fit
 
 

@@ -13,8 +13,8 @@ from torch.testing import assert_close
 import pyrograph as pg
 from pyrograph.beliefs import LogGamma
 from pyrograph.errors import UnsupportedFactor
-from pyrograph.infer.message_passing import closed_form
-from pyrograph.infer.message_passing.reduction import LocalDensity
+from pyrograph.infer.message_passing.continuous import closed_form
+from pyrograph.infer.message_passing.densities.reduction import LocalDensity
 from tests.infer.message_passing_continuous.runs import fit
 
 DOUBLE = torch.float64

@@ -15,11 +15,14 @@ from torch.testing import assert_close
 import pyrograph as pg
 from pyrograph.beliefs import Gaussian
 from pyrograph.errors import UnsupportedFactor
-from pyrograph.infer.message_passing import conditional
-from pyrograph.infer.message_passing.conditional import ConditionalMoments, quadratic_coordinates
-from pyrograph.infer.message_passing.grids import Grid
-from pyrograph.infer.message_passing.reduction import LocalDensity
-from pyrograph.infer.message_passing.tilted import TiltedMoments
+from pyrograph.infer.message_passing.densities.reduction import LocalDensity
+from pyrograph.infer.message_passing.quadrature import conditional
+from pyrograph.infer.message_passing.quadrature.conditional import (
+    ConditionalMoments,
+    quadratic_coordinates,
+)
+from pyrograph.infer.message_passing.quadrature.grids import Grid
+from pyrograph.infer.message_passing.quadrature.tilted import TiltedMoments
 
 
 def scale(_=None):

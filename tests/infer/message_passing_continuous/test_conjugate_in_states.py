@@ -14,7 +14,7 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.errors import OptionError, UnsupportedFactor
-from pyrograph.infer.message_passing.conjugate_factors import ConjugateFactors
+from pyrograph.infer.message_passing.continuous.conjugate_factors import ConjugateFactors
 from tests.infer.message_passing_continuous.runs import fit
 
 DOUBLE = torch.float64

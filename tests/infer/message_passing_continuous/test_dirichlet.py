@@ -15,8 +15,8 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.errors import OptionError, PyrographError, UnsupportedFactor
-from pyrograph.infer.message_passing.conjugate_factors import ConjugateFactors
-from pyrograph.infer.message_passing.reduction import LocalDensity
+from pyrograph.infer.message_passing.continuous.conjugate_factors import ConjugateFactors
+from pyrograph.infer.message_passing.densities.reduction import LocalDensity
 from tests.infer.message_passing_continuous.runs import fit
 
 DOUBLE = torch.float64

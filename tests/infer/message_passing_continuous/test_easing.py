@@ -10,7 +10,7 @@ import torch
 from torch.testing import assert_close
 
 import pyrograph as pg
-from pyrograph.infer.message_passing.damping import LEVELS, AutomaticDamping
+from pyrograph.infer.message_passing.settling.damping import LEVELS, AutomaticDamping
 
 
 def levels_of_a_linear_iteration(rates, steps, eases=True):

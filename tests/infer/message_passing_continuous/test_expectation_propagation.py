@@ -14,7 +14,7 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.errors import ConvergenceWarning, NonFiniteDensity, ZeroMass
-from pyrograph.infer.message_passing.checked import CheckedDensity
+from pyrograph.infer.message_passing.densities.checked import CheckedDensity
 
 from .reference import dense, plain_ep
 

@@ -11,8 +11,8 @@ import torch
 from scipy import optimize, special, stats
 
 import pyrograph as pg
-from pyrograph.infer.message_passing import exponential_form
-from pyrograph.infer.message_passing.reduction import LocalDensity
+from pyrograph.infer.message_passing.continuous import exponential_form
+from pyrograph.infer.message_passing.densities.reduction import LocalDensity
 from tests.infer.message_passing_continuous.runs import fit
 
 Y = np.array([0.3, -1.2, 2.2, 0.9, 1.6])

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import pyrograph as pg
 from pyrograph.beliefs import Gaussian
-from pyrograph.infer.message_passing.effective import Rest, effective
+from pyrograph.infer.message_passing.quadrature.effective import Rest, effective
 
 #: The posterior of a ~ N(loc, 1) after one observation at loc + 1 of noise 0.5, and its evidence.
 MEAN, VARIANCE, EVIDENCE = 0.8, 0.2, stats.norm.logpdf(1, 0, math.sqrt(1.25))

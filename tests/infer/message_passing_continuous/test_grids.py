@@ -12,8 +12,9 @@ from torch.testing import assert_close
 import pyrograph as pg
 from pyrograph.beliefs import Gaussian
 from pyrograph.errors import ConvergenceWarning
-from pyrograph.infer.message_passing import checked, grids, on_points, tilted
-from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
+from pyrograph.infer.message_passing.continuous.quadrature_factors import QuadratureFactors
+from pyrograph.infer.message_passing.densities import checked
+from pyrograph.infer.message_passing.quadrature import grids, on_points, tilted
 
 from .reference import plain_ep
 

@@ -11,8 +11,8 @@ from torch.testing import assert_close
 import pyrograph as pg
 from pyrograph.datasets import crowd_prices
 from pyrograph.errors import InferenceError
-from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
-from pyrograph.infer.message_passing.surroundings import Surrounded
+from pyrograph.infer.message_passing.continuous.quadrature_factors import QuadratureFactors
+from pyrograph.infer.message_passing.quadrature.surroundings import Surrounded
 
 
 def frustrated(n, coupling, kind, seed):

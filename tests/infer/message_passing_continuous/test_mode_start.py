@@ -12,8 +12,8 @@ from scipy import stats
 from scipy.special import logsumexp
 
 import pyrograph as pg
-from pyrograph.infer.message_passing.build import build
-from pyrograph.infer.message_passing.mode_start import messages_at_mode
+from pyrograph.infer.message_passing.network.build import build
+from pyrograph.infer.message_passing.settling.mode_start import messages_at_mode
 
 
 def logistic(rows, labels):
@@ -278,7 +278,7 @@ def test_sweeps_that_leave_the_mode_slowly_start_there_again_with_more_damping()
 
 def test_a_run_that_fails_starts_again_with_more_damping(monkeypatch):
     """Without a mode to start from: a centred hierarchy of a scale that may be 0 has none."""
-    where = "pyrograph.infer.message_passing.settling.messages_at_mode"
+    where = "pyrograph.infer.message_passing.settling.settling.messages_at_mode"
     monkeypatch.setattr(where, lambda graph, network: None)
     y = counts(0)
     evidence, _, _ = hierarchy_truth(0)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import pyrograph as pg
-from pyrograph.infer.message_passing.reduction import LocalDensity
+from pyrograph.infer.message_passing.densities.reduction import LocalDensity
 
 LEVELS = torch.arange(5)
 

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from pyrograph.errors import NonFiniteDensity
-from pyrograph.infer.message_passing.boxes import lay
-from pyrograph.infer.message_passing.checked import NOTHING
-from pyrograph.infer.message_passing.grids import REACH, Grid
-from pyrograph.infer.message_passing.peaks import Peaks, climbed
+from pyrograph.infer.message_passing.densities.checked import NOTHING
+from pyrograph.infer.message_passing.quadrature.boxes import lay
+from pyrograph.infer.message_passing.quadrature.grids import REACH, Grid
+from pyrograph.infer.message_passing.quadrature.peaks import Peaks, climbed
 
 ROOM = 2**18
 

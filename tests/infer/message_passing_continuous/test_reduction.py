@@ -15,7 +15,7 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.errors import UnsupportedFactor
-from pyrograph.infer.message_passing.quadrature_factors import QuadratureFactors
+from pyrograph.infer.message_passing.continuous.quadrature_factors import QuadratureFactors
 
 from .reference import dense, plain_ep
 

@@ -12,7 +12,7 @@ import pyrograph as pg
 from pyrograph.errors import NonFiniteDensity, OptionError
 from pyrograph.graph import trace_graph
 from pyrograph.graph.products import product
-from pyrograph.infer.message_passing import shared_work
+from pyrograph.infer.message_passing.network import shared_work
 
 
 @pytest.fixture(autouse=True)

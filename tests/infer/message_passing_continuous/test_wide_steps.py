@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import pyrograph as pg
-from pyrograph.infer.message_passing import checked
+from pyrograph.infer.message_passing.densities import checked
 
 from .runs import fit
 

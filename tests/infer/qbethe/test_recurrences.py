@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.errors import NonFiniteDensity
-from pyrograph.infer.message_passing import shared_work
+from pyrograph.infer.message_passing.network import shared_work
 from pyrograph.infer.qbethe.piecewise import PiecewisePotential
 from pyrograph.infer.qbethe.potentials import IntegratedPotential
 
