@@ -32,8 +32,8 @@ from sklearn.utils._testing import ignore_warnings
 from torch import Tensor
 
 from pyrograph.distributions.incremental import keep
-from pyrograph.infer.dpvi.labelled import Labellings, in_order
-from pyrograph.infer.dpvi.labelled_program import LabelledProgram, read_labelled
+from pyrograph.infer.dpvi.labellings.labelled import Labellings, in_order
+from pyrograph.infer.dpvi.labellings.labelled_program import LabelledProgram, read_labelled
 
 #: Gibbs sweeps between statistics from scratch.
 REFRESH = 50

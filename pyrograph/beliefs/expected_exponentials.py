@@ -16,7 +16,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from pyrograph.beliefs.gaussian import apply
-from pyrograph.trace.exponentials import Exponentials
+from pyrograph.trace.forms.exponentials import Exponentials
 
 
 def expected_values(functions: Exponentials, mean: Tensor, covariance: Tensor) -> Tensor:

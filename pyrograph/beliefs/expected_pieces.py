@@ -21,7 +21,7 @@ import math
 import torch
 from torch import Tensor
 
-from pyrograph.trace.pieces import Pieces
+from pyrograph.trace.forms.pieces import Pieces
 
 #: Exponents of the density, at least: denormal numbers take long.
 LEAST = -80.0

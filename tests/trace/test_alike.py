@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 import pyrograph as pg
-from pyrograph.trace.alike import functions_of
+from pyrograph.trace.forms.alike import functions_of
 
 N = 6
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn.functional import huber_loss, softplus
 
 import pyrograph as pg
-from pyrograph.trace.cancelled import numbers_that_matter
-from pyrograph.trace.combinations import combinations_read
+from pyrograph.trace.forms.cancelled import numbers_that_matter
+from pyrograph.trace.forms.combinations import combinations_read
 
 WIDTH = 4
 SLOPE = torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=torch.float64)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import pyrograph as pg
-from pyrograph.trace.degree import piecewise_degree, polynomial_degree
+from pyrograph.trace.forms.degree import piecewise_degree, polynomial_degree
 
 
 def degree(factor, given=()) -> float:

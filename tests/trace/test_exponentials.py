@@ -17,7 +17,7 @@ from torch import Tensor
 
 import pyrograph as pg
 from pyrograph.beliefs.expected_exponentials import expected_exponentials
-from pyrograph.trace.exponentials import Exponentials, find_exponentials
+from pyrograph.trace.forms.exponentials import Exponentials, find_exponentials
 
 F64 = torch.float64
 Y = torch.tensor([0.5, -2.0, 3.0], dtype=F64)

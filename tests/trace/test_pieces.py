@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import pyrograph as pg
-from pyrograph.trace.pieces import MAX_KINKS, Pieces, find_pieces
+from pyrograph.trace.forms.pieces import MAX_KINKS, Pieces, find_pieces
 
 SLOPE = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
 

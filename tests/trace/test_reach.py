@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import pyrograph as pg
-from pyrograph.trace.reach import leaves_that_reach
+from pyrograph.trace.forms.reach import leaves_that_reach
 
 WIDTH, STATES = 4, 3
 

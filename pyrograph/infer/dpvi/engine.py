@@ -30,15 +30,15 @@ from pyrograph.graph import FactorGraph
 from pyrograph.infer.base import Engine
 from pyrograph.infer.dpvi.beam import beamed
 from pyrograph.infer.dpvi.best_states import best_states
-from pyrograph.infer.dpvi.label_search import LabelSearch
-from pyrograph.infer.dpvi.labelled import Labellings
-from pyrograph.infer.dpvi.labelled_program import (
+from pyrograph.infer.dpvi.labellings.label_search import LabelSearch
+from pyrograph.infer.dpvi.labellings.labelled import Labellings
+from pyrograph.infer.dpvi.labellings.labelled_program import (
     LabelledProgram,
     checked_log_prob,
     read_labelled,
     refuse_changed,
 )
-from pyrograph.infer.dpvi.labelled_start import (
+from pyrograph.infer.dpvi.labellings.labelled_start import (
     first_labellings,
     num_partitions,
     refuse_broken_data,

@@ -12,7 +12,7 @@ from pyrograph.errors import InferenceError, ZeroMass
 from pyrograph.graph import FactorGraph
 from pyrograph.infer.base import with_notes
 from pyrograph.infer.dpvi.diffuse import warning_of_diffuse, warning_of_gain
-from pyrograph.infer.dpvi.labelled import Labellings
+from pyrograph.infer.dpvi.labellings.labelled import Labellings
 from pyrograph.infer.dpvi.network import Network
 from pyrograph.infer.dpvi.particles import Particles
 from pyrograph.infer.dpvi.summed_out import Conditionals

@@ -30,7 +30,7 @@ from pyrograph.infer.dpvi.filter_errors import (
     refuse_no_labels,
     refuse_packed,
 )
-from pyrograph.infer.dpvi.labelled import Labellings
+from pyrograph.infer.dpvi.labellings.labelled import Labellings
 from pyrograph.infer.dpvi.network import Network
 from pyrograph.infer.dpvi.particles import Hash, Particles, gain_of, highest
 from pyrograph.infer.dpvi.paths import Paths

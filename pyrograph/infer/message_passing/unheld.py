@@ -16,7 +16,7 @@ from pyrograph.graph.checked import unread_nodes
 from pyrograph.infer.message_passing.densities.in_states import leaves_in_states, states_of
 from pyrograph.infer.message_passing.network.network import Family
 from pyrograph.infer.message_passing.nodes.families import Continuous
-from pyrograph.trace.reach import leaves_that_reach
+from pyrograph.trace.forms.reach import leaves_that_reach
 from pyrograph.trace.sites import JACOBIAN
 
 #: Numbers of all factors of a group in all states, beyond which it counts as reading its nodes.

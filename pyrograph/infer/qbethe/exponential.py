@@ -1,8 +1,8 @@
 """Expected potentials that are sums of polynomials times exponentials, in closed form.
 
 Normal densities with latent scales, Poisson and gamma densities, log rates: see
-:mod:`pyrograph.trace.exponentials`. Points of a quadrature see little of an exponential under a
-wide component, and the optimiser would make use of that.
+:mod:`~pyrograph.trace.forms.exponentials`. Points of a quadrature see little of an exponential
+under a wide component, and the optimiser would make use of that.
 
 Source: :mod:`pyrograph.beliefs.expected_exponentials`.
 """
@@ -19,7 +19,7 @@ from pyrograph.infer.qbethe.components import Components
 from pyrograph.infer.qbethe.first_order import first_order
 from pyrograph.infer.qbethe.potentials import IntegratedPotential, scope_moments
 from pyrograph.infer.qbethe.rules import Rules
-from pyrograph.trace.exponentials import Exponentials
+from pyrograph.trace.forms.exponentials import Exponentials
 
 
 class ExponentialPotential(IntegratedPotential):

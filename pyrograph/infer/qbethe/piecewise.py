@@ -21,7 +21,7 @@ from pyrograph.infer.qbethe.components import Components
 from pyrograph.infer.qbethe.numbers import Closed, ExpectedOfNumbers, OnLine, expected_together
 from pyrograph.infer.qbethe.potentials import IntegratedPotential
 from pyrograph.infer.qbethe.rules import Rules
-from pyrograph.trace.pieces import Pieces, find_pieces
+from pyrograph.trace.forms.pieces import Pieces, find_pieces
 
 
 class PiecewisePotential(IntegratedPotential):

@@ -24,7 +24,7 @@ from pyrograph.errors import (
     UnsupportedFactor,
     UnsupportedSite,
 )
-from pyrograph.infer.dpvi.labelled import in_order
+from pyrograph.infer.dpvi.labellings.labelled import in_order
 
 D = pg.distributions
 KAPPA, A, B, ALPHA = 0.04, 1.0, 1.0, 0.5

@@ -7,8 +7,8 @@ import torch
 
 import pyrograph as pg
 from pyrograph import distributions as D
-from pyrograph.infer.dpvi import split_merge
-from pyrograph.infer.dpvi.labelled import Labellings
+from pyrograph.infer.dpvi.labellings import split_merge
+from pyrograph.infer.dpvi.labellings.labelled import Labellings
 
 
 def mixture(x):

@@ -37,7 +37,7 @@ from pyrograph.infer.message_passing.continuous.mean_field import Expectations
 from pyrograph.infer.message_passing.densities.checked import CHUNK
 from pyrograph.infer.message_passing.densities.reduction import LocalDensity
 from pyrograph.infer.message_passing.quadrature.conditional import stencil
-from pyrograph.trace.degree import polynomial_degree
+from pyrograph.trace.forms.degree import polynomial_degree
 
 #: Most numbers of A for a factor in a state.
 MOST_TERMS = 200

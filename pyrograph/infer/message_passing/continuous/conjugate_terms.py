@@ -26,7 +26,7 @@ from pyrograph.beliefs import Conjugate, LogDirichlet, LogitBeta
 from pyrograph.infer.message_passing.densities.chosen import Chosen, chosen_among
 from pyrograph.infer.message_passing.densities.reduction import LocalDensity
 from pyrograph.infer.message_passing.nodes.log_values import is_zero
-from pyrograph.trace.alike import functions_of
+from pyrograph.trace.forms.alike import functions_of
 
 #: How far numbers of beliefs are looked at: from -z to z, and to a smaller z where 1 - expit(z) has
 #: too few digits further out; logarithms of Dirichlet numbers to one less the largest.

@@ -2,7 +2,8 @@
 of normal densities with latent scales, of Poisson and gamma densities, of log rates.
 
 Points of a quadrature see little of an exponential under a wide belief. With the terms known
-(:mod:`pyrograph.trace.exponentials`) so are their expectations and those of their derivatives.
+(:mod:`~pyrograph.trace.forms.exponentials`) so are their expectations and those of their
+derivatives.
 
 Source: :mod:`pyrograph.beliefs.expected_exponentials`.
 """
@@ -19,8 +20,8 @@ from pyrograph.beliefs.expected_exponentials import expected_exponentials, expec
 from pyrograph.infer.message_passing.continuous.mean_field import Expectations
 from pyrograph.infer.message_passing.densities.checked import NOTHING
 from pyrograph.infer.message_passing.densities.reduction import LocalDensity
-from pyrograph.trace.exponential_terms import MAX_TERMS
-from pyrograph.trace.exponentials import Exponentials, find_exponentials
+from pyrograph.trace.forms.exponential_terms import MAX_TERMS
+from pyrograph.trace.forms.exponentials import Exponentials, find_exponentials
 
 #: Squares from here on are read again about where their polynomials are level: an exponential
 #: enlarges their rounding, that of a scale far below the data's distance from 0 as much as this.

@@ -1,8 +1,8 @@
 """Expectations at alpha = 0 in closed form, where log f is a polynomial between kinks of one
 number: of absolute values and clamps, as in Laplace densities, quantile regressions and hinges.
 
-A quadrature's points miss the kinks. With the pieces known (:mod:`pyrograph.trace.pieces`) so is
-A(m, s), the expectation of log f under u ~ N(m, s^2), and
+A quadrature's points miss the kinks. With the pieces known (:mod:`~pyrograph.trace.forms.pieces`)
+so is A(m, s), the expectation of log f under u ~ N(m, s^2), and
 
     E f'(u) = dA/dm,      E f''(u) = (dA/ds) / s
 
@@ -22,7 +22,7 @@ from pyrograph.beliefs import Conjugate
 from pyrograph.beliefs.expected_pieces import expected_pieces
 from pyrograph.infer.message_passing.continuous.mean_field import Expectations
 from pyrograph.infer.message_passing.densities.reduction import LocalDensity
-from pyrograph.trace.pieces import Pieces, find_pieces
+from pyrograph.trace.forms.pieces import Pieces, find_pieces
 
 
 class KinkedForm:

@@ -31,7 +31,7 @@ from pyrograph.beliefs import Conjugate
 from pyrograph.beliefs.gaussian import apply
 from pyrograph.infer.message_passing.densities.reduction import LocalDensity
 from pyrograph.quadrature import fully_symmetric, gauss_hermite
-from pyrograph.trace.degree import polynomial_degree
+from pyrograph.trace.forms.degree import polynomial_degree
 
 #: Polynomials of a higher degree, or of so many points, are integrated as other functions are.
 MOST_DEGREE, MOST_POINTS = 4, 3**8

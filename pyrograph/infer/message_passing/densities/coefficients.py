@@ -20,7 +20,7 @@ from torch import Tensor
 from pyrograph.beliefs import Gaussian
 from pyrograph.errors import UnsupportedFactor
 from pyrograph.graph import FactorGroup
-from pyrograph.trace.degree import polynomial_degree
+from pyrograph.trace.forms.degree import polynomial_degree
 
 if TYPE_CHECKING:
     from pyrograph.infer.message_passing.densities.reduction import LocalDensity

@@ -29,10 +29,10 @@ from pyrograph.infer.message_passing.densities.spans import (
     span,
     steepness,
 )
-from pyrograph.trace.cancelled import numbers_that_matter
-from pyrograph.trace.combinations import combinations_read
+from pyrograph.trace.forms.cancelled import numbers_that_matter
+from pyrograph.trace.forms.combinations import combinations_read
+from pyrograph.trace.forms.reach import leaves_that_reach
 from pyrograph.trace.localize import LocalProgram
-from pyrograph.trace.reach import leaves_that_reach
 
 #: Most combinations that a basis is taken from.
 PROBES = 16

@@ -31,7 +31,7 @@ from pyrograph.infer.message_passing.densities.in_states import (
 )
 from pyrograph.infer.message_passing.densities.points import points_of
 from pyrograph.infer.message_passing.nodes.basis import Basis, Combinations, Entries, part_of
-from pyrograph.trace.alike import functions_of
+from pyrograph.trace.forms.alike import functions_of
 from pyrograph.trace.localize import LocalProgram
 
 #: Rounding errors that a comparison may show, in units of the dtype's precision.

@@ -33,7 +33,7 @@ from pyrograph.infer.message_passing.densities.reduction import LocalDensity
 from pyrograph.infer.message_passing.quadrature.grids import Grid
 from pyrograph.infer.message_passing.quadrature.sums import Tilted, Weighed
 from pyrograph.infer.message_passing.quadrature.tilted import POINTS, TiltedMoments
-from pyrograph.trace.degree import polynomial_degree
+from pyrograph.trace.forms.degree import polynomial_degree
 
 #: Coefficients of coordinates below this are rounding.
 ROUNDING = 1e-9

@@ -18,7 +18,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from pyrograph.trace.degree import operation, piecewise_degree
+from pyrograph.trace.forms.degree import operation, piecewise_degree
 from pyrograph.trace.localize import LocalProgram
 from pyrograph.trace.rules.slots import SLOT
 from pyrograph.trace.source import Line, Read, write_function

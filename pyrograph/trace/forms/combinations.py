@@ -24,7 +24,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from pyrograph.trace.degree import CONSTANT, SAME, ZERO, Form, form_of_line, operation
+from pyrograph.trace.forms.degree import CONSTANT, SAME, ZERO, Form, form_of_line, operation
 from pyrograph.trace.localize import LocalProgram
 from pyrograph.trace.rules.lookups import replay_choice
 from pyrograph.trace.rules.pointwise import replay_pointwise

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from pyrograph.distributions.incremental import keep
 from pyrograph.errors import NonFiniteDensity, OptionError
-from pyrograph.infer.dpvi.labelled import Labellings
-from pyrograph.infer.dpvi.labelled_program import LabelledProgram
+from pyrograph.infer.dpvi.labellings.labelled import Labellings
+from pyrograph.infer.dpvi.labellings.labelled_program import LabelledProgram
 from pyrograph.infer.dpvi.start import FEWEST, comparable
 from pyrograph.posterior import Posterior
 

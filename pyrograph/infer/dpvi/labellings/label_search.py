@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrograph.infer.dpvi.labelled import Labellings
-from pyrograph.infer.dpvi.labelled_start import labels_of
+from pyrograph.infer.dpvi.labellings.labelled import Labellings
+from pyrograph.infer.dpvi.labellings.labelled_start import labels_of
+from pyrograph.infer.dpvi.labellings.split_merge import splits_and_merges
 from pyrograph.infer.dpvi.particles import ROUNDING, gain_of
-from pyrograph.infer.dpvi.split_merge import splits_and_merges
 
 
 class LabelSearch:

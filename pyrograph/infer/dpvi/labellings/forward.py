@@ -31,7 +31,7 @@ from torch.nn.functional import pad
 from pyrograph.distributions.chinese_restaurant import log_partition
 from pyrograph.distributions.labels import in_order
 from pyrograph.distributions.mixture_term import AT_ONCE
-from pyrograph.infer.dpvi.forward_state import Room, Sums
+from pyrograph.infer.dpvi.labellings.forward_state import Room, Sums
 
 #: Slots at first, and the least by which there are more when they run out.
 ROOM = 4

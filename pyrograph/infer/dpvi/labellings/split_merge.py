@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from pyrograph.distributions.incremental import Clusters
-from pyrograph.infer.dpvi.labelled import Labellings
-from pyrograph.infer.dpvi.screening import SCREENED
+from pyrograph.infer.dpvi.labellings.labelled import Labellings
+from pyrograph.infer.dpvi.labellings.screening import SCREENED
 
 #: Place of the second element of a split among all, by how little it is at home with the first.
 APART = 0.05

@@ -18,11 +18,11 @@ from pyrograph.distributions.incremental import Clusters, keep
 from pyrograph.distributions.labels import in_order
 from pyrograph.distributions.seating import CLOSED, Seating
 from pyrograph.errors import NonFiniteDensity, ShapeMismatch
-from pyrograph.infer.dpvi.forward import ForwardPass
-from pyrograph.infer.dpvi.forward_state import Sums, is_covered
-from pyrograph.infer.dpvi.labelled_program import LabelledProgram
+from pyrograph.infer.dpvi.labellings.forward import ForwardPass
+from pyrograph.infer.dpvi.labellings.forward_state import Sums, is_covered
+from pyrograph.infer.dpvi.labellings.labelled_program import LabelledProgram
+from pyrograph.infer.dpvi.labellings.screening import margin, visit
 from pyrograph.infer.dpvi.particles import first_of_equal, highest
-from pyrograph.infer.dpvi.screening import margin, visit
 
 #: Hashes of sites are told apart by powers of this.
 ODD = 0x1E3779B97F4A7C15

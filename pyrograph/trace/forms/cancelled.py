@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pyrograph.trace.degree import CONSTANT, ZERO, Form, form_of_line
+from pyrograph.trace.forms.degree import CONSTANT, ZERO, Form, form_of_line
 from pyrograph.trace.localize import LocalProgram
 from pyrograph.trace.rules.lookups import replay_choice
 from pyrograph.trace.source import Line, Read

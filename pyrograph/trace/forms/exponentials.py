@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrograph.trace import exponential_terms as terms
-from pyrograph.trace.degree import HARMLESS, SAME, operation
-from pyrograph.trace.exponential_terms import OtherFunction
+from pyrograph.trace.forms import exponential_terms as terms
+from pyrograph.trace.forms.degree import HARMLESS, SAME, operation
+from pyrograph.trace.forms.exponential_terms import OtherFunction
 from pyrograph.trace.localize import LocalProgram
 from pyrograph.trace.rules.lookups import replay_choice
 from pyrograph.trace.rules.pointwise import replay_pointwise

@@ -1,4 +1,4 @@
-"""What a forward pass over labellings reads and writes; see :mod:`pyrograph.infer.dpvi.forward`."""
+"""What a forward pass over labellings reads and writes; see :mod:`.forward`."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from pyrograph.trace.degree import operation
+from pyrograph.trace.forms.degree import operation
 from pyrograph.trace.localize import LocalProgram
 from pyrograph.trace.rules.lookups import replay_choice
 from pyrograph.trace.rules.pointwise import replay_pointwise
