@@ -28,7 +28,7 @@ from criteria import report
 
 import pyrograph as pg
 from pyrograph.circuits import Circuit
-from pyrograph.circuits.compile import MAX_EDGES, compile_graph
+from pyrograph.circuits.compiling.compile import MAX_EDGES, compile_graph
 from pyrograph.datasets import bayesian_network, data_root, read_uai, uai_reference
 from pyrograph.errors import UnsupportedFactor
 

@@ -25,15 +25,15 @@ from torch import Tensor
 from torch.distributions import MixtureSameFamily
 
 from pyrograph.checks import count
-from pyrograph.circuits.computed import ComputedModule
-from pyrograph.circuits.layers import Layers
-from pyrograph.circuits.leaves import Domain, Leaves, numbers, read_inputs
 from pyrograph.circuits.marginals import marginals_given
-from pyrograph.circuits.nodes import read_nodes, write_nodes
-from pyrograph.circuits.properties import Properties
-from pyrograph.circuits.prune import prune
 from pyrograph.circuits.sampling import complete, draw
-from pyrograph.circuits.units import INPUT, Units
+from pyrograph.circuits.structure.computed import ComputedModule
+from pyrograph.circuits.structure.layers import Layers
+from pyrograph.circuits.structure.leaves import Domain, Leaves, numbers, read_inputs
+from pyrograph.circuits.structure.nodes import read_nodes, write_nodes
+from pyrograph.circuits.structure.properties import Properties
+from pyrograph.circuits.structure.prune import prune
+from pyrograph.circuits.structure.units import INPUT, Units
 from pyrograph.errors import InvalidCircuit, OptionError, ZeroMass
 from pyrograph.graph.devices import usable_device
 

@@ -20,9 +20,9 @@ from torch import Tensor
 from pyrograph.checks import count
 from pyrograph.circuits.circuit import Circuit
 from pyrograph.circuits.collapsed_samples import CollapsedSamples
-from pyrograph.circuits.held import HeldCircuit
-from pyrograph.circuits.leaves import Domain
-from pyrograph.circuits.units import Units
+from pyrograph.circuits.compiling.held import HeldCircuit
+from pyrograph.circuits.structure.leaves import Domain
+from pyrograph.circuits.structure.units import Units
 from pyrograph.diagnostics.score import outside_modes
 from pyrograph.errors import OptionError
 from pyrograph.posterior.finite import States, state_quantile

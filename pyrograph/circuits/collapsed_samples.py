@@ -17,7 +17,7 @@ from pyro.distributions.torch_distribution import ExpandedDistribution
 from torch import Tensor
 
 from pyrograph.circuits.circuit import Circuit
-from pyrograph.circuits.leaves import MISSING
+from pyrograph.circuits.structure.leaves import MISSING
 
 NO_SAMPLES = torch.Size()
 #: Pairs of values and samples that are compared at once.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pyrograph.circuits.circuit import Circuit
 from pyrograph.circuits.options import check_circuits
-from pyrograph.circuits.units import INPUT, PRODUCT, SUM
+from pyrograph.circuits.structure.units import INPUT, PRODUCT, SUM
 from pyrograph.errors import OptionError
 
 #: Beyond this many units a picture shows nothing.

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, MixtureSameFamily, Normal
 
-from pyrograph.circuits.leaves import Leaves
-from pyrograph.circuits.scaling import log
+from pyrograph.circuits.expectations.scaling import log
+from pyrograph.circuits.structure.leaves import Leaves
 from pyrograph.diagnostics.score import outside_modes
 from pyrograph.errors import ZeroMass
 

@@ -23,9 +23,9 @@ from torch.distributions import Normal
 from pyrograph.checks import count
 from pyrograph.circuits.builder import Builder
 from pyrograph.circuits.circuit import Circuit
-from pyrograph.circuits.leaves import Domain, numbers
 from pyrograph.circuits.options import check_circuits, whole
-from pyrograph.circuits.units import SUM, Units
+from pyrograph.circuits.structure.leaves import Domain, numbers
+from pyrograph.circuits.structure.units import SUM, Units
 from pyrograph.errors import IncompatibleCircuits, OptionError, ShapeMismatch
 
 

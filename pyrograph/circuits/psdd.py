@@ -20,7 +20,7 @@ import os
 
 from pyrograph.circuits.builder import Builder
 from pyrograph.circuits.circuit import Circuit
-from pyrograph.circuits.vtree import Line, lines_of, read_vtree
+from pyrograph.circuits.structure.vtree import Line, lines_of, read_vtree
 
 
 def read_psdd(psdd: str | os.PathLike[str], vtree: str | os.PathLike[str]) -> Circuit:

@@ -21,12 +21,12 @@ import torch
 from torch import Tensor
 
 from pyrograph.circuits.circuit import Circuit
-from pyrograph.circuits.expected import common_regions, pairs
-from pyrograph.circuits.kernel_units import KernelUnits
-from pyrograph.circuits.kernels import RBF, Kernel, check_kernel
-from pyrograph.circuits.leaves import numbers
+from pyrograph.circuits.expectations.expected import common_regions, pairs
+from pyrograph.circuits.expectations.kernel_units import KernelUnits
+from pyrograph.circuits.expectations.kernels import RBF, Kernel, check_kernel
+from pyrograph.circuits.expectations.sides import CircuitSide, PointSide, largest_size, most_edges
 from pyrograph.circuits.options import check_circuits
-from pyrograph.circuits.sides import CircuitSide, PointSide, largest_size, most_edges
+from pyrograph.circuits.structure.leaves import numbers
 from pyrograph.errors import OptionError, ShapeMismatch, ZeroMass
 
 if TYPE_CHECKING:

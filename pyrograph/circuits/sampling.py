@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrograph.circuits.units import INPUT, SUM
+from pyrograph.circuits.structure.units import INPUT, SUM
 from pyrograph.errors import ZeroMass
 
 if TYPE_CHECKING:

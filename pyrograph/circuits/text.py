@@ -26,10 +26,10 @@ from typing import NamedTuple, NoReturn
 import torch
 
 from pyrograph.circuits.circuit import Circuit
-from pyrograph.circuits.leaves import Domain
 from pyrograph.circuits.options import check_circuits
-from pyrograph.circuits.units import INPUT, PRODUCT, SUM, Units
-from pyrograph.circuits.vtree import as_path, text_lines
+from pyrograph.circuits.structure.leaves import Domain
+from pyrograph.circuits.structure.units import INPUT, PRODUCT, SUM, Units
+from pyrograph.circuits.structure.vtree import as_path, text_lines
 from pyrograph.errors import DataFormatError, DataNotFound, InvalidCircuit, OptionError
 
 #: Of the format that is written, and of the one without a last line that says what is there.

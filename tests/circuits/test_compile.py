@@ -14,8 +14,13 @@ from scipy import stats
 from torch.testing import assert_close
 
 import pyrograph as pg
-from pyrograph.circuits.compile import compile_graph
-from pyrograph.circuits.elimination import EliminationTree, balanced_tree, min_fill, neighborhoods
+from pyrograph.circuits.compiling.compile import compile_graph
+from pyrograph.circuits.compiling.elimination import (
+    EliminationTree,
+    balanced_tree,
+    min_fill,
+    neighborhoods,
+)
 from pyrograph.datasets import DiscreteModel, bayesian_network, read_uai, uai_reference
 from pyrograph.errors import (
     NonFiniteDensity,

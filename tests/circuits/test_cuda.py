@@ -6,7 +6,7 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.circuits import RBF, ExpectedSVR, Hamming, expected_kernel, kdsd, stein_gram
-from pyrograph.circuits.held import HeldCircuit
+from pyrograph.circuits.compiling.held import HeldCircuit
 from tests.circuits.random_circuits import deterministic_circuit, random_circuit, random_pair
 from tests.infer.importance.test_collapsed_bbis import chain
 

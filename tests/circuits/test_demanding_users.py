@@ -390,7 +390,9 @@ def test_the_gram_matrix_in_blocks_of_rows_and_columns_is_the_same(monkeypatch):
     x = states((2, 3, 2, 2)).double()
     x[::3, 1] = math.nan
     whole, part = stein_gram(p, x), stein_gram(p, x, others=x[:7])
-    monkeypatch.setattr("pyrograph.circuits.stein.CHUNK", 100)  # fewer pairs than columns
+    monkeypatch.setattr(
+        "pyrograph.circuits.expectations.stein.CHUNK", 100
+    )  # fewer pairs than columns
     assert_close(stein_gram(p, x), whole)
     assert_close(stein_gram(p, x, others=x[:7]), part)
     assert_close(whole[:, :7], part)
@@ -398,10 +400,10 @@ def test_the_gram_matrix_in_blocks_of_rows_and_columns_is_the_same(monkeypatch):
 
 def test_what_would_take_hours_or_all_memory_is_refused_at_once(monkeypatch):
     p, _ = chain(5)
-    monkeypatch.setattr("pyrograph.circuits.stein.MOST_WORK", 1e3)
+    monkeypatch.setattr("pyrograph.circuits.expectations.stein.MOST_WORK", 1e3)
     with pytest.raises(UnsupportedFactor, match="operations"):
         stein_gram(p, states((2,) * 5))
-    monkeypatch.setattr("pyrograph.circuits.expected.MOST_NUMBERS", 2)
+    monkeypatch.setattr("pyrograph.circuits.expectations.expected.MOST_NUMBERS", 2)
     with pytest.raises(UnsupportedFactor, match="numbers at once"):
         expected_kernel(p, p, Hamming())
 

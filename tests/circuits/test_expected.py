@@ -21,7 +21,7 @@ from pyrograph.circuits import (
     squared_mmd,
     tree_network,
 )
-from pyrograph.circuits.expected import common_regions
+from pyrograph.circuits.expectations.expected import common_regions
 from pyrograph.errors import (
     IncompatibleCircuits,
     InvalidCircuit,

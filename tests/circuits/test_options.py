@@ -26,7 +26,7 @@ from pyrograph.circuits import (
     stein_gram,
     tree_network,
 )
-from pyrograph.circuits.kernels import Hamming
+from pyrograph.circuits.expectations.kernels import Hamming
 from pyrograph.errors import InvalidCircuit, OptionError
 
 PRIOR = torch.tensor([0.2, 0.8], dtype=torch.float64)

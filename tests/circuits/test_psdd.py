@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from pyrograph.circuits.psdd import read_psdd
-from pyrograph.circuits.vtree import read_vtree
+from pyrograph.circuits.structure.vtree import read_vtree
 from pyrograph.datasets import binary_regression
 from pyrograph.errors import DataFormatError
 

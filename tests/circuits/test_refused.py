@@ -163,7 +163,7 @@ def test_a_variable_of_too_many_states_is_named_before_a_kernel_is_laid_out():
 def test_the_budget_of_an_expectation_is_of_all_that_is_held_together(monkeypatch):
     # one pair of units in every region: the products and a part's, and both of the Stein channel
     for budget, plain, stein in ((1, False, False), (3, True, False), (4, True, True)):
-        monkeypatch.setattr("pyrograph.circuits.expected.MOST_NUMBERS", budget)
+        monkeypatch.setattr("pyrograph.circuits.expectations.expected.MOST_NUMBERS", budget)
         for call, fits in (
             (lambda: C.expected_kernel(PAIR, PAIR, C.Hamming()), plain),
             (lambda: C.kdsd(PAIR, PAIR), stein),

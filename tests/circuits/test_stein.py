@@ -144,7 +144,7 @@ def test_gram_in_small_chunks_is_the_same(monkeypatch):
     points = p.sample(40)
     points[torch.rand(points.shape, generator=generator) < 0.3] = -1
     whole = stein_gram(p, points)
-    monkeypatch.setattr("pyrograph.circuits.stein.CHUNK", 1)
+    monkeypatch.setattr("pyrograph.circuits.expectations.stein.CHUNK", 1)
     assert_close(stein_gram(p, points), whole, rtol=1e-10, atol=1e-12)
 
 

@@ -30,7 +30,7 @@ from pyrograph.circuits import (
     stein_gram,
     tree_network,
 )
-from pyrograph.circuits.positivity import refuse_zeros
+from pyrograph.circuits.expectations.positivity import refuse_zeros
 from pyrograph.errors import InvalidCircuit, ZeroMass
 from tests.circuits.random_circuits import (
     deterministic_circuit,

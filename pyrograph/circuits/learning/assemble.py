@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from pyrograph.circuits.circuit import Circuit
-from pyrograph.circuits.leaves import Domain
-from pyrograph.circuits.units import INPUT, PRODUCT, SUM, Units
+from pyrograph.circuits.structure.leaves import Domain
+from pyrograph.circuits.structure.units import INPUT, PRODUCT, SUM, Units
 
 if TYPE_CHECKING:
     from pyrograph.circuits.learning.splitting import Splitting

@@ -12,8 +12,8 @@ import torch
 
 from pyrograph.circuits.circuit import CHUNK, Circuit
 from pyrograph.circuits.learning.table import Table
-from pyrograph.circuits.leaves import MISSING
-from pyrograph.circuits.units import INPUT, SUM
+from pyrograph.circuits.structure.leaves import MISSING
+from pyrograph.circuits.structure.units import INPUT, SUM
 
 #: Numbers of the draws that rows have since they occur more than once, 128 MB.
 MOST_NUMBERS = 2**24

@@ -23,8 +23,8 @@ from pyrograph.checks import count
 from pyrograph.circuits.circuit import CHUNK, Circuit
 from pyrograph.circuits.learning.table import row_weights
 from pyrograph.circuits.options import check_circuits, check_smoothing, number
-from pyrograph.circuits.prune import possible
-from pyrograph.circuits.units import INPUT, KINDS
+from pyrograph.circuits.structure.prune import possible
+from pyrograph.circuits.structure.units import INPUT, KINDS
 from pyrograph.diagnostics.score import outside_modes
 from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch, ZeroMass
 

@@ -37,8 +37,8 @@ from pyrograph.circuits.learning.em import fit_parameters
 from pyrograph.circuits.learning.growth import Growth
 from pyrograph.circuits.learning.mixture import fit_mixture
 from pyrograph.circuits.learning.table import Table, read_table
-from pyrograph.circuits.leaves import numbers
 from pyrograph.circuits.options import check_smoothing
+from pyrograph.circuits.structure.leaves import numbers
 from pyrograph.errors import OptionError, ShapeMismatch
 
 EDGES = ("flow", "dependence", "random")

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrograph.circuits.leaves import MISSING, numbers
 from pyrograph.circuits.options import whole
+from pyrograph.circuits.structure.leaves import MISSING, numbers
 from pyrograph.errors import OptionError, ShapeMismatch
 
 #: Largest code of a variable: its tables would not fit in memory, and single precision does not

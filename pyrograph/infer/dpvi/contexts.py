@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pyrograph.circuits.elimination import neighborhoods
+from pyrograph.circuits.compiling.elimination import neighborhoods
 
 
 def contexts_of(

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.checks import count, real_number
-from pyrograph.circuits.kernels import Kernel as CircuitKernel
+from pyrograph.circuits.expectations.kernels import Kernel as CircuitKernel
 from pyrograph.diagnostics import stein_gram
 from pyrograph.diagnostics.score import log_densities
 from pyrograph.errors import NonFiniteDensity, OptionError, ShapeMismatch, UnsupportedSite

@@ -23,13 +23,13 @@ from torch import Tensor
 
 from pyrograph.checks import count, real_number
 from pyrograph.circuits import Circuit, CollapsedPosterior, compile_graph, stein_gram
-from pyrograph.circuits.compile import MAX_EDGES, compile_tables
-from pyrograph.circuits.expected import num_pairs
-from pyrograph.circuits.held import HeldCircuit, nodes_to_hold
-from pyrograph.circuits.kernels import Kernel
-from pyrograph.circuits.leaves import MISSING
+from pyrograph.circuits.compiling.compile import MAX_EDGES, compile_tables
+from pyrograph.circuits.compiling.held import HeldCircuit, nodes_to_hold
+from pyrograph.circuits.compiling.tables import LogTables, read_tables
+from pyrograph.circuits.expectations.expected import num_pairs
+from pyrograph.circuits.expectations.kernels import Kernel
 from pyrograph.circuits.options import number
-from pyrograph.circuits.tables import LogTables, read_tables
+from pyrograph.circuits.structure.leaves import MISSING
 from pyrograph.errors import OptionError, ShapeMismatch, UnsupportedFactor
 from pyrograph.graph.structure import Label
 from pyrograph.infer.dpvi.filter_errors import is_label

@@ -23,7 +23,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyrograph.circuits.kernels import Hamming, Kernel
+from pyrograph.circuits.expectations.kernels import Hamming, Kernel
 from pyrograph.errors import NonFiniteDensity
 from pyrograph.graph.devices import at_once
 from pyrograph.infer.dpvi.clusters import Clusters

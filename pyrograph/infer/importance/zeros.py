@@ -27,7 +27,7 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import Distribution, utils
 
-from pyrograph.circuits.clamped import GAIN, is_log_eps
+from pyrograph.circuits.compiling.clamped import GAIN, is_log_eps
 from pyrograph.errors import StructureError, UnsupportedFactor
 from pyrograph.graph import FactorGraph
 from pyrograph.infer.dpvi.network import EXCLUDED, Network

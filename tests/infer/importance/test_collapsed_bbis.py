@@ -20,8 +20,8 @@ from torch.testing import assert_close
 import pyrograph as pg
 from pyrograph import circuits
 from pyrograph.circuits.collapsed_posterior import CollapsedGuide
-from pyrograph.circuits.expected import num_pairs
-from pyrograph.circuits.held import HeldCircuit, nodes_to_hold
+from pyrograph.circuits.compiling.held import HeldCircuit, nodes_to_hold
+from pyrograph.circuits.expectations.expected import num_pairs
 from pyrograph.errors import OptionError, ShapeMismatch, UnsupportedFactor, UnsupportedSite
 from pyrograph.infer import Gibbs
 from pyrograph.infer.importance import simplex_weights
@@ -400,7 +400,7 @@ def test_held_nodes_apart_block_by_block_give_the_same_gram(monkeypatch):
     points[:, held] = torch.randint(2, (13, len(held)))
     points[5] = points[2]
     whole = apart.stein_gram(points)
-    monkeypatch.setattr("pyrograph.circuits.stein.CHUNK", 1)
+    monkeypatch.setattr("pyrograph.circuits.expectations.stein.CHUNK", 1)
     assert_close(apart.stein_gram(points), whole, rtol=1e-10, atol=1e-12)
 
 
@@ -426,8 +426,8 @@ class Bar:
 @pytest.mark.parametrize("is_shown", [True, False])
 @pytest.mark.parametrize("collapse", [0.5, "treewidth"])
 def test_a_bar_goes_over_all_passes_of_the_gram_matrix(monkeypatch, collapse, is_shown):
-    monkeypatch.setattr("pyrograph.circuits.stein.CHUNK", 500)
-    monkeypatch.setattr("pyrograph.circuits.stein.tqdm", Bar)
+    monkeypatch.setattr("pyrograph.circuits.expectations.stein.CHUNK", 500)
+    monkeypatch.setattr("pyrograph.circuits.expectations.stein.tqdm", Bar)
     monkeypatch.setattr(Bar, "made", [])
     options = {"collapse": collapse, "max_width": 1, "proposal": BRIEF, "progress": is_shown}
     pg.CollapsedBBIS(lattice(3), num_particles=8, **options).run()
@@ -442,8 +442,8 @@ def test_a_gram_matrix_that_would_take_hours_is_refused_before_the_first_pass(
 ):
     options = {"collapse": collapse, "max_width": 1, "progress": False}
     engine = pg.CollapsedBBIS(lattice(3), num_particles=20, **options).setup()
-    monkeypatch.setattr("pyrograph.circuits.stein.MOST_WORK", 1e3)
-    monkeypatch.delattr("pyrograph.circuits.evidence.pairs")  # what a pass calls
+    monkeypatch.setattr("pyrograph.circuits.expectations.stein.MOST_WORK", 1e3)
+    monkeypatch.delattr("pyrograph.circuits.expectations.evidence.pairs")  # what a pass calls
     with pytest.raises(UnsupportedFactor, match=r"operations, over the budget.*max_width=.*fewer"):
         engine.run()
 

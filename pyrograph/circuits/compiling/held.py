@@ -31,17 +31,22 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyrograph.circuits.circuit import Circuit
-from pyrograph.circuits.compile import MAX_EDGES, compile_tables
-from pyrograph.circuits.elimination import EliminationTree, min_fill, neighborhoods
-from pyrograph.circuits.evidence import Evidence, expected_kernels, num_passes, num_products
-from pyrograph.circuits.expected import common_regions, num_pairs
-from pyrograph.circuits.kernel_units import KernelUnits
-from pyrograph.circuits.kernels import Hamming, Kernel
-from pyrograph.circuits.leaves import MISSING
-from pyrograph.circuits.sides import CircuitSide
-from pyrograph.circuits.stein import bar_of, pairs_at_once, refuse_work
-from pyrograph.circuits.tables import LogTables, read_tables
-from pyrograph.circuits.univariate import Ones, Univariate, check_matrices
+from pyrograph.circuits.compiling.compile import MAX_EDGES, compile_tables
+from pyrograph.circuits.compiling.elimination import EliminationTree, min_fill, neighborhoods
+from pyrograph.circuits.compiling.tables import LogTables, read_tables
+from pyrograph.circuits.expectations.evidence import (
+    Evidence,
+    expected_kernels,
+    num_passes,
+    num_products,
+)
+from pyrograph.circuits.expectations.expected import common_regions, num_pairs
+from pyrograph.circuits.expectations.kernel_units import KernelUnits
+from pyrograph.circuits.expectations.kernels import Hamming, Kernel
+from pyrograph.circuits.expectations.sides import CircuitSide
+from pyrograph.circuits.expectations.stein import bar_of, pairs_at_once, refuse_work
+from pyrograph.circuits.expectations.univariate import Ones, Univariate, check_matrices
+from pyrograph.circuits.structure.leaves import MISSING
 from pyrograph.errors import ZeroMass
 from pyrograph.graph import FactorGraph
 
@@ -141,7 +146,7 @@ class HeldCircuit:
         return self
 
     def num_pairs(self, num_held: int) -> int:
-        """As :func:`pyrograph.circuits.expected.num_pairs`, of all passes of a Stein kernel."""
+        """As :func:`.expected.num_pairs`, of all passes of a Stein kernel."""
         return (1 + 2 * num_held) * num_pairs(self.circuit)
 
     def log_prob(self, points: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ import numpy as np
 from torch import Tensor
 
 from pyrograph.checks import real_number
-from pyrograph.circuits.units import INPUT, KINDS, PRODUCT, SUM, Units
+from pyrograph.circuits.structure.units import INPUT, KINDS, PRODUCT, SUM, Units
 from pyrograph.errors import InvalidCircuit
 
 #: Numbers have their digits between exp(-700) and exp(700).

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from pyrograph.circuits.circuit import Circuit
-from pyrograph.circuits.leaves import MISSING
-from pyrograph.circuits.units import PRODUCT
+from pyrograph.circuits.structure.leaves import MISSING
+from pyrograph.circuits.structure.units import PRODUCT
 from pyrograph.errors import InvalidCircuit
 
 

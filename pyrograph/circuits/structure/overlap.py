@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pyrograph.circuits.regions import Level, Regions, Rows
+from pyrograph.circuits.structure.regions import Level, Regions, Rows
 
 
 class Overlap:

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrograph.circuits.rows import equal_rows
-from pyrograph.circuits.units import INPUT, PRODUCT, Units
+from pyrograph.circuits.structure.rows import equal_rows
+from pyrograph.circuits.structure.units import INPUT, PRODUCT, Units
 from pyrograph.graph.devices import at_once
 
 

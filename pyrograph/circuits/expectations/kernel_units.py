@@ -10,11 +10,11 @@ from __future__ import annotations
 import torch
 
 from pyrograph.circuits.circuit import Circuit
-from pyrograph.circuits.kernels import Kernel
-from pyrograph.circuits.mixing import Mixing
-from pyrograph.circuits.regions import Regions, arranged
-from pyrograph.circuits.units import variables
-from pyrograph.circuits.univariate import Univariate, check_matrices
+from pyrograph.circuits.expectations.kernels import Kernel
+from pyrograph.circuits.expectations.mixing import Mixing
+from pyrograph.circuits.expectations.univariate import Univariate, check_matrices
+from pyrograph.circuits.structure.regions import Regions, arranged
+from pyrograph.circuits.structure.units import variables
 
 
 class KernelUnits:

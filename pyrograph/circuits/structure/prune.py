@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrograph.circuits.leaves import Domain
-from pyrograph.circuits.units import INPUT, Units
+from pyrograph.circuits.structure.leaves import Domain
+from pyrograph.circuits.structure.units import INPUT, Units
 
 
 def prune(

@@ -25,13 +25,13 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from pyrograph.circuits.blocks import Blocks
 from pyrograph.circuits.circuit import Circuit
-from pyrograph.circuits.clamped import clamped_state
-from pyrograph.circuits.elimination import EliminationTree, balanced_tree, neighborhoods
+from pyrograph.circuits.compiling.blocks import Blocks
+from pyrograph.circuits.compiling.clamped import clamped_state
+from pyrograph.circuits.compiling.elimination import EliminationTree, balanced_tree, neighborhoods
+from pyrograph.circuits.compiling.tables import LogTables, read_evidence, read_tables
 from pyrograph.circuits.options import number
-from pyrograph.circuits.rows import equal_rows
-from pyrograph.circuits.tables import LogTables, read_evidence, read_tables
+from pyrograph.circuits.structure.rows import equal_rows
 from pyrograph.errors import OptionError, UnsupportedFactor, ZeroMass
 from pyrograph.graph import FactorGraph
 

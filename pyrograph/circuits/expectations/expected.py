@@ -25,12 +25,12 @@ import torch
 from torch import Tensor
 
 from pyrograph.circuits.circuit import Circuit
-from pyrograph.circuits.kernel_units import KernelUnits
-from pyrograph.circuits.kernels import Kernel, check_kernel
+from pyrograph.circuits.expectations.kernel_units import KernelUnits
+from pyrograph.circuits.expectations.kernels import Kernel, check_kernel
+from pyrograph.circuits.expectations.scaling import Leaf, Scaled
+from pyrograph.circuits.expectations.sides import CircuitSide, Side, sizes
 from pyrograph.circuits.options import check_circuits
-from pyrograph.circuits.regions import Regions, arranged, regions_of
-from pyrograph.circuits.scaling import Leaf, Scaled
-from pyrograph.circuits.sides import CircuitSide, Side, sizes
+from pyrograph.circuits.structure.regions import Regions, arranged, regions_of
 from pyrograph.errors import (
     IncompatibleCircuits,
     OptionError,

@@ -23,10 +23,10 @@ import torch
 from torch import Tensor
 
 from pyrograph.circuits.circuit import Circuit
-from pyrograph.circuits.overlap import Overlap, live_children
-from pyrograph.circuits.regions import Level, Regions, Rows, arranged
-from pyrograph.circuits.scaling import LogLeaf
-from pyrograph.circuits.sides import Patterns, Side, moderate
+from pyrograph.circuits.expectations.scaling import LogLeaf
+from pyrograph.circuits.expectations.sides import Patterns, Side, moderate
+from pyrograph.circuits.structure.overlap import Overlap, live_children
+from pyrograph.circuits.structure.regions import Level, Regions, Rows, arranged
 
 Triple = tuple[int, int, int]
 

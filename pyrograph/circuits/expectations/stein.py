@@ -39,14 +39,19 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyrograph.circuits.circuit import Circuit
-from pyrograph.circuits.evidence import Evidence, expected_kernels, num_passes, num_products
-from pyrograph.circuits.expected import check_dtypes, common_regions, pairs
-from pyrograph.circuits.kernel_units import KernelUnits
-from pyrograph.circuits.kernels import Hamming, Kernel, check_kernel
+from pyrograph.circuits.expectations.evidence import (
+    Evidence,
+    expected_kernels,
+    num_passes,
+    num_products,
+)
+from pyrograph.circuits.expectations.expected import check_dtypes, common_regions, pairs
+from pyrograph.circuits.expectations.kernel_units import KernelUnits
+from pyrograph.circuits.expectations.kernels import Hamming, Kernel, check_kernel
+from pyrograph.circuits.expectations.positivity import refuse_zeros, refuse_zeros_beside
+from pyrograph.circuits.expectations.ratio import RatioSide
+from pyrograph.circuits.expectations.sides import CircuitSide, largest_size
 from pyrograph.circuits.options import check_circuits
-from pyrograph.circuits.positivity import refuse_zeros, refuse_zeros_beside
-from pyrograph.circuits.ratio import RatioSide
-from pyrograph.circuits.sides import CircuitSide, largest_size
 from pyrograph.errors import InvalidCircuit, NonFiniteDensity, UnsupportedFactor, ZeroMass
 from pyrograph.graph.devices import at_once
 

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrograph.circuits.layers import log_sum_exp
-from pyrograph.circuits.regions import Rows
+from pyrograph.circuits.structure.layers import log_sum_exp
+from pyrograph.circuits.structure.regions import Rows
 
 #: Sums whose weights fill more than this share of a matrix are a matrix product.
 DENSE = 0.2

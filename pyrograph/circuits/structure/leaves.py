@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from pyrograph.checks import real_number, whole_number
-from pyrograph.circuits.layers import log_sum_exp
-from pyrograph.circuits.nodes import read_logs, refuse_gradient
-from pyrograph.circuits.units import INPUT, Units
+from pyrograph.circuits.structure.layers import log_sum_exp
+from pyrograph.circuits.structure.nodes import read_logs, refuse_gradient
+from pyrograph.circuits.structure.units import INPUT, Units
 from pyrograph.errors import InvalidCircuit, OptionError, ShapeMismatch
 
 #: In data: the value is missing. NaN is, too.
@@ -155,7 +155,7 @@ def read_inputs(
 
     Args:
         nodes: as written.
-        units, numbers: of :func:`pyrograph.circuits.nodes.read_nodes`.
+        units, numbers: of :func:`pyrograph.circuits.structure.nodes.read_nodes`.
 
     Raises:
         InvalidCircuit: inputs of one variable differ in kind or number of states, a variable has

@@ -13,11 +13,11 @@ from functools import cached_property
 import numpy as np
 from torch import Tensor
 
-from pyrograph.circuits.decisions import decides
-from pyrograph.circuits.leaves import Domain
-from pyrograph.circuits.overlap import Overlap, live_children
-from pyrograph.circuits.regions import arranged, regions_of
-from pyrograph.circuits.units import INPUT, PRODUCT, SUM, Units, describe, variables
+from pyrograph.circuits.structure.decisions import decides
+from pyrograph.circuits.structure.leaves import Domain
+from pyrograph.circuits.structure.overlap import Overlap, live_children
+from pyrograph.circuits.structure.regions import arranged, regions_of
+from pyrograph.circuits.structure.units import INPUT, PRODUCT, SUM, Units, describe, variables
 from pyrograph.errors import IncompatibleCircuits
 
 NAMES = ("smooth", "decomposable", "structured", "deterministic")

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from pyrograph.circuits.circuit import Circuit
-from pyrograph.circuits.leaves import HALF_LOG_2PI
-from pyrograph.circuits.mixing import Mixing
-from pyrograph.circuits.regions import Regions, Rows, arranged
-from pyrograph.circuits.scaling import LogLeaf, Scaled, is_moderate, scaled
+from pyrograph.circuits.expectations.mixing import Mixing
+from pyrograph.circuits.expectations.scaling import LogLeaf, Scaled, is_moderate, scaled
+from pyrograph.circuits.structure.leaves import HALF_LOG_2PI
+from pyrograph.circuits.structure.regions import Regions, Rows, arranged
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,11 +29,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from pyrograph.circuits.layers import differentiable_log, log_sum_exp
-from pyrograph.circuits.mixing import by_pattern, log_by_levels, pattern_weights
+from pyrograph.circuits.expectations.mixing import by_pattern, log_by_levels, pattern_weights
+from pyrograph.circuits.structure.layers import differentiable_log, log_sum_exp
 
 if TYPE_CHECKING:
-    from pyrograph.circuits.sides import Side
+    from pyrograph.circuits.expectations.sides import Side
 
 #: Share of the range of exponents that values of a region, and weights, may take up. A number of a
 #: pass has such a factor from a unit and from a weight of both sides.

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from pyrograph.circuits.expected import pairs
-from pyrograph.circuits.kernel_units import KernelUnits
-from pyrograph.circuits.sides import CircuitSide, sizes
+from pyrograph.circuits.expectations.expected import pairs
+from pyrograph.circuits.expectations.kernel_units import KernelUnits
+from pyrograph.circuits.expectations.sides import CircuitSide, sizes
 
 
 class Evidence:

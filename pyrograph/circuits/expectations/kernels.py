@@ -26,11 +26,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.checks import real_number
-from pyrograph.circuits.leaves import Domain
-from pyrograph.circuits.nodes import read_nodes
-from pyrograph.circuits.properties import not_decomposable, not_smooth
-from pyrograph.circuits.units import INPUT, PRODUCT, Units, describe, variables
-from pyrograph.circuits.univariate import (
+from pyrograph.circuits.expectations.univariate import (
     Both,
     Equal,
     Mismatch,
@@ -39,6 +35,10 @@ from pyrograph.circuits.univariate import (
     Univariate,
     check_matrices,
 )
+from pyrograph.circuits.structure.leaves import Domain
+from pyrograph.circuits.structure.nodes import read_nodes
+from pyrograph.circuits.structure.properties import not_decomposable, not_smooth
+from pyrograph.circuits.structure.units import INPUT, PRODUCT, Units, describe, variables
 from pyrograph.errors import InvalidCircuit, OptionError, ShapeMismatch
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pyrograph.circuits.units import INPUT, PRODUCT, Units
+from pyrograph.circuits.structure.units import INPUT, PRODUCT, Units
 
 
 def decides(units: Units, possible: np.ndarray, weighted: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from pyrograph.circuits.units import INPUT, PRODUCT, SUM, Units, describe, variables
+from pyrograph.circuits.structure.units import INPUT, PRODUCT, SUM, Units, describe, variables
 from pyrograph.errors import IncompatibleCircuits
 
 
@@ -122,7 +122,7 @@ class Rows:
         below: ``[products, parts]`` rows in the parts' regions.
         levels: of sums.
         kept: rows that are read by other regions, or the root.
-        plans: per device, what :func:`~pyrograph.circuits.mixing.plan` made of the sums.
+        plans: per device, what :func:`.mixing.plan` made of the sums.
     """
 
     inputs: np.ndarray

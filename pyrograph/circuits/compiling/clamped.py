@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrograph.circuits.tables import MAX_ENTRIES, group_at
+from pyrograph.circuits.compiling.tables import MAX_ENTRIES, group_at
 from pyrograph.graph import FactorGraph
 from pyrograph.graph.checked import table_of
 from pyrograph.trace.localize import LocalProgram
