@@ -207,6 +207,20 @@ def test_independent_numbers_are_exact(n):
     assert bound.log_evidence <= log_z
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_nothing_but_a_belief_s_rounding_is_left_without_a_term(dtype):
+    """What is left of the belief once is 4e-16 wide, once -4e-16: the grid stays where it is."""
+    scale = torch.tensor([0.5, 2.0], dtype=dtype)
+
+    def model():
+        pyro.sample("w", dist.StudentT(4 * torch.ones_like(scale), 0.0, scale).to_event(1))
+
+    found = fit(model, num_steps=40)
+    assert found.converged
+    spread = found.marginal("w").covariance_matrix
+    assert_close(spread, torch.diag(2 * scale.square()), rtol=1e-4, atol=1e-5)
+
+
 def test_few_coefficients_under_student_noise_are_projected_as_a_whole():
     x, y = design(8, 2)
 

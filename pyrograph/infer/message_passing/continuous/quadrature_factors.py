@@ -52,6 +52,8 @@ from pyrograph.infer.message_passing.quadrature.tilted import POINTS, TiltedMome
 
 #: Points per dimension of grids that are not looked at.
 UNUSED = 3
+#: Rounding of a belief's precision, in units of the dtype's.
+ROUNDING = 4.0
 
 
 class QuadratureFactors(OneEach):
@@ -181,7 +183,8 @@ class QuadratureFactors(OneEach):
         them: of nodes that nothing holds yet they stand in for what is not there."""
         own = self._seen(beliefs)
         cavities = [
-            q - self.alpha * messages[k] for q, k in zip(own, self.local.continuous, strict=True)
+            self._without_rounding(q - self.alpha * messages[k], q)
+            for q, k in zip(own, self.local.continuous, strict=True)
         ]
         held = torch.ones_like(self.alpha, dtype=torch.bool)
         for k in self.local.continuous:
@@ -192,6 +195,18 @@ class QuadratureFactors(OneEach):
         own = [where(held, q, one) for q, one in zip(own, stand_in, strict=True)]
         cavities = [where(held, c, one) for c, one in zip(cavities, stand_in, strict=True)]
         return own, cavities, held
+
+    def _without_rounding(self, cavity: Natural, belief: Natural) -> Natural:
+        """A cavity, flat where it is nothing but the rounding of a belief: of a node that no other
+        factor holds it would stand anywhere, however wide."""
+        if not isinstance(cavity, Gaussian):
+            return cavity
+        share = ROUNDING * torch.finfo(self.like.dtype).eps
+        scale = belief.precision.diagonal(dim1=-2, dim2=-1).abs().sqrt()
+        least = share * scale[..., :, None] * scale[..., None, :]
+        precision = torch.where(cavity.precision.abs() <= least, 0.0, cavity.precision)
+        is_flat = (precision == 0).all(-1) & (cavity.shift.abs() <= share * belief.shift.abs())
+        return Gaussian(precision, torch.where(is_flat, 0.0, cavity.shift))
 
     def _seen(self, beliefs: list) -> list[Natural]:
         """Beliefs of the continuous slots, in v."""
