@@ -260,7 +260,7 @@ class FactorGraph(Structure):
         for name in ("neighbors", "data"):
             moved.__dict__.pop(name, None)
         moved.columns = self.columns.to(moved.device)
-        moved.constant = self.constant.to(moved.device, dtype)
+        moved.constant = self._factors.exact.to(moved.device, dtype or self.constant.dtype)
         moved.fixed = {n: v.to(moved.device) for n, v in self.fixed.items()}
         moved.factors = tuple(
             FactorGroup(
@@ -279,5 +279,6 @@ class FactorGraph(Structure):
         """A graph whose functions run in double precision, while results and values of sites keep
         the precisions that they have."""
         found = self.to()
-        found._wide, found.constant = torch.float64, found.constant.double()
+        found._wide = torch.float64
+        found.constant = self._factors.exact.to(found.device)
         return found

@@ -30,7 +30,7 @@ class Factors:
         element_constant: sum of the elements that read none.
         terms: what the elements are split into, a factor each.
         statement: ``[F]``, of every factor its place among the names.
-        constant: sum of all that reads no latent.
+        constant: sum of all that reads no latent; exact: the same before it is rounded.
     """
 
     names: list[str]
@@ -39,6 +39,7 @@ class Factors:
     terms: Terms
     statement: Tensor
     constant: Tensor
+    exact: Tensor
 
     @staticmethod
     def of_reading(reading: Reading, node_of_leaf: Tensor, dtype: torch.dtype) -> Factors:
@@ -60,8 +61,8 @@ class Factors:
 
         terms = split(reading.tape, ids, node_of_leaf, dtype, place)
         statement = torch.searchsorted(ends, terms.row, right=True)
-        whole = (constant + terms.constant).to(dtype)
-        return Factors(names, ids, constant, terms, statement, whole)
+        exact = constant + terms.constant
+        return Factors(names, ids, constant, terms, statement, exact.to(dtype), exact)
 
     def __len__(self) -> int:
         return len(self.terms.ids)
