@@ -21,6 +21,7 @@ from pyrograph.graph.blame import first_non_finite
 from pyrograph.graph.devices import usable_device
 from pyrograph.graph.factor_group import FactorGroup
 from pyrograph.graph.programs import local_program, shared_program
+from pyrograph.graph.rounding import rounding_of_constants
 from pyrograph.graph.spaces import (
     as_tensors,
     constrain,
@@ -71,6 +72,12 @@ class FactorGraph(Structure):
     def lowest_factor_precision(self) -> torch.dtype:
         """The narrowest floating dtype of what the program computes from latents."""
         return self._narrowest([])
+
+    @functools.cached_property
+    def rounding(self) -> float:
+        """What constants in the program's precision leave unknown of the log density, in nats
+        (:mod:`.rounding`)."""
+        return rounding_of_constants(self)
 
     def _narrowest(self, others: list[torch.dtype]) -> torch.dtype:
         """Of the tape's dtypes and others, of which some may be of whole numbers."""

@@ -14,7 +14,9 @@ from torch.distributions import Distribution
 
 from pyrograph.checks import count
 from pyrograph.errors import InferenceError, OptionError
+from pyrograph.graph import FactorGraph
 from pyrograph.posterior.export import inference_data
+from pyrograph.posterior.rounding import is_rounded, note_on_rounding
 
 EvidenceKind = Literal["exact", "lower bound", "upper bound", "estimate"] | None
 
@@ -28,7 +30,8 @@ class Posterior(ABC):
         status: ``"converged"``, or what happened and what to do.
         history: ``{name: [num_steps]}``; ``"objective"`` is what the engine climbs or monitors.
         log_evidence: log p(data) or a bound or estimate of it, ``[]``; None if not available.
-        evidence_kind: ``"exact"``, ``"lower bound"``, ``"upper bound"``, ``"estimate"``, None.
+        evidence_kind: ``"exact"``, ``"lower bound"``, ``"upper bound"``, ``"estimate"``, None; an
+            estimate if single precision rounds it (:mod:`.rounding`).
     """
 
     def __init__(
@@ -41,6 +44,10 @@ class Posterior(ABC):
         log_evidence: Tensor | None = None,
         evidence_kind: EvidenceKind = None,
     ):
+        has_factors = isinstance(graph, FactorGraph)
+        if log_evidence is not None and has_factors and is_rounded(graph, log_evidence):
+            evidence_kind = "estimate"
+            status = f"{status.rstrip('.')}. {note_on_rounding(graph)}"
         self.graph = graph
         self.converged = bool(converged)
         self.status = status

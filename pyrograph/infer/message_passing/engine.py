@@ -67,6 +67,7 @@ from pyrograph.infer.message_passing.unheld import (
 from pyrograph.infer.requires import FiniteOrContinuous
 from pyrograph.posterior.beliefs import BeliefPosterior
 from pyrograph.posterior.posterior import EvidenceKind
+from pyrograph.posterior.rounding import is_rounded
 
 #: Steps between evaluations of the evidence, which cost about as much as a sweep.
 RECORD = 10
@@ -319,7 +320,11 @@ class MessagePassing(Engine):
         Raises:
             InferenceError: the engine is not set up.
         """
-        _ = self.graph  # raises where there is none
+        evidence = self.log_evidence  # raises where there is none
+        return "estimate" if is_rounded(self.graph, evidence) else self._kind_if_exact()
+
+    def _kind_if_exact(self) -> EvidenceKind:
+        """The same in exact arithmetic."""
         residuals = self._history.get("residual", [math.inf])
         settled = self.converged and residuals[-1] <= self._default_tol
         return kind_of(self.network, self._forest, settled)
@@ -345,7 +350,7 @@ class MessagePassing(Engine):
             status=self.status if is_known else with_notes(self.status, [NO_EVIDENCE]),
             history=self.history,
             log_evidence=evidence if is_known else None,
-            evidence_kind=self.evidence_kind() if is_known else None,
+            evidence_kind=self._kind_if_exact() if is_known else None,
         )
 
     @property

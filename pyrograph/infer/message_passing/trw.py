@@ -253,8 +253,7 @@ class TRW(BP):
     def _is_gaussian(self) -> bool:
         return any(isinstance(block, QuadraticFactors) for block in self.network.blocks)
 
-    def evidence_kind(self) -> EvidenceKind:
-        _ = self.graph  # raises where there is none
+    def _kind_if_exact(self) -> EvidenceKind:
         residual = self._history.get("residual", [math.inf])[-1]
         settled = self.converged and residual <= self._default_tol
         if self._forest and settled and bool((self._of_edges(self.mu) > 1 - SLACK).all()):
