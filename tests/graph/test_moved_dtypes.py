@@ -1,4 +1,4 @@
-"""A graph moved to a narrower dtype whose program names the bounds of a wider one."""
+"""A graph moved to another dtype: bounds of a wider one that its program names, constants."""
 
 import itertools
 import math
@@ -100,3 +100,18 @@ def test_a_graph_in_double_precision_may_be_moved_to_another():
     dtypes = [graph.log_prob(x).dtype for graph in (wide, wide.to("cpu"), half)]
     assert dtypes == [torch.float64, torch.float64, torch.bfloat16]
     assert (wide.dtype, half.dtype) == (torch.float64, torch.bfloat16)
+
+
+def test_constants_of_terms_are_added_up_in_double_precision():
+    """Of two nodes in one statement terms are split, and constants set free."""
+    y = 1e6 + 137 * torch.arange(40.0, dtype=torch.float32)
+
+    def model():
+        a, b = (pyro.sample(name, dist.Normal(y.new_tensor(14.0), 1.0)) for name in "ab")
+        rate = torch.cat([a.exp().expand(20), b.exp().expand(20)])
+        pyro.sample("y", dist.Poisson(rate).to_event(1), obs=y)
+
+    exact = -torch.lgamma(y + 1).double().sum()
+    graph = pg.trace_graph(model, unconstrained=True)
+    for fine in (graph.in_double(), graph.to(dtype=torch.float64)):
+        assert float(fine.constant) == pytest.approx(float(exact), rel=1e-12)

@@ -91,18 +91,3 @@ def test_data_far_from_zero_are_no_constants_that_are_added():
 
     q = pg.fit(model, infer=pg.VMP, progress=False)
     assert q.evidence_kind in ("exact", "lower bound")
-
-
-def test_constants_of_terms_are_added_up_in_double_precision():
-    """Of two nodes in one statement terms are split, and constants set free."""
-    y = 1e6 + 137 * torch.arange(40.0, dtype=torch.float32)
-
-    def model():
-        a, b = (pyro.sample(name, dist.Normal(y.new_tensor(14.0), 1.0)) for name in "ab")
-        rate = torch.cat([a.exp().expand(20), b.exp().expand(20)])
-        pyro.sample("y", dist.Poisson(rate).to_event(1), obs=y)
-
-    exact = -torch.lgamma(y + 1).double().sum()
-    graph = pg.trace_graph(model, unconstrained=True)
-    for fine in (graph.in_double(), graph.to(dtype=torch.float64)):
-        assert float(fine.constant) == pytest.approx(float(exact), rel=1e-12)
