@@ -218,6 +218,46 @@ def test_certain_events_against_all_odds_are_as_unlikely_as_bernoulli_says(
     assert_close(posterior.marginal("z").probs[:, 1], ones, **near)
 
 
+@pytest.mark.parametrize("seen", [0.0, 1.0])
+@pytest.mark.parametrize("strength", [0.3, 0.01])
+def test_weak_causes_without_a_leak_in_single_precision(strength, seen):
+    """Where no cause is there the probability is clamped, and lambdas are quotients by it."""
+    prior, q, leak, _ = network(40, [seen])
+    q *= strength
+    none = torch.prod(1 - prior.double() * q.double())
+    parts = (v.float() for v in (prior, q, 0 * leak, torch.tensor([seen])))
+    posterior = run(diagnosis(by_product, *parts))
+    log_z = (torch.log1p(-none) if seen else none.log()).float()
+    assert_close(posterior.log_evidence, log_z, rtol=0, atol=3e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_many_effects_at_once_and_powers_are_no_clamped_noisy_or(dtype):
+    """Their values are smaller than what a clamped probability may be off by."""
+    torch.manual_seed(0)
+    prior, q, seen = 0.3 * torch.rand(10), 0.3 * torch.rand(90, 10), torch.arange(90) % 3 == 0
+    prior, q, seen = (v.to(dtype) for v in (prior, q, seen))
+
+    def log_f(z):
+        p = 1 - 0.99 * torch.prod(1 - q * z.unsqueeze(-2), -1)
+        return dist.Bernoulli(p).to_event(1), dist.Bernoulli(0.8 * p[..., 0])
+
+    def model():
+        with pyro.plate("causes", 10):
+            z = pyro.sample("z", dist.Bernoulli(prior))
+        all_of_them, first = log_f(z)
+        pyro.sample("f", all_of_them, obs=seen)
+        with pyro.poutine.scale(scale=300.0):
+            pyro.sample("g", first, obs=torch.ones((), dtype=dtype))
+
+    z = states_of(10).to(dtype)
+    all_of_them, first = log_f(z)
+    log_p = all_of_them.log_prob(seen) + 300 * first.log_prob(torch.ones((), dtype=dtype))
+    log_p = log_p + dist.Bernoulli(prior).log_prob(z).sum(1)
+    tolerance = 1e-10 if dtype == torch.float64 else 1e-3
+    agrees(run(model), log_p.logsumexp(0), log_p.softmax(0) @ z, tolerance)
+
+
 def test_effects_of_the_same_causes_are_one_factor():
     """Their tables are multiplied, so that they close no cycle."""
     parts = network(12, [1.0, 0.0, 1.0, 1.0])

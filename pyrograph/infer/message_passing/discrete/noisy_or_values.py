@@ -12,8 +12,9 @@ That this proves the form takes that all states were tried, or that the factor i
 quantity (:mod:`.one_quantity`), tried at many values of it.
 
 Values are computed in double precision. Where the program clamps probabilities, as Bernoulli does
-at the eps of its dtype, f may be off by as much; where one node alone makes it that small, a is
-what the clamp leaves.
+at the eps of its dtype, f may be off by as much for each node; where one node alone makes it that
+small, a is what the clamp leaves. So of single probabilities: products and powers of them have
+values below the clamp's bound, and where no value is far above it all forms look the same.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -47,6 +49,8 @@ CLIMBS = 5
 CHUNK = 2**17
 #: Error of a product's rounding, in eps for each of its nodes.
 ROUNDING = 8.0
+#: Least size of a factor's largest value, as a multiple of what others are off by for a clamp.
+FAR_ABOVE = 1e3
 #: Largest bound of a clamp that is one of rounding.
 CLAMPED = 1.01 * torch.finfo(torch.float32).eps
 
@@ -121,7 +125,11 @@ class _Values:
         self.device = group.scope.device
         self._reads_one = reads_one_quantity(group)
         self._is_proved = self._reads_one or group.num_entries <= CHECKED_VALUES
-        self._slack = _slack_of(group)
+        self._bound = _clamp_of(group)
+        rounding = ROUNDING * torch.finfo(torch.float64).eps * group.arity
+        self._clamped = self._bound + rounding if self._bound else 0.0  # largest such value
+        # all lambdas are quotients by one value: where that is clamped they all are off
+        self._slack = group.arity * self._bound + rounding if self._bound else 0.0
         count = group.num_factors
         self._each = max(1, CHUNK // (count * len(cards)))  # states at once
         none = torch.zeros(count, len(cards), dtype=torch.int64, device=self.device)
@@ -147,6 +155,12 @@ class _Values:
                 state, around = better, self._around(better)
             self._ends[extreme] = state, around
         return self._ends[extreme]
+
+    @cached_property
+    def _may_be_clamped(self) -> Tensor:
+        """``[E]``: whether the largest value, of this form, is far above what is clamped."""
+        largest = torch.stack([v.detach().amax(1) for v in self._end(torch.amax)[1]]).amax(0)
+        return largest.exp() >= FAR_ABOVE * self._slack
 
     @staticmethod
     def _is_flat(around: list[Tensor]) -> Tensor:
@@ -212,7 +226,7 @@ class _Values:
         if knows_a:
             # where one node alone makes a probability 0 the clamp is what is left of f
             least = torch.stack([v.detach().amin(1) for v in self._around_start]).amin(0)
-            is_clamped = least.exp() <= self._slack
+            is_clamped = least.exp() <= self._clamped
             yield self._start, self._around_start, torch.where(is_clamped, least, torch.nan)
             yield self._start, self._around_start, one + ZERO
             yield self._start, self._around_start, one
@@ -254,9 +268,10 @@ class _Values:
 
     def _agree(self, found: OneProduct, states: Tensor, truth: Tensor) -> Tensor:
         """``[S, E]``: whether values are as they should be."""
-        ours = found.log_values(states)
-        off = (ours.exp() - truth.exp()).abs() <= self._slack
-        return _is_same(ours, truth) | ((truth <= 0) & off)
+        ours, f = found.log_values(states), truth.exp()
+        off = (ours.exp() - f).abs() <= self._slack
+        is_one = (f <= 1) & (f >= self._bound * (1 - TOLERANCE)) & self._may_be_clamped
+        return _is_same(ours, truth) | (is_one & off)
 
     def are(self, found: OneProduct) -> bool:
         """Whether the factors are of this form, as far as it is looked at, and their derivatives
@@ -313,12 +328,11 @@ def _is_same(ours: Tensor, truth: Tensor) -> Tensor:
     return (ours == truth) | ((ours - truth).abs() <= TOLERANCE * (1 + truth.abs()))
 
 
-def _slack_of(group: FactorGroup) -> float:
-    """By how much clamped probabilities may be off, rounding of a product over nodes included."""
+def _clamp_of(group: FactorGroup) -> float:
+    """Where probabilities are clamped for rounding; 0 if none are."""
     clamps = [c.rule.static for c in group.program.lines if c.rule.func is aten.clamp.default]
     bounds = [n for args, _ in clamps for n in args if isinstance(n, float) and 0 < n <= CLAMPED]
-    rounding = ROUNDING * torch.finfo(torch.float64).eps * group.arity
-    return max(bounds) + rounding if bounds else 0.0
+    return max(bounds, default=0.0)
 
 
 def _form_around(around: list[Tensor], end: Tensor, log_a: Tensor, is_proved: bool) -> OneProduct:
