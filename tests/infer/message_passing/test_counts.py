@@ -131,6 +131,17 @@ RULES = [
 PROBS = torch.linspace(0.05, 0.7, 13, dtype=torch.float64)
 
 
+@pytest.mark.parametrize("k", [9, 40])
+def test_one_of_many_is_no_noisy_or(k):
+    """Both are zero with no ones and one with a single one."""
+    probs = torch.linspace(0.1, 0.5, k, dtype=torch.float64)
+    posterior = run(plated(lambda z: torch.where(z.sum(-1) == 1, 0.0, -INF), probs))
+    odds = probs / (1 - probs)
+    log_z = odds.sum().log() + torch.log1p(-probs).sum()
+    agrees(posterior, log_z, odds / odds.sum())
+    assert posterior.evidence_kind == "exact" and posterior.status == "converged"
+
+
 def has_table(posterior):
     try:
         posterior.factor_marginal("f")
@@ -425,6 +436,7 @@ def test_a_check_of_parity_beside_a_count_is_multiplied_into_it():
 
 # ---------------------------------------------------------------------- what is none
 REAL = torch.linspace(0.1, 1, 40, dtype=torch.float64) ** 1.7
+TENTHS = torch.tensor([0.1, 0.2, *[0.1] * 37, 0.3], dtype=torch.float64)
 
 
 @pytest.mark.parametrize(
@@ -434,6 +446,7 @@ REAL = torch.linspace(0.1, 1, 40, dtype=torch.float64) ** 1.7
         lambda z: z[..., :20].prod(-1) - 0.1 * z.sum(-1) ** 2 + z[..., 1:].prod(-1),
         lambda z: -(z.sort(-1).values.sum(-1) ** 2),  # a step that is not looked through
         lambda z: torch.where((0.1 * z).sum(-1) >= 0.3, 0.0, -1.0),  # rounding tells states apart
+        lambda z: ((TENTHS * z).sum(-1) - 0.3).pow(2).log(),  # or keeps some of them from zero
     ],
 )
 def test_what_is_not_known_to_be_a_count_is_not_taken_for_one(rule):

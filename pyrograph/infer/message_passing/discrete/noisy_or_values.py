@@ -325,7 +325,8 @@ def _best(around: list[Tensor], state: Tensor, extreme: Callable[[Tensor, int], 
 
 
 def _is_same(ours: Tensor, truth: Tensor) -> Tensor:
-    return (ours == truth) | ((ours - truth).abs() <= TOLERANCE * (1 + truth.abs()))
+    near = (ours - truth).abs() <= TOLERANCE * (1 + truth.abs())
+    return (ours == truth) | (near & truth.isfinite())
 
 
 def _clamp_of(group: FactorGroup) -> float:
