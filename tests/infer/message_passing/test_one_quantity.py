@@ -23,6 +23,7 @@ def wide(rule, k=40):
 
 
 W = torch.linspace(0.1, 1, 40)
+CERTAIN = torch.where(torch.arange(40) % 4 == 0, W, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -35,6 +36,8 @@ W = torch.linspace(0.1, 1, 40)
         lambda z: log_of_rest(0.1 + (W * z).sum(-1)) - 40.0 * ((W * z).sum(-1) > 12),
         lambda z: torch.log1p(-0.9 * (1 - W * z).prod(-1)) + 0.5 * z[..., 3] * z[..., 7],
         lambda z: torch.log1p(-0.9 * (1 - W * z).prod(-1) - 0.05 * (1 - W**2 * z).prod(-1)),
+        lambda z: (1 - CERTAIN * z).prod(-1).clamp(0.01, 0.99).log(),
+        lambda z: (1 - 0.9 * (1 - CERTAIN * z).prod(-1)).clamp(0.12, 0.99).log(),
     ],
 )
 def test_what_is_no_noisy_or_is_not_taken_for_one(rule):

@@ -9,7 +9,8 @@ their other states one after the other and together,
 
 The first of these that has the factor's values, and derivatives, at other states as well is taken.
 That this proves the form takes that all states were tried, or that the factor is a function of one
-quantity (:mod:`.one_quantity`), tried at many values of it.
+quantity (:mod:`.one_quantity`), tried at many values of it: at random states, most of which may
+have P = 0, and on the way there.
 
 Values are computed in double precision. Where the program clamps probabilities, as Bernoulli does
 at the eps of its dtype, f may be off by as much for each node; where one node alone makes it that
@@ -39,6 +40,8 @@ aten = torch.ops.aten
 LEAST_ENTRIES = 2**8
 #: Random states tried of factors that are known to read one quantity, and of others.
 KNOWN_TRIALS, TRIALS = 32, 512
+#: States from P = 1 downwards that are tried of all factors.
+STEPS = 16
 #: States at which derivatives are compared.
 COMPARED = 16
 #: Largest difference of a log value, as a share of 1 + its size.
@@ -214,6 +217,8 @@ class _Values:
             found = _form_around(around, end, log_a, self._is_proved)
             with torch.no_grad():
                 is_new = ~fits & self._agree(found, trials, truth).all(0) & found.has_effects
+                near = _ladder(around, end)
+                is_new &= self._agree(found, near, self._at(near)).all(0)
             chosen = found if chosen is None else _either(is_new, found, chosen)
             fits = fits | is_new
             if bool(fits.all()):
@@ -322,6 +327,21 @@ def _best(around: list[Tensor], state: Tensor, extreme: Callable[[Tensor, int], 
         best = is_best.to(torch.uint8).argmax(1, keepdim=True)
         found.append(torch.where(is_best.gather(1, own), own, best))
     return torch.cat(found, 1)
+
+
+def _ladder(around: list[Tensor], end: Tensor) -> Tensor:
+    """States ``[S, E, k]`` that more and more nodes have moved to from ``end``, those first that
+    change f least: P takes many values between 1 and 0 also where most nodes alone make it 0."""
+    top = around[0].gather(1, end[:, :1]).detach().exp()
+    parts = []
+    for value in around:
+        apart = (value.detach().exp() - top).abs()
+        parts.append(torch.where(apart > 0, apart, torch.inf).min(1))
+    change, state = (torch.stack(v, 1) for v in zip(*parts, strict=True))
+    rank = change.argsort(1).argsort(1)
+    steps = torch.linspace(math.log(2), math.log(end.shape[1]), STEPS, device=end.device)
+    moved = (rank < steps.exp().round().unique().view(-1, 1, 1)) & change.isfinite()
+    return torch.where(moved, state, end)
 
 
 def _is_same(ours: Tensor, truth: Tensor) -> Tensor:
