@@ -45,6 +45,7 @@ def check(model, log_z, ones, engine=pg.BP, tolerance=1e-10, **options):
     posterior = run(model, engine, **options)
     assert_close(posterior.log_evidence, log_z, rtol=0, atol=tolerance)
     assert_close(posterior.marginal("x").probs[:, 1], ones, rtol=0, atol=tolerance)
+    return posterior
 
 
 @pytest.mark.parametrize("k", [2, 4, 5, 8, 13])
@@ -301,6 +302,32 @@ def test_a_code_of_two_checks_without_cycles_is_exact():
         pyro.factor("second", other(x))
 
     check(model, log_z, ones)
+
+
+@pytest.mark.parametrize("k", [5, 8])
+def test_checks_on_the_same_bits_are_one_factor(k):
+    """Two readings of one parity, another factor on its bits, and a check that shares none."""
+    fields, other = torch.randn(k), torch.randn(6)
+    rule, twice = parity(0.7, -0.4), torch.tensor([0.9, 0.2]).log()
+
+    def both(x):
+        is_odd = torch.remainder(x.sum(-1), 2)
+        return rule(x) + torch.where(is_odd > 0.5, *twice) + 0.3 * x.prod(-1)
+
+    def model():
+        with pyro.plate("bits", k):
+            x = pyro.sample("x", dist.Bernoulli(logits=fields))
+        with pyro.plate("others", 6):
+            y = pyro.sample("y", dist.Bernoulli(logits=other))
+        pyro.factor("rule", rule(x))
+        pyro.factor("twice", torch.where(torch.remainder(x.sum(-1), 2) > 0.5, *twice))
+        pyro.factor("all", 0.3 * x.prod(-1))
+        pyro.factor("apart", rule(y))
+
+    _, log_z, ones = binary(fields, both)
+    posterior = check(model, log_z + binary(other, rule)[1], ones)
+    assert posterior.evidence_kind == "exact"
+    assert posterior.factor_marginal("rule").shape[-k:] == (2,) * k
 
 
 def test_the_belief_over_a_wide_check_is_refused_in_words():

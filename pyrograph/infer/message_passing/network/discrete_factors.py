@@ -80,14 +80,28 @@ class DiscreteFactors:
         """
         parity = parity_values(group)
         apart = difference_values(group) if parity is None else None
-        if parity is not None and bool(self._have_twins(group).any()) and self._read_counts(group):
-            return  # which may be multiplied
         if parity is not None:
-            self.checks += self._read_values(group, parity)
+            self._read_checks(group, parity)
         elif apart is not None:
             self.differences += [Tables(*part) for part in self._read_values(group, apart)]
         elif not (self._read_product(group) or self._read_counts(group)):
             self._read_table(group)
+
+    def _read_checks(self, group: FactorGroup, parity: Tensor) -> None:
+        """Read checks of parity, those on the nodes of others as counts or tables, which may be
+        multiplied."""
+        twins = self._have_twins(group)
+        if bool(twins.any()) and self._read_counts(group):
+            return
+        by_table = twins & (or_limit(self.alpha(group)) == 1)
+        if group.num_entries // group.num_factors * int(by_table.sum()) > TWIN_ENTRIES:
+            by_table = torch.zeros_like(by_table)
+        if bool(by_table.any()):
+            self._read_table(group.part(by_table.nonzero().squeeze(1)))
+        rest = (~by_table).nonzero().squeeze(1)
+        if len(rest):
+            for _, index, values, alpha in self._read_values(group.part(rest), parity[rest]):
+                self.checks.append((group, rest[index], values, alpha))
 
     def _read_product(self, group: FactorGroup) -> bool:
         """Read factors that are affine in one product over their nodes, if the group's are and
