@@ -12,6 +12,7 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.errors import OptionError, ZeroMass
+from pyrograph.infer.message_passing.discrete import parity as parity_module
 from pyrograph.infer.message_passing.discrete.parity import parity_values
 from pyrograph.infer.message_passing.discrete.symmetry import is_symmetric
 
@@ -302,6 +303,27 @@ def test_a_code_of_two_checks_without_cycles_is_exact():
         pyro.factor("second", other(x))
 
     check(model, log_z, ones)
+
+
+def test_of_a_wide_factor_that_is_plainly_no_check_few_states_are_laid_out(monkeypatch):
+    """All that are probed are 128 k^2 numbers, 650 MB of 800 bits."""
+    k, laid_out = 800, []
+    ones = parity_module._ones
+
+    def counted(*args):
+        laid_out.append(ones(*args))
+        return laid_out[-1]
+
+    monkeypatch.setattr(parity_module, "_ones", counted)
+
+    def model():
+        with pyro.plate("bits", k):
+            x = pyro.sample("x", dist.Bernoulli(0.01))
+        pyro.factor("rule", torch.log1p(-0.9 * torch.prod(1 - 0.5 * x, -1)))
+
+    log_z = np.log1p(-0.9 * (1 - 0.005) ** k)
+    assert float(run(model).log_evidence) == pytest.approx(log_z, abs=1e-10)
+    assert sum(states.numel() for states in laid_out) <= k * (k + 1)
 
 
 @pytest.mark.parametrize("k", [5, 8])

@@ -166,14 +166,14 @@ def parity_values(group: FactorGroup) -> Tensor | None:
     k = group.arity
     if k < LEAST_ARITY or any(site.cardinality != 2 for site in group.slots):
         return None
-    tried = probes(k)
-    one_of_each, more = tried[: k + 1], tried[k + 1 :]
+    one_of_each = _ones(k, torch.arange(k, device="cpu"))
     values = _log_values(group, one_of_each[:2]).t()
     # what never changes is no check, and may be something that the probes miss
     if bool((values[:, 0] == values[:, 1]).any()) or not _agree(group, values, one_of_each):
         return None
     if is_symmetric(group):
         return values
+    more = probes(k)[k + 1 :]
     if not all(_agree(group, values, states) for states in more.split(_at_once(group))):
         return None
     if not rests_on_probes(group):
@@ -201,10 +201,14 @@ def probes(arity: int) -> Tensor:
     keys = torch.rand(ORDERS, arity, generator=generator, dtype=torch.float64, device="cpu")
     random = keys.argsort(1)
     order = torch.cat([(node - start) % arity, random])
-    num_ones = torch.arange(arity + 1, device="cpu").unsqueeze(1)
     single = torch.eye(arity, dtype=torch.int64, device="cpu")
-    nested = (order.unsqueeze(1) < num_ones).long().flatten(0, 1)
-    return torch.cat([nested, single, 1 - single])
+    return torch.cat([_ones(arity, order).flatten(0, 1), single, 1 - single])
+
+
+def _ones(arity: int, order: Tensor) -> Tensor:
+    """States ``[..., arity + 1, arity]`` with no one, one, and so forth, those first in order."""
+    num_ones = torch.arange(arity + 1, device="cpu").unsqueeze(1)
+    return (order.unsqueeze(-2) < num_ones).long()
 
 
 def _at_once(group: FactorGroup) -> int:
