@@ -115,7 +115,8 @@ class QBethe(Engine):
         init_scale: width of the starting components in units of the prior draws' spread. One
             component of full covariance starts at the posterior itself where this is a Gaussian
             along a forest (:mod:`.gaussian_forest`), at the mode where it nearly is
-            (:mod:`.mode_start`); components of sites without a prior start about the mode.
+            (:mod:`.mode_start`); components of sites without a prior start about the mode, others
+            about modes far narrower than the draws' spread, in units of the widths there.
         dtype: of results; one component of full covariance, and L-BFGS, compute in double precision
             whatever it is.
         options: see :class:`Engine`; ``tol`` is for the change of the objective: of Adam over the

@@ -21,15 +21,16 @@ from pyrograph.graph import FactorGraph
 from pyrograph.infer.laplace import mode_and_width
 from pyrograph.infer.qbethe.build import Network
 from pyrograph.infer.qbethe.components import Parameters
+from pyrograph.infer.qbethe.mode_start import FARTHEST, start_about_narrow_modes
 from pyrograph.trace.outer_handlers import with_outer_handlers
 from pyrograph.trace.plain_run import plain_run
 from pyrograph.trace.supports import is_real
 
 #: Draws of the program, at least, from which spreads are taken, and at most for starting means.
 FEWEST, MOST = 8, 64
-#: Means start no farther out than this, in units of the spread, and spreads are at most so many
-#: times that of the inner draws: far in a heavy tail nothing would come back.
-FARTHEST, HEAVIEST = 10.0, 3.0
+#: Spreads are at most so many times that of the inner draws: far in a heavy tail nothing would come
+#: back.
+HEAVIEST = 3.0
 #: How many times the spread of a site's numbers one's own is, or the other way round, of which it
 #: is no chance of few draws.
 APART = 10.0
@@ -70,6 +71,10 @@ def starting_parameters(
     start = partial(_about, origin, shape, init_scale, is_full, generator)
     first, kinds = start(), list(network.kinds)
     if _is_finite(energy, first):
+        has_states = any(kind.is_discrete for kind in network.kinds)
+        if not has_states and not (is_full and shape[1] == 1):
+            points = graph.flatten({s.name: draws[s.name] for s in graph.free_sites})
+            start_about_narrow_modes(graph, network, first, points, init_scale, generator, energy)
         return first
     origin.moves_to_mode()
     for halvings in range(0, MOST_HALVINGS + 1, 2):
