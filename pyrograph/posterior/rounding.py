@@ -18,7 +18,7 @@ UNSPOKEN = 0.01
 
 def is_rounded(graph: FactorGraph, evidence: Tensor) -> bool:
     """Whether constants leave more unknown than that, and than the evidence's last digit."""
-    last = torch.finfo(graph.result_dtype).eps * abs(float(evidence))
+    last = torch.finfo(graph.result_dtype).eps * abs(float(evidence.detach()))
     return graph.rounding > max(UNSPOKEN, last)
 
 
