@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.graph.programs import shared_program
+from pyrograph.trace.localize import LocalProgram
 from pyrograph.trace.source import Read
 
 if TYPE_CHECKING:
@@ -43,7 +44,6 @@ def most_rounded(graph: FactorGraph) -> str:
     return statements[max(range(len(own)), key=own.__getitem__)].name
 
 
-@torch.enable_grad()
 def _rounding(graph: FactorGraph, ids: Tensor) -> float:
     """Of the sum of these numbers on the graph's tape."""
     sizes = [s.num_nodes * s.width for s in graph.free_sites]
@@ -52,15 +52,26 @@ def _rounding(graph: FactorGraph, ids: Tensor) -> float:
     recorded = shared_program(graph._reading.tape, ids, graph._value_dtype(), sizes)
     units = [[_unit(read) for read in line.reads] for line in recorded.lines]
     program = recorded.in_dtype(torch.float64)
-    buffers = dict(enumerate(_two_points(graph)))
+    one, other = (_weights(program, units, x) for x in _two_points(graph))
+    return math.hypot(
+        *(_of_added(c, unit, w, v) for (c, unit, w), (_, _, v) in zip(one, other, strict=True))
+    )
+
+
+@torch.enable_grad()
+def _weights(
+    program: LocalProgram, units: list[list[float]], point: list[Tensor]
+) -> list[tuple[Tensor, float, Tensor]]:
+    """Constants that may be off, by which share, and the derivatives of the sum by them, at numbers
+    ``[n, 1]`` of every site."""
+    buffers = dict(enumerate(point))
     held: list[tuple[Tensor, float]] = []
     for line, own in zip(program.lines, units, strict=True):
         reads = []
         for read, unit in zip(line.reads, own, strict=True):
             constant = read.constant
             if unit:
-                shape = (*constant.shape[:-1], 2)
-                constant = constant.detach().expand(shape).clone().requires_grad_()
+                constant = constant.detach().clone().requires_grad_()
                 held.append((constant, unit))
             rows = [gather.rows(buffers[gather.buffer]) for gather in read.gathers]
             reads.append(_assembled(read, constant, rows))
@@ -70,10 +81,9 @@ def _rounding(graph: FactorGraph, ids: Tensor) -> float:
             del buffers[buffer]
     total = sum(gather.rows(buffers[gather.buffer]).sum() for gather in program.output.gathers)
     if not held or not total.requires_grad:
-        return 0.0
-    weights = torch.autograd.grad(total, [c for c, _ in held], allow_unused=True)
-    pairs = zip(held, weights, strict=True)
-    return math.hypot(*(_of_added(c, unit, w) for (c, unit), w in pairs if w is not None))
+        return []
+    found = torch.autograd.grad(total, [c for c, _ in held], materialize_grads=True)
+    return [(c, unit, weight) for (c, unit), weight in zip(held, found, strict=True)]
 
 
 def _unit(read: Read) -> float:
@@ -84,17 +94,18 @@ def _unit(read: Read) -> float:
     return torch.finfo(constant.dtype).eps / 2
 
 
-def _two_points(graph: FactorGraph) -> list[Tensor]:
-    """Two values of every number, of which nothing is special, by site, ``[numbers, 2]``."""
-    found = []
+def _two_points(graph: FactorGraph) -> tuple[list[Tensor], list[Tensor]]:
+    """Two values of every number, of which nothing is special, by site, ``[numbers, 1]``."""
+    one, other = [], []
     for site in graph.free_sites:
         if site.enumeration is not None:
-            both = site.enumeration.cpu()[[0, -1]].reshape(2, -1).t()  # [width, 2]
-            found.append(both.repeat(site.num_nodes, 1))
+            for point, state in ((one, 0), (other, -1)):
+                point.append(site.enumeration.cpu()[state].repeat(site.num_nodes).view(-1, 1))
             continue
-        turn = torch.arange(site.num_nodes * site.width, device="cpu").double()
-        found.append(torch.stack([0.3 + 0.2 * turn.sin(), 0.4 + 0.2 * (1 + turn).cos()], 1))
-    return found
+        turn = torch.arange(site.num_nodes * site.width, device="cpu").double().unsqueeze(1)
+        one.append(0.3 + 0.2 * turn.sin())
+        other.append(0.4 + 0.2 * (1 + turn).cos())
+    return one, other
 
 
 def _assembled(read: Read, constant: Tensor | None, rows: list[Tensor]) -> Tensor | None:
@@ -102,10 +113,8 @@ def _assembled(read: Read, constant: Tensor | None, rows: list[Tensor]) -> Tenso
     return replace(read, constant=constant).assemble(*rows) if rows else constant
 
 
-def _of_added(constant: Tensor, unit: float, weight: Tensor) -> float:
-    """Of constants ``[..., 2]``, those whose weights at the two points are the same."""
-    one, other = weight.unbind(-1)
-    value = constant.detach().select(-1, 0)
+def _of_added(constant: Tensor, unit: float, one: Tensor, other: Tensor) -> float:
+    """Of constants, those whose weights at the two points are the same."""
     # NaN are not the same, and what infinities choose from is no sum
-    is_added = ((one - other).abs() <= SAME * one.abs()) & value.isfinite()
-    return float(torch.where(is_added, unit * value * one, 0.0).norm())
+    is_added = ((one - other).abs() <= SAME * one.abs()) & constant.isfinite() & (one != 0)
+    return float(torch.where(is_added, unit * constant.detach() * one, 0.0).norm())
