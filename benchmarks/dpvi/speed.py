@@ -63,7 +63,7 @@ def converge(engine: pg.DPVI) -> tuple[float, int, float]:
     while not engine.converged and engine.num_done < engine.num_steps:
         engine.step()
     seconds = time.perf_counter() - begin
-    return float(engine.particles.bound), engine.num_done - before, seconds
+    return float(engine.search.found.bound), engine.num_done - before, seconds
 
 
 def of_sweeps(engine: pg.DPVI, runs: int) -> float:

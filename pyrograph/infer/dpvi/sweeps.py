@@ -41,9 +41,8 @@ class Sweeps:
         moves: tuple[str, ...] | None,
         num_particles: int,
     ):
+        refuse_moves_of_labels(moves)
         kinds = moves or ("block", "region", "flip")
-        if "split" in kinds:
-            raise OptionError('moves="split" is for labellings; this program has a factor graph')
         self.network, self.neighbors, self.num_particles = network, neighbors, num_particles
         self.is_default = moves is None
         blocks = {k: blocks_of(k, network, *neighbors) for k in kinds if k != "region"}
@@ -97,3 +96,13 @@ class Sweeps:
         if self.is_default and is_last:
             found.append(domain_changes(self.network, particles.x[:, 0], *self.neighbors))
         return found
+
+
+def refuse_moves_of_labels(moves: tuple[str, ...] | None) -> None:
+    """Raise for a kind of move that a graph's nodes do not have.
+
+    Raises:
+        OptionError: splits are among them.
+    """
+    if moves is not None and "split" in moves:
+        raise OptionError('moves="split" is for labellings; this program has a factor graph')

@@ -275,7 +275,7 @@ def test_an_interrupt_on_the_way_to_the_best_leaves_it_to_be_done(monkeypatch):
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr("pyrograph.infer.dpvi.engine.best_states", interrupted)
+            patch.setattr("pyrograph.infer.dpvi.state_search.best_states", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 engine.run()
         assert torch.equal(engine.run().log_evidence, whole.log_evidence)
@@ -295,6 +295,26 @@ def test_smoothing_is_resumed_to_the_same_result_and_status(num_steps):
     assert torch.equal(q.log_evidence, whole.log_evidence) and q.status == whole.status
     assert "the best there are" in q.status
     assert torch.equal(second.history["objective"], engine.history["objective"])
+
+
+def test_a_smoothed_run_goes_back_to_where_a_filter_of_fewer_particles_stopped():
+    first = pg.SequentialDPVI(
+        chain(list(range(5)) * 4, np.random.default_rng(2))[0], num_particles=2, progress=False
+    )
+    first.setup()
+    for _ in range(10):
+        first.step()
+    engines = [
+        pg.SequentialDPVI(first.model, num_particles=6, smoothing=True, progress=False)
+        for _ in range(2)
+    ]
+    engines[0].run()  # it knows the best states of all nodes, of which none is needed yet
+    engines[1].setup()
+    for engine in engines:
+        engine.load_state_dict(first.state_dict())
+        engine.run()
+    one, other = (engine.history["objective"] for engine in engines)
+    assert torch.equal(one, other)
 
 
 def test_the_best_of_another_program_are_not_this_ones():

@@ -470,7 +470,7 @@ def test_pairs_of_many_states_are_left_to_other_moves():
             pyro.factor("f", table[x[:-1], x[1:]])
 
     engine = pg.DPVI(model, num_particles=64, progress=False).setup()
-    assert "pair" not in engine.sweeps.clusters
+    assert "pair" not in engine.search.sweeps.clusters
     score = torch.zeros(c)  # the best path, by Viterbi
     for _ in range(7):
         score = (score.unsqueeze(1) + table).amax(0)
@@ -662,10 +662,10 @@ def test_two_engines_on_one_model_share_nothing():
     alone = [engine().setup().step() for _ in range(1)]
     one, two = engine().setup(), engine().setup()
     assert [one.step()] == alone and [two.step()] == alone
-    before = two.particles.x.clone()
+    before = two.search.found.x.clone()
     for _ in range(3):
         one.step()
-    assert torch.equal(two.particles.x, before)
+    assert torch.equal(two.search.found.x, before)
 
 
 def test_states_of_other_options_are_refused_or_gone_on_from():
@@ -838,7 +838,7 @@ def test_filtering_is_a_beam_search_over_prefixes():
     assert found == {path for path, _ in beam}
     # pasts are back pointers: a step touches the row above alone, not all that is in
     fresh = pg.SequentialDPVI(lattice(side, field), num_particles=count, progress=False).setup()
-    assert len(fresh._paths._recent) == side
+    assert len(fresh._filter.paths._recent) == side
 
 
 @pytest.mark.parametrize("stop", [1, 6, 11, 15, 16, 17])

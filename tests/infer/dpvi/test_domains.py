@@ -95,8 +95,8 @@ def test_domains_that_gain_change_together():
     x = torch.zeros(12, 12, dtype=torch.int64)
     x[2:4, 1:3] = x[7:9, 2:4] = 1
     x[4:6, 8:10] = 2
-    found = domain_changes(engine.network, x.flatten(), *engine.graph.neighbors)
-    single = domains_of(x.flatten(), engine.network.cards, *engine.graph.neighbors).changes
+    found = domain_changes(engine.search.network, x.flatten(), *engine.graph.neighbors)
+    single = domains_of(x.flatten(), engine.search.network.cards, *engine.graph.neighbors).changes
     assert torch.equal(found[:, :4], single)
     assert found.shape[1] == 6  # and two, and three of them together
     assert bool((found[:, 5] == 0).all())
@@ -106,5 +106,5 @@ def test_neighbours_do_not_change_together():
     # each of two stripes would gain as the other, both would change places
     engine = pg.DPVI(potts, num_particles=1, progress=False).setup(12, 2, 1.0)
     stripes = (torch.arange(12) // 6).repeat(12, 1).flatten()
-    found = domain_changes(engine.network, stripes, *engine.graph.neighbors)
+    found = domain_changes(engine.search.network, stripes, *engine.graph.neighbors)
     assert sorted(found.sum(0).tolist()) == [0, 144]

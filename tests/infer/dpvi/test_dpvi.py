@@ -203,7 +203,7 @@ def test_independent_nodes_are_solved_by_one_block_move(seed, count):
     pyro.set_rng_seed(seed)
     engine = pg.DPVI(model, num_particles=count, moves="block", init="random", progress=False)
     assert engine.step() == pytest.approx(logsumexp(top), abs=1e-10)
-    np.testing.assert_allclose(engine.particles.score.numpy(), top, atol=1e-10)
+    np.testing.assert_allclose(engine.search.found.score.numpy(), top, atol=1e-10)
 
 
 def test_scores_after_thousands_of_moves_are_those_from_scratch():
@@ -212,11 +212,12 @@ def test_scores_after_thousands_of_moves_are_those_from_scratch():
     pyro.set_rng_seed(0)
     engine = pg.DPVI(ising(10, 0.7, field), num_particles=8, progress=False, moves="single")
     engine.setup()
+    search = engine.search
     for _ in range(20):  # 2000 moves of one node
-        engine.particles = engine.sweeps(engine.particles, "single", engine.hashes)
-    found, again = engine.particles, engine.network.score(engine.particles.x)
+        search.found = search.sweeps(search.found, "single", search.hashes)
+    found, again = search.found, search.network.score(search.found.x)
     torch.testing.assert_close(found.score, again, rtol=0, atol=1e-9)
-    torch.testing.assert_close(found.hash, engine.hashes(found.x), rtol=0, atol=0)
+    torch.testing.assert_close(found.hash, search.hashes(found.x), rtol=0, atol=0)
 
 
 # ---------------------------------------------------------------------- starts and proposals
@@ -231,7 +232,7 @@ def test_a_symmetric_model_keeps_both_modes_with_two_particles():
 
 def test_opposites_are_offered_once():
     engine = pg.DPVI(ising(3, 0.3), num_particles=6, moves=("block",), progress=False).setup()
-    particles, sweeps = engine.particles, engine.sweeps
+    particles, sweeps = engine.search.found, engine.search.sweeps
     (every,) = sweeps.far(particles, False, None)
     assert torch.equal(every, 1 - particles.x)
     (rest,) = sweeps.far(particles, False, particles.hash[:, [4, 0, 1]])
@@ -266,8 +267,8 @@ def test_starts_that_have_come_to_rest_are_not_scored_again(monkeypatch):
 def test_starts_in_parts_climb_to_where_no_single_change_is_better(monkeypatch, chunk):
     monkeypatch.setattr(start, "CHUNK", chunk)
     engine = pg.DPVI(mixed, moves="block", progress=False).setup()
-    x = torch.stack([torch.randint(int(c), (9,)) for c in engine.network.cards])
-    found = climbed(x, engine.sweeps.blocks())
+    x = torch.stack([torch.randint(int(c), (9,)) for c in engine.search.network.cards])
+    found = climbed(x, engine.search.sweeps.blocks())
     truth = mixed_scores()
     assert found.shape == x.shape
     for before, state in zip(x.t().tolist(), found.t().tolist(), strict=True):
@@ -414,7 +415,7 @@ def test_runs_repeat_under_a_seed_and_go_on_where_they_stopped():
     other.load_state_dict(state)
     other.setup()
     assert [other.step() for _ in range(5)] == first[3:]
-    torch.testing.assert_close(other.particles.x, one.particles.x)
+    torch.testing.assert_close(other.search.found.x, one.search.found.x)
 
 
 def test_the_guide_has_the_density_of_the_joint_state():

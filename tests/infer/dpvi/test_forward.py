@@ -237,7 +237,7 @@ def test_smoothing_and_checkpoints_take_over_from_a_pass():
     for _ in range(25):
         watched.step()
         watched.state_dict()
-    assert watched.history["objective"][-1] == pytest.approx(float(watched.labellings.bound))
+    assert watched.history["objective"][-1] == pytest.approx(float(watched.search.found.bound))
     again = watched.run()
     torch.testing.assert_close(again.history["objective"], q.history["objective"])
     assert torch.equal(again.particles["z"], q.particles["z"])

@@ -123,7 +123,7 @@ def test_the_bound_never_falls_and_is_that_of_distinct_partitions(count):
     scores = scores_of_seven()
     pyro.set_rng_seed(0)
     engine = pg.DPVI(mixture, num_particles=count, progress=False).setup(x)
-    last = float(engine.labellings.bound)
+    last = float(engine.search.found.bound)
     for _ in range(5):
         bound = engine.step()
         assert bound >= last - 1e-9
@@ -142,7 +142,7 @@ def test_scores_after_thousands_of_moves_are_those_from_scratch():
     x = two_heaps(60, seed=2)
     pyro.set_rng_seed(0)
     engine = pg.DPVI(mixture, num_particles=12, progress=False).setup(x)
-    found = engine.labellings
+    found = engine.search.found
     for _ in range(34):  # some 2000 moves
         found.sweep(12)
     score, key = found.score.clone(), found._key()
@@ -425,14 +425,14 @@ def test_a_sweep_that_passes_over_elements_is_that_of_every_element(model, count
     start = {"z": torch.arange(80).remainder(7).unsqueeze(0)}
     pyro.set_rng_seed(0)
     engines = [pg.DPVI(model, num_particles=count, init=start, progress=False) for _ in range(2)]
-    fast, slow = (engine.setup(x).labellings for engine in engines)
+    fast, slow = (engine.setup(x).search.found for engine in engines)
     for _ in range(4):
         fast.sweep(count)
         for name, i in slow.elements:
             slow.move(name, i, count)
         torch.testing.assert_close(fast.score, slow.score, rtol=0, atol=1e-9)
         assert torch.equal(fast._key(), slow._key())
-    climbed, plain = (engine.setup(x).labellings for engine in engines)
+    climbed, plain = (engine.setup(x).search.found for engine in engines)
     climbed.climb()
     for name, i in plain.elements:
         clusters = plain.clusters[name]

@@ -192,9 +192,9 @@ def test_a_saved_score_that_drifted_is_counted_anew_and_one_of_other_data_refuse
     infer.run(x, 1.0)
     state = infer.state_dict()
     infer.load_state_dict({**state, "score": state["score"] + 1e-5})
-    labels = infer.labellings.labels()["z"].tolist()
+    labels = infer.search.found.labels()["z"].tolist()
     truth = [log_joint(tuple(z), x, 1.0) for z in labels]
-    assert infer.labellings.score.tolist() == pytest.approx(truth, abs=1e-9)
+    assert infer.search.found.score.tolist() == pytest.approx(truth, abs=1e-9)
     other, moved = pg.SequentialDPVI(mixture, num_particles=4, progress=False), x.clone()
     moved[0] += 0.1
     other.setup(moved, 1.0)

@@ -91,7 +91,7 @@ def test_a_beam_with_room_for_all_states_ends_at_the_mode(seed, num_nodes, share
     states = np.array(list(itertools.product(range(2), repeat=num_nodes)))
     engine = engine_of(model, "region", 1, init="random")
     engine.step()
-    assert float(engine.particles.score[0]) == pytest.approx(model.score(states).max(), abs=1e-9)
+    assert float(engine.search.found.score[0]) == pytest.approx(model.score(states).max(), abs=1e-9)
 
 
 @given(st.integers(0, 10_000), st.integers(2, 36), st.floats(0.0, 0.3))
@@ -100,7 +100,7 @@ def test_regions_cover_all_nodes_twice_and_those_of_a_set_share_no_factor(seed, 
     rng = np.random.default_rng(seed)
     cards, pairs = rng.integers(1, 4, num_nodes), some_pairs(rng, num_nodes, share)
     engine = engine_of(pairwise(cards, pairs, seed), "region", 2)
-    sets = [found.nodes.numpy() for found in engine.sweeps.clusters["region"]]
+    sets = [found.nodes.numpy() for found in engine.search.sweeps.clusters["region"]]
     covered = np.bincount([v for s in sets for v in s[s >= 0]], minlength=num_nodes)
     np.testing.assert_array_equal(covered, np.where(cards > 1, 2, 0))
     for own in sets:
@@ -115,11 +115,11 @@ def test_regions_cover_all_nodes_twice_and_those_of_a_set_share_no_factor(seed, 
 def test_regions_and_pairs_in_parts_are_all_of_them(monkeypatch):
     model = spins(np.zeros(64), lattice(8), 0.5)
     moves = ("pair", "region")
-    whole = engine_of(model, None, 4).sweeps.clusters
+    whole = engine_of(model, None, 4).search.sweeps.clusters
     assert whole.keys() == {"block", *moves, "flip"}
     monkeypatch.setattr(regions, "AT_ONCE", 2 * 32 * 2)
     monkeypatch.setattr(blocks, "AT_ONCE", 3 * 4 * 4)
-    parts = engine_of(model, None, 4).sweeps.clusters
+    parts = engine_of(model, None, 4).search.sweeps.clusters
     for kind in moves:
         both = [
             sorted(row for part in found[kind] for row in part.nodes.tolist())
@@ -135,9 +135,9 @@ def test_some_clusters_have_the_scores_they_have_among_all():
     rng = np.random.default_rng(0)
     cards = np.full(12, 3)
     engine = engine_of(pairwise(cards, some_pairs(rng, 12, 0.4), 0), "single", 5, init="random")
-    every = Clusters(engine.network, torch.arange(12).unsqueeze(1))
+    every = Clusters(engine.search.network, torch.arange(12).unsqueeze(1))
     which = torch.tensor([7, 0, 11, 3])
-    x = engine.particles.x
+    x = engine.search.found.x
     part = every.part(which)
     torch.testing.assert_close(part.local_scores(x), every.local_scores(x)[which])
     torch.testing.assert_close(part.local_scores(x, 2), every.local_scores(x, 11))
@@ -189,7 +189,7 @@ def test_the_bound_rises_to_at_most_that_of_the_best_states(seed, num_nodes, sha
     engine = engine_of(model, POLISHED, count, init="random")
     q = engine.run()
     assert (q.history["objective"].diff() >= -1e-9).all()
-    found = engine.particles
+    found = engine.search.found
     assert found.x.unique(dim=1).shape[1] == len(found)
     np.testing.assert_allclose(found.score, model.score(found.x.T.numpy()), atol=1e-9)
     assert float(q.log_evidence) <= logsumexp(best[:count]) + 1e-9
@@ -216,7 +216,7 @@ def test_single_nodes_alone_are_algorithm_1(count):
         pool = sorted({*pool, *(tuple(1 - v for v in x) for x in pool)}, key=score)[-count:]
         bound = logsumexp([score(x) for x in pool])
         assert engine.step() == pytest.approx(bound, abs=1e-9)
-        assert {tuple(x) for x in engine.particles.x.T.tolist()} == set(pool)
+        assert {tuple(x) for x in engine.search.found.x.T.tolist()} == set(pool)
 
 
 @pytest.mark.parametrize("moves", ["region", ("region", "flip"), POLISHED])
@@ -251,7 +251,7 @@ def test_gains_behind_states_that_break_constraints_are_exact(monkeypatch, chunk
     engine = engine_of(one_of_four_each, "region", 1, init=start)
     engine.run()
     best = float(worth.amax(1).sum())
-    assert float(engine.particles.score[0]) == pytest.approx(best, abs=1e-10)
+    assert float(engine.search.found.score[0]) == pytest.approx(best, abs=1e-10)
 
 
 def test_nodes_that_are_summed_out_are_in_no_region():

@@ -60,14 +60,14 @@ def test_weights_and_bound_of_labels_are_those_of_double_precision(infer):
     torch.set_default_dtype(SINGLE)
     engine = infer(mixture, num_particles=20, progress=False)
     posterior = engine.run(torch.tensor(x))
-    truth = np.array([log_joint(z, x) for z in engine.labellings.labels()["z"].numpy()])
-    found = engine.labellings.score.double().numpy()
+    truth = np.array([log_joint(z, x) for z in engine.search.found.labels()["z"].numpy()])
+    found = engine.search.found.score.double().numpy()
     assert abs(truth).min() > 1e5  # of which single precision has no digit behind the point
     np.testing.assert_allclose(found, truth, rtol=0, atol=1e-6)
     np.testing.assert_allclose(
         posterior.weights.numpy(), np.exp(truth - logsumexp(truth)), rtol=1e-4, atol=1e-7
     )
-    assert float(engine.labellings.bound) == pytest.approx(logsumexp(truth), abs=1e-6)
+    assert float(engine.search.found.bound) == pytest.approx(logsumexp(truth), abs=1e-6)
     assert posterior.log_evidence.dtype == SINGLE
 
 

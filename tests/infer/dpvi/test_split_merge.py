@@ -32,7 +32,7 @@ def log_joint(x, z):
 
 def engine_at(x, z, num_particles=3):
     engine = pg.DPVI(mixture, num_particles=num_particles, progress=False, init="random").setup(x)
-    engine.label_search.found = Labellings(engine.labellings.program, {"z": z[None]})
+    engine.search.found = Labellings(engine.search.found.program, {"z": z[None]})
     return engine
 
 
@@ -45,7 +45,7 @@ def test_labels_are_at_least_as_probable_as_those_that_made_the_data(seed, scale
     pyro.set_rng_seed(seed)
     engine = pg.DPVI(mixture, num_particles=5, progress=False).setup(x)
     assert engine.run().converged
-    assert float(engine.labellings.score.max()) >= log_joint(x, truth) - 1e-6
+    assert float(engine.search.found.score.max()) >= log_joint(x, truth) - 1e-6
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 8])
@@ -64,9 +64,9 @@ def test_two_groups_in_one_cluster_are_found_at_once(seed):
     z = D.labels.in_order(truth.clamp_max(1)[None])[0]
     engine = engine_at(x, z)
     generator = torch.Generator().manual_seed(seed)
-    found = split_merge.splits_and_merges(engine.labellings, 3, generator)
-    best = Labellings(engine.labellings.program, found).score.max()
-    assert float(best) >= log_joint(x, truth) - 1e-6 > float(engine.labellings.score[0])
+    found = split_merge.splits_and_merges(engine.search.found, 3, generator)
+    best = Labellings(engine.search.found.program, found).score.max()
+    assert float(best) >= log_joint(x, truth) - 1e-6 > float(engine.search.found.score[0])
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -77,8 +77,8 @@ def test_a_way_of_merges_leads_through_worse_labellings(seed):
     parts = truth * 12 + torch.randint(12, truth.shape, generator=generator)
     z = D.labels.in_order(parts[None])[0]
     engine = engine_at(x, z)
-    merges = split_merge._merges(engine.labellings, "z")
-    best = max(float(Labellings(engine.labellings.program, m).score.max()) for m in merges)
+    merges = split_merge._merges(engine.search.found, "z")
+    best = max(float(Labellings(engine.search.found.program, m).score.max()) for m in merges)
     assert best >= log_joint(x, truth) - 1e-6
 
 
@@ -96,7 +96,7 @@ def test_two_groups_of_rows_in_one_cluster_are_parted(n):
     seen = torch.rand(n, 30) < torch.tensor([[0.05, 0.9, 0.1], [0.9, 0.2, 0.9]])[halves][:, columns]
     engine = pg.DPVI(related, num_particles=1, progress=False, init="random").setup(seen.double())
     at = {"rows": torch.zeros(1, n, dtype=torch.int64), "columns": columns[None]}
-    best = Labellings(engine.labellings.program, at)
+    best = Labellings(engine.search.found.program, at)
     splits = split_merge._splits(best, "rows", 0, torch.Generator().manual_seed(0))
     parted = Labellings(best.program, at | {"rows": halves[None]})
     assert float(splits.score.max()) >= float(parted.score) - 1e-9 > float(best.score) + 5
@@ -104,7 +104,7 @@ def test_two_groups_of_rows_in_one_cluster_are_parted(n):
 
 def test_elements_are_scored_at_once_as_by_turns(monkeypatch):
     x, truth = three_groups(0, 3.0, n=60)
-    best = engine_at(x, truth).labellings
+    best = engine_at(x, truth).search.found
     members, alone = (truth == 1).nonzero().squeeze(1), torch.tensor([4, 0, 7])
     at_once = split_merge._at_home(best, "z", members, alone)
     monkeypatch.setattr(split_merge, "_at_once", split_merge._by_turns)
@@ -115,10 +115,10 @@ def test_elements_are_scored_at_once_as_by_turns(monkeypatch):
 def test_splits_part_one_cluster_and_leave_the_others():
     x, truth = three_groups(0, 3.0)
     engine = engine_at(x, truth)
-    splits = split_merge._splits(engine.labellings, "z", 1, torch.Generator().manual_seed(0))
+    splits = split_merge._splits(engine.search.found, "z", 1, torch.Generator().manual_seed(0))
     for z in splits.labels()["z"]:
         assert len(z.unique()) == 4
         for c in (0, 2):
             assert len(z[truth == c].unique()) == 1
         assert len(z[truth == 1].unique()) == 2
-    assert split_merge._splits(engine_at(x[:1], truth[:1]).labellings, "z", 0, None) is None
+    assert split_merge._splits(engine_at(x[:1], truth[:1]).search.found, "z", 0, None) is None

@@ -130,5 +130,5 @@ def test_scores_that_came_from_states_without_mass_keep_their_digits():
     engine = pg.DPVI(all_ones, num_particles=1, moves="flip", init=start, progress=False).setup()
     for _ in range(4):  # a node each
         engine.step()
-    assert engine.particles.x.flatten().tolist() == [1, 1, 1]
-    assert float(engine.particles.score[0]) == pytest.approx(0.601, abs=1e-12)
+    assert engine.search.found.x.flatten().tolist() == [1, 1, 1]
+    assert float(engine.search.found.score[0]) == pytest.approx(0.601, abs=1e-12)

@@ -7,15 +7,18 @@ splits and merges.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pyrograph.infer.dpvi.labellings.labelled import Labellings
-from pyrograph.infer.dpvi.labellings.labelled_start import labels_of
+from pyrograph.infer.dpvi.labellings.labelled_start import labels_of, num_partitions
 from pyrograph.infer.dpvi.labellings.split_merge import splits_and_merges
-from pyrograph.infer.dpvi.particles import ROUNDING, gain_of
+from pyrograph.infer.dpvi.particles import ROUNDING, gain_of, refuse_other_scores
+from pyrograph.infer.dpvi.results import posterior_of_labels
+from pyrograph.posterior.label_particles import LabelParticles
 
 
 class LabelSearch:
@@ -40,11 +43,26 @@ class LabelSearch:
         proposed: Callable[[], Mapping[str, Any]] | None,
     ):
         self.found, self.num_particles, self.generator = found, num_particles, generator
-        self._proposed = proposed
+        self._proposed, self._may_split = proposed, may_split
         self._stage, self.is_last, self._can_split = 0, False, may_split
 
-    def advance(self, tol: float) -> dict[str, Tensor]:
-        """One step; the bound, and what it grew by."""
+    def values(self) -> dict[str, Tensor]:
+        """``{site: [K, n]}``."""
+        return self.found.labels()
+
+    @property
+    def holds_all(self) -> bool:
+        """Whether the labellings are all partitions."""
+        sizes = [site.event_shape[0] for site in self.found.program.sites.values()]
+        return len(self.found) == num_partitions(sizes, len(self.found))
+
+    # ------------------------------------------------------------------ moves
+    def advance(self, tol: float, step: int) -> dict[str, Tensor]:
+        """One step; the bound, and what it grew by.
+
+        Args:
+            step: number of those done, of no account: scores are from scratch in each.
+        """
         found, stream = self.found, self.generator.get_state()
         labels, score, layout = found.labels(as_they_are=True), found.score, found.layout
         try:
@@ -82,11 +100,48 @@ class LabelSearch:
     def _join(self, extra: Mapping[str, Tensor]) -> None:
         self.found = self.found.joined(extra).distinct(self.num_particles)
 
-    def stages(self) -> dict[str, Any]:
-        """Whose turn it is, for a checkpoint."""
+    # ------------------------------------------------------------------ results
+    def posterior(self, is_all: bool, **run: Any) -> LabelParticles:
+        """The labellings, weighted by their scores.
+
+        Args:
+            is_all: whether these are all partitions.
+            run: how it went, see :class:`Posterior`.
+        """
+        return posterior_of_labels(self.found, is_all, **run)
+
+    # ------------------------------------------------------------------ checkpoints
+    def carried(self) -> dict[str, Any]:
+        """Labels, and whose turn it is."""
+        return {"labels": self.found.labels(), **self.turn()}
+
+    def turn(self) -> dict[str, Any]:
+        """Whose it is, for a checkpoint."""
         return {"stage": self._stage, "is_last": self.is_last, "can_split": self._can_split}
 
-    def restore_stages(self, state: Mapping[str, Any]) -> None:
-        """Go on in the turn of :meth:`stages`."""
-        self._stage, self.is_last = int(state["stage"]), bool(state["is_last"])
-        self._can_split = bool(state["can_split"])
+    def restored(self, state: Mapping[str, Any], is_same: bool) -> LabelSearch:
+        """The search where :meth:`carried` left it, as many of the labellings as are kept.
+
+        Args:
+            is_same: whether it was for as many by the same moves, see :meth:`from_labellings`.
+
+        Raises:
+            ShapeMismatch: the state is of another program.
+        """
+        found = Labellings(self.found.program, state["labels"])
+        if "score" in state:
+            now = found.score.to(found.program.dtype)
+            refuse_other_scores(state["score"].to(now.device), now)
+        found = found.distinct(self.num_particles) if len(found) > self.num_particles else found
+        return self.from_labellings(found, state if is_same else None)
+
+    def from_labellings(self, found: Labellings, turn: Mapping[str, Any] | None) -> LabelSearch:
+        """The same search from other labellings, in the turn of :meth:`turn`; otherwise nothing
+        has converged, and all begins again."""
+        search = copy(self)
+        search.found = found
+        search._stage, search.is_last, search._can_split = 0, False, self._may_split
+        if turn is not None:
+            search._stage, search.is_last = int(turn["stage"]), bool(turn["is_last"])
+            search._can_split = bool(turn["can_split"])
+        return search
