@@ -9,17 +9,19 @@ grids can have seen, ridges as a rule, and agree with each other, the evidence i
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from pyrograph.infer.qbethe.build import Network
-from pyrograph.infer.qbethe.components import Components
+from pyrograph.infer.qbethe.components import Components, Parameters
 from pyrograph.infer.qbethe.entropy import overlaps
+from pyrograph.infer.qbethe.free_energy import BetheFreeEnergy
 from pyrograph.infer.qbethe.mixing import NodeMixing
 from pyrograph.infer.qbethe.potentials import EXCLUDED, IntegratedPotential
-from pyrograph.infer.qbethe.rules import Rules, fine, is_on_grids, scattered
+from pyrograph.infer.qbethe.rules import Rules, fine, fine_entropies, is_on_grids, scattered
 from pyrograph.posterior.posterior import EvidenceKind
 
 #: Differences that are not spoken of: absolute, relative to what was integrated numerically, and
@@ -68,6 +70,40 @@ class Certificate:
     evidence: Tensor | None
     kind: EvidenceKind
     notes: list[str]
+
+
+def certified(
+    free_energy: BetheFreeEnergy,
+    parameters: Parameters,
+    rules: tuple[Rules, Rules],
+    temperature: float,
+    bounds: bool,
+) -> tuple[Components, Certificate]:
+    """The mixture of the best restart, and its evidence by rules that the optimiser never saw.
+
+    Args:
+        rules: of the optimiser.
+        temperature: that it ended at.
+        bounds: whether the exact value would be a lower bound.
+    """
+    network, like = free_energy.network, free_energy.constant
+    held_out = fine(like), fine_entropies(like)
+    other = fine(like, second=True), fine_entropies(like, second=True)
+    energy, entropy = free_energy.parts(parameters, held_out)
+    best = int((energy + temperature * entropy).argmax())
+    chosen = {name: value.detach()[best : best + 1].clone() for name, value in parameters.items()}
+    mixture = Components(network.kinds, chosen)
+    excluded = excluding_factor(network, mixture, fine(like), MASS)
+    if excluded is not None:
+        return mixture, without_mass(excluded)
+    by_rule = (free_energy.parts(chosen, rules) for rules in (rules, other))
+    optimised, second = (FreeEnergy(*map(float, parts)) for parts in by_rule)
+    sums = FreeEnergy(float(energy[best]), float(entropy[best]))
+    size = integrated(network, mixture, rules)
+    seen = scattered_energies(network, mixture, like)
+    found = certify(like, optimised, (sums, second), seen, size, bounds)
+    far = excluding_factor(network, mixture, fine(like), math.inf)
+    return mixture, found if far is None else with_far_zeros(found, far)
 
 
 def without_mass(factor: str) -> Certificate:

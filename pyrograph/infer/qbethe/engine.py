@@ -35,17 +35,7 @@ from pyrograph.infer.base import REST, Engine, with_notes
 from pyrograph.infer.message_passing.unheld import refuse_masked_out, refuse_unheld_states
 from pyrograph.infer.qbethe.adam import CosineAdam
 from pyrograph.infer.qbethe.build import build
-from pyrograph.infer.qbethe.certificate import (
-    MASS,
-    FreeEnergy,
-    certify,
-    excluding_factor,
-    factor_without_gradient,
-    integrated,
-    scattered_energies,
-    with_far_zeros,
-    without_mass,
-)
+from pyrograph.infer.qbethe.certificate import certified, factor_without_gradient
 from pyrograph.infer.qbethe.checkpoint import (
     measured_by,
     measures_of,
@@ -53,23 +43,19 @@ from pyrograph.infer.qbethe.checkpoint import (
     refuse_other_rule,
     take,
 )
-from pyrograph.infer.qbethe.components import Components, Parameters
-from pyrograph.infer.qbethe.entropy import component_entropies, node_entropies, overlaps
+from pyrograph.infer.qbethe.components import Components
+from pyrograph.infer.qbethe.free_energy import BetheFreeEnergy
 from pyrograph.infer.qbethe.gaussian_forest import exact_parameters, is_gaussian
 from pyrograph.infer.qbethe.joint import joined
 from pyrograph.infer.qbethe.mode_start import start_at_modes
 from pyrograph.infer.qbethe.natural import natural_gain
-from pyrograph.infer.qbethe.potentials import expected_of_all
 from pyrograph.infer.qbethe.refusals import refuse_bad_gradient, refuse_non_finite
 from pyrograph.infer.qbethe.rest import Course, after_adam, after_search, remedy_for
 from pyrograph.infer.qbethe.results import mixture_of_graph
 from pyrograph.infer.qbethe.rules import (
-    Rules,
     coarse,
     coarse_entropies,
     entropy_points,
-    fine,
-    fine_entropies,
 )
 from pyrograph.infer.qbethe.search import LineSearch
 from pyrograph.infer.qbethe.start import starting_parameters
@@ -187,6 +173,7 @@ class QBethe(Engine):
         else:
             entropies = coarse(self.num_entropy, like)
         self._rules = coarse(self.num_quadrature, like), entropies
+        self.objective = BetheFreeEnergy(self.network, like, self.covariance == "diagonal")
         energy = partial(self.objective, rules=self._rules, temperature=0.0)
         self.parameters = starting_parameters(
             self.network,
@@ -215,46 +202,7 @@ class QBethe(Engine):
         is_adam = self.optimizer == "adam"
         self._rule = CosineAdam(leaves) if is_adam else LineSearch(leaves)
 
-    # ------------------------------------------------------------------ the free energy
-    def objective(
-        self, parameters: Parameters, rules: tuple[Rules, Rules], temperature: float = 1.0
-    ) -> Tensor:
-        """F of every restart, ``[B]``.
-
-        Args:
-            rules: for potentials and for entropies.
-        """
-        mixture = Components(self.network.kinds, parameters)
-        energy = self._energy(mixture, rules[0])
-        return energy + temperature * self._entropy(mixture, rules[1]) if temperature else energy
-
-    def _parts(self, parameters: Parameters, rules: tuple[Rules, Rules]) -> tuple[Tensor, Tensor]:
-        """Energy and entropy, ``[B]`` each, added up to F at temperature 1."""
-        mixture = Components(self.network.kinds, parameters)
-        return self._energy(mixture, rules[0]), self._entropy(mixture, rules[1])
-
-    def _energy(self, mixture: Components, rules: Rules) -> Tensor:
-        """sum_a E log f_a, ``[B]``."""
-        under = expected_of_all(self.network.potentials, mixture, rules)
-        return self.graph.constant.detach() + (mixture.weights * under).sum(1)
-
-    def _entropy(self, mixture: Components, rules: Rules) -> Tensor:
-        """sum_a H(b_a) + sum_i (1 - d_i) H(b_i), ``[B]``."""
-        own = component_entropies(mixture)
-        is_mixed = self.num_components > 1
-        overlap = overlaps(mixture, rules) if is_mixed else None
-        if not is_mixed and self.covariance == "diagonal":
-            return sum(value.sum((1, 2)) for value in own)  # independent nodes: it adds up
-        entropy = sum(
-            (value * counting).sum(1)
-            for value, counting in zip(
-                node_entropies(mixture, own, overlap), self.network.counting, strict=True
-            )
-        )
-        for scope in self.network.scopes:
-            entropy = entropy + scope(mixture, own, overlap, rules)
-        return entropy
-
+    # ------------------------------------------------------------------ steps
     def _temperature(self, step: int) -> float:
         if not callable(self.temperature):
             return self.temperature
@@ -362,30 +310,11 @@ class QBethe(Engine):
     def posterior(self) -> MixturePosterior:
         """The best restart, with its evidence by rules that the optimiser never saw."""
         graph = self.graph
-        like = graph.constant.detach()
-        held_out = fine(like), fine_entropies(like)
-        other = fine(like, second=True), fine_entropies(like, second=True)
         with torch.no_grad():
-            energy, entropy = self._parts(self.parameters, held_out)
             temperature = self._temperature(max(0, self.num_done - 1))
-            best = int((energy + temperature * entropy).argmax())
-            chosen = {
-                name: value.detach()[best : best + 1].clone()
-                for name, value in self.parameters.items()
-            }
-            mixture = Components(self.network.kinds, chosen)
-            excluded = excluding_factor(self.network, mixture, fine(like), MASS)
-            if excluded is not None:
-                found = without_mass(excluded)
-            else:
-                by_rule = (self._parts(chosen, rules) for rules in (self._rules, other))
-                optimised, second = (FreeEnergy(*map(float, parts)) for parts in by_rule)
-                sums = FreeEnergy(float(energy[best]), float(entropy[best]))
-                size = integrated(self.network, mixture, self._rules)
-                seen = scattered_energies(self.network, mixture, like)
-                found = certify(like, optimised, (sums, second), seen, size, self._is_bound)
-                far = excluding_factor(self.network, mixture, fine(like), math.inf)
-                found = found if far is None else with_far_zeros(found, far)
+            mixture, found = certified(
+                self.objective, self.parameters, self._rules, temperature, self._is_bound
+            )
             root, apart = joined(self.network, mixture)
         return mixture_of_graph(
             graph,
