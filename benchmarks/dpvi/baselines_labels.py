@@ -33,7 +33,8 @@ from torch import Tensor
 
 from pyrograph.distributions.incremental import keep
 from pyrograph.infer.dpvi.labellings.labelled import Labellings, in_order
-from pyrograph.infer.dpvi.labellings.labelled_program import LabelledProgram, read_labelled
+from pyrograph.infer.dpvi.labellings.labelled_program import LabelledProgram
+from pyrograph.infer.dpvi.labellings.reading import read_labelled
 
 #: Gibbs sweeps between statistics from scratch.
 REFRESH = 50

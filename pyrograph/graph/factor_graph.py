@@ -34,7 +34,7 @@ from pyrograph.graph.spaces import (
 )
 from pyrograph.graph.structure import Structure
 from pyrograph.trace.localize import LocalProgram
-from pyrograph.trace.program import Reading
+from pyrograph.trace.reading import Reading
 from pyrograph.trace.tape import Tape
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.graph.grouping import families, group_factors
-from pyrograph.trace.program import Reading
+from pyrograph.trace.reading import Reading
 from pyrograph.trace.sites import Site
 from pyrograph.trace.split import Terms, split
 

@@ -20,7 +20,8 @@ from pyrograph.errors import (
 from pyrograph.graph.blame import statement_sums
 from pyrograph.graph.factor_graph import FactorGraph
 from pyrograph.trace.plain_run import Point
-from pyrograph.trace.program import Reading, text_decides
+from pyrograph.trace.program import text_decides
+from pyrograph.trace.reading import Reading
 from pyrograph.trace.rules.fallback import replay_dense
 
 #: Runs of a program that draws random numbers outside ``pyro.sample``, or prints latents: do they

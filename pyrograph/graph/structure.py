@@ -21,7 +21,7 @@ from pyrograph.graph import draw, markov
 from pyrograph.graph.factor_group import FactorGroup
 from pyrograph.graph.factors import Factors
 from pyrograph.trace.localize import LocalProgram
-from pyrograph.trace.program import Reading
+from pyrograph.trace.reading import Reading
 from pyrograph.trace.sites import Site
 
 if TYPE_CHECKING:

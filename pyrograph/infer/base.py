@@ -36,6 +36,7 @@ from pyrograph.infer.requires import (
     refuse_moving_states,
     refuse_no_mass,
 )
+from pyrograph.infer.saved_states import plain, refuse_foreign, refuse_lacking
 from pyrograph.posterior import Posterior
 
 #: Times the tolerance by which what has come to rest may move when a run goes on: it came to rest
@@ -327,19 +328,10 @@ class Engine(ABC):
         if self._graph is None:
             self._pending = state
             return
-        state = _plain(state)
-        missing = {"sites", "history", *self.carried()} - set(state)
-        if missing:
-            raise ShapeMismatch(
-                f"the state has no {', '.join(sorted(missing))}: it is not a state_dict of "
-                f"{type(self).__name__}"
-            )
+        state = plain(state)
+        refuse_lacking(state, {"sites", "history", *self.carried()}, type(self).__name__)
         own = self.state_dict()
-        _refuse_damaged(state, own)
-        for part in ("sites", "history"):  # of names that this engine does not have, or not yet
-            numbers = torch.empty(0, device="cpu")
-            _refuse_damaged(state[part], dict.fromkeys(state[part], numbers), f"{part}.")
-        self._check_sites(state["sites"])
+        refuse_foreign(state, own)
         history = {k: v.tolist() for k, v in state["history"].items()}
         before, stream = dict(vars(self)), self.generator.get_state()
         try:
@@ -358,17 +350,6 @@ class Engine(ABC):
                     "damaged, or of another engine"
                 ) from error
             raise
-
-    def _check_sites(self, saved: Mapping[str, Tensor]) -> None:
-        ours = {s.name: list(s.batch_shape + s.event_shape) for s in self.graph.sites.values()}
-        theirs = {name: [int(k) for k in shape] for name, shape in saved.items()}
-        for name in ours | theirs:
-            if ours.get(name) != theirs.get(name):
-                raise ShapeMismatch(
-                    f'the state belongs to another graph: site "{name}" has shape '
-                    f"{theirs.get(name, 'none')} there and {ours.get(name, 'none')} here. Set the "
-                    "engine up with the model and arguments of the saved run."
-                )
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy starts from; no versions where the arguments are no longer those of setup."""
@@ -411,32 +392,6 @@ class Engine(ABC):
         for name, value in measured.items():
             self._history.setdefault(name, []).append(value)
         return self._history["objective"][-1]
-
-
-def _plain(state: Any) -> Any:
-    """(Nested) dicts without tensors made in inference mode, which cannot be gone on from."""
-    if isinstance(state, Mapping):
-        return {name: _plain(value) for name, value in state.items()}
-    if isinstance(state, Tensor) and state.is_inference():
-        return state.clone()
-    return state
-
-
-def _refuse_damaged(saved: Mapping[str, Any], ours: Mapping[str, Any], place: str = "") -> None:
-    """Raise ``ShapeMismatch`` where a (nested) state has no dict, tensor or number in the place of
-    one. Rules of optimisers hold a number at one time and a tensor at another."""
-    for name in saved.keys() & ours.keys():
-        theirs, own = saved[name], ours[name]
-        kind = Mapping if isinstance(own, Mapping) else object
-        if isinstance(own, Tensor):
-            kind = Tensor | float | int if place.startswith("optimizer.") else Tensor
-        if not isinstance(theirs, kind) or (theirs is None and own is not None):
-            raise ShapeMismatch(
-                f'the state holds {type(theirs).__name__} as "{place}{name}", where '
-                f"{type(own).__name__} is needed: it is damaged, or of another engine"
-            )
-        if kind is Mapping:
-            _refuse_damaged(theirs, own, f"{place}{name}.")
 
 
 def with_notes(status: str, notes: list[str]) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import pyro
@@ -24,7 +23,6 @@ from torch import Tensor
 
 from pyrograph.errors import (
     ControlFlowError,
-    OptionError,
     PyrographError,
     StructureError,
     UnsupportedOperation,
@@ -32,6 +30,7 @@ from pyrograph.errors import (
 from pyrograph.trace.loops import LoopStatements, log_probs
 from pyrograph.trace.own_backward import functions_watched
 from pyrograph.trace.plain_run import check_fixed, refuse_unscored, retried
+from pyrograph.trace.reading import Reading, Statement
 from pyrograph.trace.record import Recorder, recording
 from pyrograph.trace.sites import (
     JACOBIAN,
@@ -44,55 +43,7 @@ from pyrograph.trace.sites import (
     periodic_part,
 )
 from pyrograph.trace.supports import bounds_of, name_of, support_of, transform_of
-from pyrograph.trace.tape import Tape, merge
-
-
-@dataclass(frozen=True)
-class Statement:
-    """The log density of one statement: ids ``[N]`` (0 = constant) and values ``[N]``."""
-
-    name: str
-    ids: Tensor
-    values: Tensor
-
-
-@dataclass(frozen=True)
-class Reading:
-    """A program read once.
-
-    Attributes:
-        sites: latent sites in program order.
-        fixed: values of the sites held fixed.
-        tape: the merged record.
-        statements: in program order; Jacobians follow their site.
-        leaves: first leaf of every free site.
-        constrained: ids of every free site's value in the program's space.
-        random_draws: where the program drew constants outside ``pyro.sample``.
-        printed: which latents became text, and where.
-        functions: which ``torch.autograd.Function``s of its own latents went through, and where.
-        masked: of latent sites that constants mask in part, ``[nodes]``, which are masked out.
-    """
-
-    sites: tuple[Site, ...]
-    fixed: dict[str, Tensor]
-    tape: Tape
-    statements: tuple[Statement, ...]
-    leaves: dict[str, int]
-    constrained: dict[str, Tensor]
-    random_draws: tuple[str, ...]
-    printed: tuple[str, ...]
-    functions: tuple[str, ...]
-    masked: dict[str, Tensor]
-
-    def __getstate__(self) -> dict[str, Any]:
-        operands = (operand for step in self.tape.steps for operand in step.operands)
-        values = [s.values for s in self.statements] + [o.values for o in operands]
-        if any(isinstance(v, Tensor) and v.requires_grad and not v.is_leaf for v in values):
-            raise OptionError(
-                "a graph whose constants are attached to the program's tensors is not pickled or "
-                "copied: derivatives would be lost. Fit or trace under torch.no_grad()."
-            )
-        return vars(self)
+from pyrograph.trace.tape import merge
 
 
 class ProgramReader(Messenger):

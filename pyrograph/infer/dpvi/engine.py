@@ -29,16 +29,16 @@ from pyrograph.graph import FactorGraph
 from pyrograph.infer.base import Engine
 from pyrograph.infer.dpvi.labellings.label_search import LabelSearch
 from pyrograph.infer.dpvi.labellings.labelled import Labellings
-from pyrograph.infer.dpvi.labellings.labelled_program import (
-    LabelledProgram,
-    checked_log_prob,
-    read_labelled,
-    refuse_changed,
-)
+from pyrograph.infer.dpvi.labellings.labelled_program import LabelledProgram
 from pyrograph.infer.dpvi.labellings.labelled_start import (
     first_labellings,
     refuse_broken_data,
     refuse_options_of_nodes,
+)
+from pyrograph.infer.dpvi.labellings.reading import (
+    checked_log_prob,
+    read_labelled,
+    refuse_changed,
 )
 from pyrograph.infer.dpvi.state_search import StateSearch
 from pyrograph.infer.requires import FiniteDiscrete

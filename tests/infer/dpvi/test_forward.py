@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import pyrograph as pg
 from pyrograph.infer.dpvi.labellings import forward, screening
 from pyrograph.infer.dpvi.labellings.labelled import Labellings, in_order
-from pyrograph.infer.dpvi.labellings.labelled_program import read_labelled
+from pyrograph.infer.dpvi.labellings.reading import read_labelled
 
 D = pg.distributions
 KINDS = ("numbers", "points", "own scales", "symbols", "two", "both", "three")

@@ -10,8 +10,8 @@ from scipy import stats
 
 import pyrograph as pg
 from pyrograph.errors import OptionError
-from pyrograph.infer.dpvi.labellings.labelled_program import read_labelled
 from pyrograph.infer.dpvi.labellings.labelled_start import CHAINS, _drawn, cooled
+from pyrograph.infer.dpvi.labellings.reading import read_labelled
 from tests.distributions.partitions import all_partitions, restaurant_urn
 
 D = pg.distributions

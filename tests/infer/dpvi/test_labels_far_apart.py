@@ -18,7 +18,7 @@ from scipy.special import logsumexp
 import pyrograph as pg
 from pyrograph.errors import NonFiniteDensity, ShapeMismatch
 from pyrograph.infer.dpvi.labellings.labelled import Labellings
-from pyrograph.infer.dpvi.labellings.labelled_program import read_labelled
+from pyrograph.infer.dpvi.labellings.reading import read_labelled
 
 D = pg.distributions
 KAPPA, A, NU = 1e-3, 1.0, 3.0

@@ -237,7 +237,9 @@ def test_entropies_of_scopes_with_states_and_numbers_are_those_of_sums(
     """And so are their derivatives; errors of scopes add up."""
     found = engine(program, seed, num_components=2)
     expected, tolerance = truth(found), tolerance * sum(s.num_scopes for s in found.network.scopes)
-    ours = found.objective.entropy(Components(found.network.kinds, found.parameters), coarse(points, DOUBLE))
+    ours = found.objective.entropy(
+        Components(found.network.kinds, found.parameters), coarse(points, DOUBLE)
+    )
     assert_close(ours[0], expected, rtol=0, atol=tolerance)
     leaves = list(found.parameters.values())
     slopes = zip(
