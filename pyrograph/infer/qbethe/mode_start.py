@@ -50,8 +50,9 @@ MOST_NUMBERS, MOST_ENTRIES = 1000, 2**26
 FEW_NUMBERS, FEW_ENTRIES = 100, 2**20
 #: What precisions are at least, before their roots are taken.
 TINY = 1e-300
-#: Newton's steps, halvings of one, and what a step may promise at a mode, in nats.
-MOST_STEPS, MOST_HALVINGS, REST = 20, 10, 1e-6
+#: Newton's steps, halvings of one, and what a step may promise at a mode, in nats; at a kink, from
+#: where no step keeps its promise.
+MOST_STEPS, MOST_HALVINGS, REST, AT_KINK = 20, 10, 1e-6, 0.01
 #: How much less E log p may be than a Gaussian's, and for every number besides.
 SLACK, EACH = 0.2, 0.02
 #: How many times as narrow as its unit a number is of which Adam's steps are too long.
@@ -289,14 +290,15 @@ def _at_mode(
         log_p, score = value_and_score(fine, x[None])
         slope, root = score[0], torch.linalg.cholesky(_precision(graph, network, x))
         step = torch.cholesky_solve(slope.unsqueeze(1), root).squeeze(1)
-        if float(slope @ step) <= 2 * REST:
+        promised = float(slope @ step) / 2
+        if promised <= REST:
             return x, root, log_p[0]
         for _ in range(MOST_HALVINGS):
             if bool(fine.density((x + step)[None]) > log_p):
                 break
             step = step / 2
         else:
-            return None
+            return (x, root, log_p[0]) if promised <= AT_KINK else None
         x = x + step
     return None
 

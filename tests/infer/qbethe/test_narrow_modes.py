@@ -179,3 +179,25 @@ def test_a_run_about_narrow_modes_resumes_to_the_same():
     again.run()
     for name, value in whole.parameters.items():
         torch.testing.assert_close(again.parameters[name], value, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("num_components", [1, 5])
+def test_modes_at_kinks_whose_logarithms_are_added_up(num_components, seed):
+    one = torch.ones((), dtype=torch.float64)
+
+    def model():
+        with pyro.plate("nodes", 5):
+            x = pyro.sample("x", dist.Normal(0 * one, 10 * one))
+            up, down = (dist.Normal(at * one, 0.01 * one).log_prob(x) for at in (3, -3))
+            pyro.factor("either", torch.logaddexp(up, down))
+        with pyro.plate("pairs", 4):
+            pyro.factor("near", -0.2 * (x[1:] - x[:-1]).abs())
+
+    single = 5 * stats.norm.logpdf(3, 0, 10)  # a mode of five equal signs
+    truth = single + math.log(2) + 4 * math.log1p(math.exp(-0.2 * 6))
+    pyro.set_rng_seed(seed)
+    options = {"num_components": num_components, "num_steps": 400}
+    q = pg.fit(model, infer=pg.QBethe, progress=False, **options)
+    assert q.evidence_kind == "lower bound"
+    assert single - 2 * 0.2 * 6 - 0.1 < float(q.log_evidence) < truth + 1e-3

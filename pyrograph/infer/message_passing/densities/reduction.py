@@ -30,6 +30,7 @@ from pyrograph.infer.message_passing.densities.in_states import (
     values_in_states,
 )
 from pyrograph.infer.message_passing.densities.points import points_of
+from pyrograph.infer.message_passing.densities.second_derivatives import SecondDerivatives
 from pyrograph.infer.message_passing.nodes.basis import Basis, Combinations, Entries, part_of
 from pyrograph.trace.forms.alike import functions_of
 from pyrograph.trace.localize import LocalProgram
@@ -178,7 +179,7 @@ class LocalDensity:
         """-Hessian ``[E, R, R]`` and gradient ``[E, R]`` of log f at ``v [E, R]``, of factors
         without discrete slots."""
         like, v = v, v.to(self.like)
-        with torch.enable_grad():
+        with torch.enable_grad(), SecondDerivatives():
             v = v.detach().requires_grad_()
             value = self.at_scope(v).sum()
             slope = torch.zeros_like(v)
