@@ -6,6 +6,7 @@ difference, a matrix that is not positive definite) another one is tried.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -221,13 +222,16 @@ def _run_once(model: Callable, args: tuple, kwargs: dict, drawing: _Draw) -> Poi
 
 
 def _score(trace: poutine.Trace) -> None:
-    """Pyro's log densities, in the trace.
+    """Pyro's log densities, in the trace. Those that are no numbers lead to another draw, or to an
+    error: Pyro's warning of each says nothing to the user.
 
     Raises:
         UnsupportedSite: a latent site has one only where it was drawn.
     """
     try:
-        trace.compute_log_prob()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Encountered (NaN|inf)", UserWarning)
+            trace.compute_log_prob()
     except (KeyError, NotImplementedError) as error:
         for name, site in trace.nodes.items():  # scored in this order
             if site["type"] == "sample" and "log_prob" not in site:

@@ -4,6 +4,9 @@
 
 Potentials that are exponential, of Poisson rates for one, have gradients of any size at a start far
 away, whose squares the averages would remember for as long as the run; so gradients are bounded.
+Means move by shares of what the program's draws are apart. A component that starts about a narrow
+mode, and then widens, would creep: where it is wider than at its start its mean's steps are so many
+times as long.
 The objective swings: where it turns, a step changes little far from any optimum. So what it moved
 by is looked at over some steps together.
 
@@ -45,13 +48,15 @@ class CosineAdam:
 
     Args:
         leaves: parameters.
+        scales: of means, by number, which leaf has the logarithms of their scales.
+        start: the logarithm of the scale that they start with.
 
     Attributes:
         recent: objectives of the last steps, by restart.
     """
 
-    def __init__(self, leaves: list[Tensor]):
-        self._leaves = leaves
+    def __init__(self, leaves: list[Tensor], scales: Mapping[int, int], start: float):
+        self._leaves, self._scales, self._start = leaves, dict(scales), start
         #: :data:`KEPT` of the leaves that had gradients, by number.
         self._kept: dict[int, dict[str, Tensor]] = {}
         self.recent: deque[list[float]] = deque(maxlen=WINDOW + 1)
@@ -90,6 +95,8 @@ class CosineAdam:
                 count = torch.zeros((), dtype=torch.float32, device=leaf.device)
                 averages = torch.zeros_like(leaf), torch.zeros_like(leaf)
                 self._kept[n] = dict(zip(KEPT, (*averages, count), strict=True))
+        means = {n: moving[n].clone() for n in self._scales if n in moving}
+        scales = {n: self._leaves[self._scales[n]].clone() for n in means}
         average, square, steps = ([self._kept[n][name] for n in moving] for name in KEPT)
         adam(
             list(moving.values()),
@@ -107,6 +114,9 @@ class CosineAdam:
             eps=EPS,
             maximize=False,
         )
+        for n, before in means.items():
+            longer = (scales[n] - self._start).clamp_min_(0).exp_()
+            moving[n].copy_(torch.lerp(before, moving[n], longer))
 
     @torch.no_grad()
     def _bound_gradients(self) -> None:

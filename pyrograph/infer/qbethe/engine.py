@@ -191,16 +191,25 @@ class QBethe(Engine):
         for name, value in (exact or {}).items():
             self.parameters[name].copy_(value)  # of all restarts
         self._exact = exact and {name: self.parameters[name].clone() for name in exact}
-        if self.num_components == 1 and is_free and exact is None:
-            start_at_modes(self.graph, self.network, self.parameters, energy)
+        is_near = self.num_components == 1 and is_free and exact is None
+        is_at_mode = is_near and start_at_modes(self.graph, self.network, self.parameters, energy)
+        self._start_width = 1.0 if is_at_mode else self.init_scale
         for value in self.parameters.values():
             value.requires_grad_()
         self._start_optimiser()
 
     def _start_optimiser(self) -> None:
         leaves = list(self.parameters.values())
-        is_adam = self.optimizer == "adam"
-        self._rule = CosineAdam(leaves) if is_adam else LineSearch(leaves)
+        if self.optimizer != "adam":
+            self._rule = LineSearch(leaves)
+            return
+        number = {name: n for n, name in enumerate(self.parameters)}
+        scales = {
+            number[f"mean_{k}"]: number[f"log_scale_{k}"]
+            for k, kind in enumerate(self.network.kinds)
+            if not kind.is_discrete
+        }
+        self._rule = CosineAdam(leaves, scales, math.log(self._start_width))
 
     # ------------------------------------------------------------------ steps
     def _temperature(self, step: int) -> float:

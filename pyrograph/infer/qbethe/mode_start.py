@@ -68,15 +68,15 @@ def start_at_modes(
     network: Network,
     parameters: Parameters,
     energy: Callable[[Parameters], Tensor],
-) -> None:
+) -> bool:
     """Moves the one component of every restart to the mode above it, if the posterior is nearly a
-    Gaussian about all of these, and measures it in its own widths.
+    Gaussian about all of these, and measures it in its own widths; whether it did.
 
     Args:
         energy: E log p of every restart, ``[B]``.
     """
     if any(kind.is_discrete for kind in network.kinds):
-        return
+        return False
     places, means = places_of(graph, network), Components(network.kinds, parameters).means
     found, highest = [], []
     for restart in range(len(parameters["weights"])):
@@ -85,7 +85,7 @@ def start_at_modes(
             x[place], unit[place] = mean[restart, 0], kind.unit
         own = laplace_parameters(graph, network, x, unit)
         if own is None:
-            return
+            return False
         found.append(own[0])
         highest.append(own[1])
     there = {name: value.clone() for name, value in parameters.items()}
@@ -94,11 +94,13 @@ def start_at_modes(
     try:
         value = energy(there)
     except NonFiniteDensity:  # it reaches where the program makes no sense
-        return
+        return False
     least = torch.stack(highest) - 0.5 * graph.dim - (SLACK + EACH * graph.dim)
-    if bool((value >= least).all()):
-        kinds = [_remeasured(k, kind, there) for k, kind in enumerate(network.kinds)]
-        take(network, kinds, parameters, there)
+    if not bool((value >= least).all()):
+        return False
+    kinds = [_remeasured(k, kind, there) for k, kind in enumerate(network.kinds)]
+    take(network, kinds, parameters, there)
+    return True
 
 
 @dataclass(frozen=True)

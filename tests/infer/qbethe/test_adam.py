@@ -23,7 +23,7 @@ def test_steps_are_those_of_torch(dtype):
     start = torch.tensor([[0.3, -1.0, 2.0]], dtype=dtype), torch.zeros(1, 2, dtype=dtype)
     ours = [value.clone().requires_grad_() for value in start]
     theirs = [value.clone().requires_grad_() for value in start]
-    rule, reference = CosineAdam(ours), torch.optim.Adam(theirs, lr=0.1, betas=DECAY)
+    rule, reference = CosineAdam(ours, {}, 0.0), torch.optim.Adam(theirs, lr=0.1, betas=DECAY)
 
     for step in range(STEPS):
 
@@ -42,6 +42,21 @@ def test_steps_are_those_of_torch(dtype):
         assert_close(ours, theirs)
         if step == STEPS // 2:  # a saved state goes on as it would have
             state = rule.state_dict()
-            rule = CosineAdam(ours)
+            rule = CosineAdam(ours, {}, 0.0)
             rule.load_state_dict(state)
     assert not torch.equal(ours[1], start[1])
+
+
+def test_steps_of_means_are_longer_where_components_are_wider_than_at_the_start():
+    start = math.log(0.5)
+    mean = torch.tensor([[1.0, 1.0, 1.0]], dtype=torch.float64).requires_grad_()
+    scale = torch.tensor([[start - 3, start, start + 2]], dtype=torch.float64).requires_grad_()
+    rule = CosineAdam([mean, scale], {0: 1}, start)
+    before = mean.detach().clone(), scale.detach().clone()
+
+    def closure():
+        mean.grad, scale.grad = torch.ones_like(mean), torch.ones_like(scale)
+
+    rule.moved(closure, lambda: [0.0], lambda: False, 0.1, 0.0)
+    ratio = (mean - before[0]).detach() / (scale - before[1]).detach()
+    assert_close(ratio, torch.tensor([[1.0, 1.0, math.exp(2)]], dtype=torch.float64))

@@ -201,3 +201,27 @@ def test_modes_at_kinks_whose_logarithms_are_added_up(num_components, seed):
     q = pg.fit(model, infer=pg.QBethe, progress=False, **options)
     assert q.evidence_kind == "lower bound"
     assert single - 2 * 0.2 * 6 - 0.1 < float(q.log_evidence) < truth + 1e-3
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("by_exp", [True, False])
+def test_a_hierarchy_widens_from_a_narrow_mode_at_no_scale(by_exp, seed):
+    rng = np.random.default_rng(0)
+    counts = torch.tensor(rng.poisson(np.exp(1 + 0.5 * rng.standard_normal(30)), (5, 30)) * 1.0)
+
+    def model():
+        mu = pyro.sample("mu", dist.Normal(0.0, 5.0))
+        s = pyro.sample("s", dist.InverseGamma(torch.tensor(0.1), torch.tensor(0.1)))
+        with pyro.plate("groups", 30, dim=-1):
+            if by_exp:
+                rate = pyro.sample("r", dist.Normal(mu, s)).exp()
+            else:
+                rate = pyro.sample("r", dist.LogNormal(mu, s))
+            with pyro.plate("rows", 5, dim=-2):
+                pyro.sample("y", dist.Poisson(rate), obs=counts.to(rate))
+
+    pyro.set_rng_seed(seed)
+    q = pg.fit(model, infer=pg.QBethe, progress=False)
+    bound = pg.fit(model, infer=pg.VMP, progress=False).log_evidence  # it ends at this scale too
+    assert bound < q.log_evidence < bound + 2
+    assert abs(float(q.marginal("s").mean) - 0.45) < 0.1
