@@ -77,18 +77,19 @@ class CosineAdam:
             lr: the first step.
             done: share of all steps.
         """
-        share = LAST_STEP + (1 - LAST_STEP) * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+        cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+        share = LAST_STEP + (1 - LAST_STEP) * cosine
         closure()
         if not rests():
             if self.unrest > LARGEST:  # else steps have long brought it down
                 self._bound_gradients()
-            self._step(lr * share)
+            self._step(lr, share, cosine)
         self.recent.append(measure())
         # short steps change little: all together count for at least one of the first
         return self.unrest / min(1.0, WINDOW * share)
 
     @torch.no_grad()
-    def _step(self, lr: float) -> None:
+    def _step(self, lr: float, share: float, cosine: float) -> None:
         moving = {n: leaf for n, leaf in enumerate(self._leaves) if leaf.grad is not None}
         for n, leaf in moving.items():
             if n not in self._kept:
@@ -109,13 +110,15 @@ class CosineAdam:
             amsgrad=False,
             beta1=DECAY[0],
             beta2=DECAY[1],
-            lr=lr,
+            lr=lr * share,
             weight_decay=0.0,
             eps=EPS,
             maximize=False,
         )
         for n, before in means.items():
-            longer = (scales[n] - self._start).clamp_min_(0).exp_()
+            width = (scales[n] - self._start).exp_()  # in those of the start
+            last = width.clamp_max(LAST_STEP)
+            longer = width.clamp_min(1) * (last + (1 - last) * cosine) / share
             moving[n].copy_(torch.lerp(before, moving[n], longer))
 
     @torch.no_grad()

@@ -47,7 +47,9 @@ from pyrograph.infer.qbethe.components import Components
 from pyrograph.infer.qbethe.free_energy import BetheFreeEnergy
 from pyrograph.infer.qbethe.gaussian_forest import exact_parameters, is_gaussian
 from pyrograph.infer.qbethe.joint import joined
+from pyrograph.infer.qbethe.mean_field import mean_field
 from pyrograph.infer.qbethe.mode_start import start_at_modes
+from pyrograph.infer.qbethe.narrow_start import NarrowStart
 from pyrograph.infer.qbethe.natural import natural_gain
 from pyrograph.infer.qbethe.refusals import refuse_bad_gradient, refuse_non_finite
 from pyrograph.infer.qbethe.rest import Course, after_adam, after_search, remedy_for
@@ -194,6 +196,10 @@ class QBethe(Engine):
         is_near = self.num_components == 1 and is_free and exact is None
         is_at_mode = is_near and start_at_modes(self.graph, self.network, self.parameters, energy)
         self._start_width = 1.0 if is_at_mode else self.init_scale
+        if is_near and not is_at_mode and not any(kind.is_discrete for kind in self.network.kinds):
+            field = partial(mean_field, self.graph, (self.model, *self._arguments))
+            narrow = NarrowStart(self.graph, self.network, energy, field)
+            narrow.move(self.parameters, narrow.places(None), self.init_scale, self.generator)
         for value in self.parameters.values():
             value.requires_grad_()
         self._start_optimiser()

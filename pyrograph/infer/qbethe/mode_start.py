@@ -1,5 +1,4 @@
-"""One component of full covariance starts at Laplace's approximation, others about modes if these
-are narrow.
+"""One component of full covariance starts at Laplace's approximation.
 
     N(x*, H^-1),    x* = argmax log p,    H = -Hessian of log p at x*
 
@@ -13,17 +12,12 @@ hierarchy's narrow mode at small scales would hold the component. Under N(x*, H^
 
 if log p is quadratic, and what is far less tells that it is not. So it is for independent nodes of
 variances 1 / H_ii.
-
-Steps of Adam are shares of what the program's draws are apart. Where a posterior is a hundred times
-narrower and more, as of data in other units than the prior's, it takes hundreds of them to narrow
-down, or the shortest ones are too long. Several modes are looked for, from several draws, and
-components start about all of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -55,11 +49,6 @@ TINY = 1e-300
 MOST_STEPS, MOST_HALVINGS, REST, AT_KINK = 20, 10, 1e-6, 0.01
 #: How much less E log p may be than a Gaussian's, and for every number besides.
 SLACK, EACH = 0.2, 0.02
-#: How many times as narrow as its unit a number is of which Adam's steps are too long.
-NARROW = 100.0
-#: Climbs to modes, how many of the first ones may fail; modes at most, in conditional widths, that
-#: are the same; how much lower than the best ones, in nats, modes have no mass to speak of.
-CLIMBS, FAILED, SAME, LOWER = 8, 2, 1.0, 10.0
 
 
 @torch.no_grad()
@@ -103,116 +92,6 @@ def start_at_modes(
     return True
 
 
-@dataclass(frozen=True)
-class _Mode:
-    """A mode and the conditional standard deviations there, ``[dim]`` both, and the free energy of
-    the Gaussian of independent nodes about it, but for a constant."""
-
-    place: Tensor
-    width: Tensor
-    value: float
-
-    def is_at(self, place: Tensor) -> bool:
-        return bool(((place - self.place).abs() < SAME * self.width).all())
-
-
-@torch.no_grad()
-def start_about_narrow_modes(
-    graph: FactorGraph,
-    network: Network,
-    parameters: Parameters,
-    draws: Tensor,
-    init_scale: float,
-    generator: torch.Generator,
-    energy: Callable[[Parameters], Tensor],
-) -> None:
-    """Moves components to modes above draws of the program, in turn, if the posterior about the
-    best of them is nearly a Gaussian and far narrower than what means are measured in.
-
-    Args:
-        network: of continuous nodes.
-        draws: ``[n, dim]``.
-        init_scale: width of a component in conditional widths.
-        energy: E log p of every restart, ``[B]``.
-    """
-    if not _is_small(graph, network, FEW_NUMBERS, FEW_ENTRIES):
-        return
-    modes = _modes(graph, network, draws, energy)
-    if not modes:
-        return
-    like = graph.constant.detach()
-    batch, components = parameters["weights"].shape
-    which = torch.arange(batch * components, device=like.device) % len(modes)
-    noise = torch.randn(
-        len(which), graph.dim, generator=generator, dtype=torch.float64, device="cpu"
-    ).to(like.device)
-    spread = torch.stack([mode.width for mode in modes])[which]
-    means = torch.stack([mode.place for mode in modes])[which] + spread * noise
-    widths = init_scale * spread
-    kinds, there = [], dict(parameters)
-    for k, (kind, place) in enumerate(zip(network.kinds, places_of(graph, network), strict=True)):
-        centre, unit = modes[0].place[place], modes[0].width[place]
-        kinds.append(replace(kind, centre=centre.to(like), unit=unit.to(like)))
-        shape = batch, components, *place.shape
-        there[f"mean_{k}"] = ((means[:, place] - centre) / unit).to(like).reshape(shape)
-        there[f"log_scale_{k}"] = (widths[:, place] / unit).log().to(like).reshape(shape)
-    take(network, kinds, parameters, there)
-
-
-def _modes(
-    graph: FactorGraph,
-    network: Network,
-    draws: Tensor,
-    energy: Callable[[Parameters], Tensor],
-) -> list[_Mode]:
-    """Different modes, the best one first, about which the posterior is nearly a Gaussian; none if
-    it is not far narrower than the units."""
-    centre, unit = graph.constant.new_zeros(2, graph.dim)
-    for place, kind in zip(places_of(graph, network), network.kinds, strict=True):
-        centre[place], unit[place] = kind.centre, kind.unit
-    found: list[_Mode] = []
-    inner = centre + ((draws - centre) / unit).clamp(-FARTHEST, FARTHEST) * unit
-    for number, start in enumerate([centre, *inner[: CLIMBS - 1]]):
-        if not found and number == FAILED:
-            return []
-        mode = _climbed(graph, network, start, unit)
-        if mode is None or any(other.is_at(mode[0]) for other in found):
-            continue
-        own = _valued(graph, network, *mode, energy)
-        if own is None:
-            continue
-        if not found and not bool((NARROW * own.width < unit).any()):
-            return []
-        found.append(own)
-    found.sort(key=lambda own: -own.value)
-    return [own for own in found if own.value > found[0].value - LOWER]
-
-
-def _valued(
-    graph: FactorGraph,
-    network: Network,
-    place: Tensor,
-    root: Tensor,
-    highest: Tensor,
-    energy: Callable[[Parameters], Tensor],
-) -> _Mode | None:
-    """A mode with its value, None if the posterior is no Gaussian there."""
-    like, width = graph.constant.detach(), 1 / root.norm(dim=1)
-    own: Parameters = {"weights": like.new_zeros(1, 1)}
-    for k, (kind, at) in enumerate(zip(network.kinds, places_of(graph, network), strict=True)):
-        own[f"mean_{k}"] = ((place[at] - kind.centre) / kind.unit).to(like)[None, None]
-        own[f"log_scale_{k}"] = (width[at] / kind.unit).log().to(like)[None, None]
-    for name, (scopes, numbers) in network.num_ties.items():
-        own[name] = like.new_zeros(1, 1, scopes, numbers)
-    try:
-        value = float(energy(own))
-    except NonFiniteDensity:
-        return None
-    if not value >= float(highest) - 0.5 * graph.dim - (SLACK + EACH * graph.dim):
-        return None
-    return _Mode(place, width, value + float(width.log().sum()))
-
-
 def _remeasured(k: int, kind: Kind, parameters: Parameters) -> Kind:
     """The kind measured from where the first restart's component is, in its widths; its parameters
     are changed."""
@@ -235,9 +114,9 @@ def laplace_parameters(
         network: of continuous nodes.
         start: ``[dim]`` from where to climb; unit: ``[dim]`` the steps by which.
     """
-    if not _is_small(graph, network, MOST_NUMBERS, MOST_ENTRIES):
+    if not is_small(graph, network, MOST_NUMBERS, MOST_ENTRIES):
         return None
-    mode = _climbed(graph, network, start, unit)
+    mode = climbed(graph, network, start, unit)
     if mode is None:
         return None
     try:
@@ -249,14 +128,14 @@ def laplace_parameters(
     return {name: value.to(graph.constant) for name, value in found.items()}, mode[2]
 
 
-def _is_small(graph: FactorGraph, network: Network, numbers: int, entries: int) -> bool:
+def is_small(graph: FactorGraph, network: Network, numbers: int, entries: int) -> bool:
     """Whether there are at most so many numbers, and entries of factors' Hessians."""
     sizes = [sum(network.kinds[k].size for k, _, _ in p.maps) for p in network.potentials]
     found = sum(p.local.num_factors * r**2 for p, r in zip(network.potentials, sizes, strict=True))
     return found <= entries and graph.dim <= numbers
 
 
-def _climbed(
+def climbed(
     graph: FactorGraph, network: Network, start: Tensor, unit: Tensor
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     """The mode above ``start [dim]``, the root of the precision there, and log p; None if there is

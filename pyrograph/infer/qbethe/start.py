@@ -21,7 +21,9 @@ from pyrograph.graph import FactorGraph
 from pyrograph.infer.laplace import mode_and_width
 from pyrograph.infer.qbethe.build import Network
 from pyrograph.infer.qbethe.components import Parameters
-from pyrograph.infer.qbethe.mode_start import FARTHEST, start_about_narrow_modes
+from pyrograph.infer.qbethe.mean_field import mean_field
+from pyrograph.infer.qbethe.mode_start import FARTHEST
+from pyrograph.infer.qbethe.narrow_start import NarrowStart
 from pyrograph.trace.outer_handlers import with_outer_handlers
 from pyrograph.trace.plain_run import plain_run
 from pyrograph.trace.supports import is_real
@@ -74,7 +76,8 @@ def starting_parameters(
         has_states = any(kind.is_discrete for kind in network.kinds)
         if not has_states and not (is_full and shape[1] == 1):
             points = graph.flatten({s.name: draws[s.name] for s in graph.free_sites})
-            start_about_narrow_modes(graph, network, first, points, init_scale, generator, energy)
+            narrow = NarrowStart(graph, network, energy, partial(mean_field, graph, program))
+            narrow.move(first, narrow.places(points), init_scale, generator)
         return first
     origin.moves_to_mode()
     for halvings in range(0, MOST_HALVINGS + 1, 2):

@@ -12,6 +12,7 @@ from torch.testing import assert_close
 import pyrograph as pg
 from pyrograph.errors import ConvergenceWarning
 from pyrograph.infer.qbethe import adam, engine, start
+from pyrograph.infer.qbethe.narrow_start import NarrowStart
 
 N, P, WIDTH = 300, 4, 10.0
 
@@ -26,7 +27,8 @@ def double():
 @pytest.fixture
 def from_a_draw(monkeypatch):
     """Starts where rates are huge, not at the mode."""
-    monkeypatch.setattr(engine, "start_at_modes", lambda *given: None)
+    monkeypatch.setattr(engine, "start_at_modes", lambda *given: False)
+    monkeypatch.setattr(NarrowStart, "places", lambda *given: [])
     monkeypatch.setattr(start, "HUGE", math.inf)
 
 

@@ -1,5 +1,6 @@
 """Posteriors far narrower than priors, with one mode and with several, against quadrature."""
 
+import functools
 import math
 
 import numpy as np
@@ -12,7 +13,7 @@ from scipy.integrate import quad
 from scipy.special import logsumexp
 
 import pyrograph as pg
-from pyrograph.infer.qbethe import start
+from pyrograph.infer.qbethe.narrow_start import NarrowStart
 
 Y = np.array([2.1, 4.9, 3.3, 1.2, 5.8, 2.7, 3.9, 0.4, 4.1, 2.2])
 
@@ -158,7 +159,7 @@ def test_elsewhere_components_start_at_draws(model, monkeypatch):
         return pg.QBethe(model, num_components=3, progress=False).setup().parameters
 
     found = parameters()
-    monkeypatch.setattr(start, "start_about_narrow_modes", lambda *start: None)
+    monkeypatch.setattr(NarrowStart, "places", lambda *start: [])
     for name, value in parameters().items():
         assert torch.equal(found[name], value)
 
@@ -225,3 +226,48 @@ def test_a_hierarchy_widens_from_a_narrow_mode_at_no_scale(by_exp, seed):
     bound = pg.fit(model, infer=pg.VMP, progress=False).log_evidence  # it ends at this scale too
     assert bound < q.log_evidence < bound + 2
     assert abs(float(q.marginal("s").mean) - 0.45) < 0.1
+
+
+TRIALS = torch.tensor([47.0, 148, 119, 810, 211, 196, 148, 215, 207, 97, 256, 360])
+DEATHS = torch.tensor([0.0, 18, 8, 46, 8, 13, 9, 31, 14, 8, 29, 24])
+
+
+def surgical(vague):
+    """Spiegelhalter, Thomas, Best & Gilks (1996), "BUGS examples": mortality in 12 hospitals."""
+    mu = pyro.sample("mu", dist.Normal(0.0, 1000.0))
+    if vague:
+        s = pyro.sample("s", dist.InverseGamma(torch.tensor(1e-3), torch.tensor(1e-3))).sqrt()
+    else:
+        s = pyro.sample("s", dist.HalfNormal(1.0))
+    with pyro.plate("hospitals", 12):
+        b = pyro.sample("b", dist.Normal(mu, s))
+        pyro.sample("deaths", dist.Binomial(TRIALS, logits=b), obs=DEATHS)
+
+
+@functools.cache
+def evidence_of_surgical(vague):
+    """Over mu and log s, and of every hospital over (b - mu) / s, on grids."""
+    mu, log_s, z = np.linspace(-4.5, -1, 41), np.linspace(-5, 1.5, 61), np.linspace(-8, 8, 301)
+    s = np.exp(log_s)
+    if vague:
+        total = stats.invgamma.logpdf(s**2, 1e-3, scale=1e-3) + np.log(2 * s**2)
+    else:
+        total = stats.halfnorm.logpdf(s) + log_s
+    total = total + stats.norm.logpdf(mu, 0, 1000)[:, None]
+    weight = stats.norm.logpdf(z) + math.log(z[1] - z[0])
+    logits = mu[:, None, None] + s[:, None] * z
+    for n, r in zip(TRIALS.tolist(), DEATHS.tolist(), strict=True):
+        own = r * logits - n * np.logaddexp(0, logits) + math.log(math.comb(int(n), int(r)))
+        total = total + logsumexp(own + weight, axis=2)
+    return logsumexp(total) + math.log((mu[1] - mu[0]) * (log_s[1] - log_s[0]))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("vague", [True, False])
+@pytest.mark.parametrize("options", [{}, {"num_components": 1, "covariance": "full"}])
+def test_a_hierarchy_under_vague_priors_starts_where_mean_field_ends(vague, seed, options):
+    truth = evidence_of_surgical(vague)
+    pyro.set_rng_seed(seed)
+    q = pg.fit(surgical, (vague,), infer=pg.QBethe, progress=False, **options)
+    assert truth - 0.5 < float(q.log_evidence) < truth + 0.1
+    assert abs(float(q.marginal("mu").mean) + 2.55) < 0.05

@@ -1,0 +1,57 @@
+"""Where mean field ends: a place for components to start where climbs to modes end at none.
+
+The density of a hierarchy grows without bound as its scale goes to 0, and draws from vague priors
+may lie a million nats low. VMP maximises F of one component of independent nodes by coordinate
+ascent, in units of its own; of few numbers that costs little beside a run.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from pyrograph.errors import PyrographError
+from pyrograph.graph import FactorGraph
+from pyrograph.infer.message_passing.continuous.quadrature_factors import QuadratureFactors
+from pyrograph.infer.message_passing.vmp import VMP
+
+#: Sweeps at most, dimensions of integrals by points at most, and draws by which the beliefs are
+#: known, whatever families these are of.
+SWEEPS, MOST_DIMENSIONS, DRAWS = 100, 2, 512
+
+
+@torch.no_grad()
+def mean_field(
+    graph: FactorGraph, program: tuple[Callable, tuple, dict]
+) -> tuple[Tensor, Tensor] | None:
+    """Means and standard deviations of all numbers, ``[dim]`` each, in the graph's space; None
+    where VMP does not serve the program, would take long, or does not settle.
+
+    Args:
+        program: the model and its arguments.
+    """
+    model, args, kwargs = program
+    engine = VMP(model, num_steps=SWEEPS, progress=False)
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            engine.setup(*args, **kwargs)
+            if not all(map(_is_cheap, engine.network.blocks)):
+                return None
+            found = engine.run()
+            x = graph.flatten(graph.unconstrain(found.sample(DRAWS))).double()
+        except (PyrographError, torch.linalg.LinAlgError):
+            return None
+    if not (engine.converged and bool(x.isfinite().all())):
+        return None
+    return x.mean(0), x.std(0)
+
+
+def _is_cheap(block: object) -> bool:
+    """Whether a sweep integrates by points in few dimensions alone."""
+    if not isinstance(block, QuadratureFactors) or block.local.dim <= MOST_DIMENSIONS:
+        return True
+    return block.expected is not None and block.expected.closed is not None
