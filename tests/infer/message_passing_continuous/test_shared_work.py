@@ -311,3 +311,65 @@ def test_a_resumed_run_is_the_uninterrupted_one():
     found = rest.run(SHORT)
     for site in ("share", "start"):
         assert torch.equal(found.marginal(site).mean, unbroken.marginal(site).mean)
+
+
+def chance_of_each(y, rates, prior):
+    """Log evidence, mean and sd of a number, chances of a label, whose log rates add up."""
+    grid = np.linspace(-6, 6, 12001)
+    log_rate = grid[:, None] + rates
+    log_p = stats.norm.logpdf(grid)[:, None] + np.log(prior)
+    log_p = log_p + stats.poisson.logpmf(y[:, None, None], np.exp(log_rate)).sum(0)
+    p = np.exp(log_p - log_p.max())
+    log_z = log_p.max() + np.log(p.sum() * (grid[1] - grid[0]))
+    p /= p.sum()
+    mean = p.sum(1) @ grid
+    return log_z, mean, np.sqrt(p.sum(1) @ (grid - mean) ** 2), p.sum(0)
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+def test_counts_of_a_label_and_a_number_are_one_factor(groups):
+    """Apart, the label was certain after 300 counts (1e-9 where it is .47), and 'converged'."""
+    rates, prior = torch.tensor([0.0, 0.3, 0.6]), torch.tensor([0.5, 0.3, 0.2])
+    pyro.set_rng_seed(0)
+    y = torch.poisson(torch.full((100, groups), 1.7))
+
+    def model():
+        with pyro.plate("groups", groups):
+            theta = pyro.sample("theta", dist.Normal(0.0, 1.0))
+            z = pyro.sample("z", dist.Categorical(prior))
+            with pyro.plate("counts", 100):
+                pyro.sample("y", dist.Poisson((theta + rates[z]).exp()), obs=y)
+
+    found = pg.fit(model, infer=pg.EP, num_steps=100, progress=False)
+    assert found.converged
+    theta, z = found.marginal("theta"), found.marginal("z").probs
+    truths = [chance_of_each(own.numpy(), rates.numpy(), prior.numpy()) for own in y.T]
+    assert float(found.log_evidence) == pytest.approx(sum(t[0] for t in truths), abs=1e-4)
+    for g, (_, mean, sd, chances) in enumerate(truths):
+        assert float(theta.mean[g]) == pytest.approx(mean, abs=1e-4)
+        assert float(theta.variance[g].sqrt()) == pytest.approx(sd, rel=1e-3)
+        assert_close(z[g], torch.from_numpy(chances), atol=1e-4, rtol=0)
+
+
+def test_trials_and_their_chance():
+    """An unknown number of trials: n p is known, n is not. Apart, hundreds of sweeps went by."""
+    k, most = torch.tensor([4.0, 6.0, 5.0, 9.0]), 40
+
+    def model():
+        chance = pyro.sample("chance", dist.Beta(2.0, 2.0))
+        n = pyro.sample("n", dist.Categorical(torch.ones(most))) + 1
+        with pyro.plate("rounds", len(k)):
+            total = n.to(k.dtype)
+            pyro.sample("k", dist.Binomial(total, chance, validate_args=False), obs=k)
+
+    found = pg.fit(model, infer=pg.EP, num_steps=40, progress=False)
+    assert found.converged
+    n = np.arange(1, most + 1)
+    chance = (np.arange(4000) + 0.5) / 4000
+    p = stats.binom.pmf(k.numpy()[:, None, None], n[:, None], chance).prod(0)
+    p *= stats.beta.pdf(chance, 2, 2) / len(chance) / most
+    log_z = np.log(p.sum())
+    p /= p.sum()
+    assert float(found.log_evidence) == pytest.approx(log_z, abs=0.02)
+    assert_close(found.marginal("n").probs, torch.from_numpy(p.sum(1)), atol=0.003, rtol=0)
+    assert float(found.marginal("chance").mean) == pytest.approx(p.sum(0) @ chance, abs=0.002)

@@ -13,6 +13,13 @@ With W numbers that a program computes for a point, and P points of a grid, fact
 where
 
     4 P(F) W(F)  <=  P(f_1) W(f_1, ..., f_T)
+
+At alpha = 1 so are those on labels and one continuous node whose product has a grid of one
+dimension, which costs no more than theirs: counts whose log rate is a number plus a label's, or of
+an unknown number of trials with an unknown chance. Apart they close a cycle, around which they tell
+each other the same again: after some hundred counts a label was certain whose chance is .3, the
+evidence nats too low, and along ridges (n p is known, n is not) messages crawled for hundreds of
+sweeps.
 """
 
 from __future__ import annotations
@@ -124,7 +131,8 @@ def multiplied_where_shared(
     kept, products = [], []
     for part in parts:
         found = []
-        if len(part.local.program.lines) >= DEEP and not is_closed(part):
+        is_deep = len(part.local.program.lines) >= DEEP
+        if (is_deep or _is_label_and_number(part)) and not is_closed(part):
             found = [
                 own for rows in _alike(part, one_alpha) if (own := _product(graph, part, rows))
             ]
@@ -154,20 +162,27 @@ def _alike(part: Locals, one_alpha: bool) -> Iterator[Tensor]:
 
 
 def _product(graph: FactorGraph, part: Locals, rows: Tensor) -> Multiplied | None:
-    """None where it would not save much, or has no grid."""
+    """None where it has no grid, or would neither save much nor open a cycle of labels."""
     first, others = part.index[rows[:, 0]], part.index[rows[:, 1:]].flatten()
     local = ProductDensity(product(graph, part.group, part.index[rows]), part.local, rows)
     whole = Locals(part.group, first, local, part.alpha[rows[:, 0]])
     dim = _grid_dim(whole)
     if dim not in POINTS:
         return None
+    row = torch.arange(len(rows), device=rows.device).repeat_interleave(rows.shape[1] - 1)
+    if dim == 1 and _is_label_and_number(part):
+        return Multiplied(whole, others, row)
     apart = min(dim, _num_read(part.local))
     share = rows.numel() / len(part.index)
     numbers = POINTS[apart] ** apart * share * part.local.program.num_numbers
     if SAVES * POINTS[dim] ** dim * local.program.num_numbers > numbers:
         return None
-    row = torch.arange(len(rows), device=rows.device).repeat_interleave(rows.shape[1] - 1)
     return Multiplied(whole, others, row)
+
+
+def _is_label_and_number(part: Locals) -> bool:
+    """Whether factors are on discrete nodes and one continuous one, at alpha = 1."""
+    return len(part.local.continuous) == 1 < part.group.arity and bool((part.alpha == 1).all())
 
 
 def _grid_dim(whole: Locals) -> int:
