@@ -352,6 +352,33 @@ def test_checks_on_the_same_bits_are_one_factor(k):
     assert posterior.factor_marginal("rule").shape[-k:] == (2,) * k
 
 
+def test_mean_field_in_single_precision_while_the_default_is_double():
+    """m_i = tanh(h_i + J prod_{j != i} m_j) of spins 1 - 2 x_i, by coordinate ascent in numpy."""
+    assert torch.get_default_dtype() == torch.float64
+    fields, even, odd = torch.randn(9, dtype=torch.float32), 0.7, -1.4
+    h, coupling = -fields.numpy().astype(float) / 2, (even - odd) / 2
+    m = np.tanh(h)
+    for i in 200 * list(range(9)):
+        m[i] = np.tanh(h[i] + coupling * np.prod(np.delete(m, i)))
+    p = (1 + m) / 2
+    entropy = -(p * np.log(p) + (1 - p) * np.log1p(-p)).sum()
+    prior = (h * m - np.log(2 * np.cosh(h))).sum()
+    bound = prior + (even + odd) / 2 + coupling * np.prod(m) + entropy
+
+    def model():
+        with pyro.plate("bits", 9):
+            x = pyro.sample("x", dist.Bernoulli(logits=fields))
+        pyro.factor("rule", torch.where(x.sum(-1) % 2 > 0.5, odd, even).float())
+
+    posterior = run(model, pg.VMP)
+    assert posterior.evidence_kind == "lower bound"
+    assert posterior.log_evidence.dtype == torch.float32
+    assert float(posterior.log_evidence) == pytest.approx(bound, abs=1e-5)
+    assert_close(
+        posterior.marginal("x").probs[:, 1].numpy(), (1 - p).astype("f4"), rtol=0, atol=1e-5
+    )
+
+
 def test_the_belief_over_a_wide_check_is_refused_in_words():
     model, *_ = binary(torch.randn(6), parity(0.0, -INF))
     with pytest.raises(OptionError, match="marginals of its nodes"):

@@ -52,7 +52,7 @@ class ParityFactors:
         scaled = log_values if self.is_mean_field else alpha.unsqueeze(1) * log_values
         self._log_total = scaled.logsumexp(1)
         gap = scaled[:, 0] - scaled[:, 1]
-        self._log_rho, self._sign = _log_tanh_of_half(gap.abs()), torch.where(gap < 0, -1.0, 1.0)
+        self._log_rho, self._sign = _log_tanh_of_half(gap.abs()), _sign(gap)
 
     @property
     def num_factors(self) -> int:
@@ -82,7 +82,7 @@ class ParityFactors:
     def _leans(self, log_value: Tensor) -> tuple[Tensor, Tensor]:
         """Log size and sign of d_j, ``[E, k]``."""
         odds = (log_value[:, 0] - log_value[:, 1]).view(-1, self.arity)
-        return _log_tanh_of_half(odds.abs()), torch.where(odds < 0, -1.0, 1.0)
+        return _log_tanh_of_half(odds.abs()), _sign(odds)
 
     def update(self, messages: list[Tensor], beliefs: list) -> tuple[list[Tensor], Tensor | None]:
         """New messages, and ``[E]`` which factors have no mass."""
@@ -139,6 +139,11 @@ class ParityFactors:
             f"the belief over a parity check on {self.arity} nodes has 2^{self.arity} entries and "
             "is not kept; ask for the marginals of its nodes."
         )
+
+
+def _sign(x: Tensor) -> Tensor:
+    """-1 below zero and 1 from there on, in the precision of x, whatever torch's default is."""
+    return torch.where(x < 0, -1, 1).to(x)
 
 
 def _log_tanh_of_half(x: Tensor) -> Tensor:
