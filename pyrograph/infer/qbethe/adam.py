@@ -139,7 +139,8 @@ class CosineAdam:
 
     def state_dict(self) -> dict[str, Any]:
         recent = torch.tensor([*self.recent], dtype=torch.float64, device="cpu")
-        return {"state": {n: dict(kept) for n, kept in self._kept.items()}, "recent": recent}
+        kept = {n: dict(own) for n, own in self._kept.items()}
+        return {"state": kept, "recent": recent, "start": self._start}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._kept = {}
@@ -147,5 +148,7 @@ class CosineAdam:
             leaf = self._leaves[int(n)]
             as_they_are = {"step": leaf.device}  # a count, whatever the precision
             self._kept[int(n)] = {name: kept[name].to(as_they_are.get(name, leaf)) for name in KEPT}
-        recent = state["recent"].tolist() if "recent" in state else []  # older states have none
+        # older states do not have these
+        self._start = float(state.get("start", self._start))
+        recent = state["recent"].tolist() if "recent" in state else []
         self.recent = deque(recent, maxlen=WINDOW + 1)

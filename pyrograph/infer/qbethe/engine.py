@@ -43,7 +43,7 @@ from pyrograph.infer.qbethe.checkpoint import (
     refuse_other_rule,
     take,
 )
-from pyrograph.infer.qbethe.components import Components
+from pyrograph.infer.qbethe.components import Components, Parameters
 from pyrograph.infer.qbethe.free_energy import BetheFreeEnergy
 from pyrograph.infer.qbethe.gaussian_forest import exact_parameters, is_gaussian
 from pyrograph.infer.qbethe.joint import joined
@@ -104,7 +104,8 @@ class QBethe(Engine):
             component of full covariance starts at the posterior itself where this is a Gaussian
             along a forest (:mod:`.gaussian_forest`), at the mode where it nearly is
             (:mod:`.mode_start`); components of sites without a prior start about the mode, others
-            about modes far narrower than the draws' spread, in units of the widths there.
+            about modes, or mean field's beliefs, far narrower than the draws' spread, in units of
+            the widths there (:mod:`.narrow_start`).
         dtype: of results; one component of full covariance, and L-BFGS, compute in double precision
             whatever it is.
         options: see :class:`Engine`; ``tol`` is for the change of the objective: of Adam over the
@@ -193,16 +194,23 @@ class QBethe(Engine):
         for name, value in (exact or {}).items():
             self.parameters[name].copy_(value)  # of all restarts
         self._exact = exact and {name: self.parameters[name].clone() for name in exact}
-        is_near = self.num_components == 1 and is_free and exact is None
-        is_at_mode = is_near and start_at_modes(self.graph, self.network, self.parameters, energy)
-        self._start_width = 1.0 if is_at_mode else self.init_scale
-        if is_near and not is_at_mode and not any(kind.is_discrete for kind in self.network.kinds):
-            field = partial(mean_field, self.graph, (self.model, *self._arguments))
-            narrow = NarrowStart(self.graph, self.network, energy, field)
-            narrow.move(self.parameters, narrow.places(None), self.init_scale, self.generator)
+        self._start_width = self.init_scale
+        if self.num_components == 1 and is_free and exact is None:
+            self._start_near(energy)
         for value in self.parameters.values():
             value.requires_grad_()
         self._start_optimiser()
+
+    def _start_near(self, energy: Callable[[Parameters], Tensor]) -> None:
+        """One component of full covariance at the mode or, without one, where mean field ends."""
+        if any(kind.is_discrete for kind in self.network.kinds):
+            return
+        if start_at_modes(self.graph, self.network, self.parameters, energy):
+            self._start_width = 1.0
+            return
+        field = partial(mean_field, self.graph, (self.model, *self._arguments))
+        narrow = NarrowStart(self.graph, self.network, energy, field)
+        narrow.move(self.parameters, narrow.places(None), self.init_scale, self.generator)
 
     def _start_optimiser(self) -> None:
         leaves = list(self.parameters.values())

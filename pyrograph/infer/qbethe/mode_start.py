@@ -62,10 +62,9 @@ def start_at_modes(
     Gaussian about all of these, and measures it in its own widths; whether it did.
 
     Args:
+        network: of continuous nodes.
         energy: E log p of every restart, ``[B]``.
     """
-    if any(kind.is_discrete for kind in network.kinds):
-        return False
     places, means = places_of(graph, network), Components(network.kinds, parameters).means
     found, highest = [], []
     for restart in range(len(parameters["weights"])):
