@@ -183,7 +183,7 @@ def test_a_run_about_narrow_modes_resumes_to_the_same():
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("num_components", [1, 5])
+@pytest.mark.parametrize("num_components", [1, 3])
 def test_modes_at_kinks_whose_logarithms_are_added_up(num_components, seed):
     one = torch.ones((), dtype=torch.float64)
 
@@ -204,9 +204,8 @@ def test_modes_at_kinks_whose_logarithms_are_added_up(num_components, seed):
     assert single - 2 * 0.2 * 6 - 0.1 < float(q.log_evidence) < truth + 1e-3
 
 
-@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("by_exp", [True, False])
-def test_a_hierarchy_widens_from_a_narrow_mode_at_no_scale(by_exp, seed):
+def test_a_hierarchy_widens_from_a_narrow_mode_at_no_scale(by_exp):
     rng = np.random.default_rng(0)
     counts = torch.tensor(rng.poisson(np.exp(1 + 0.5 * rng.standard_normal(30)), (5, 30)) * 1.0)
 
@@ -221,10 +220,9 @@ def test_a_hierarchy_widens_from_a_narrow_mode_at_no_scale(by_exp, seed):
             with pyro.plate("rows", 5, dim=-2):
                 pyro.sample("y", dist.Poisson(rate), obs=counts.to(rate))
 
-    pyro.set_rng_seed(seed)
-    q = pg.fit(model, infer=pg.QBethe, progress=False)
-    bound = pg.fit(model, infer=pg.VMP, progress=False).log_evidence  # it ends at this scale too
-    assert bound < q.log_evidence < bound + 2
+    q = fit(model, num_components=1, num_steps=1000)
+    bound = pg.fit(model, infer=pg.VMP, progress=False).log_evidence  # it climbs the same function
+    assert abs(float(q.log_evidence - bound)) < 0.1
     assert abs(float(q.marginal("s").mean) - 0.45) < 0.1
 
 
@@ -262,12 +260,14 @@ def evidence_of_surgical(vague):
     return logsumexp(total) + math.log((mu[1] - mu[0]) * (log_s[1] - log_s[0]))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("vague", [True, False])
-@pytest.mark.parametrize("options", [{}, {"num_components": 1, "covariance": "full"}])
+@pytest.mark.parametrize(
+    "options", [{"num_components": 2}, {"num_components": 1, "covariance": "full"}]
+)
 def test_a_hierarchy_under_vague_priors_starts_where_mean_field_ends(vague, seed, options):
     truth = evidence_of_surgical(vague)
     pyro.set_rng_seed(seed)
     q = pg.fit(surgical, (vague,), infer=pg.QBethe, progress=False, **options)
-    assert truth - 0.5 < float(q.log_evidence) < truth + 0.1
+    assert truth - 0.6 < float(q.log_evidence) < truth + 0.1
     assert abs(float(q.marginal("mu").mean) + 2.55) < 0.05
