@@ -386,14 +386,14 @@ def test_an_alpha_of_1_for_the_statement_serves_beside_others():
 # ---------------------------------------------------------------------- derivatives
 @pytest.mark.parametrize("form", [by_product, by_sum])
 def test_derivatives_are_those_of_finite_differences(form):
-    """Of a cycle: two effects share eight causes."""
-    prior, q, leak, seen = network(10, [1.0, 0.0])
+    """Of a cycle: two effects share seven causes."""
+    prior, q, leak, seen = network(11, [1.0, 0.0, 1.0])
 
     def value(prior, q, leak):
         def model():
-            with pyro.plate("causes", 10):
+            with pyro.plate("causes", 11):
                 z = pyro.sample("z", dist.Bernoulli(prior))
-            for k in range(2):
+            for k in range(3):
                 mine = slice(k, k + 9)
                 p = form(q[k, mine], leak[k], z[..., mine])
                 pyro.sample(f"f{k}", dist.Bernoulli(p), obs=seen[k])
