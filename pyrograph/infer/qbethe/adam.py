@@ -6,7 +6,7 @@ Potentials that are exponential, of Poisson rates for one, have gradients of any
 away, whose squares the averages would remember for as long as the run; so gradients are bounded.
 Means move by shares of what the program's draws are apart. A component that starts about a narrow
 mode, and then widens, would creep: where it is wider than at its start its mean's steps are so many
-times as long.
+times as long. Where it is narrower than the last steps these end at its width.
 The objective swings: where it turns, a step changes little far from any optimum. So what it moved
 by is looked at over some steps together.
 
@@ -96,8 +96,11 @@ class CosineAdam:
                 count = torch.zeros((), dtype=torch.float32, device=leaf.device)
                 averages = torch.zeros_like(leaf), torch.zeros_like(leaf)
                 self._kept[n] = dict(zip(KEPT, (*averages, count), strict=True))
-        means = {n: moving[n].clone() for n in self._scales if n in moving}
-        scales = {n: self._leaves[self._scales[n]].clone() for n in means}
+        means = {
+            n: (moving[n].clone(), self._longer(self._leaves[scale], share, cosine))
+            for n, scale in self._scales.items()
+            if n in moving
+        }
         average, square, steps = ([self._kept[n][name] for n in moving] for name in KEPT)
         adam(
             list(moving.values()),
@@ -115,11 +118,15 @@ class CosineAdam:
             eps=EPS,
             maximize=False,
         )
-        for n, before in means.items():
-            width = (scales[n] - self._start).exp_()  # in those of the start
-            last = width.clamp_max(LAST_STEP)
-            longer = width.clamp_min(1) * (last + (1 - last) * cosine) / share
+        for n, (before, longer) in means.items():
             moving[n].copy_(torch.lerp(before, moving[n], longer))
+
+    def _longer(self, scale: Tensor, share: float, cosine: float) -> Tensor:
+        """How many times as long as others the steps of means are whose components have these log
+        scales: longer where wider than at the start, and the last ones no longer than the width."""
+        width = (scale - self._start).exp_()  # in those of the start
+        last = width.clamp_max(LAST_STEP)
+        return width.clamp_min_(1).mul_(last + (1 - last) * cosine).div_(share)
 
     @torch.no_grad()
     def _bound_gradients(self) -> None:

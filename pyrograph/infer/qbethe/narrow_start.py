@@ -76,9 +76,13 @@ class NarrowStart:
 
     @torch.no_grad()
     def places(self, draws: Tensor | None) -> list[Place]:
-        """Modes above draws ``[n, dim]``, the best one first, about which the posterior is nearly a
-        Gaussian; or where mean field ends, if there are none (None: it is known), or that is far
-        better. None where the best is not far narrower than the units."""
+        """Modes above draws, the best one first, about which the posterior is nearly a Gaussian; or
+        where mean field ends, if there are none or that is far better. No place where the best is
+        not far narrower than the units.
+
+        Args:
+            draws: ``[n, dim]``; None where it is known that there is no such mode.
+        """
         if not is_small(self.graph, self.network, FEW_NUMBERS, FEW_ENTRIES):
             return []  # beside a run climbs would cost much
         found = [] if draws is None else self._modes(draws)
