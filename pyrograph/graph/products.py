@@ -14,20 +14,23 @@ from pyrograph.graph.programs import with_sums
 from pyrograph.trace.localize import LocalProgram
 
 
-def product(graph: FactorGraph, group: FactorGroup, index: Tensor) -> FactorGroup:
+def product(graph: FactorGraph, group: FactorGroup, first: Tensor, others: Tensor) -> FactorGroup:
     """Products of factors on one scope, in which what these compute alike is computed once.
 
     Args:
-        index: ``[U, n]`` factors of the group, those of a row on one scope; by their first.
+        first: ``[U]`` factors of the group, ascending.
+        others: ``[U, n]`` places of those on the same scopes in the graph's order of factors,
+            whichever groups they are of; -1 for none.
 
     Returns:
-        U factors, which stand where the first of every row does.
+        U factors, which stand where the first ones do.
     """
-    every = group.index[index].cpu()
+    index = group.index[first]
+    every = torch.cat([index.unsqueeze(1), others], 1).cpu()
     return replace(
         group,
-        scope=group.scope[index[:, 0]],
-        index=group.index[index[:, 0]],
+        scope=group.scope[first],
+        index=index,
         _compile=partial(_compile_products, graph, every),
         _program=None,
     )
@@ -37,6 +40,7 @@ def _compile_products(
     graph: FactorGraph, every: Tensor, first: Tensor, scope: Tensor
 ) -> LocalProgram:
     """Of the products ``every [U, n]`` in the graph's order, those whose first factor is named."""
-    rows = torch.searchsorted(every[:, 0].contiguous(), first.cpu())
-    tape, ids = with_sums(graph._reading.tape, graph._factors.terms.ids[every[rows]])
+    rows = every[torch.searchsorted(every[:, 0].contiguous(), first.cpu())]
+    ids = graph._factors.terms.ids[rows].masked_fill(rows < 0, 0)
+    tape, ids = with_sums(graph._reading.tape, ids)
     return graph._compiled(tape, ids, scope)

@@ -37,12 +37,14 @@ def local_program(
 
 
 def with_sums(tape: Tape, ids: Tensor) -> tuple[Tape, Tensor]:
-    """The tape with a step more, and ``[U]`` the ids of sums of numbers ``ids [U, n]``."""
+    """The tape with a step more, and ``[U]`` the ids of sums of numbers ``ids [U, n]``, where 0 is
+    none."""
     longer = Tape(list(tape.steps))
     steps = tape.step_of(ids[ids > 0]).unique().tolist()
     dtype = reduce(torch.promote_types, {tape.steps[step].dtype for step in steps})
     ones = torch.ones(ids.shape, dtype=dtype, device="cpu")
-    operands = (Operand(ids, None, dtype), Operand(None, ones, dtype))
+    nothing = torch.zeros_like(ones) if bool((ids == 0).any()) else None
+    operands = (Operand(ids, nothing, dtype), Operand(None, ones, dtype))
     return longer, longer.append(DOT, 1, operands, dtype)
 
 

@@ -95,8 +95,9 @@ def noise_truth(rows, y):
 def test_a_logistic_regression_under_a_wide_prior_settles():
     rows, labels = labelled_rows(2000, 0)
     evidence, mean, sd = logistic_truth(rows, labels)
-    posterior = pg.EP(logistic, num_steps=60).run(rows, labels)
-    assert posterior.converged
+    engine = pg.EP(logistic, num_steps=60, progress=False)
+    posterior = engine.run(rows, labels)
+    assert posterior.converged and engine.state_dict()["automatic"]["was_at_mode"]
     found = posterior.marginal("weights")
     assert np.abs((found.mean.numpy() - mean) / sd).max() < 0.01
     assert np.abs(found.variance.sqrt().numpy() / sd - 1).max() < 0.005
@@ -104,11 +105,12 @@ def test_a_logistic_regression_under_a_wide_prior_settles():
 
 
 def test_a_regression_of_unknown_noise_under_a_wide_prior_settles():
+    """Its rows are one factor, which is Gaussian in the weights given the noise."""
     rows, y = regression_rows(1000, 0)
     evidence, mean, sd = noise_truth(rows, y)
-    engine = pg.EP(unknown_noise, num_steps=60)
+    engine = pg.EP(unknown_noise, progress=False)
     posterior = engine.run(rows, y)
-    assert posterior.converged and engine.state_dict()["automatic"]["was_at_mode"]
+    assert posterior.converged and engine.num_done < 5
     draws = posterior.sample(20_000)["noise"].log()
     assert float(draws.mean()) == pytest.approx(mean, abs=0.05 * sd)
     assert float(draws.std()) == pytest.approx(sd, rel=0.03)

@@ -81,7 +81,7 @@ def test_a_product_is_the_sum_of_its_log_factors(num_series):
     group = max(graph.factors, key=lambda g: g.num_factors)
     assert group.num_factors >= 4 * num_series
     rows = torch.stack([(group.scope[:, 0] == n).nonzero()[:, 0] for n in range(num_series)])
-    whole = product(graph, group, rows)
+    whole = product(graph, group, rows[:, 0], group.index[rows[:, 1:]])
     values = [torch.randn(5, num_series, requires_grad=True) for _ in range(2)]
     series = group.scope[:, 0]
     each = group.log_prob([v[:, series] for v in values])
@@ -150,7 +150,7 @@ def test_series_that_miss_observations_have_products_of_their_own():
 
     engine = pg.EP(model, progress=False)
     posterior = engine.run()
-    assert sorted(products(engine)) == [36, 37, 38]
+    assert products(engine) == [36 + 37 + 38]
     truths = [smoothing_truth(Y, missing=missing) for missing in holes.values()]
     expected = sum(log_z for log_z, _ in truths)
     assert float(posterior.log_evidence) == pytest.approx(expected, abs=2e-3)
@@ -239,7 +239,7 @@ def test_long_factors_that_share_nothing_stay_apart(is_shared):
                 x = torch.tanh(b * x + k + t)
             pyro.sample(f"y{t}", dist.Normal(x, 1.0), obs=Y[t])
 
-    engine = pg.EP(model, progress=False).setup()
+    engine = pg.VMP(model, progress=False).setup()
     assert all(
         len(block.local.program.lines) >= shared_work.DEEP for block in engine.network.blocks
     )

@@ -13,6 +13,7 @@ from torch.testing import assert_close
 import pyrograph as pg
 from pyrograph.errors import NonFiniteDensity
 from pyrograph.infer.message_passing.network import shared_work
+from pyrograph.infer.message_passing.network.product_density import ProductDensity
 from pyrograph.infer.qbethe.piecewise import PiecewisePotential
 from pyrograph.infer.qbethe.potentials import IntegratedPotential
 
@@ -68,7 +69,7 @@ def set_up(y, **options):
 def products(engine):
     """How many factors are in each product."""
     locals_ = [potential.local for potential in engine.network.potentials]
-    return [v.rows.shape[1] for v in locals_ if isinstance(v, shared_work.ProductDensity)]
+    return [int(v.count.max()) for v in locals_ if isinstance(v, ProductDensity)]
 
 
 def with_gaps():

@@ -25,22 +25,28 @@ from pyrograph.beliefs import Conjugate, LogDirichlet, Natural
 from pyrograph.errors import UnsupportedFactor
 from pyrograph.graph import FactorGroup
 from pyrograph.infer.message_passing.continuous.conjugate_factors import ConjugateFactors
-from pyrograph.infer.message_passing.continuous.conjugate_terms import conjugate_terms
+from pyrograph.infer.message_passing.continuous.conjugate_terms import Terms, conjugate_terms
 from pyrograph.infer.message_passing.continuous.expected_logs import Form, find_form
 from pyrograph.infer.message_passing.continuous.mean_field import rule_without_error
 from pyrograph.infer.message_passing.continuous.quadratic import QuadraticFactors
 from pyrograph.infer.message_passing.continuous.quadrature_factors import QuadratureFactors
 from pyrograph.infer.message_passing.densities.reduction import LocalDensity
 from pyrograph.infer.message_passing.network.alphas import or_limit
+from pyrograph.infer.message_passing.network.conjugate_products import (
+    ConjugateProduct,
+    multiplied_conjugates,
+)
 from pyrograph.infer.message_passing.network.network import Block
 from pyrograph.infer.message_passing.network.node_families import Alpha, NodeFamilies, by_sign
+from pyrograph.infer.message_passing.network.on_one_grid import multiplied_on_one_grid
+from pyrograph.infer.message_passing.network.product_density import Multiplied
 from pyrograph.infer.message_passing.network.same_scope import (
     Locals,
     Merged,
     Product,
     multiplied_gaussians,
 )
-from pyrograph.infer.message_passing.network.shared_work import Multiplied, multiplied_where_shared
+from pyrograph.infer.message_passing.network.shared_work import multiplied_where_shared
 from pyrograph.infer.message_passing.network.terms import Divided, divided
 from pyrograph.infer.message_passing.network.without_grids import without_grids
 from pyrograph.infer.message_passing.nodes.log_values import is_zero
@@ -57,16 +63,19 @@ class LocalFactors:
 
     Attributes:
         parts: like factors.
-        alike: products of recurrences.
+        conjugates: products of conjugate factors.
+        alike: products of others, on one grid.
         products: of quadratic factors.
     """
 
     def __init__(self, nodes: NodeFamilies, alpha: Alpha, num_points: int | None):
         self.nodes, self.alpha, self.num_points = nodes, alpha, num_points
         self.parts: list[Locals] = []
+        self.conjugates: list[ConjugateProduct] = []
         self.alike: list[Multiplied] = []
         self.products: list[Product] = []
         self._forms: dict[LocalDensity, tuple[Form | None, list[int]]] = {}
+        self._terms_of: dict[LocalDensity, Terms | None] = {}
 
     # ------------------------------------------------------------------ reading
     def read(self, group: FactorGroup) -> None:
@@ -110,15 +119,19 @@ class LocalFactors:
     def multiply(self, one_alpha: bool) -> None:
         """Make those on one scope one factor."""
         parts, self.products = multiplied_gaussians(self.parts, self._is_gaussian, one_alpha)
-        parts, self.alike = multiplied_where_shared(
+        parts, self.conjugates = multiplied_conjugates(parts, self._conjugate_terms)
+        among = [part for part in parts if not self._conjugates(part)]
+        parts, self.alike = multiplied_on_one_grid(self.nodes.graph, parts, among, self._grid_dim)
+        parts, recurrent = multiplied_where_shared(
             self.nodes.graph, parts, self._needs_no_points, one_alpha
         )
+        self.alike += recurrent
         parts = [own for part in parts for own in self._in_terms(part)]
         self.parts = [own for part in parts for own in self._by_numbers_read(part)]
 
     def scopes(self) -> list[tuple[FactorGroup, Tensor]]:
         """Factors that are no products of quadratic ones, by group."""
-        every = [*self.parts, *(own.whole for own in self.alike)]
+        every = [*self.parts, *(own.whole for own in [*self.alike, *self.conjugates])]
         return [(part.group, part.index) for part in every]
 
     def _families(self, group: FactorGroup, index: Tensor) -> list[type[Natural]]:
@@ -130,6 +143,13 @@ class LocalFactors:
         """Whether a node in these scopes has a gamma, beta or Dirichlet belief."""
         families = self._families(part.group, part.index)
         return any(issubclass(family, Conjugate) for family in families)
+
+    def _conjugate_terms(self, part: Locals) -> Terms | None:
+        """What factors are whose nodes all have beliefs of conjugate families, if that is that."""
+        if part.local not in self._terms_of:
+            kinds = self._families(part.group, part.index)
+            self._terms_of[part.local] = conjugate_terms(part.local.in_double(), kinds)
+        return self._terms_of[part.local]
 
     def _is_gaussian(self, part: Locals) -> bool:
         """Whether these factors are integrated without quadrature."""
@@ -156,11 +176,13 @@ class LocalFactors:
     def merged(self, first: int) -> list[Merged]:
         """Factors that are part of others, whose blocks are numbered from ``first`` on."""
         first += len(self.parts)
+        multiplied = [*self.alike, *self.conjugates]
         found = [
-            Merged(own.whole.group, own.others, block, own.row)
-            for block, own in enumerate(self.alike, first)
+            Merged(like.group, like.index, block, like.row)
+            for block, own in enumerate(multiplied, first)
+            for like in own.others
         ]
-        for block, product in enumerate(self.products, first + len(self.alike)):
+        for block, product in enumerate(self.products, first + len(multiplied)):
             found += [
                 Merged(part.factors.group, part.factors.index, block, part.row, part.columns)
                 for part in product.parts[1:]
@@ -175,6 +197,11 @@ class LocalFactors:
         """
         for part in [*self.parts, *(own.whole for own in self.alike)]:
             yield self._block(part), part.group, part.index
+        for product in self.conjugates:
+            whole = product.whole
+            rows, families = self.nodes.wiring(whole.group, whole.index)
+            block = ConjugateFactors(whole.local, whole.alpha, rows, families, product.terms)
+            yield block, whole.group, whole.index
         for product in self.products:
             yield self._product_block(product), product.group, product.index
 
@@ -203,6 +230,13 @@ class LocalFactors:
         if 2 * apart > max(points.values()) * len(count):
             return [part]
         return [part.only(which) for which in groups.values()]
+
+    def _grid_dim(self, part: Locals) -> int:
+        """Of how many numbers the factors' grids are; 0 where there are none."""
+        if self._is_gaussian(part):
+            return 0
+        _, inner = self._closed(part)
+        return part.local.dim - len(inner)
 
     # ------------------------------------------------------------------ terms
     def _in_terms(self, part: Locals) -> list[Locals]:
@@ -280,7 +314,7 @@ class LocalFactors:
             )
         kinds = self._families(group, index)
         if local.is_whole and group.arity > 1:
-            terms = conjugate_terms(local.in_double(), kinds)
+            terms = self._conjugate_terms(part)
             if terms is not None:
                 return ConjugateFactors(local, alpha, rows, families, terms)
         if LogDirichlet in kinds:
