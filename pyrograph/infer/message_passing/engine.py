@@ -32,6 +32,7 @@ from pyrograph.graph import FactorGroup
 from pyrograph.graph.adrift import refuse_adrift
 from pyrograph.graph.forest import is_forest
 from pyrograph.infer.base import REST, Engine, with_notes
+from pyrograph.infer.message_passing import mean_field_start
 from pyrograph.infer.message_passing.advice import (
     NO_EVIDENCE,
     note_on_wide_scales,
@@ -203,6 +204,8 @@ class MessagePassing(Engine):
         #: Of the differences by which fixed points are left: runs of other seeds end elsewhere.
         self._seed = int(torch.randint(2**62, (), generator=self.generator, device="cpu"))
         self._num_left = 0
+        #: Messages to begin with other than flat ones, if there are any; None before it is known.
+        self._first: tuple[Messages | None] | None = None
 
     def _new_settling(self) -> Settling:
         is_bp = all(bool((block.alpha == 1).all()) for block in self.network.blocks)
@@ -216,6 +219,7 @@ class MessagePassing(Engine):
             leaps_for(self.network, tol),
             self.init is None,
             self.network.is_mean_field and self.schedule == "sequential",
+            self._first_messages,
         )
 
     def build(self) -> Network:
@@ -239,6 +243,9 @@ class MessagePassing(Engine):
     # ------------------------------------------------------------------ a step
     def advance(self) -> dict[str, Tensor]:
         with undone_on_error([self, *self.iteration.parts]):
+            start = self._first_messages() if self.num_done == 0 else None
+            if start is not None:
+                self.iteration.settle(start)
             return self.iteration.with_new_starts(self._advance, bool(self.num_done))
 
     @torch.no_grad()
@@ -258,6 +265,15 @@ class MessagePassing(Engine):
         if met and not was_at_rest and not self._unchecked and self._leaves():
             measured["residual"] = torch.full_like(residual, math.inf)
         return measured
+
+    def _first_messages(self) -> Messages | None:
+        """Those at what mean field says of a mixture, where it does."""
+        if self.init is not None:
+            return None
+        if self._first is None:
+            parts = self.graph, self.network, self.num_points, self.family
+            self._first = (mean_field_start.start_by_mean_field(*parts, self._seed),)
+        return self._first[0]
 
     @property
     def _may_leave(self) -> bool:

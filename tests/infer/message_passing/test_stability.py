@@ -175,12 +175,18 @@ def test_a_run_that_leaves_is_reproducible_and_can_be_resumed(trials, monkeypatc
 OVERLAPPING = torch.tensor([-0.9, -1.0, 1.0, 1.1])
 
 
+def alike_start():
+    """Messages to power EP that begin as mean field's do, with components that are alike."""
+    return pg.PowerEP(mixture).setup(OVERLAPPING, 2, 0.0).state_dict()["messages"]
+
+
 @pytest.mark.parametrize("infer", [pg.PowerEP, pg.VMP])
 def test_a_run_from_nearby_ends_elsewhere_where_a_fixed_point_is_called_unstable(
     infer, monkeypatch
 ):
     monkeypatch.setattr("pyrograph.infer.message_passing.engine.LEAVES", 0)
-    engine = infer(mixture, progress=False)
+    start = {"init": alike_start()} if infer is pg.PowerEP else {}
+    engine = infer(mixture, progress=False, **start)
     with pytest.warns(ConvergenceWarning, match="unstable.*mu"):
         alike = engine.run(OVERLAPPING, 2, 0.0)
     equal = alike.marginal("mu").mean
@@ -194,7 +200,7 @@ def test_a_run_from_nearby_ends_elsewhere_where_a_fixed_point_is_called_unstable
     assert abs(other.marginal("mu").mean.diff()) > 1.5
     assert other.log_evidence > alike.log_evidence + 1
     monkeypatch.undo()
-    by_itself, said = run(mixture, OVERLAPPING, 2, 0.0, infer=infer)
+    by_itself, said = run(mixture, OVERLAPPING, 2, 0.0, infer=infer, **start)
     assert by_itself.status == "converged" and not said
     assert_close(by_itself.log_evidence, other.log_evidence)
 
@@ -202,7 +208,8 @@ def test_a_run_from_nearby_ends_elsewhere_where_a_fixed_point_is_called_unstable
 @pytest.mark.parametrize("infer", [pg.PowerEP, pg.VMP])
 def test_the_look_changes_nothing(infer, monkeypatch):
     monkeypatch.setattr("pyrograph.infer.message_passing.engine.LEAVES", 0)
-    engine = infer(mixture, progress=False)
+    start = {"init": alike_start()} if infer is pg.PowerEP else {}
+    engine = infer(mixture, progress=False, **start)
     engine.setup(OVERLAPPING, 2, 0.0)
     while not engine.converged:
         engine.step()
@@ -259,18 +266,14 @@ def test_components_that_one_broad_scale_holds_together_come_apart(seed):
     assert labels[0] == labels[1] != labels[2] and labels[2] == labels[3] == labels[4]
 
 
-def test_power_ep_goes_on_from_mean_fields_messages():
-    """By itself it rests where both components are broad, at -20.3."""
+@pytest.mark.parametrize("is_given", [False, True])
+def test_power_ep_goes_on_from_mean_fields_messages(is_given):
+    """From components that are alike it rests where both are broad, at -20.3."""
     pyro.set_rng_seed(0)
     start = pg.VMP(one_scale, progress=False)
     bound = float(start.run(CLUSTERS, torch.zeros(2)).log_evidence)
-    q, _ = run(
-        one_scale,
-        CLUSTERS,
-        torch.zeros(2),
-        infer=pg.PowerEP,
-        init=start.state_dict()["messages"],
-    )
+    init = start.state_dict()["messages"] if is_given else None
+    q, _ = run(one_scale, CLUSTERS, torch.zeros(2), infer=pg.PowerEP, init=init)
     assert q.converged
     assert bound + 0.1 < float(q.log_evidence) < -17.13
     locs = q.marginal("locs").mean.sort().values

@@ -124,6 +124,12 @@ class Network:
         moved = moved_to_priors(self.families, self.blocks, self.members, first)
         return None if moved is None else first
 
+    def forget_grids(self) -> None:
+        """Points are to be laid afresh."""
+        for block in self.blocks:
+            if isinstance(block, QuadratureFactors):
+                block.forget_grid()
+
     def beliefs_of(self, messages: list[list]) -> list:
         """Beliefs of every family under messages, by block and port."""
         return beliefs_of(self.families, self.blocks, messages)

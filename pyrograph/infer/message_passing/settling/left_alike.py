@@ -12,7 +12,7 @@ Source: MacQueen (1967) for components that start from single observations.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -55,32 +55,43 @@ class Alike:
     slots: tuple[int, int]
 
 
-@torch.no_grad()
-def alternatives(network: Network, beliefs: list) -> Alike | None:
-    """The first that are found; None if there are none, or not under mean field."""
-    if not network.is_mean_field:
-        return None
+def choices(network: Network) -> Iterator[tuple[int, tuple[int, int], Tensor]]:
+    """Between which continuous nodes labels choose: numbers of blocks, two slots of one family, and
+    ``[E]`` of which factors."""
     for number, block in enumerate(network.blocks):
         if not (isinstance(block, ConjugateFactors | QuadratureFactors) and block.local.discrete):
             continue
         reached = block.local.nodes_reached  # [D, E, slots]
         slots = list(enumerate(block.local.continuous))[:MOST]
         for (n, k), (m, j) in itertools.combinations(slots, 2):
-            family = block.families[k]
-            if family != block.families[j]:
+            if block.families[k] != block.families[j]:
                 continue
             chosen = (reached[..., n] & ~reached[..., m]).any(0)
             chosen &= (reached[..., m] & ~reached[..., n]).any(0)
-            if not bool(chosen.any()):
-                continue
-            pairs = torch.stack([block.rows[k], block.rows[j]], 1)
-            pairs, place = distinct_rows(pairs)  # mixtures have one
-            first, second = (beliefs[family][rows] for rows in pairs.unbind(1))
-            base = network.families[family].base[pairs[:, 0]]
-            holds = ~base.is_proper | (movement(base, first) > MOVED)
-            alike = chosen & (holds & (movement(first, second) < ALIKE))[place]
-            if bool(alike.any()):
-                return Alike(number, alike.nonzero().squeeze(1), (k, j))
+            if bool(chosen.any()):
+                yield number, (k, j), chosen
+
+
+def alternatives(network: Network, beliefs: list) -> Alike | None:
+    """The first that mean field has left alike; None if there are none."""
+    return alike_choices(network, beliefs) if network.is_mean_field else None
+
+
+@torch.no_grad()
+def alike_choices(network: Network, beliefs: list) -> Alike | None:
+    """The first alternatives whose beliefs are alike and not as their prior; None if there are
+    none."""
+    for number, (k, j), chosen in choices(network):
+        block = network.blocks[number]
+        pairs = torch.stack([block.rows[k], block.rows[j]], 1)
+        pairs, place = distinct_rows(pairs)  # mixtures have one
+        family = block.families[k]
+        first, second = (beliefs[family][rows] for rows in pairs.unbind(1))
+        base = network.families[family].base[pairs[:, 0]]
+        holds = ~base.is_proper | (movement(base, first) > MOVED)
+        alike = chosen & (holds & (movement(first, second) < ALIKE))[place]
+        if bool(alike.any()):
+            return Alike(number, alike.nonzero().squeeze(1), (k, j))
     return None
 
 

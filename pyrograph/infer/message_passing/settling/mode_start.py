@@ -62,9 +62,7 @@ def messages_at_mode(graph: FactorGraph, network: Network) -> list[list[Gaussian
         if not overflow(network.blocks, network.beliefs_of(found)):
             break
         found = _messages_at(graph, network, mode, share) or found
-    for block in network.blocks:
-        if isinstance(block, QuadratureFactors):
-            block.forget_grid()
+    network.forget_grids()
     return found
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from pyrograph.graph import FactorGraph
-from pyrograph.infer.message_passing.continuous.quadrature_factors import QuadratureFactors
 from pyrograph.infer.message_passing.network.messages import Messages
 from pyrograph.infer.message_passing.network.network import Network
 from pyrograph.infer.message_passing.nodes.families import Continuous
@@ -53,6 +52,7 @@ class Settling:
         leaps: how sweeps are accelerated, if they are.
         may_start_again: whether the run began with the first messages, not the user's.
         climbs: whether sweeps climb a bound.
+        first: the messages to start again from; default flat ones.
     """
 
     def __init__(
@@ -63,8 +63,9 @@ class Settling:
         leaps: Acceleration | None,
         may_start_again: bool,
         climbs: bool,
+        first: Callable[[], Messages | None] = lambda: None,
     ):
-        self.graph, self.network = graph, network
+        self.graph, self.network, self.first = graph, network, first
         self.fixed = damping
         self.climbs, self.leaps = climbs, leaps
         self.automatic = self._damping() if damping is None else None
@@ -189,10 +190,8 @@ class Settling:
         self.forget_leaps()
         self.milder.forget()
         self._began_with = self.automatic.value
-        for block in self.network.blocks:
-            if isinstance(block, QuadratureFactors):
-                block.forget_grid()
-        start = self.network.start()
+        self.network.forget_grids()
+        start = self.first() or self.network.start()
         again = self._again_from_mode(start) if self._was_at_mode else None
         self._is_from_mode = again is not None
         return start if again is None else again
