@@ -121,7 +121,7 @@ class LocalFactors:
         parts, self.products = multiplied_gaussians(self.parts, self._is_gaussian, one_alpha)
         parts, self.conjugates = multiplied_conjugates(parts, self._conjugate_terms)
         among = [part for part in parts if not self._conjugates(part)]
-        parts, self.alike = multiplied_on_one_grid(self.nodes.graph, parts, among, self._grid_dim)
+        parts, self.alike = multiplied_on_one_grid(self.nodes.graph, parts, among, self._dims)
         parts, recurrent = multiplied_where_shared(
             self.nodes.graph, parts, self._needs_no_points, one_alpha
         )
@@ -231,12 +231,13 @@ class LocalFactors:
             return [part]
         return [part.only(which) for which in groups.values()]
 
-    def _grid_dim(self, part: Locals) -> int:
-        """Of how many numbers the factors' grids are; 0 where there are none."""
+    def _dims(self, part: Locals) -> tuple[int, int]:
+        """Of how many numbers factors are functions, and of how many their grids are; none where
+        there are no grids."""
         if self._is_gaussian(part):
-            return 0
+            return 0, 0
         _, inner = self._closed(part)
-        return part.local.dim - len(inner)
+        return part.local.dim, part.local.dim - len(inner)
 
     # ------------------------------------------------------------------ terms
     def _in_terms(self, part: Locals) -> list[Locals]:

@@ -9,9 +9,9 @@ taken where integrals over it cost no more than those over its factors,
 
     dim(f_1 ... f_n)  <=  max_i dim(f_i)
 
-of the numbers that are integrated by points: rows of a regression on two nodes read a number each,
-together two, and stay apart. So do factors of one node, which close no cycle: each is a factor of
-the algorithm, projected by itself.
+of the numbers that factors read together, and of those of them that are integrated by points: rows
+of a regression on two nodes read a number each, together two, and stay apart. So do factors of one
+node, which close no cycle: each is a factor of the algorithm, projected by itself.
 """
 
 from __future__ import annotations
@@ -43,23 +43,26 @@ def multiplied_on_one_grid(
     graph: FactorGraph,
     parts: list[Locals],
     among: list[Locals],
-    dim_of: Callable[[Locals], int],
+    dims_of: Callable[[Locals], tuple[int, int]],
 ) -> tuple[list[Locals], list[Multiplied]]:
     """Factors that stay as they are, and products.
 
     Args:
         parts: factors; among: those whose beliefs are Gaussian.
-        dim_of: of how many numbers factors' grids are; 0 where integrals are closed forms.
+        dims_of: of how many numbers factors are functions, and how many of these are integrated by
+            points; none where integrals are closed forms.
     """
     among = [part for part in among if part.group.arity > 1]
     products = []
     for factors in on_shared_scopes(among):
-        dim = max(dim_of(among[k]) for k in factors.part.unique().tolist())
-        if dim > max(POINTS):
+        every = [dims_of(among[k]) for k in factors.part.unique().tolist()]
+        read, gridded = (max(dims) for dims in zip(*every, strict=True))
+        if gridded > max(POINTS):
             continue
         for members in (factors.few(), factors):
             found = product_of(graph, *members.likes(among))
-            if dim_of(found.whole) > dim:
+            own = dims_of(found.whole)
+            if own[0] > read or own[1] > gridded:
                 break
         else:
             products.append(found)
