@@ -251,7 +251,8 @@ class Engine(ABC):
 
     @property
     def is_stable(self) -> bool:
-        """False where a run that has converged is known to stand where it would not stay."""
+        """False where a run that has converged stands where it would not stay, or worse than where
+        another one does."""
         return True
 
     @property

@@ -32,7 +32,6 @@ from pyrograph.graph import FactorGroup
 from pyrograph.graph.adrift import refuse_adrift
 from pyrograph.graph.forest import is_forest
 from pyrograph.infer.base import REST, Engine, with_notes
-from pyrograph.infer.message_passing import mean_field_start
 from pyrograph.infer.message_passing.advice import (
     NO_EVIDENCE,
     note_on_wide_scales,
@@ -43,6 +42,7 @@ from pyrograph.infer.message_passing.checkpoint import loaded_messages
 from pyrograph.infer.message_passing.continuous.quadrature_factors import QuadratureFactors
 from pyrograph.infer.message_passing.implicit import attached, refuse_second_derivatives
 from pyrograph.infer.message_passing.iteration import Iteration
+from pyrograph.infer.message_passing.mean_field_start import MeanFieldStart
 from pyrograph.infer.message_passing.network.alphas import Alpha, alpha_of_factors, check_alpha
 from pyrograph.infer.message_passing.network.build import build
 from pyrograph.infer.message_passing.network.evidence import kind_of, log_evidence
@@ -198,14 +198,14 @@ class MessagePassing(Engine):
             messages = self.network.start()
         if self.init is not None:
             messages = loaded_messages(self.network, messages, self.init)
+        #: Of the differences by which fixed points are left: runs of other seeds end elsewhere.
+        self._seed = int(torch.randint(2**62, (), generator=self.generator, device="cpu"))
+        parts = self.graph, self.network, self.num_points, self.family, self._seed
+        self._start = MeanFieldStart(*parts, is_wanted=self.init is None)
         parts = self.graph, self.network, self.schedule, self._new_settling()
         self.iteration = Iteration(*parts, messages, is_tree)
         self._looked: tuple[Messages, Instability | None] | None = None
-        #: Of the differences by which fixed points are left: runs of other seeds end elsewhere.
-        self._seed = int(torch.randint(2**62, (), generator=self.generator, device="cpu"))
         self._num_left = 0
-        #: Messages to begin with other than flat ones, if there are any; None before it is known.
-        self._first: tuple[Messages | None] | None = None
 
     def _new_settling(self) -> Settling:
         is_bp = all(bool((block.alpha == 1).all()) for block in self.network.blocks)
@@ -219,7 +219,7 @@ class MessagePassing(Engine):
             leaps_for(self.network, tol),
             self.init is None,
             self.network.is_mean_field and self.schedule == "sequential",
-            self._first_messages,
+            self._start.messages,
         )
 
     def build(self) -> Network:
@@ -243,7 +243,7 @@ class MessagePassing(Engine):
     # ------------------------------------------------------------------ a step
     def advance(self) -> dict[str, Tensor]:
         with undone_on_error([self, *self.iteration.parts]):
-            start = self._first_messages() if self.num_done == 0 else None
+            start = self._start.messages() if self.num_done == 0 else None
             if start is not None:
                 self.iteration.settle(start)
             return self.iteration.with_new_starts(self._advance, bool(self.num_done))
@@ -265,15 +265,6 @@ class MessagePassing(Engine):
         if met and not was_at_rest and not self._unchecked and self._leaves():
             measured["residual"] = torch.full_like(residual, math.inf)
         return measured
-
-    def _first_messages(self) -> Messages | None:
-        """Those at what mean field says of a mixture, where it does."""
-        if self.init is not None:
-            return None
-        if self._first is None:
-            parts = self.graph, self.network, self.num_points, self.family
-            self._first = (mean_field_start.start_by_mean_field(*parts, self._seed),)
-        return self._first[0]
 
     @property
     def _may_leave(self) -> bool:
@@ -376,12 +367,13 @@ class MessagePassing(Engine):
         skipped = self._history.get("skipped", [0.0])[-1]
         lowered = self.iteration.settling.milder.note
         wide = note_on_wide_scales(self.graph, self.network, self.beliefs)
-        unstable = self._instability.status if not self.is_stable else None
+        below = self._start.note(self.log_evidence) if self.converged else None
+        unstable = self._instability.status if not (self.is_stable or below) else None
         alike = None
         if unstable is None and self.converged:
             found = alternatives(self.network, self.beliefs)
             alike = found and note_on(self.graph, self.network, found)
-        notes = [unstable, alike, lowered, *notes_on(self.network, skipped), wide]
+        notes = [unstable, below, alike, lowered, *notes_on(self.network, skipped), wide]
         return with_notes(super().status, [note for note in notes if note])
 
     @property
@@ -399,7 +391,9 @@ class MessagePassing(Engine):
 
     @property
     def is_stable(self) -> bool:
-        return self._graph is None or not self.converged or self._instability is None
+        if self._graph is None or not self.converged:
+            return True
+        return self._instability is None and self._start.note(self.log_evidence) is None
 
     def remedy(self) -> str:
         if self._graph is None:
@@ -408,7 +402,8 @@ class MessagePassing(Engine):
 
     # ------------------------------------------------------------------ checkpoints
     def carried(self) -> dict[str, Any]:
-        left = {"seed": self._seed, "count": self._num_left} if self._may_leave else {}
+        left = {"seed": self._seed, "count": self._num_left, "bound": self._start.bound}
+        left = left if self._may_leave else {}
         return {**self.iteration.carried(), "left": left}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -416,3 +411,5 @@ class MessagePassing(Engine):
             self.iteration.restore(state)
             if self._may_leave and state["left"]:
                 self._seed, self._num_left = (int(state["left"][k]) for k in ("seed", "count"))
+                self._start.seed = self._seed
+                self._start.bound = float(state["left"].get("bound", -math.inf))

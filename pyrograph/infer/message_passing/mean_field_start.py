@@ -10,17 +10,20 @@ q*, as what every factor says beside them,
     m_{a -> i} = (proj_i[ f_a^alpha q* ] / q*_i)^(1 / alpha)
 
 which is about the curvature of log f_a there. Where mean field refuses the program, because of
-zeros say, or leaves the components alike, messages start as others do.
+zeros say, or leaves the components alike, messages start as others do. A run that ends below mean
+field's bound is told of: another fixed point is better.
 
 Source: Minka (2005), eqs (17) and (54), with q* for the cavity.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from pyrograph.beliefs import Natural
 from pyrograph.errors import PyrographError
@@ -40,6 +43,72 @@ from pyrograph.infer.message_passing.settling.stability import instability
 
 #: Sweeps of mean field at most, and what they need not come nearer to rest than.
 SWEEPS, NEAR = 100, 1e-3
+#: Nats below the bound of mean field that are no error of an evidence.
+BELOW = 1.0
+
+
+class MeanFieldStart:
+    """Where a run starts, if not at flat messages; looked for once.
+
+    Args:
+        num_points, family: see :func:`.build`.
+        seed: of the trials that tell components apart.
+        is_wanted: whether to look for it.
+
+    Attributes:
+        bound: mean field's, on the log evidence; minus infinity where the run did not start there.
+    """
+
+    def __init__(
+        self,
+        graph: FactorGraph,
+        network: Network,
+        num_points: int | None,
+        family: Mapping[str, str],
+        seed: int,
+        is_wanted: bool,
+    ):
+        self.graph, self.network, self.num_points, self.family = graph, network, num_points, family
+        self.seed, self.bound = seed, -math.inf
+        self._is_known, self._found = not is_wanted, None
+
+    @torch.no_grad()
+    def messages(self) -> Messages | None:
+        """None where the run needs none, or mean field knows none."""
+        if not self._is_known:
+            self._found, self._is_known = self._looked_for(), True
+        return self._found
+
+    def _looked_for(self) -> Messages | None:
+        graph, network = self.graph, self.network
+        if not applies(network):
+            return None
+        try:
+            no_alpha = partial(alpha_of_factors, 0.0, graph)
+            pilot = _run(graph, build(graph, no_alpha, self.num_points, self.family), self.seed)
+            beliefs = pilot.at.beliefs
+            if alternatives(pilot.network, beliefs) or not _fit(network, pilot.network):
+                return None
+            flat = [[_nothing(m) for m in sent] for sent in network.start()]
+            sent = [b.update(own, beliefs)[0] for b, own in zip(network.blocks, flat, strict=True)]
+            found = network.beliefs_of(sent)
+            bound = float(pilot.evidence())
+        except (PyrographError, torch.linalg.LinAlgError):
+            return None
+        if not all(bool(q.is_proper.all()) for q in found if isinstance(q, Natural)):
+            return None
+        self.bound = bound
+        return sent
+
+    def note(self, evidence: Tensor) -> str | None:
+        """What is to be said of an evidence, if it is below the bound."""
+        if not bool(evidence < self.bound - BELOW):
+            return None
+        return (
+            f"Mean field's bound {self.bound:.6g} is above this log evidence: the fixed point is "
+            "not the best one. Take pg.VMP, compare seeds (pyro.set_rng_seed), or tell components "
+            "apart in the program (prior means apart, a label that is known)."
+        )
 
 
 @torch.no_grad()
@@ -59,37 +128,6 @@ def applies(network: Network) -> bool:
         return True
     finally:
         network.forget_grids()
-
-
-@torch.no_grad()
-def start_by_mean_field(
-    graph: FactorGraph,
-    network: Network,
-    num_points: int | None,
-    family: Mapping[str, str],
-    seed: int,
-) -> Messages | None:
-    """Messages of a network to start from; None where it needs none, or mean field knows none.
-
-    Args:
-        num_points, family: see :func:`.build`.
-        seed: of the trials that tell components apart.
-    """
-    if not applies(network):
-        return None
-    try:
-        no_alpha = partial(alpha_of_factors, 0.0, graph)
-        pilot = _run(graph, build(graph, no_alpha, num_points, family), seed)
-        beliefs = pilot.at.beliefs
-        if alternatives(pilot.network, beliefs) is not None or not _fit(network, pilot.network):
-            return None
-        flat = [[_nothing(m) for m in sent] for sent in network.start()]
-        sent = [b.update(own, beliefs)[0] for b, own in zip(network.blocks, flat, strict=True)]
-        found = network.beliefs_of(sent)
-    except (PyrographError, torch.linalg.LinAlgError):
-        return None
-    is_proper = all(bool(q.is_proper.all()) for q in found if isinstance(q, Natural))
-    return sent if is_proper else None
 
 
 def _run(graph: FactorGraph, network: Network, seed: int) -> Iteration:
@@ -116,6 +154,6 @@ def _fit(network: Network, other: Network) -> bool:
     return own == others
 
 
-def _nothing(message: torch.Tensor | Natural) -> torch.Tensor | Natural:
+def _nothing(message: Tensor | Natural) -> Tensor | Natural:
     is_natural = isinstance(message, Natural)
     return message.mapped(torch.zeros_like) if is_natural else torch.zeros_like(message)

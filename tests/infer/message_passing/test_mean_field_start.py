@@ -12,6 +12,8 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.infer.message_passing import mean_field_start
+from pyrograph.infer.message_passing.iteration import Iteration
+from pyrograph.infer.message_passing.mean_field_start import MeanFieldStart
 
 
 @pytest.fixture(autouse=True)
@@ -90,15 +92,18 @@ def test_scales_that_could_take_in_all_components():
 def start_of(engine):
     assert mean_field_start.applies(engine.network)
     parts = engine.graph, engine.network, engine.num_points, engine.family
-    return mean_field_start.start_by_mean_field(*parts, 0)
+    return MeanFieldStart(*parts, seed=0, is_wanted=True)
 
 
 def test_messages_stay_flat_where_mean_field_has_nothing_to_say():
     """Under zeros it refuses the program; of one cluster it leaves components alike."""
     one = pg.EP(counts, progress=False).setup(torch.tensor([3.0, 3.0, 4.0]))
-    assert start_of(one) is None
+    assert start_of(one).messages() is None
     y = torch.tensor([1.0, 2.0, 11.0, 12.0])
-    assert start_of(pg.EP(counts, progress=False).setup(y)) is not None
+    start = start_of(pg.EP(counts, progress=False).setup(y))
+    bound = pg.fit(counts, (y,), infer=pg.VMP, progress=False).log_evidence
+    assert start.messages() is not None
+    assert start.bound == pytest.approx(float(bound), abs=1e-4)
 
     def model():
         pyro.factor("no", torch.zeros(()))
@@ -110,7 +115,7 @@ def test_messages_stay_flat_where_mean_field_has_nothing_to_say():
         for k, z in enumerate((a, b)):
             pyro.sample(f"y{k}", dist.Poisson(rate[z]), obs=y[3 * k])
 
-    assert start_of(pg.EP(model, progress=False).setup()) is None
+    assert start_of(pg.EP(model, progress=False).setup()).messages() is None
 
 
 def test_what_labels_do_not_choose_between_starts_as_ever():
@@ -147,6 +152,23 @@ def test_messages_that_are_given_stay(monkeypatch):
     engine = pg.EP(counts, progress=False)
     engine.run(y)
     again = pg.EP(counts, init=engine.state_dict()["messages"], progress=False)
-    monkeypatch.setattr(mean_field_start, "start_by_mean_field", None)
+    monkeypatch.setattr(mean_field_start, "applies", None)
     again.run(y)
     assert again.num_done <= 2
+
+
+def test_an_evidence_below_the_bound_of_mean_field_is_told_of(monkeypatch):
+    """Also by a run that is resumed."""
+    y = torch.tensor([1.0, 2.0, 11.0, 12.0])
+    evidence = Iteration.evidence
+    monkeypatch.setattr(
+        Iteration, "evidence", lambda run: evidence(run) + 2.0 * run.network.is_mean_field
+    )
+    engine = pg.EP(counts, progress=False)
+    engine.step(y)
+    resumed = pg.EP(counts, progress=False)
+    resumed.load_state_dict(engine.state_dict())
+    for own in (engine, resumed):
+        with pytest.warns(pg.errors.ConvergenceWarning, match="Mean field's bound"):
+            posterior = own.run(y)
+        assert posterior.converged and "not the best one" in posterior.status
