@@ -12,6 +12,7 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.infer.message_passing.continuous.conjugate_factors import ConjugateFactors
+from pyrograph.infer.message_passing.network import on_one_grid
 
 PRIOR = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
 CENTRE, WIDTH, SHIFT = (
@@ -77,8 +78,11 @@ def test_a_component_and_what_is_observed_of_it_are_bayes_rule(kind):
     assert [found_mean, found_sd] == pytest.approx([float(mean), float(sd)], abs=1e-5)
 
 
-def test_items_with_other_observations_each():
-    """Items of one, two and three statements, some of them several times: every product its own."""
+@pytest.mark.parametrize("most_sets", [on_one_grid.MOST_SETS, 1])
+def test_items_with_other_observations_each(most_sets, monkeypatch):
+    """Items of one statement and of two, each some times; products of all sets of these in blocks of
+    their own, or together."""
+    monkeypatch.setattr(on_one_grid, "MOST_SETS", most_sets)
     pyro.set_rng_seed(0)
     counts = [(1, 0), (0, 2), (3, 1), (0, 0), (2, 2), (5, 0)]
     k = [torch.poisson(torch.full((n,), 2.0)) for n, _ in counts]

@@ -4,7 +4,8 @@ quadrature.
 Factors of one node that its family represents exactly are part of its base. Those that are
 conjugate to their nodes send messages in closed form (:mod:`.conjugate_factors`). Quadratic
 factors on one scope, those on part of it included, are one factor where alpha allows it
-(:mod:`.same_scope`), and so are recurrences (:mod:`.shared_work`).
+(:mod:`.same_scope`), and so are others that a grid serves together (:mod:`.on_one_grid`), conjugate
+ones (:mod:`.conjugate_products`) and recurrences (:mod:`.shared_work`).
 
 Sums of terms of fewer numbers are divided into these (:mod:`.terms`) where no grid serves them
 whole, and where that saves points: at alpha = 0, which changes nothing else, and on one node where

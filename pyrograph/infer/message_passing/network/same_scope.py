@@ -4,8 +4,9 @@ Two factors on one pair of nodes, such as a transition and what is observed of i
 the factor graph, though their product is a factor like any other: a chain stays a chain. At
 alpha = 1 the product is what belongs into one belief, and where alpha is one of each scope (an edge
 of spanning trees); under mean field expectations of log densities add up on whatever scopes. Other
-alphas say how each factor is projected, and such factors stay apart. So do factors that are
-integrated by quadrature, but for those of :mod:`.shared_work`.
+alphas say how each factor is projected, and such factors stay apart. Of factors that are integrated
+by quadrature see :mod:`.on_one_grid` and :mod:`.shared_work`, of conjugate ones
+:mod:`.conjugate_products`.
 
 Products of functions of a difference are functions of it; those beside a table go into the table.
 
