@@ -80,8 +80,8 @@ def test_a_component_and_what_is_observed_of_it_are_bayes_rule(kind):
 
 @pytest.mark.parametrize("most_sets", [on_one_grid.MOST_SETS, 1])
 def test_items_with_other_observations_each(most_sets, monkeypatch):
-    """Items of one statement and of two, each some times; products of all sets of these in blocks of
-    their own, or together."""
+    """Items of one statement and of two, each some times: sets of these in blocks of their own, or
+    together."""
     monkeypatch.setattr(on_one_grid, "MOST_SETS", most_sets)
     pyro.set_rng_seed(0)
     counts = [(1, 0), (0, 2), (3, 1), (0, 0), (2, 2), (5, 0)]
