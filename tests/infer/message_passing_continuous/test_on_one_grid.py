@@ -316,3 +316,36 @@ def test_users_with_several_counts_each(family, seed):
     found = posterior.marginal("rate").mean
     truth = torch.stack([(p.sum(1) * rate).sum(), (p.sum(0) * rate).sum()])
     assert_close(found, truth, atol=0.06, rtol=0)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_rate_whose_only_factor_is_a_product(count):
+    """Its prior depends on the label, so that the cavity is flat: all updates were skipped."""
+    shape, factor, y = (
+        torch.tensor(x) for x in ([1.5, 0.5, 3.0], [0.5, 1.0, 2.0], [2.0, 0.0, 5.0])
+    )
+
+    def log_p(b):
+        total = PRIOR.log() + shape * b.log() - shape.lgamma()
+        for k in y[:count]:
+            total = total + k * factor.log() - (k + 1).lgamma()
+        after = shape + y[:count].sum()
+        return total + after.lgamma() - after * (b + count * factor).log()
+
+    def model(b):
+        z = pyro.sample("z", dist.Categorical(PRIOR))
+        x = pyro.sample("x", dist.Gamma(shape[z], b))
+        for k in range(count):
+            pyro.sample(f"y{k}", dist.Poisson(x * factor[z]), obs=y[k])
+
+    b = torch.tensor(1.5, requires_grad=True)
+    posterior = pg.fit(model, (b,), infer=pg.EP, family={"x": "gamma"}, progress=False)
+    assert posterior.converged
+    truth, p = log_p(b).logsumexp(0), log_p(b).detach().softmax(0)
+    assert_close(posterior.log_evidence, truth, atol=1e-9, rtol=0)
+    assert_close(posterior.marginal("z").probs, p, atol=1e-9, rtol=0)
+    mean = p @ ((shape + y[:count].sum()) / (1.5 + count * factor))
+    assert_close(posterior.marginal("x").mean, mean, atol=1e-9, rtol=0)
+    if count:
+        found, expected = (torch.autograd.grad(z, b)[0] for z in (posterior.log_evidence, truth))
+        assert_close(found, expected, atol=1e-8, rtol=0)

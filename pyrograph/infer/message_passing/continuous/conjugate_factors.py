@@ -137,10 +137,12 @@ class ConjugateFactors(OneEach):
     ) -> tuple[list[Conjugate], list[Conjugate], Tensor, Tensor]:
         """Cavities to go by, of each term the tilted functions in every state, batch ``[D, E]``,
         log masses of these over those of the cavities ``[D, E]``, very low where f is 0, and which
-        factors have proper ones, ``[E]``; the others are given their nodes' beliefs."""
+        factors have proper ones, ``[E]``; the others are given their nodes' beliefs. A cavity
+        without a mass, of a node whose only factor it is, will do where all states read the node:
+        it counts for 1."""
         usable = torch.ones_like(self.alpha, dtype=torch.bool)
-        for q, cavity in zip(own, cavities, strict=True):
-            usable = usable & q.is_proper & cavity.is_proper
+        for slot, (q, cavity) in enumerate(zip(own, cavities, strict=True)):
+            usable = usable & q.is_proper & (cavity.is_proper | self._is_read(slot))
         alpha = self.alpha.expand_as(self.log_scale)
         terms = [(c, alpha * said) for c, said in zip(self.chosen, self.said, strict=True)]
         for chosen, said in terms:
@@ -150,12 +152,19 @@ class ConjugateFactors(OneEach):
         counts, tilted = usable & ~self._excluded, []
         mass = self.alpha * self.log_scale
         for chosen, said in terms:
-            before = chosen.of(cavities)
-            after = where(counts, before + said, before)
-            mass = mass + after.log_mass - before.log_mass
+            before, otherwise = chosen.of(cavities), chosen.of(own)
+            after = where(counts, before + said, otherwise)
+            mass = mass + after.log_mass - _log_mass(before, otherwise)
             tilted.append(after)
         mass = torch.where(self._excluded, NOTHING, mass)  # of sums of zeros no derivative is known
         return cavities, tilted, mass, usable
+
+    def _is_read(self, slot: int) -> Tensor:
+        """``[E]``: whether factors read a slot's node in every state in which they are not 0."""
+        read = torch.zeros_like(self._excluded)
+        for chosen in self.chosen:
+            read = read | chosen.is_slot(slot)
+        return (read | self._excluded).all(0)
 
     def _in_states(self, slot: int, of_terms: list[Tensor], otherwise: Tensor) -> Tensor:
         """Numbers of a slot's node in every state, ``[D, E, p]``: of the term that reads it, or
@@ -178,6 +187,7 @@ class ConjugateFactors(OneEach):
         naturals, expected = [t.natural for t in tilted], [t.expected for t in tilted]
         moves = []
         for slot, (q, cavity) in enumerate(zip(own, cavities, strict=True)):
+            cavity = where(cavity.is_proper, cavity, q)  # read in all states that count
             natural = self._in_states(slot, naturals, cavity.natural)
             start = type(q)(natural.take_along_dim(likeliest[..., None], 0)[0])
             there = self._in_states(slot, expected, cavity.expected)
@@ -241,7 +251,8 @@ class ConjugateFactors(OneEach):
             return ratio.to(self.like)
         cavities, _, mass, usable = self._tilted(own, cavities)
         value = (mass + self._of_states(states)).logsumexp(0)
-        value = value + sum(c.log_mass - q.log_mass for c, q in zip(cavities, own, strict=True))
+        pairs = zip(cavities, own, strict=True)
+        value = value + sum(_log_mass(cavity, q) - q.log_mass for cavity, q in pairs)
         value = value - sum(q.logsumexp(1) for q in q_states)
         return torch.where(usable, value / self.alpha, torch.nan).to(self.like)
 
@@ -257,3 +268,9 @@ class ConjugateFactors(OneEach):
             raise mixtures_refused(self.local.group.name)
         pairs = zip(self.families, self.rows, strict=True)
         return stacked([beliefs[family][rows].normal for family, rows in pairs])
+
+
+def _log_mass(cavity: Conjugate, otherwise: Conjugate) -> Tensor:
+    """0 where it has none, and a proper function stands in for the derivative."""
+    has_one = cavity.is_proper
+    return where(has_one, cavity, otherwise).log_mass.masked_fill(~has_one, 0.0)
