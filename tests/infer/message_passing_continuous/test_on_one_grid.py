@@ -349,3 +349,16 @@ def test_a_rate_whose_only_factor_is_a_product(count):
     if count:
         found, expected = (torch.autograd.grad(z, b)[0] for z in (posterior.log_evidence, truth))
         assert_close(found, expected, atol=1e-8, rtol=0)
+
+
+def test_a_label_without_a_state_names_the_statement_to_blame():
+    def model():
+        z = pyro.sample("z", dist.Categorical(PRIOR))
+        x = pyro.sample("x", dist.Gamma(2.0, 1.0))
+        for k in range(2):
+            pyro.sample(f"y{k}", dist.Poisson(x * WIDTH[z]), obs=torch.tensor(2.0))
+        pyro.factor("bad", torch.where(z >= 0, -torch.inf, x))
+
+    for family in ({}, {"x": "gamma"}):
+        with pytest.raises(pg.errors.ZeroMass, match='"bad"'):
+            pg.EP(model, family=family, progress=False).run()

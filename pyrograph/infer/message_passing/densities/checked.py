@@ -208,16 +208,17 @@ class CheckedDensity:
         last = self._before_zeros(best, worst, centre)[0]
         return (nothing & (last > NOTHING) & (last < NOTHING / 2)).any(0)
 
-    def refuse_nothing(self, nothing: Tensor) -> None:
-        """Refuse factors that are zero at all points, ``[E]``.
+    def refuse_nothing(self, nothing: Tensor, u: Tensor) -> None:
+        """Refuse factors that are zero at all points, ``[E]``, such as ``u [D, E, r]``.
 
         Raises:
             ZeroMass: naming the factor.
         """
         if bool(nothing.any()):
+            name = self.local.name_at(u[None], None, int(nothing.nonzero()[0]))
             raise ZeroMass(
-                f"{self.local.name(int(nothing.nonzero()[0]))} is zero at every point of the grid "
-                "laid over its cavity: the program's total mass is zero, or what is left of it "
-                "lies too far out. Look at the constraint, at data at the edge of their support (1 "
-                "of a Beta) and at the priors of its nodes."
+                f"{name} is zero at every point of the grid laid over its cavity: the program's "
+                "total mass is zero, or what is left of it lies too far out. Look at the "
+                "constraint, at data at the edge of their support (1 of a Beta) and at the priors "
+                "of its nodes."
             )

@@ -219,8 +219,9 @@ class LocalDensity:
         """Of a factor, for messages."""
         return self.graph.factor_name(self.group, e)
 
-    def name_at(self, u: Tensor, d: int, e: int) -> str:
-        """Of the factor to blame for what factor e is in state d, at a point ``u [1, D, E, r]``."""
+    def name_at(self, u: Tensor, d: int | None, e: int) -> str:
+        """Of the factor to blame for what factor e is in state d, or in all states, at a point
+        ``u [1, D, E, r]``."""
         return self.name(e)
 
     def with_zeros_as(self, least: float, value: Tensor, u: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from pyrograph.infer.message_passing.continuous.conjugate_terms import Terms
 from pyrograph.infer.message_passing.network.on_one_grid import on_shared_scopes
 from pyrograph.infer.message_passing.network.product_density import Like, apart_from
 from pyrograph.infer.message_passing.network.same_scope import Locals
+from pyrograph.infer.message_passing.nodes.log_values import is_zero
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ def multiplied_conjugates(
 def _product(
     first: Like, others: list[Like], terms_of: Callable[[Locals], Terms | None]
 ) -> ConjugateProduct | None:
-    """None where factors are not conjugate, or are about other nodes each."""
+    """None where factors are not conjugate, are about other nodes each, or leave no state: apart
+    they say which statement does."""
     terms = terms_of(first.part)
     if terms is None:
         return None
@@ -72,6 +74,8 @@ def _product(
                 return None
             natural[n] = natural[n].index_add(1, like.row, own.said[n].natural[:, like.which])
         log_scale = log_scale.index_add(1, like.row, own.log_scale[:, like.which])
+    if bool(is_zero(log_scale).all(0).any()):
+        return None
     said = [type(own)(value) for own, value in zip(terms.said, natural, strict=True)]
     part = first.part
     local = part.local.part(first.which)

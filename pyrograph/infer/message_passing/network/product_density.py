@@ -91,33 +91,29 @@ class ProductDensity(LocalDensity):
         """``[U]`` of how many factors each is the product."""
         return torch.cat([row for _, _, row in self._made_of]).bincount()
 
-    def name_at(self, u: Tensor, d: int, e: int) -> str:
+    def name_at(self, u: Tensor, d: int | None, e: int) -> str:
         """Of the factor that has no finite value there, if one has none."""
-        nodes = [node[:, :, [e]] for node in self.nodes(u)]
-        found = [
-            (local.part(own[row == e]), own[row == e])
-            for local, own, row in self._made_of
-            if bool((row == e).any())
-        ]
-        values = [
-            factors.at_nodes([x.expand(-1, -1, len(own), -1) for x in nodes])[0, d].detach()
-            for factors, own in found
-        ]
+        values = [self._at(factors, row, u)[0].detach() for factors, row in self._apart]
         for is_bad in (lambda v: v.isnan() | (v == torch.inf), lambda v: v == -torch.inf):
-            for (factors, _), value in zip(found, values, strict=True):
-                if bool(is_bad(value).any()):
-                    return factors.name(int(is_bad(value).nonzero()[0]))
+            for (factors, row), value in zip(self._apart, values, strict=True):
+                bad = is_bad(value if d is None else value[[d]]).all(0) & (row == e)
+                if bool(bad.any()):
+                    return factors.name(int(bad.nonzero()[0]))
         return self.name(e)
 
     def with_zeros_as(self, least: float, value: Tensor, u: Tensor) -> Tensor:
         """The same, by zeros of single factors: what the others of a product say stays."""
         there = (value == -torch.inf).flatten(1).any(1).nonzero().squeeze(1)
-        nodes, whole = self.nodes(u[there]), torch.zeros_like(value[there])
+        whole = torch.zeros_like(value[there])
         for factors, row in self._apart:
-            each = factors.at_nodes([node[:, :, row] for node in nodes])
+            each = self._at(factors, row, u[there])
             each = factors.with_zeros_as(least, each, u[there])
             whole = whole.index_add(2, row, each)
         return value.index_copy(0, there, whole)
+
+    def _at(self, factors: LocalDensity, row: Tensor, u: Tensor) -> Tensor:
+        """log f ``[N, D, F]`` of what products ``row [F]`` are made of, at ``u [N, D, E, r]``."""
+        return factors.at_nodes([node[:, :, row] for node in self.nodes(u)])
 
 
 def product_of(graph: FactorGraph, first: Like, others: Sequence[Like]) -> Multiplied:

@@ -118,7 +118,7 @@ class MomentsOnPoints:
 
     def _on(self, g: Surroundings, origin: Tensor, grid: Grid, points: Points | Boxes) -> Tilted:
         sums = self._weighed(g, origin, grid, points)
-        self.density.refuse_nothing(sums.is_nothing)
+        self.density.refuse_nothing(sums.is_nothing, origin)
         with torch.no_grad():
             few = 1 / sums.squares < FEW_POINTS
             floor = SHRINK * grid.root @ grid.root.mT
