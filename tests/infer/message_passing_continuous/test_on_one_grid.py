@@ -362,3 +362,27 @@ def test_a_label_without_a_state_names_the_statement_to_blame():
     for family in ({}, {"x": "gamma"}):
         with pytest.raises(pg.errors.ZeroMass, match='"bad"'):
             pg.EP(model, family=family, progress=False).run()
+
+
+def test_where_one_factor_is_zero_another_one_may_overflow():
+    """In states that are zero points reach where a count's rate is none any more: an error named
+    the count, and derivatives were NaN."""
+    shift = torch.tensor([[0.1, 0.5, -0.25], [0.45, 0.05, 0.15]])
+
+    def log_z(by):
+        def model():
+            z = pyro.sample("z", dist.Categorical(PRIOR))
+            u = pyro.sample("u", dist.Categorical(PRIOR[1:]))
+            x = pyro.sample("x", dist.Normal(0.0, 1.0))
+            for k in range(2):
+                rate = (x + by * shift[u, z] * (k + 1)).exp()
+                pyro.sample(f"y{k}", dist.Poisson(rate), obs=torch.tensor(float(k)))
+            pyro.factor("table", torch.where((z == 0) & (u == 1), -torch.inf, 0.0))
+            pyro.factor("zero", torch.where((z == 2) & (u == 0), -torch.inf, -x.square() / 10))
+
+        return pg.fit(model, infer=pg.EP, tol=1e-10, progress=False).log_evidence
+
+    by = torch.tensor(1.0, requires_grad=True)
+    (slope,) = torch.autograd.grad(log_z(by), by)
+    up, down = (float(log_z(torch.tensor(1.0 + d))) for d in (1e-4, -1e-4))
+    assert float(slope) == pytest.approx((up - down) / 2e-4, rel=1e-4)

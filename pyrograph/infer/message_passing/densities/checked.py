@@ -71,11 +71,18 @@ class CheckedDensity:
         total = value.detach().sum()
         if bool(total.isfinite()):
             return value
-        if centre is not None and bool(total.isnan()):
-            overflows = self._overflows(value, u, centre)
-            if bool(overflows.any()):  # there it has no derivative either
-                value = self(torch.where(overflows[..., None], centre, u), centre)
-                return torch.where(overflows, NOTHING, value)
+        nothing = torch.zeros_like(value, dtype=torch.bool)
+        if bool(total.isnan()):
+            nothing = self.local.zero_beside_nan(value, u)
+            if centre is not None:
+                nothing = nothing | self._overflows(value, u, centre)
+        if value.requires_grad:
+            nothing = nothing | (value.detach() == -torch.inf)
+        if bool(nothing.any()):  # there it has no derivative either
+            about = torch.zeros_like(u) if centre is None else centre
+            value = self._values(torch.where(nothing[..., None], about, u))
+            value = value.masked_fill(nothing, NOTHING)
+            total = value.detach().sum()
         if bool(total.isnan() | (total == torch.inf)):  # a sum of large numbers may overflow too
             self._refuse_no_number(value, u)
         return torch.nan_to_num(value, nan=torch.nan, neginf=NOTHING)

@@ -224,6 +224,11 @@ class LocalDensity:
         ``u [1, D, E, r]``."""
         return self.name(e)
 
+    def zero_beside_nan(self, value: Tensor, u: Tensor) -> Tensor:
+        """``[N, D, E]`` where log f, ``value [N, D, E]`` at ``u [N, D, E, r]``, is NaN though a
+        factor that it is the product of is zero."""
+        return torch.zeros_like(value, dtype=torch.bool)
+
     def with_zeros_as(self, least: float, value: Tensor, u: Tensor) -> Tensor:
         """log f, ``value [N, D, E]`` at ``u [N, D, E, r]``, where a zero of a factor counts for
         ``least``."""

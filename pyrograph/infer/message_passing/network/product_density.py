@@ -101,6 +101,16 @@ class ProductDensity(LocalDensity):
                     return factors.name(int(bad.nonzero()[0]))
         return self.name(e)
 
+    def zero_beside_nan(self, value: Tensor, u: Tensor) -> Tensor:
+        """As where a factor excludes a state, in which points reach where another one overflows."""
+        lost = value.isnan()
+        there = lost.flatten(1).any(1).nonzero().squeeze(1)
+        zeros = torch.zeros_like(value[there], dtype=torch.int64)
+        for factors, row in self._apart:
+            own = self._at(factors, row, u[there]) == -torch.inf
+            zeros = zeros.index_add(2, row, own.long())
+        return lost.index_copy(0, there, lost[there] & (zeros > 0))
+
     def with_zeros_as(self, least: float, value: Tensor, u: Tensor) -> Tensor:
         """The same, by zeros of single factors: what the others of a product say stays."""
         there = (value == -torch.inf).flatten(1).any(1).nonzero().squeeze(1)
