@@ -9,9 +9,10 @@ q*, as what every factor says beside them,
 
     m_{a -> i} = (proj_i[ f_a^alpha q* ] / q*_i)^(1 / alpha)
 
-which is about the curvature of log f_a there. Where mean field refuses the program, because of
-zeros say, or leaves the components alike, messages start as others do. A run that ends below mean
-field's bound is told of: another fixed point is better.
+which is about the curvature of log f_a there. Of more components than clusters it leaves some
+alike, which is better than all. Where mean field refuses the program, because of zeros say,
+messages start as others do. A run that ends below mean field's bound is told of: another fixed
+point is better.
 
 Source: Minka (2005), eqs (17) and (54), with q* for the cavity.
 """
@@ -33,11 +34,7 @@ from pyrograph.infer.message_passing.network.alphas import alpha_of_factors
 from pyrograph.infer.message_passing.network.build import build
 from pyrograph.infer.message_passing.network.messages import Messages
 from pyrograph.infer.message_passing.network.network import Network
-from pyrograph.infer.message_passing.settling.left_alike import (
-    alike_choices,
-    alternatives,
-    choices,
-)
+from pyrograph.infer.message_passing.settling.left_alike import alike_choices, choices
 from pyrograph.infer.message_passing.settling.settling import Settling, leaps_for
 from pyrograph.infer.message_passing.settling.stability import instability
 
@@ -87,7 +84,7 @@ class MeanFieldStart:
             no_alpha = partial(alpha_of_factors, 0.0, graph)
             pilot = _run(graph, build(graph, no_alpha, self.num_points, self.family), self.seed)
             beliefs = pilot.at.beliefs
-            if alternatives(pilot.network, beliefs) or not _fit(network, pilot.network):
+            if not _fit(network, pilot.network):
                 return None
             flat = [[_nothing(m) for m in sent] for sent in network.start()]
             sent = [b.update(own, beliefs)[0] for b, own in zip(network.blocks, flat, strict=True)]
