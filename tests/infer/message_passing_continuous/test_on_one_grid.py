@@ -118,7 +118,8 @@ def test_items_with_other_observations_each(most_sets, monkeypatch):
 
 
 def test_gaussian_components_of_vectors_are_exact():
-    """Integrals over products of Gaussian functions are closed forms, of whatever width."""
+    """The prior reads all numbers of a vector, so that its product with rows that read one
+    combination each takes no larger grid."""
     centre = torch.tensor([[0.0, 0.0, 1.0], [1.0, -1.0, 0.0]])
     weights = torch.tensor([[1.0, 0.5, 0.0], [0.0, 1.0, -1.0]])
     y = torch.tensor([0.7, -0.4])

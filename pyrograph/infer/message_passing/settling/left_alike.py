@@ -4,9 +4,12 @@ Components of a mixture start alike. Where their scale is a latent too it may ta
 between them before they part, and the point at which they are one broad component is then a maximum
 of the bound, or nearly so (:mod:`.stability`), though others are higher by far. Trials start
 elsewhere, each component from what a single factor says of it, drawn at random, as k-means does
-from rows of the data; where one comes higher in some sweeps the run goes on from there.
+from rows of the data; where one comes higher in some sweeps the run goes on from there. Components
+of several numbers, as the intercepts and slopes of two lines, start from as many factors each too:
+one says nothing of them all.
 
-Source: MacQueen (1967) for components that start from single observations.
+Source: MacQueen (1967) for components that start from single observations; Rousseeuw (1984), "Least
+median of squares regression", for sets of as many as there are numbers.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -123,9 +127,12 @@ def told_apart(
         return None  # labels that choose together: no telling which state means which
     generator = torch.Generator().manual_seed(seed)
     best, bound = None, log_evidence(network, at.messages, at.beliefs)
-    for number in range(TRIALS):
+    starts = [partial(_start, is_fresh=bool(number % 2)) for number in range(TRIALS)]
+    if _num_chosen(network, found) > 1:
+        starts += [_start_of_sets] * TRIALS
+    for start in starts:
         try:
-            trial = _start(network, found, at, generator, is_fresh=bool(number % 2))
+            trial = start(network, found, at, generator)
             for _ in range(SWEEPS):
                 trial = sweep(trial)
             value = log_evidence(network, trial.messages, trial.beliefs)
@@ -167,17 +174,53 @@ def _start(
     sent, _ = block.update(messages[found.number], beliefs)
     for k in block.local.continuous:
         if k in firsts:
-            messages[found.number][k] = _alone(sent[k], firsts[k])
+            messages[found.number][k] = _alone(sent[k], firsts[k][None])
         elif is_fresh:
             messages[found.number][k] = sent[k].mapped(torch.zeros_like)
+    return _with_labels(network, messages)
+
+
+def _start_of_sets(network: Network, found: Alike, at: Held, generator: torch.Generator) -> Held:
+    """What each state of a label chooses from what as many factors say of it as it has numbers, and
+    labels from there; other nodes start from their priors."""
+    block, messages = network.blocks[found.number], [list(sent) for sent in at.messages]
+    (label, *_), first = block.local.discrete, found.factors[0]
+    reached = block.local.nodes_reached[:, first]  # [D, slots]
+    order = torch.randperm(len(found.factors), generator=generator, device="cpu")
+    drawn = found.factors[order.to(found.factors.device)]
+    sets = drawn[: _num_chosen(network, found) * len(reached)].tensor_split(len(reached))
+    beliefs = list(at.beliefs)
+    labels = beliefs[block.families[label]].clone()
+    for own, state in zip(sets, block.local.states[:, 0], strict=True):
+        labels[block.rows[label][own]] = UNLIKELY
+        labels[block.rows[label][own], state] = 0.0
+    beliefs[block.families[label]] = labels
+    sent, _ = block.update(messages[found.number], beliefs)
+    for n, k in enumerate(block.local.continuous):
+        own = torch.cat([e for e, reads in zip(sets, reached[:, n], strict=True) if reads])
+        is_shared = bool(reached[:, n].all())
+        messages[found.number][k] = _alone(sent[k], own[:0] if is_shared else own)
+    return _with_labels(network, messages)
+
+
+def _num_chosen(network: Network, found: Alike) -> int:
+    """Numbers of the nodes that a state of the label reads and others do not."""
+    local = network.blocks[found.number].local
+    reached = local.nodes_reached[:, found.factors[0]]  # [D, slots]
+    widths = torch.tensor(local.nodes_widths, device=reached.device)
+    return int((reached & ~reached.all(0)).long().mul(widths).sum(1).max())
+
+
+def _with_labels(network: Network, messages: Messages) -> Held:
+    """Messages to continuous nodes, and what factors then tell labels."""
     beliefs = network.beliefs_of(messages)
     pairs = zip(network.blocks, messages, strict=True)
     told = with_discrete_of([b.update(sent, beliefs)[0] for b, sent in pairs], messages)
     return Held(told, network.beliefs_of(told))
 
 
-def _alone(message: Natural, e: Tensor) -> Natural:
-    """That of one factor, others say nothing."""
+def _alone(message: Natural, factors: Tensor) -> Natural:
+    """That of some factors, others say nothing."""
     return message.mapped(
-        lambda value: torch.zeros_like(value).index_copy(0, e[None], value[e][None])
+        lambda value: torch.zeros_like(value).index_copy(0, factors, value[factors])
     )
