@@ -197,9 +197,9 @@ def _start_of_sets(network: Network, found: Alike, at: Held, generator: torch.Ge
     beliefs[block.families[label]] = labels
     sent, _ = block.update(messages[found.number], beliefs)
     for n, k in enumerate(block.local.continuous):
-        own = torch.cat([e for e, reads in zip(sets, reached[:, n], strict=True) if reads])
         is_shared = bool(reached[:, n].all())
-        messages[found.number][k] = _alone(sent[k], own[:0] if is_shared else own)
+        own = [] if is_shared else itertools.compress(sets, reached[:, n].tolist())
+        messages[found.number][k] = _alone(sent[k], torch.cat([drawn[:0], *own]))
     return _with_labels(network, messages)
 
 
