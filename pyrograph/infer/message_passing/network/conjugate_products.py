@@ -11,9 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from torch import Tensor
+
 from pyrograph.infer.message_passing.continuous.conjugate_terms import Terms
 from pyrograph.infer.message_passing.network.on_one_grid import on_shared_scopes
-from pyrograph.infer.message_passing.network.product_density import Like, apart_from
+from pyrograph.infer.message_passing.network.product_density import (
+    Like,
+    apart_from,
+    num_multiplied,
+)
 from pyrograph.infer.message_passing.network.same_scope import Locals
 from pyrograph.infer.message_passing.nodes.log_values import is_zero
 
@@ -35,20 +41,23 @@ class ConjugateProduct:
 
 
 def multiplied_conjugates(
-    parts: list[Locals], terms_of: Callable[[Locals], Terms | None]
+    parts: list[Locals],
+    terms_of: Callable[[Locals], Terms | None],
+    are_held: Callable[[Locals, Tensor], bool],
 ) -> tuple[list[Locals], list[ConjugateProduct]]:
     """Factors that stay as they are, and products.
 
     Args:
         terms_of: what factors are whose nodes all have beliefs of conjugate families; None of
             others.
+        are_held: as for :func:`.on_one_grid.multiplied_on_one_grid`.
     """
     among = [part for part in parts if part.group.arity > 1 and part.local.is_whole]
     products = []
     for members in on_shared_scopes(among):
         first, others = members.likes(among)
         found = _product(first, others, terms_of)
-        if found is not None:
+        if found is not None and are_held(found.whole, num_multiplied(first, others)):
             products.append(found)
     return apart_from(products, parts), products
 

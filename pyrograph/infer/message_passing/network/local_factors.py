@@ -18,6 +18,7 @@ of several nodes, of which terms would close cycles.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -120,9 +121,12 @@ class LocalFactors:
     def multiply(self, one_alpha: bool) -> None:
         """Make those on one scope one factor."""
         parts, self.products = multiplied_gaussians(self.parts, self._is_gaussian, one_alpha)
-        parts, self.conjugates = multiplied_conjugates(parts, self._conjugate_terms)
+        scopes = [part.group.scope[part.index].flatten() for part in self.parts]
+        count = torch.cat([self.nodes.row[:0], *scopes]).bincount(minlength=len(self.nodes.row))
+        held = partial(self._are_held, count)
+        parts, self.conjugates = multiplied_conjugates(parts, self._conjugate_terms, held)
         among = [part for part in parts if not self._conjugates(part)]
-        parts, self.alike = multiplied_on_one_grid(self.nodes.graph, parts, among, self._dims)
+        parts, self.alike = multiplied_on_one_grid(self.nodes.graph, parts, among, self._dims, held)
         parts, recurrent = multiplied_where_shared(
             self.nodes.graph, parts, self._needs_no_points, one_alpha
         )
@@ -239,6 +243,20 @@ class LocalFactors:
             return 0, 0
         _, inner = self._closed(part)
         return part.local.dim, part.local.dim - len(inner)
+
+    def _are_held(self, count: Tensor, whole: Locals, size: Tensor) -> bool:
+        """Whether something besides products of ``size [U]`` factors each holds their nodes, in
+        states that do not read them.
+
+        Args:
+            count: ``[V]`` of how many factors nodes have that are not part of bases.
+        """
+        bases, scope = self.nodes.bases(whole.group, whole.index), whole.group.scope[whole.index]
+        for n, k in enumerate(whole.local.continuous):
+            is_held = bases[k].is_proper[self.nodes.row[scope[:, k]]] | (count[scope[:, k]] > size)
+            if not bool((is_held | whole.local.nodes_reached[..., n].all(0)).all()):
+                return False
+        return True
 
     # ------------------------------------------------------------------ terms
     def _in_terms(self, part: Locals) -> list[Locals]:

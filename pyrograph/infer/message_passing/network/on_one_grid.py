@@ -27,6 +27,7 @@ from pyrograph.infer.message_passing.network.product_density import (
     Like,
     Multiplied,
     apart_from,
+    num_multiplied,
     padded,
     product_of,
 )
@@ -44,6 +45,7 @@ def multiplied_on_one_grid(
     parts: list[Locals],
     among: list[Locals],
     dims_of: Callable[[Locals], tuple[int, int]],
+    are_held: Callable[[Locals, Tensor], bool],
 ) -> tuple[list[Locals], list[Multiplied]]:
     """Factors that stay as they are, and products.
 
@@ -51,6 +53,8 @@ def multiplied_on_one_grid(
         parts: factors; among: those whose beliefs are Gaussian.
         dims_of: of how many numbers factors are functions, and how many of these are integrated by
             points; none where integrals are closed forms.
+        are_held: whether nodes have cavities, beside products of so many factors ``[U]`` each, in
+            the states that do not read them.
     """
     among = [part for part in among if part.group.arity > 1]
     products = []
@@ -65,7 +69,8 @@ def multiplied_on_one_grid(
             if own[0] > read or own[1] > gridded:
                 break
         else:
-            products.append(found)
+            if are_held(found.whole, num_multiplied(found.first, found.others)):
+                products.append(found)
     return apart_from(products, parts), products
 
 

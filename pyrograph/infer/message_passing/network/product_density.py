@@ -139,6 +139,11 @@ def product_of(graph: FactorGraph, first: Like, others: Sequence[Like]) -> Multi
     return Multiplied(Locals(first.group, first.index, local, alpha), first, list(others))
 
 
+def num_multiplied(first: Like, others: Sequence[Like]) -> Tensor:
+    """``[U]`` how many factors make each of the products."""
+    return torch.cat([own.row for own in (first, *others)]).bincount()
+
+
 def apart_from(products: Sequence[Multiplied], parts: Sequence[Locals]) -> list[Locals]:
     """What is left of parts without their factors that products are made of."""
     gone = [like for found in products for like in (found.first, *found.others)]
