@@ -52,15 +52,15 @@ def counts_truth(y):
 
 
 @pytest.mark.parametrize("family", [{"rate": "gamma"}, {}])
-@pytest.mark.parametrize("infer", [pg.EP, pg.PowerEP])
-def test_clusters_apart(infer, family):
+@pytest.mark.parametrize("infer, error", [(pg.EP, 0.01), (pg.PowerEP, 0.05)])
+def test_clusters_apart(infer, error, family):
     """From components that are alike the first answers are of negative precision, and `EP` met no
     density: "zero at every point of the grid"."""
     y = torch.from_numpy(np.random.default_rng(0).poisson(np.arange(60) % 2 * 10 + 2.0)).double()
     log_z, truth = counts_truth(y)
     posterior = pg.fit(counts, (y,), infer=infer, family=family, progress=False)
     assert posterior.converged
-    assert float(posterior.log_evidence) == pytest.approx(log_z - math.log(2), abs=0.05)
+    assert float(posterior.log_evidence) == pytest.approx(log_z - math.log(2), abs=error)
     rate = posterior.marginal("rate")
     order = rate.mean.argsort()
     for k, (mean, sd) in zip(order, truth, strict=True):

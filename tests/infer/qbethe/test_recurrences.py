@@ -69,7 +69,8 @@ def set_up(y, **options):
 def products(engine):
     """How many factors are in each product."""
     locals_ = [potential.local for potential in engine.network.potentials]
-    return [int(v.count.max()) for v in locals_ if isinstance(v, ProductDensity)]
+    found = [v for v in locals_ if isinstance(v, ProductDensity)]
+    return [int(torch.cat([row for *_, row in v._made_of]).bincount().max()) for v in found]
 
 
 def with_gaps():

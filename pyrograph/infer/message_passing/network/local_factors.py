@@ -123,7 +123,7 @@ class LocalFactors:
         parts, self.products = multiplied_gaussians(self.parts, self._is_gaussian, one_alpha)
         scopes = [part.group.scope[part.index].flatten() for part in self.parts]
         count = torch.cat([self.nodes.row[:0], *scopes]).bincount(minlength=len(self.nodes.row))
-        held = partial(self._are_held, count)
+        held = partial(self.nodes.are_held, count)
         parts, self.conjugates = multiplied_conjugates(parts, self._conjugate_terms, held)
         among = [part for part in parts if not self._conjugates(part)]
         parts, self.alike = multiplied_on_one_grid(self.nodes.graph, parts, among, self._dims, held)
@@ -243,20 +243,6 @@ class LocalFactors:
             return 0, 0
         _, inner = self._closed(part)
         return part.local.dim, part.local.dim - len(inner)
-
-    def _are_held(self, count: Tensor, whole: Locals, size: Tensor) -> bool:
-        """Whether something besides products of ``size [U]`` factors each holds their nodes, in
-        states that do not read them.
-
-        Args:
-            count: ``[V]`` of how many factors nodes have that are not part of bases.
-        """
-        bases, scope = self.nodes.bases(whole.group, whole.index), whole.group.scope[whole.index]
-        for n, k in enumerate(whole.local.continuous):
-            is_held = bases[k].is_proper[self.nodes.row[scope[:, k]]] | (count[scope[:, k]] > size)
-            if not bool((is_held | whole.local.nodes_reached[..., n].all(0)).all()):
-                return False
-        return True
 
     # ------------------------------------------------------------------ terms
     def _in_terms(self, part: Locals) -> list[Locals]:

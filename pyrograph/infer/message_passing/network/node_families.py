@@ -11,6 +11,7 @@ from pyrograph.beliefs import Gaussian
 from pyrograph.graph import FactorGraph, FactorGroup
 from pyrograph.graph.kinds import by_kind
 from pyrograph.infer.message_passing.network.network import Family
+from pyrograph.infer.message_passing.network.same_scope import Locals
 from pyrograph.infer.message_passing.nodes.conjugate_sites import FAMILIES
 from pyrograph.infer.message_passing.nodes.families import Categorical, Continuous
 from pyrograph.infer.message_passing.nodes.log_values import states_apart
@@ -66,6 +67,20 @@ class NodeFamilies:
     def bases(self, group: FactorGroup, index: Tensor) -> list[Any]:
         """Of the family of every slot."""
         return [self.families[f].base for f in self.wiring(group, index)[1]]
+
+    def are_held(self, count: Tensor, whole: Locals, size: Tensor) -> bool:
+        """Whether something besides products of ``size [U]`` factors each holds their nodes, in
+        states that do not read them.
+
+        Args:
+            count: ``[V]`` of how many factors nodes have that are not part of bases.
+        """
+        bases, scope = self.bases(whole.group, whole.index), whole.group.scope[whole.index]
+        for n, k in enumerate(whole.local.continuous):
+            is_held = bases[k].is_proper[self.row[scope[:, k]]] | (count[scope[:, k]] > size)
+            if not bool((is_held | whole.local.nodes_reached[..., n].all(0)).all()):
+                return False
+        return True
 
     def absorb(self, group: FactorGroup, index: Tensor, *said: Any) -> None:
         """Multiply factors ``[E]`` of one node each, which say this, into their nodes' base."""

@@ -84,12 +84,8 @@ class ProductDensity(LocalDensity):
     def name(self, e: int) -> str:
         local, own, row = self._made_of[0]
         first = local.name(int(own[row == e][0]))
-        return f"{first} (times {int(self.count[e]) - 1} others on its nodes)"
-
-    @property
-    def count(self) -> Tensor:
-        """``[U]`` of how many factors each is the product."""
-        return torch.cat([row for _, _, row in self._made_of]).bincount()
+        count = sum(int((row == e).sum()) for _, _, row in self._made_of)
+        return f"{first} (times {count - 1} others on its nodes)"
 
     def name_at(self, u: Tensor, d: int | None, e: int) -> str:
         """Of the factor that has no finite value there, if one has none."""
