@@ -141,6 +141,84 @@ def test_gaussian_components_of_vectors_are_exact():
     assert_close(posterior.marginal("z").probs, log_p.softmax(0), atol=1e-9, rtol=0)
 
 
+ROWS = {
+    "normal": (lambda f, z: dist.Normal(f + 0.8 * z, 0.7), 1e-4),
+    "a toss": (lambda f, z: dist.Bernoulli(logits=f + 0.8 * z), 1e-4),
+}
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_rows_of_a_label_and_a_vector(kind):
+    """Every row reads a number, together they read two: apart the label's chance was .961 for .985
+    of normal rows, and the evidence .03 nats off."""
+    likelihood, within = ROWS[kind]
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1, 5, 2, generator=generator) + 0.3 * torch.randn(2, 5, 2, generator=generator)
+    y = torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0])
+    prior = torch.tensor([0.4, 0.6])
+
+    def model():
+        z = pyro.sample("z", dist.Categorical(prior))
+        w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        with pyro.plate("rows", len(y)):
+            pyro.sample("y", likelihood((x[z] * w).sum(-1), z), obs=y)
+
+    engine = pg.EP(model, progress=False)
+    posterior = engine.run()
+    assert posterior.converged and merged(engine) == len(y) - 1
+    side = torch.linspace(-6.0, 6.0, 601)
+    w = torch.cartesian_prod(side, side)
+    log_p = torch.stack([likelihood(w @ x[z].T, z).log_prob(y).sum(1) for z in range(2)], 1)
+    log_p = log_p + dist.Normal(0.0, 1.0).log_prob(w).sum(1, keepdim=True) + prior.log()
+    p = log_p.flatten().softmax(0).view_as(log_p)
+    log_z = log_p.flatten().logsumexp(0) + 2 * (side[1] - side[0]).log()
+    assert float(posterior.log_evidence) == pytest.approx(float(log_z), abs=within)
+    assert_close(posterior.marginal("z").probs, p.sum(0), atol=within, rtol=0)
+    assert_close(posterior.marginal("w").mean, p.sum(1) @ w, atol=within, rtol=0)
+
+
+def test_normal_rows_of_a_label_are_multiplied_whatever_they_read():
+    """In closed form: 30 of 8 coefficients, each row reading one combination."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(1, 30, 8, generator=generator) + 0.2 * torch.randn(
+        2, 30, 8, generator=generator
+    )
+    y = torch.randn(30, generator=generator)
+
+    def model():
+        z = pyro.sample("z", dist.Categorical(torch.tensor([0.4, 0.6])))
+        w = pyro.sample("w", dist.Normal(torch.zeros(8), 1.0).to_event(1))
+        with pyro.plate("rows", len(y)):
+            pyro.sample("y", dist.Normal((x[z] * w).sum(-1), 0.7), obs=y)
+
+    posterior = pg.EP(model, progress=False).run()
+    noise = 0.49 * torch.eye(30)
+    log_p = torch.stack(
+        [
+            dist.MultivariateNormal(torch.zeros(30), x[z] @ x[z].T + noise).log_prob(y)
+            for z in (0, 1)
+        ]
+    )
+    log_p = log_p + torch.tensor([0.4, 0.6]).log()
+    assert float(posterior.log_evidence) == pytest.approx(float(log_p.logsumexp(0)), abs=1e-8)
+    assert_close(posterior.marginal("z").probs, log_p.softmax(0), atol=1e-8, rtol=0)
+
+
+def test_rows_of_a_label_whose_grid_is_large_stay_apart(monkeypatch):
+    x = torch.linspace(-1.0, 1.0, 8)
+
+    def model():
+        z = pyro.sample("z", dist.Bernoulli(0.5))
+        w = pyro.sample("w", dist.Normal(torch.zeros(3), 1.0).to_event(1))
+        with pyro.plate("rows", len(x)):
+            f = w[0] + w[1] * x + w[2] * x.square() * z
+            pyro.sample("y", dist.Bernoulli(logits=f), obs=(x > 0.1).double())
+
+    assert merged(pg.EP(model, progress=False).setup()) == len(x) - 1
+    monkeypatch.setattr(on_one_grid, "FEW_COMPUTED", 1000)
+    assert merged(pg.EP(model, progress=False).setup()) == 0
+
+
 # ---------------------------------------------------------------------- two numbers
 @pytest.mark.parametrize("count", [3, 30])
 def test_a_mean_and_a_scale(count):
@@ -170,6 +248,30 @@ def test_a_mean_and_a_scale(count):
     assert [float(found.mean), float(found.variance.sqrt())] == pytest.approx([mean, sd], abs=1e-4)
     log_sd = posterior.sample(20_000)["scale"].log()
     assert float(log_sd.mean()) == pytest.approx(p @ log_scale, abs=0.02)
+
+
+def test_a_mean_and_a_precision_with_a_gamma_belief():
+    """Apart: evidence -6.425."""
+    y = torch.tensor([0.3, -1.2, 2.0])
+
+    def model():
+        mean = pyro.sample("x", dist.Normal(0.0, 2.0))
+        precision = pyro.sample("tau", dist.Gamma(2.0, 2.0))
+        with pyro.plate("rows", len(y)):
+            pyro.sample("y", dist.Normal(mean, precision**-0.5), obs=y)
+
+    engine = pg.EP(model, family={"tau": "gamma"}, progress=False)
+    posterior = engine.run()
+    assert posterior.converged and merged(engine) == len(y) - 1
+    mean, tau = torch.linspace(-8.0, 8.0, 1601)[:, None], torch.linspace(1e-3, 10.0, 3000)
+    log_p = dist.Normal(0.0, 2.0).log_prob(mean) + dist.Gamma(2.0, 2.0).log_prob(tau)
+    log_p = log_p + sum(dist.Normal(mean, tau**-0.5).log_prob(v) for v in y)
+    p = log_p.flatten().softmax(0).view_as(log_p)
+    log_z = log_p.flatten().logsumexp(0) + math.log(0.01) + (tau[1] - tau[0]).log()
+    assert float(posterior.log_evidence) == pytest.approx(float(log_z), abs=1e-4)
+    found = [float(posterior.marginal(name).mean) for name in ("x", "tau")]
+    truth = [float((p.sum(1) * mean[:, 0]).sum()), float((p.sum(0) * tau).sum())]
+    assert found == pytest.approx(truth, abs=1e-4)
 
 
 def test_rows_that_read_a_number_each_stay_apart():
@@ -279,6 +381,36 @@ def test_conjugate_factors_on_a_label_and_a_chance_are_exact():
     assert float(posterior.log_evidence) == pytest.approx(log_z, abs=1e-9)
     assert_close(posterior.marginal("z").probs, torch.from_numpy(share), atol=1e-9, rtol=0)
     assert float(posterior.marginal("p").mean) == pytest.approx(share @ means, abs=1e-9)
+
+
+@pytest.mark.parametrize("family", [{"x": "gamma"}, {}])
+def test_conjugate_factors_beside_another_one(family):
+    """Two counts and a normal observation of one label's rate: apart P(z) was .0076 for .0340 with
+    the gamma belief."""
+    prior, rate = torch.tensor([0.3, 0.7]), torch.tensor([0.5, 2.0])
+    noise, k, y = torch.tensor([1.0, 0.4]), torch.tensor([2.0, 3.0]), torch.tensor(0.8)
+
+    def model():
+        z = pyro.sample("z", dist.Categorical(prior))
+        x = pyro.sample("x", dist.Gamma(2.0, 1.0))
+        with pyro.plate("counts", 2):
+            pyro.sample("k", dist.Poisson(x * rate[z]), obs=k)
+        pyro.sample("y", dist.Normal(x, noise[z]), obs=y)
+
+    engine = pg.EP(model, family=family, progress=False)
+    posterior = engine.run()
+    assert posterior.converged and merged(engine) == 2
+    x = torch.linspace(1e-4, 15.0, 60001)[:, None]
+    log_p = prior.log() + dist.Gamma(2.0, 1.0).log_prob(x) + dist.Normal(x, noise).log_prob(y)
+    log_p = log_p + sum(dist.Poisson(x * rate).log_prob(value) for value in k)
+    p = log_p.flatten().softmax(0).view_as(log_p)
+    log_z = log_p.flatten().logsumexp(0) + (x[1, 0] - x[0, 0]).log()
+    # with a Gaussian belief in log x the prior is a factor of its own
+    within = 1e-6 if family else 0.003
+    assert float(posterior.log_evidence) == pytest.approx(float(log_z), abs=within)
+    assert_close(posterior.marginal("z").probs, p.sum(0), atol=within, rtol=0)
+    mean = (p.sum(1) * x[:, 0]).sum()
+    assert float(posterior.marginal("x").mean) == pytest.approx(float(mean), abs=2 * within)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

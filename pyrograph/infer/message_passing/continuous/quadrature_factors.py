@@ -43,12 +43,12 @@ from pyrograph.infer.message_passing.densities.reduction import LocalDensity
 from pyrograph.infer.message_passing.nodes.basis import Basis, Entries, seen
 from pyrograph.infer.message_passing.nodes.families import mixtures_refused
 from pyrograph.infer.message_passing.nodes.log_values import ZERO, finite_peak, rows_of, without
-from pyrograph.infer.message_passing.quadrature.conditional import ConditionalMoments
 from pyrograph.infer.message_passing.quadrature.effective import standard_normal
 from pyrograph.infer.message_passing.quadrature.grids import Grid
+from pyrograph.infer.message_passing.quadrature.in_states import moments_for
 from pyrograph.infer.message_passing.quadrature.sums import Tilted
 from pyrograph.infer.message_passing.quadrature.surroundings import Scopes, Surrounded, about
-from pyrograph.infer.message_passing.quadrature.tilted import POINTS, TiltedMoments
+from pyrograph.infer.message_passing.quadrature.tilted import POINTS
 
 #: Points per dimension of grids that are not looked at.
 UNUSED = 3
@@ -65,7 +65,8 @@ class QuadratureFactors(OneEach):
         rows: of each slot of the group, ``[E]`` rows of its family.
         families: index of each slot's family.
         num_points: per dimension; default :data:`POINTS`.
-        inner: numbers of u that are integrated in closed form, see :mod:`.conditional`.
+        inner: numbers of u that are integrated in closed form, see :mod:`.conditional`; all of
+            them, see :mod:`.in_states`.
         closed: what their expectations are at alpha = 0, if that is known.
     """
 
@@ -96,11 +97,8 @@ class QuadratureFactors(OneEach):
             self.expected = ExpectedLogs(local, own, self.scopes, num_points, closed)
         if self.is_exact:
             num_points = UNUSED
-        if inner:
-            self.tilted: TiltedMoments = ConditionalMoments(local, alpha, inner, num_points)
-        else:
-            self.tilted = TiltedMoments(local, alpha, num_points)
-        self.points_per_dimension = num_points or POINTS[self.tilted.dim]
+        self.tilted = moments_for(local, alpha, inner or [], num_points)
+        self.points_per_dimension = num_points or POINTS.get(self.tilted.dim, UNUSED)
         self.grid: Grid | None = None
 
     @property

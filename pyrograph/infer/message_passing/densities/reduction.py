@@ -22,7 +22,10 @@ from pyrograph.beliefs import Gaussian
 from pyrograph.beliefs.gaussian import apply
 from pyrograph.graph import FactorGraph, FactorGroup
 from pyrograph.infer.message_passing.densities.chosen import Chosen, chosen_among
-from pyrograph.infer.message_passing.densities.coefficients import quadratic_coefficients
+from pyrograph.infer.message_passing.densities.coefficients import (
+    coefficients_in_states,
+    quadratic_coefficients,
+)
 from pyrograph.infer.message_passing.densities.dependence import Dependence
 from pyrograph.infer.message_passing.densities.in_states import (
     leaves_in_states,
@@ -344,6 +347,11 @@ class LocalDensity:
     def quadratic(self) -> Gaussian | None:
         """Coefficients in v, see :func:`.coefficients.quadratic_coefficients`."""
         return quadratic_coefficients(self)
+
+    @cached_property
+    def quadratic_in_states(self) -> Gaussian | None:
+        """Coefficients in u, once it is known: see :func:`.coefficients.coefficients_in_states`."""
+        return coefficients_in_states(self)
 
     def are_alike(self) -> bool:
         """Whether all factors are the same function of their own effective coordinates."""

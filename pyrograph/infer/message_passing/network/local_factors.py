@@ -125,7 +125,7 @@ class LocalFactors:
         count = torch.cat([self.nodes.row[:0], *scopes]).bincount(minlength=len(self.nodes.row))
         held = partial(self.nodes.are_held, count)
         parts, self.conjugates = multiplied_conjugates(parts, self._conjugate_terms, held)
-        among = [part for part in parts if not self._conjugates(part)]
+        among = [part for part in parts if not self._has(part, LogDirichlet)]
         parts, self.alike = multiplied_on_one_grid(self.nodes.graph, parts, among, self._dims, held)
         parts, recurrent = multiplied_where_shared(
             self.nodes.graph, parts, self._needs_no_points, one_alpha
@@ -144,10 +144,13 @@ class LocalFactors:
         bases = self.nodes.bases(group, index)
         return [type(b) for b, s in zip(bases, group.slots, strict=True) if not s.is_discrete]
 
-    def _conjugates(self, part: Locals) -> bool:
-        """Whether a node in these scopes has a gamma, beta or Dirichlet belief."""
-        families = self._families(part.group, part.index)
-        return any(issubclass(family, Conjugate) for family in families)
+    def _has(self, part: Locals, family: type[Natural]) -> bool:
+        """Whether a continuous node in these scopes has such a belief."""
+        return any(issubclass(own, family) for own in self._families(part.group, part.index))
+
+    def _is_conjugate(self, part: Locals) -> bool:
+        """Whether these factors are conjugate to their nodes."""
+        return part.local.is_whole and self._conjugate_terms(part) is not None
 
     def _conjugate_terms(self, part: Locals) -> Terms | None:
         """What factors are whose nodes all have beliefs of conjugate families, if that is that."""
@@ -158,11 +161,11 @@ class LocalFactors:
 
     def _is_gaussian(self, part: Locals) -> bool:
         """Whether these factors are integrated without quadrature."""
-        return not self._conjugates(part) and part.local.quadratic is not None
+        return not self._has(part, Conjugate) and part.local.quadratic is not None
 
     def _needs_no_points(self, part: Locals) -> bool:
         """Whether these are integrated in closed form, or beliefs are no Gaussians."""
-        return self._conjugates(part) or self._is_gaussian(part)
+        return self._has(part, Conjugate) or self._is_gaussian(part)
 
     def _not_conjugate(self, group: FactorGroup, e: int) -> UnsupportedFactor:
         """What is wrong with a factor of Dirichlet nodes."""
@@ -226,7 +229,7 @@ class LocalFactors:
     def _by_numbers_read(self, part: Locals) -> list[Locals]:
         """Factors that read fewer combinations apart from those that read more, where that saves
         half the points: of an ordered outcome each level reads others."""
-        if self._needs_no_points(part) or sum(part.local.widths) == 1:
+        if self._needs_no_points(part) or sum(part.local.widths) == 1 or self._dims(part)[1] == 0:
             return [part]
         count = part.local.num_read
         groups = {r: (count == r).nonzero().squeeze(1) for r in count.unique().tolist()}
@@ -239,7 +242,7 @@ class LocalFactors:
     def _dims(self, part: Locals) -> tuple[int, int]:
         """Of how many numbers factors are functions, and of how many their grids are; none where
         there are no grids."""
-        if self._is_gaussian(part):
+        if self._is_gaussian(part) or self._is_conjugate(part):
             return 0, 0
         _, inner = self._closed(part)
         return part.local.dim, part.local.dim - len(inner)
@@ -258,7 +261,7 @@ class LocalFactors:
         """What factors are sums of, where that serves."""
         local, alpha = part.local, part.alpha
         is_plain = self._needs_no_points(part) or sum(local.widths) == 1
-        if is_plain or local.is_whole or LogDirichlet in self._families(part.group, part.index):
+        if is_plain or local.is_whole or self._has(part, LogDirichlet):
             return None
         closed, inner = self._closed(part)
         is_wide, is_mean_field = self._is_too_wide(part, inner), bool((alpha == 0).all())
@@ -301,8 +304,11 @@ class LocalFactors:
             closed = find_form(local.in_double(), chosen)
             if closed is not None:
                 return closed, []
-        is_above = not self._conjugates(part) and bool((alpha > 0).all())
-        return None, quadratic_coordinates(local) if is_above else []
+        if self._has(part, Conjugate) or bool((alpha <= 0).any()):
+            return None, []
+        if local.quadratic_in_states is not None:
+            return None, list(range(local.dim))
+        return None, quadratic_coordinates(local)
 
     # ------------------------------------------------------------------ one block
     def _block(self, part: Locals) -> Block:
@@ -318,18 +324,15 @@ class LocalFactors:
                 local.bases,
                 local.widths,
             )
-        kinds = self._families(group, index)
-        if local.is_whole and group.arity > 1:
-            terms = self._conjugate_terms(part)
-            if terms is not None:
-                return ConjugateFactors(local, alpha, rows, families, terms)
-        if LogDirichlet in kinds:
+        terms = self._conjugate_terms(part) if local.is_whole and group.arity > 1 else None
+        if terms is not None:
+            return ConjugateFactors(local, alpha, rows, families, terms)
+        if self._has(part, LogDirichlet):
             raise self._not_conjugate(group, int(index[0]))
         closed, inner = self._closed(part)
-        if closed is not None:
-            return QuadratureFactors(local, alpha, rows, families, closed=closed)
-        self._refuse_too_wide(part, inner)
-        return QuadratureFactors(local, alpha, rows, families, self.num_points, inner)
+        if closed is None:
+            self._refuse_too_wide(part, inner)
+        return QuadratureFactors(local, alpha, rows, families, self.num_points, inner, closed)
 
     def _is_too_wide(self, part: Locals, inner: list[int]) -> bool:
         """Whether factors have more coordinates than any grid serves.
@@ -337,7 +340,7 @@ class LocalFactors:
         Args:
             inner: coordinates that are integrated in closed form.
         """
-        if part.local.dim - len(inner) in POINTS:
+        if len(inner) == part.local.dim or part.local.dim - len(inner) in POINTS:
             return False
         is_mean_field = bool((part.alpha == 0).all())
         return not (is_mean_field and rule_without_error(part.local) is not None)
@@ -354,7 +357,7 @@ class LocalFactors:
         if not self._is_too_wide(part, inner):
             return
         local, alpha, above = part.local, part.alpha, ""
-        if not self._conjugates(part) and bool((alpha <= 0).any()):
+        if not self._has(part, Conjugate) and bool((alpha <= 0).any()):
             given = quadratic_coordinates(local)
             if given and local.dim - len(given) in POINTS:
                 above = (

@@ -12,6 +12,10 @@ taken where integrals over it cost no more than those over its factors,
 of the numbers that factors read together, and of those of them that are integrated by points: rows
 of a regression on two nodes read a number each, together two, and stay apart. So do factors of one
 node, which close no cycle: each is a factor of the algorithm, projected by itself.
+
+Rows of a regression that a label is of are multiplied as well while points are of two numbers at
+most, or few altogether: every row tells the label of the same coefficients. After 40 rows of 3 of
+them and normal noise its chance was .66 for .90, and the evidence half a nat off.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.graph import FactorGraph
+from pyrograph.infer.message_passing.densities.reduction import LocalDensity
 from pyrograph.infer.message_passing.network.product_density import (
     Like,
     Multiplied,
@@ -38,6 +43,9 @@ from pyrograph.trace.distinct import row_numbers
 #: Sets of statements up to which products of others are others; where there are more, those with
 #: a first one in common are alike.
 MOST_SETS = 16
+#: Up to how many numbers of a point products of rows of a label are integrated whatever that takes,
+#: and up to how many computed ones others of more numbers than each row reads.
+FEW_READ, FEW_COMPUTED = 2, 2**20
 
 
 def multiplied_on_one_grid(
@@ -50,7 +58,7 @@ def multiplied_on_one_grid(
     """Factors that stay as they are, and products.
 
     Args:
-        parts: factors; among: those whose beliefs are Gaussian.
+        parts: factors; among: those that may be integrated by points.
         dims_of: of how many numbers factors are functions, and how many of these are integrated by
             points; none where integrals are closed forms.
         are_held: whether nodes have cavities, beside products of so many factors ``[U]`` each, in
@@ -61,17 +69,26 @@ def multiplied_on_one_grid(
     for factors in on_shared_scopes(among):
         every = [dims_of(among[k]) for k in factors.part.unique().tolist()]
         read, gridded = (max(dims) for dims in zip(*every, strict=True))
-        if gridded > max(POINTS):
+        if not read or gridded > max(POINTS):
             continue
         for members in (factors.few(), factors):
             found = product_of(graph, *members.likes(among))
-            own = dims_of(found.whole)
-            if own[0] > read or own[1] > gridded:
+            own_read, own_gridded = dims_of(found.whole)
+            is_served = own_read <= read and own_gridded <= gridded
+            if not (is_served or _is_cheap(found.whole.local, own_gridded)):
                 break
         else:
             if are_held(found.whole, num_multiplied(found.first, found.others)):
                 products.append(found)
     return apart_from(products, parts), products
+
+
+def _is_cheap(local: LocalDensity, gridded: int) -> bool:
+    """Whether products of factors that a label is of take a small grid of so many numbers."""
+    if not local.discrete or gridded > max(POINTS):
+        return False
+    computed = POINTS.get(gridded, 1) ** gridded * local.num_states * local.program.num_numbers
+    return gridded <= FEW_READ or computed <= FEW_COMPUTED
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ class ProductDensity(LocalDensity):
         local = first.part.local
         self._made_of = [(own.part.local, own.which, own.row) for own in (first, *others)]
         every = torch.arange(whole.num_factors, device=first.row.device)
-        super().__init__(whole, every, local.like, local.graph)
+        super().__init__(whole, every, local.like, local.graph, local.is_whole)
 
     def part(self, which: Tensor) -> LocalDensity:
         found = super().part(which)
