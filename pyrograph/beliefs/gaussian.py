@@ -50,6 +50,13 @@ class Gaussian(Natural):
         precision = inverse(covariance)
         return cls(precision, apply(precision, mean))
 
+    def __getitem__(self, index) -> Gaussian:
+        """Some of the batch, with the moments that are known."""
+        found = super().__getitem__(index)
+        known = {"covariance", "mean", "is_proper"} & vars(self).keys()
+        vars(found).update({name: vars(self)[name][index] for name in known})
+        return found
+
     @property
     def d(self) -> int:
         return self.shift.shape[-1]

@@ -49,6 +49,12 @@ class Natural:
         """Some of the batch."""
         return self.mapped(lambda value: value[index])
 
+    def in_double(self: N) -> N:
+        """The same in double precision: these ones, if they are."""
+        values = self.parameters().values()
+        is_double = all(value.dtype == torch.float64 for value in values)
+        return self if is_double else self.mapped(Tensor.double)
+
     def detach(self: N) -> N:
         return self.mapped(Tensor.detach)
 

@@ -117,15 +117,14 @@ class ClosedForm:
         of_s = _put_in(coefficients, expected, but=0)
         slope, bend = _derivatives(of_s, mean)
         natural = [_put_in(coefficients, expected, but=j)[..., 1:] for j in range(1, len(expected))]
-        place = (
-            torch.eye(self.local.dim, dtype=mean.dtype, device=mean.device)[own] / unit[..., None]
-        )
-        return Expectations(
-            (of_s * expected[0]).sum(-1),
-            (slope.unsqueeze(-2) @ place).squeeze(-2),
-            place.mT @ bend @ place,
-            natural,
-        )
+        slope, bend = slope / unit, bend / (unit[..., :, None] * unit[..., None, :])
+        if self.conjugate:
+            at = torch.tensor(own, device=mean.device)
+            across = bend.new_zeros(*bend.shape[:-1], self.local.dim).index_copy(-1, at, bend)
+            bend = bend.new_zeros(*self._size, self.local.dim, self.local.dim)
+            bend = bend.index_copy(-2, at, across)
+            slope = slope.new_zeros(*self._size, self.local.dim).index_copy(-1, at, slope)
+        return Expectations((of_s * expected[0]).sum(-1), slope, bend, natural)
 
     # ------------------------------------------------------------------ reading
     def _values(self, y: Tensor, t: list[Tensor]) -> Tensor:

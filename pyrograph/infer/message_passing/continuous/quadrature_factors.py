@@ -209,7 +209,7 @@ class QuadratureFactors(OneEach):
     def _seen(self, beliefs: list) -> list[Natural]:
         """Beliefs of the continuous slots, in v."""
         return [
-            seen(beliefs[self.families[k]], self.rows[k], self.bases[k]).mapped(Tensor.double)
+            seen(beliefs[self.families[k]], self.rows[k], self.bases[k]).in_double()
             for k in self.local.continuous
         ]
 
@@ -305,13 +305,15 @@ class QuadratureFactors(OneEach):
                 )
                 out[k] = self._plain(type(q)(sent))
                 continue
+            weight = share
             if self.local.joint is None:
                 pull, curve = found.slope[..., part], found.bend[..., part, part]
             else:
-                a = self.local.joint[..., part]
-                pull, curve = apply(a.mT, found.slope), a.mT @ found.bend @ a
-            tau = -(share[..., None, None] * curve).sum(0)
-            nu = (share[..., None] * pull).sum(0) + apply(tau, q.mean)
+                read = self.scopes.read[slot]
+                weight = share[read.states]
+                pull, curve = read.back(found.slope, found.bend)
+            tau = -(weight[..., None, None] * curve).sum(0)
+            nu = (weight[..., None] * pull).sum(0) + apply(tau, q.mean)
             out[k] = self._plain(Gaussian(tau, nu))
         return out
 

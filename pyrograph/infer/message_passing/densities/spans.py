@@ -23,7 +23,11 @@ def span(rows: Tensor, rounding: float, most: int) -> Tensor | None:
     if rank >= min(most, rows.shape[-1]):
         return None
     basis = directions(right[..., : max(rank, 1), :] * unit)
-    return _aligned(torch.linalg.qr(basis.mT).Q.mT)
+    basis = _aligned(torch.linalg.qr(basis.mT).Q.mT)
+    share = (basis / unit).abs()
+    basis = torch.where(share > rounding * share.amax(-1, keepdim=True), basis, 0.0)
+    is_axis = (basis != 0).sum(-1, keepdim=True) == 1
+    return torch.where(is_axis, basis.round(), basis)
 
 
 def ranks(rows: Tensor, rounding: float) -> Tensor:

@@ -8,17 +8,50 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from pyrograph.beliefs import Conjugate, Gaussian, Natural
-from pyrograph.beliefs.gaussian import apply, block_diagonal, stacked, times_blocks
+from pyrograph.beliefs.gaussian import apply, block_diagonal, stacked
 from pyrograph.beliefs.natural import where
 from pyrograph.infer.message_passing.densities.reduction import LocalDensity
 from pyrograph.infer.message_passing.quadrature.effective import Effective, Rest, effective
 from pyrograph.infer.message_passing.quadrature.grids import Grid
 from pyrograph.infer.message_passing.quadrature.sums import Product, Surroundings, Tilted
+
+
+@dataclass(frozen=True)
+class Read:
+    """What u is of a slot's numbers v, in the states in which factors read them: each of the K
+    components of a mixture in one, so that sums over states take K products, not K^2.
+
+    Attributes:
+        states: ``[d]``, of D; matrix: A there, ``[d, E, r, r_k]``, None if u = v.
+    """
+
+    states: Tensor
+    matrix: Tensor | None
+
+    def of(self, mean: Tensor) -> Tensor:
+        """A m, ``[d, E, r]`` of ``[E, r_k]``."""
+        if self.matrix is None:
+            return mean.expand(len(self.states), *mean.shape)
+        return apply(self.matrix, mean)
+
+    def around(self, covariance: Tensor) -> Tensor:
+        """A C A', ``[d, E, r, r]`` of ``[E, r_k, r_k]``."""
+        if self.matrix is None:
+            return covariance.expand(len(self.states), *covariance.shape)
+        return self.matrix @ covariance @ self.matrix.mT
+
+    def back(self, slope: Tensor, bend: Tensor) -> tuple[Tensor, Tensor]:
+        """A' g, ``[d, E, r_k]``, and A' H A, of ``[D, E, r]`` and ``[D, E, r, r]`` of u."""
+        slope, bend = slope[self.states], bend[self.states]
+        if self.matrix is None:
+            return slope, bend
+        return apply(self.matrix.mT, slope), self.matrix.mT @ bend @ self.matrix
 
 
 class Scopes:
@@ -51,6 +84,18 @@ class Scopes:
             own = [rows[..., self.parts[k]] for k in self.normal]
             self._rest = Rest(torch.cat(own, -1), takes_flat)
 
+    @cached_property
+    def read(self) -> list[Read]:
+        """What u is of each slot, where it is not v."""
+        found = []
+        for part in self.parts:
+            rows = self.local.joint[..., part]
+            states = (rows != 0).flatten(1).any(1).nonzero().squeeze(1)
+            eye = torch.eye(*rows.shape[2:], dtype=rows.dtype, device=rows.device)
+            is_whole = rows.shape[2] == rows.shape[3] and bool((rows[states] == eye).all())
+            found.append(Read(states, None if is_whole else rows[states]))
+        return found
+
     def sorted(self, cavities: list[Natural]) -> tuple[Tensor, Tensor]:
         """``[E]`` whether all cavities are proper, or flat: then the factor has to hold the node,
         and other nodes what it does not read; and which of these have flat ones."""
@@ -74,11 +119,18 @@ class Scopes:
             variance = torch.cat([p.covariance[..., 0] for p in parts], 1)
             scaled = joint * variance.sqrt().unsqueeze(-2)
             return apply(joint, mean), scaled @ scaled.mT
-        own = [p.covariance for p in parts]
         if joint is None:
-            covariance, states = block_diagonal(own), self.local.num_states
+            covariance, states = (
+                block_diagonal([p.covariance for p in parts]),
+                self.local.num_states,
+            )
             return mean.expand(states, *mean.shape), covariance.expand(states, *covariance.shape)
-        return apply(joint, mean), times_blocks(joint, own) @ joint.mT
+        size = (*joint.shape[:3], self.local.dim)
+        mean, covariance = mean.new_zeros(size[:3]), mean.new_zeros(size)
+        for read, part in zip(self.read, parts, strict=True):
+            mean = mean.index_add(0, read.states, read.of(part.mean))
+            covariance = covariance.index_add(0, read.states, read.around(part.covariance))
+        return mean, covariance
 
     def surrounded(self, own: list[Natural], cavities: list[Natural], flat: Tensor) -> Surrounded:
         """
