@@ -223,8 +223,8 @@ def test_factors_of_other_families_stay_apart():
             pyro.sample(f"y{t}", dist.Normal(level, 0.4), obs=Y[t])
             level = level + torch.sigmoid(share) * (Y[t] - level)
 
-    assert products(pg.EP(model, progress=False).setup()) == [len(Y) - 2]
-    assert not products(pg.EP(model, family={"level": "gamma"}, progress=False).setup())
+    assert products(pg.VMP(model, progress=False).setup()) == [len(Y) - 2]
+    assert not products(pg.VMP(model, family={"level": "gamma"}, progress=False).setup())
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
