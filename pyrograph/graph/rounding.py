@@ -115,6 +115,7 @@ def _assembled(read: Read, constant: Tensor | None, rows: list[Tensor]) -> Tenso
 
 def _of_added(constant: Tensor, unit: float, one: Tensor, other: Tensor) -> float:
     """Of constants, those whose weights at the two points are the same."""
-    # NaN are not the same, and what infinities choose from is no sum
-    is_added = ((one - other).abs() <= SAME * one.abs()) & constant.isfinite() & (one != 0)
+    # NaN are not the same, and what infinities choose from is no sum, nor what multiplies one
+    is_finite = constant.isfinite() & one.isfinite()
+    is_added = is_finite & ((one - other).abs() <= SAME * one.abs()) & (one != 0)
     return float(torch.where(is_added, unit * constant.detach() * one, 0.0).norm())

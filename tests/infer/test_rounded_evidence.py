@@ -91,3 +91,20 @@ def test_data_far_from_zero_are_no_constants_that_are_added():
 
     q = pg.fit(model, infer=pg.VMP, progress=False)
     assert q.evidence_kind in ("exact", "lower bound")
+
+
+def test_what_multiplies_minus_infinity_is_no_constant_that_is_added():
+    allowed = torch.tensor([[-math.inf, 1.0], [0.5, 2.0]], dtype=torch.float32)
+    p, q, temperature = torch.tensor([0.3, 0.4, 0.6], dtype=torch.float32)
+
+    def model():
+        x = pyro.sample("x", dist.Bernoulli(p))
+        y = pyro.sample("y", dist.Bernoulli(q))
+        with pyro.poutine.scale(scale=temperature):
+            pyro.factor("pair", allowed[x.long(), y.long()])
+
+    posterior = pg.fit(model, infer=pg.BP, progress=False)
+    assert (posterior.evidence_kind, posterior.status) == ("exact", "converged")
+    prior = np.outer([0.7, 0.3], [0.6, 0.4])
+    truth = np.log((prior * np.exp(0.6 * allowed.numpy())).sum())
+    assert float(posterior.log_evidence) == pytest.approx(truth, abs=1e-6)
