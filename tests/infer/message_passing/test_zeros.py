@@ -368,3 +368,20 @@ def test_states_that_come_back_from_afar_are_waited_for(engine):
     assert_close(float(posterior.log_evidence), 180.0, rtol=0, atol=1e-9)
     for belief in model.beliefs(posterior):
         assert_close(belief, torch.tensor([0.0, 1.0], dtype=torch.float64), rtol=0, atol=1e-9)
+
+
+def test_a_node_without_states_names_observations_of_it_alone():
+    stays = EQUAL.clone()
+    emits = torch.tensor([[0.0, -INF], [-INF, 0.0]], dtype=torch.float64)
+
+    def model(seen):
+        z = pyro.sample("z0", dist.Categorical(logits=torch.zeros(2, dtype=torch.float64)))
+        pyro.sample("first", dist.Categorical(logits=emits[z]), obs=seen[0])
+        z = pyro.sample("z1", dist.Categorical(logits=stays[z]))
+        pyro.sample("second", dist.Categorical(logits=emits[z]), obs=seen[1])
+
+    assert float(run(model, pg.BP, torch.tensor([1, 1])).log_evidence) == pytest.approx(
+        torch.tensor(0.5).log().item()
+    )
+    with pytest.raises(ZeroMass, match=r'factor "(first|second)".*factor "z1".*together'):
+        run(model, pg.BP, torch.tensor([0, 1]))

@@ -32,7 +32,9 @@ def refuse_contradictions(
         if bool(empty.any()):
             row = int(empty.nonzero()[0])
             site, index = graph.nodes[int(family.nodes[row])]
-            culprits = _excluders(graph, network, messages, number, row)
+            culprits = _own_excluders(graph, int(family.nodes[row]))
+            culprits += _excluders(graph, network, messages, number, row)
+            culprits = culprits or ["its factors"]
             raise ZeroMass(
                 f'node "{site}"{list(index)} has no state left: {", ".join(culprits)} together '
                 "exclude them all. The program's total mass is zero; look at these constraints "
@@ -44,6 +46,17 @@ def are_without_states(belief: Tensor) -> Tensor:
     """``[V]`` which nodes have none left, of log values ``[V, c]``."""
     peak = belief.amax(1)
     return is_zero(peak) | peak.isnan()
+
+
+def _own_excluders(graph: FactorGraph, node: int) -> list[str]:
+    """Names of the factors of a node alone that exclude a state: they send no messages."""
+    names = []
+    for group in graph.factors:
+        if group.arity != 1 or not bool((group.scope == node).any()):
+            continue
+        excludes = is_zero(group.table()).any(1) & (group.scope[:, 0] == node)
+        names += [graph.factor_name(group, e) for e in excludes.nonzero().squeeze(1).tolist()]
+    return names[:NAMED]
 
 
 def _excluders(
@@ -64,7 +77,7 @@ def _excluders(
             each = len(message) // len(index)
             for e in excludes.nonzero().squeeze(1).tolist():
                 names.append(graph.factor_name(group, int(index[e // each])))
-    return names[:NAMED] or ["its factors"]
+    return names[:NAMED]
 
 
 def raise_empty(graph: FactorGraph, network: Network, number: int, factor: int) -> NoReturn:
