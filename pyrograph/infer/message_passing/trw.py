@@ -22,7 +22,7 @@ convergence stands here in the place of eq (92), with which it shares the limit.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from pyrograph.checks import count
-from pyrograph.errors import OptionError, UnsupportedFactor
+from pyrograph.errors import OptionError, ShapeMismatch, UnsupportedFactor
 from pyrograph.graph import FactorGroup
 from pyrograph.infer.message_passing.bp import BP, refuse_alpha
 from pyrograph.infer.message_passing.continuous.quadratic import QuadraticFactors
@@ -262,14 +262,34 @@ class TRW(BP):
         return "upper bound" if is_bound else "estimate"
 
     def carried(self) -> dict[str, Any]:
-        return {**super().carried(), "mu": self.mu.clone(), "trees": self._trees_mixed}
+        own = {"pairs": self._pairs, "mu": self.mu.clone(), "trees": self._trees_mixed}
+        return {**super().carried(), **own}
 
     def restore(self, state) -> None:
         with undone_on_error([self, *self.iteration.parts]):
-            self.mu, self._trees_mixed = state["mu"].to(self.mu), int(state["trees"])
+            self._refuse_other_pairs(state)
+            self._trees_mixed = int(state["trees"])
+            if self._trees_mixed:  # others are options of an engine, not where its run stands
+                self.mu = state["mu"].to(self.mu)
             self._rebuild()
             self.messages = self.network.start()
             super().restore(state)
+
+    @property
+    def _pairs(self) -> Tensor:
+        """``[number of pair factors, 2]`` their nodes."""
+        return self._edges[self._edge]
+
+    def _refuse_other_pairs(self, state: Mapping[str, Any]) -> None:
+        """Raise ``ShapeMismatch`` where appearances are those of other edges: on these no
+        distribution over spanning trees need have them, and without one there is no bound."""
+        own, saved = self._pairs, state["pairs"].to(self._edges)
+        if not torch.equal(saved, own) or state["mu"].shape != self.mu.shape:
+            raise ShapeMismatch(
+                f"the state belongs to another model or to other arguments: it holds appearances "
+                f"of {len(saved)} factors on pairs of nodes, and the {len(own)} here are not on "
+                "the same pairs"
+            )
 
 
 def _appearance_option(value: str | Tensor) -> str | Tensor:

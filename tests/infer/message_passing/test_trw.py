@@ -16,7 +16,12 @@ from scipy.optimize import minimize
 from torch.testing import assert_close
 
 import pyrograph as pg
-from pyrograph.errors import ConvergenceWarning, OptionError, UnsupportedFactor
+from pyrograph.errors import (
+    ConvergenceWarning,
+    OptionError,
+    ShapeMismatch,
+    UnsupportedFactor,
+)
 from pyrograph.infer.message_passing import trw
 from pyrograph.infer.message_passing.spanning_trees import (
     crowded_nodes,
@@ -380,6 +385,45 @@ def test_a_run_with_optimised_trees_goes_on_from_its_state():
     again = second.run()
     assert_close(again.log_evidence, whole.log_evidence, rtol=0, atol=0)
     assert len(again.history["residual"]) == len(whole.history["residual"])
+
+
+@pytest.mark.parametrize("appearance", ["uniform", "optimize"])
+def test_a_state_of_other_edges_is_refused(appearance):
+    """All edges of a tree have appearance 1: on as many edges that close cycles the evidence under
+    these was an upper bound .5 below the truth."""
+    tree, dense = [(k, k + 1) for k in range(6)], list(itertools.combinations(range(4), 2))
+    singles = [(k,) for k in range(7)]
+    saved = pg.TRW(random_model((2,) * 7, tree + singles, 0, plated=True), progress=False)
+    saved.run()
+    options = {"edge_appearance": appearance, "progress": False}
+    for edges in (dense, dense[1:]):
+        engine = pg.TRW(random_model((2,) * 7, edges + singles, 0, plated=True), **options).setup()
+        before = engine.mu
+        with pytest.raises(ShapeMismatch, match="not on the same pairs"):
+            engine.load_state_dict(saved.state_dict())
+        assert engine.mu is before
+
+
+def test_a_state_of_as_many_factors_on_each_edge_is_needed():
+    """Appearances are of factors: two on one edge share its."""
+    first, second = (
+        random_model((2,) * 3, [(0, 1), other, (1, 2)], 0, plated=True)
+        for other in ((0, 1), (1, 2))
+    )
+    saved, engine = (pg.TRW(tables, progress=False).setup() for tables in (first, second))
+    with pytest.raises(ShapeMismatch):
+        engine.load_state_dict(saved.state_dict())
+
+
+def test_appearances_that_were_given_are_not_those_of_another_run():
+    tables = model("K4", seed=1)
+    of_trees = (torch.tensor([1.0, 1.0, 1.0, 1e-3, 1e-3, 1e-3]) / 1.001).double()
+    given = pg.TRW(tables, edge_appearance=of_trees, progress=False)
+    given.run()
+    engine, fresh = (pg.TRW(tables, progress=False) for _ in range(2))
+    engine.load_state_dict(given.state_dict())
+    assert_close(engine.run().log_evidence, fresh.run().log_evidence, rtol=0, atol=1e-7)
+    assert torch.equal(engine.mu, fresh.mu)
 
 
 def test_a_tree_that_comes_in_before_a_step_that_fails_goes_out_again(monkeypatch):
