@@ -1,5 +1,7 @@
 """The grids of quadratures: narrow factors, and memory. Truth: dense one-dimensional sums."""
 
+import math
+
 import numpy as np
 import pyro
 import pyro.distributions as dist
@@ -452,3 +454,28 @@ def test_sums_over_many_pieces_are_put_together_as_they_come(monkeypatch):
     for law in ("mean", "variance"):
         found, expected = (getattr(p.marginal("x"), law) for p in (some, every))
         assert_close(found, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("y", [(1.0, 0.0), (1.0, 0.0, 0.5), (0.0, 0.0)])
+def test_a_return_of_zero_in_a_stochastic_volatility(y):
+    """Its likelihood grows for ever as the volatility falls: the first grid, over a flat cavity,
+    reaches where the scale is none any more, and the next one is not to be laid there."""
+
+    def program():
+        mean, sd = 0.0, 1.0
+        for t, value in enumerate(y):
+            h = pyro.sample(f"h{t}", dist.Normal(mean, sd))
+            scale = torch.exp(h.double() / 2)
+            pyro.sample(f"y{t}", dist.Normal(0.0, scale), obs=torch.tensor(value).double())
+            mean, sd = 0.9 * h, 0.3
+
+    h = torch.linspace(-8, 8, 1601, dtype=torch.float64)
+    step = dist.Normal(0.9 * h, 0.3).log_prob(h[:, None])  # to, from
+    log_p = dist.Normal(0.0, 1.0).log_prob(h)
+    for t, value in enumerate(y):
+        log_p = (step + log_p).logsumexp(1) + math.log(0.01) if t else log_p
+        log_p = log_p + dist.Normal(0.0, torch.exp(h / 2)).log_prob(torch.tensor(value).double())
+    truth = float(log_p.logsumexp(0)) + math.log(0.01)
+    found = pg.fit(program, infer=pg.EP, progress=False)
+    assert found.converged
+    assert abs(float(found.log_evidence) - truth) < 0.01

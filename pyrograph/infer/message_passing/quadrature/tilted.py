@@ -132,15 +132,13 @@ class TiltedMoments(MomentsOnPoints):
             ZeroMass: no point with a positive density was found.
         """
         if start is None:
-            self.forget()
-            if self.dim > 1:
-                return self._first_of_several(g, origin, first)
-            scan = self._scan(g, origin, first, SCAN.numbers)
-            found = self._moved(g, origin, scan.peak)
-            return self._even_ones(scan, g, origin) if self._differ(found, scan, SCAN) else found
+            return self._afresh(g, origin, first)
         if self.is_rough and self.dim > 1:
             return self._in_boxes(g, origin, first)
-        found = self._moved(g, origin, self._nearer(g, origin, start, first))
+        try:
+            found = self._moved(g, origin, self._nearer(g, origin, start, first))
+        except NonFiniteDensity:  # laid over a wider g, it may reach where f is no number
+            return self._afresh(g, origin, first)
         if self.is_checked:
             return found
         self.age += 1
@@ -150,6 +148,15 @@ class TiltedMoments(MomentsOnPoints):
         if not self.is_checked and self.age % PATIENCE:
             return found
         return self._checked(found, g, origin, first, FINE)
+
+    def _afresh(self, g: Surroundings, origin: Tensor, first: Grid) -> Tilted:
+        """The same, where nothing is known of earlier times."""
+        self.forget()
+        if self.dim > 1:
+            return self._first_of_several(g, origin, first)
+        scan = self._scan(g, origin, first, SCAN.numbers)
+        found = self._moved(g, origin, scan.peak)
+        return self._even_ones(scan, g, origin) if self._differ(found, scan, SCAN) else found
 
     # ------------------------------------------------------------------ where to look
     @torch.no_grad()
