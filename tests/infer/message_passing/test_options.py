@@ -38,6 +38,7 @@ PAIR = random_model((2, 3), [(0, 1)], 0)
         (pg.EP, {"alpha": 0.5}, "EP fixes alpha"),
         (pg.VMP, {"alpha": 0.0}, "VMP fixes alpha"),
         (pg.FractionalBP, {"alpha": {"g": 0.5}}, "alpha names g; .* are f0, f1, f2"),
+        (pg.FractionalBP, {"alpha": {1: 0.5}}, "alpha names 1; .* are f0, f1, f2"),
         (pg.FractionalBP, {"alpha": {"f2": "x"}}, "alpha of statement \"f2\" is 'x'"),
         (pg.FractionalBP, {"alpha": lambda name: None}, 'alpha of statement "f\\d" is None'),
     ],

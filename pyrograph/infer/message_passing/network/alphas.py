@@ -32,7 +32,7 @@ def check_alpha(alpha: Alpha, graph: FactorGraph) -> None:
         raise OptionError(f"alpha={alpha!r} is not a finite number, a dict or a function")
     if isinstance(alpha, Mapping):
         known = {name for g in graph.factors for name in g.statements}
-        unknown = [name for name in alpha if name not in known]
+        unknown = [str(name) for name in alpha if name not in known]
         if unknown:
             raise OptionError(
                 f"alpha names {', '.join(unknown)}; the statements with factors are "
