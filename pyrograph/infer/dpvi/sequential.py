@@ -148,10 +148,14 @@ class SequentialDPVI(DPVI):
             past = self._history.get("objective")
             return self._filter.take_in(past[-1] if past else None)
         measured = self._filter.take_in()
-        if self.smoothing and self._is_in:
-            # now and not before the first sweep: a run resumed later goes on from what is saved
-            self._search.found = self._filter.particles(rescores=True)
+        self._hand_over()
         return measured
+
+    def _hand_over(self) -> None:
+        """Smoothing goes on from the particles of the filter when all nodes are in: at once and not
+        before the first sweep, as a run resumed later goes on from what is saved."""
+        if self.smoothing and self._is_in:
+            self._search.found = self._filter.particles(rescores=True)
 
     @property
     def converged(self) -> bool:
@@ -222,6 +226,8 @@ class SequentialDPVI(DPVI):
             self._past = []
         if old.position:
             self._filter.go_on_from(old, found)
+            if self._labelled is None:
+                self._hand_over()  # the program may have new data and no new nodes
         self._history = history
         if self._all_steps:
             self.num_steps += self.num_done - old.position

@@ -128,6 +128,25 @@ def test_extending_is_a_run_over_everything(model, smoothing):
     assert len(q.history["objective"]) == 60
 
 
+@pytest.mark.parametrize("smoothing", [False, True])
+def test_an_extension_may_bring_data_alone(smoothing):
+    def revised(observed):
+        move, emit, z = torch.tensor(MOVE), torch.tensor(EMIT), None
+        for t in pyro.markov(range(6)):
+            probs = torch.tensor(START) if z is None else move[z]
+            z = pyro.sample(f"z_{t}", dist.Categorical(probs))
+        with pyro.plate("readings", len(observed)):
+            pyro.sample("x", dist.Categorical(emit[z]), obs=observed)
+
+    engine, _ = run(revised, LONG[:1], num_particles=3**6, smoothing=smoothing)
+    for stop in (1, 4, 4):
+        q = engine.extend(torch.as_tensor(LONG[:stop]))
+    last = START @ np.linalg.matrix_power(MOVE, 5) * EMIT[:, LONG[:4]].prod(1)
+    assert float(q.log_evidence) == pytest.approx(math.log(last.sum()), abs=1e-10)
+    assert q.converged and q.evidence_kind == "exact"
+    np.testing.assert_allclose(q.marginal("z_5").probs.numpy(), last / last.sum(), atol=1e-10)
+
+
 NEAR = np.array([[0.6, 0.4, 0.0], [0.2, 0.5, 0.3], [0.0, 0.5, 0.5]])
 
 
