@@ -35,7 +35,12 @@ STEPS, DAMPING = 100, 0.5
 
 
 def warning_of_diffuse(
-    graph: FactorGraph, network: Network, score: Tensor, bound: Tensor, are_best: bool
+    graph: FactorGraph,
+    network: Network,
+    score: Tensor,
+    bound: Tensor,
+    are_best: bool,
+    num_empty: int = 0,
 ) -> list[str]:
     """What to say, if anything.
 
@@ -43,6 +48,7 @@ def warning_of_diffuse(
         graph: of the program; network: of the nodes that are not summed out.
         score: ``[K]``, falling.
         are_best: whether no K states have more mass.
+        num_empty: particles that no state with mass was found for.
     """
     mass, engine = log_mass_of_forest(graph), "pg.BP"
     if mass is None:
@@ -65,6 +71,11 @@ def warning_of_diffuse(
     )
     if field is not None and field > float(bound) + WITHIN_REACH:
         return [f"The mean-field bound is higher, {field:.6g} against {float(bound):.6g}. {advice}"]
+    if num_empty:
+        return [
+            f"No other states with mass than these {len(score)} were met, for {num_empty} more "
+            "particles: these may be all of them."
+        ]
     still = warning_of_gain(score, bound)
     return [f"{still} {advice}"] if still else []
 

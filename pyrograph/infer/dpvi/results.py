@@ -53,7 +53,10 @@ def posterior_of_states(
     is_all |= are_best and not bool(kept.all())  # all others are zeros
     x, score = found.x[:, kept], found.score[kept]
     evidence = score.logsumexp(0)
-    notes = [] if is_all else warning_of_diffuse(graph, network, score, evidence, are_best)
+    notes = []
+    if not is_all:
+        num_empty = int((~kept).sum())
+        notes = warning_of_diffuse(graph, network, score, evidence, are_best, num_empty)
     return DiscreteParticles(
         graph,
         x,

@@ -208,3 +208,24 @@ def test_the_mass_of_a_forest_in_single_precision_has_the_digits_of_double():
 
     truth = logsumexp([log_joint(z) for z in (0.0, 1.0)])
     assert log_mass_of_forest(pg.trace_graph(model)) == pytest.approx(truth, rel=1e-12)
+
+
+def test_particles_that_find_no_more_states_do_not_call_the_posterior_diffuse():
+    """72 sudokus of 4 x 4 have a given first cell; with 300 particles the worse half of these
+    "still added 0.69 nats"."""
+    cells = torch.arange(16).view(4, 4)
+    boxes = [cells[i : i + 2, j : j + 2].reshape(-1) for i in (0, 2) for j in (0, 2)]
+    pairs = torch.cat([torch.combinations(own) for own in [*cells, *cells.T, *boxes]])
+
+    def model():
+        with pyro.plate("cells", 16):
+            x = pyro.sample("x", dist.Categorical(torch.ones(4) / 4))
+        with pyro.plate("pairs", len(pairs)):
+            is_same = x[pairs[:, 0]] == x[pairs[:, 1]]
+            pyro.factor("differ", torch.where(is_same, -torch.inf, 0.0))
+        pyro.factor("given", torch.where(x[0] == 0, 0.0, -torch.inf))
+
+    pyro.set_rng_seed(0)
+    posterior = pg.DPVI(model, num_particles=300, progress=False).run()
+    assert float(posterior.log_evidence.exp()) * 4**16 == pytest.approx(72, rel=1e-4)
+    assert "diffuse" not in posterior.status and "these 72 were met" in posterior.status

@@ -141,8 +141,8 @@ def seen(belief: Gaussian, rows: Tensor, basis: Basis) -> Gaussian:
         rows: ``[E]``; basis: of ``[E]``, None for v = x.
     """
     if basis is None:
-        if len(rows) > len(belief.shift):  # once for every node, not for every factor
-            _ = belief.mean
+        if isinstance(belief, Gaussian) and len(belief.shift) < len(rows):
+            _ = belief.mean  # kept: moments of every node and not of every factor
         return belief[rows]
     if len(rows) < len(belief.shift):  # no moments of nodes that are not asked for
         belief, rows = belief[rows], torch.arange(len(rows), device=rows.device)
