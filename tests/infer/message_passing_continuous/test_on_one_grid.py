@@ -413,6 +413,32 @@ def test_conjugate_factors_beside_another_one(family):
     assert float(posterior.marginal("x").mean) == pytest.approx(float(mean), abs=2 * within)
 
 
+def test_a_beta_chance_beside_a_factor_that_is_not_conjugate():
+    prior, k = torch.tensor([0.3, 0.7]), torch.tensor(3.0)
+
+    def model():
+        z = pyro.sample("z", dist.Categorical(prior))
+        p = pyro.sample("p", dist.Beta(2.0, 3.0))
+        pyro.sample("k", dist.Binomial(7, torch.where(z == 1, p, 1 - p)), obs=k)
+        pyro.factor("near", -5 * (p - 0.4 - 0.3 * z).square())
+
+    engine = pg.EP(model, family={"p": "beta"}, progress=False)
+    posterior = engine.run()
+    assert merged(engine) == 1
+    p = torch.linspace(0.0, 1.0, 20003)[1:-1, None]
+    log_p = prior.log() + dist.Beta(2.0, 3.0).log_prob(p)
+    log_p = log_p + dist.Binomial(7, torch.cat([1 - p, p], 1)).log_prob(k)
+    log_p = log_p - 5 * (p - 0.4 - 0.3 * torch.arange(2)).square()
+    share = log_p.flatten().softmax(0).view_as(log_p)
+    log_z = log_p.flatten().logsumexp(0) + (p[1, 0] - p[0, 0]).log()
+    assert float(posterior.log_evidence) == pytest.approx(float(log_z), abs=1e-6)
+    assert_close(posterior.marginal("z").probs, share.sum(0), atol=1e-6, rtol=0)
+    found = posterior.marginal("p")  # its expected logarithms are those of the posterior
+    a, b = found.concentration1, found.concentration0
+    log = (share.sum(1) * p[:, 0].log()).sum()
+    assert_close(a.digamma() - (a + b).digamma(), log, atol=1e-5, rtol=0)
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("family", [{"rate": "gamma"}, {}])
 def test_users_with_several_counts_each(family, seed):

@@ -125,7 +125,7 @@ class LocalFactors:
         count = torch.cat([self.nodes.row[:0], *scopes]).bincount(minlength=len(self.nodes.row))
         held = partial(self.nodes.are_held, count)
         parts, self.conjugates = multiplied_conjugates(parts, self._conjugate_terms, held)
-        among = [part for part in parts if not self._has(part, LogDirichlet)]
+        among = [part for part in parts if not self._has_dirichlet(part)]
         parts, self.alike = multiplied_on_one_grid(self.nodes.graph, parts, among, self._dims, held)
         parts, recurrent = multiplied_where_shared(
             self.nodes.graph, parts, self._needs_no_points, one_alpha
@@ -144,13 +144,14 @@ class LocalFactors:
         bases = self.nodes.bases(group, index)
         return [type(b) for b, s in zip(bases, group.slots, strict=True) if not s.is_discrete]
 
-    def _has(self, part: Locals, family: type[Natural]) -> bool:
-        """Whether a continuous node in these scopes has such a belief."""
-        return any(issubclass(own, family) for own in self._families(part.group, part.index))
+    def _has_dirichlet(self, part: Locals) -> bool:
+        """Whether a node in these scopes has a Dirichlet belief."""
+        return LogDirichlet in self._families(part.group, part.index)
 
-    def _is_conjugate(self, part: Locals) -> bool:
-        """Whether these factors are conjugate to their nodes."""
-        return part.local.is_whole and self._conjugate_terms(part) is not None
+    def _conjugates(self, part: Locals) -> bool:
+        """Whether a node in these scopes has a gamma, beta or Dirichlet belief."""
+        families = self._families(part.group, part.index)
+        return any(issubclass(family, Conjugate) for family in families)
 
     def _conjugate_terms(self, part: Locals) -> Terms | None:
         """What factors are whose nodes all have beliefs of conjugate families, if that is that."""
@@ -161,11 +162,11 @@ class LocalFactors:
 
     def _is_gaussian(self, part: Locals) -> bool:
         """Whether these factors are integrated without quadrature."""
-        return not self._has(part, Conjugate) and part.local.quadratic is not None
+        return not self._conjugates(part) and part.local.quadratic is not None
 
     def _needs_no_points(self, part: Locals) -> bool:
         """Whether these are integrated in closed form, or beliefs are no Gaussians."""
-        return self._has(part, Conjugate) or self._is_gaussian(part)
+        return self._conjugates(part) or self._is_gaussian(part)
 
     def _not_conjugate(self, group: FactorGroup, e: int) -> UnsupportedFactor:
         """What is wrong with a factor of Dirichlet nodes."""
@@ -242,7 +243,8 @@ class LocalFactors:
     def _dims(self, part: Locals) -> tuple[int, int]:
         """Of how many numbers factors are functions, and of how many their grids are; none where
         there are no grids."""
-        if self._is_gaussian(part) or self._is_conjugate(part):
+        is_conjugate = part.local.is_whole and self._conjugate_terms(part) is not None
+        if is_conjugate or self._is_gaussian(part):
             return 0, 0
         _, inner = self._closed(part)
         return part.local.dim, part.local.dim - len(inner)
@@ -261,7 +263,7 @@ class LocalFactors:
         """What factors are sums of, where that serves."""
         local, alpha = part.local, part.alpha
         is_plain = self._needs_no_points(part) or sum(local.widths) == 1
-        if is_plain or local.is_whole or self._has(part, LogDirichlet):
+        if is_plain or local.is_whole or self._has_dirichlet(part):
             return None
         closed, inner = self._closed(part)
         is_wide, is_mean_field = self._is_too_wide(part, inner), bool((alpha == 0).all())
@@ -304,7 +306,7 @@ class LocalFactors:
             closed = find_form(local.in_double(), chosen)
             if closed is not None:
                 return closed, []
-        if self._has(part, Conjugate) or bool((alpha <= 0).any()):
+        if self._conjugates(part) or bool((alpha <= 0).any()):
             return None, []
         if local.quadratic_in_states is not None:
             return None, list(range(local.dim))
@@ -327,7 +329,7 @@ class LocalFactors:
         terms = self._conjugate_terms(part) if local.is_whole and group.arity > 1 else None
         if terms is not None:
             return ConjugateFactors(local, alpha, rows, families, terms)
-        if self._has(part, LogDirichlet):
+        if self._has_dirichlet(part):
             raise self._not_conjugate(group, int(index[0]))
         closed, inner = self._closed(part)
         if closed is None:
@@ -357,7 +359,7 @@ class LocalFactors:
         if not self._is_too_wide(part, inner):
             return
         local, alpha, above = part.local, part.alpha, ""
-        if not self._has(part, Conjugate) and bool((alpha <= 0).any()):
+        if not self._conjugates(part) and bool((alpha <= 0).any()):
             given = quadratic_coordinates(local)
             if given and local.dim - len(given) in POINTS:
                 above = (
