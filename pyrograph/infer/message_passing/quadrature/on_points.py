@@ -10,6 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from pyrograph.beliefs import Gaussian
 from pyrograph.beliefs.gaussian import LOG_2PI, apply
 from pyrograph.errors import NonFiniteDensity
 from pyrograph.graph.devices import at_once
@@ -44,6 +45,9 @@ SHORTEST, LARGEST = 64, 2**18
 #: Sums over pieces that are kept apart: of many factors a piece has few points, and all sums
 #: together would be as many numbers as the points.
 KEPT = 16
+#: Functions whose log falls by less over a standard deviation of the grid count as flat; and how
+#: often the distance is doubled at which what they leave to the factor is looked for.
+FLAT, DOUBLINGS = 1e-6, 40
 
 #: Shares of mass and second moment that a scan may miss and count as sure.
 SURE = 0.01
@@ -157,6 +161,24 @@ class MomentsOnPoints:
                 found = [together(found)]
             found.append(summed(self._weights(g, origin, grid, z), g, z, volume, even))
         return together(found)
+
+    @torch.no_grad()
+    def _widened(self, g: Gaussian, origin: Tensor, first: Grid) -> Grid:
+        """Where g is flat the grid is laid over nothing but a guess: wide enough to reach where
+        f is largest at points that double their distance."""
+        flat = g.precision[..., 0, 0] * first.root[..., 0, 0].square() < FLAT
+        if not bool(flat.any()):
+            return first
+        steps = 2.0 ** torch.arange(DOUBLINGS, device=first.mean.device, dtype=first.mean.dtype)
+        z = torch.cat([torch.zeros_like(steps[:1]), steps, -steps]).view(-1, 1, 1, 1)
+        u = first.mean + first.root[..., 0] * z
+        try:
+            value = self.alpha * self.density(u) + g.log_value(u - origin)
+        except NonFiniteDensity:  # f may be no number so far out
+            return first
+        reach = z.abs()[value.argmax(0), 0, 0, 0]  # [D, E]
+        wide = torch.where(flat, reach.clamp_min(1), 1.0)[..., None, None]
+        return Grid(first.mean, first.root * wide)
 
     def _is_concave(self, grid: Grid, points: Points) -> bool:
         """Whether log f is known to be concave at evenly spaced points of a grid: not of numbers

@@ -14,12 +14,15 @@ import torch
 from torch import Tensor
 
 from pyrograph.beliefs import Conjugate, Gaussian, Natural
-from pyrograph.beliefs.gaussian import apply, block_diagonal, stacked
+from pyrograph.beliefs.gaussian import apply, block_diagonal, stacked, times_blocks
 from pyrograph.beliefs.natural import where
 from pyrograph.infer.message_passing.densities.reduction import LocalDensity
 from pyrograph.infer.message_passing.quadrature.effective import Effective, Rest, effective
 from pyrograph.infer.message_passing.quadrature.grids import Grid
 from pyrograph.infer.message_passing.quadrature.sums import Product, Surroundings, Tilted
+
+#: Of covariances, in units of the dtype's precision.
+ROUNDING = 64.0
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,9 @@ class Scopes:
                 self.local.num_states,
             )
             return mean.expand(states, *mean.shape), covariance.expand(states, *covariance.shape)
+        if all(len(read.states) == len(joint) for read in self.read):
+            spread = times_blocks(joint, [p.covariance for p in parts])
+            return apply(joint, mean), spread @ joint.mT
         size = (*joint.shape[:3], self.local.dim)
         mean, covariance = mean.new_zeros(size[:3]), mean.new_zeros(size)
         for read, part in zip(self.read, parts, strict=True):
@@ -145,7 +151,7 @@ class Scopes:
             for c, q in zip(cavities, own, strict=True)
         ]
         mean, covariance = self.moments(narrower)
-        first = Grid(mean.detach(), torch.linalg.cholesky(covariance).detach())
+        first = Grid(mean.detach(), _root(covariance.detach()))
         g, of_u = self._function(around, flat)
         return Surrounded(self, g, origin, first, points, cavities, of_u)
 
@@ -222,6 +228,18 @@ class Surrounded:
         for number, value in zip(chosen, values, strict=True):
             found = torch.where(number.is_slot(k)[..., None], value, found)
         return found
+
+
+def _root(covariance: Tensor) -> Tensor:
+    """Lower triangular, of where to look first: of beliefs that are proper but for rounding, as of
+    numbers whose sum alone is known yet, of so much more along all axes."""
+    root, info = torch.linalg.cholesky_ex(covariance)
+    if not bool(info.any()):
+        return root
+    size = covariance.diagonal(dim1=-2, dim2=-1).amax(-1)
+    eye = torch.eye(covariance.shape[-1], dtype=size.dtype, device=size.device)
+    slack = ROUNDING * torch.finfo(size.dtype).eps * size
+    return torch.linalg.cholesky(covariance + slack[..., None, None] * eye)
 
 
 def points_of(own: list[Natural]) -> list[Tensor]:

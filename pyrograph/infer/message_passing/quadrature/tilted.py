@@ -64,9 +64,6 @@ AT_REST, PATIENCE = 0.05, 10
 RETURNS = 2
 #: Squared distance, in a grid's standard deviations, from which it may miss what is there.
 APART = 4.0
-#: Functions whose log falls by less over a standard deviation of the grid count as flat; and how
-#: often the distance is doubled at which what they leave to the factor is looked for.
-FLAT, DOUBLINGS = 1e-6, 40
 #: Difference of log masses, or relative one of second moments, that steps between evenly spaced
 #: points may make; and of such points, how many are enough to compare two grids.
 STEPS, COMPARED = 0.05, 257
@@ -159,24 +156,6 @@ class TiltedMoments(MomentsOnPoints):
         return self._even_ones(scan, g, origin) if self._differ(found, scan, SCAN) else found
 
     # ------------------------------------------------------------------ where to look
-    @torch.no_grad()
-    def _widened(self, g: Gaussian, origin: Tensor, first: Grid) -> Grid:
-        """Where g is flat the grid is laid over nothing but a guess: wide enough to reach where
-        f is largest at points that double their distance."""
-        flat = g.precision[..., 0, 0] * first.root[..., 0, 0].square() < FLAT
-        if not bool(flat.any()):
-            return first
-        steps = 2.0 ** torch.arange(DOUBLINGS, device=first.mean.device, dtype=first.mean.dtype)
-        z = torch.cat([torch.zeros_like(steps[:1]), steps, -steps]).view(-1, 1, 1, 1)
-        u = first.mean + first.root[..., 0] * z
-        try:
-            value = self.alpha * self.density(u) + g.log_value(u - origin)
-        except NonFiniteDensity:  # f may be no number so far out
-            return first
-        reach = z.abs()[value.argmax(0), 0, 0, 0]  # [D, E]
-        wide = torch.where(flat, reach.clamp_min(1), 1.0)[..., None, None]
-        return Grid(first.mean, first.root * wide)
-
     def _nearer(self, g: Surroundings, origin: Tensor, start: Grid, first: Grid) -> Grid:
         """The grid of the last time, or the one laid over g for factors for which g lies off the
         last one: where it has moved far that one holds hardly any mass."""
