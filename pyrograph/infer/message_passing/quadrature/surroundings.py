@@ -123,10 +123,8 @@ class Scopes:
             scaled = joint * variance.sqrt().unsqueeze(-2)
             return apply(joint, mean), scaled @ scaled.mT
         if joint is None:
-            covariance, states = (
-                block_diagonal([p.covariance for p in parts]),
-                self.local.num_states,
-            )
+            covariance = block_diagonal([p.covariance for p in parts])
+            states = self.local.num_states
             return mean.expand(states, *mean.shape), covariance.expand(states, *covariance.shape)
         if all(len(read.states) == len(joint) for read in self.read):
             spread = times_blocks(joint, [p.covariance for p in parts])
