@@ -96,6 +96,27 @@ def test_a_row_of_a_mixture_in_many_numbers():
     assert_close(posterior.marginal("x").mean, mean, atol=1e-8, rtol=0)
 
 
+def test_components_of_many_numbers_and_many_rows():
+    """Matrices of factors are those of the component that a state reads: squares of the numbers of
+    all components together were counted, too many from 336 rows of ten components in ten on, and
+    rows were divided into terms, which close cycles."""
+    components, width, rows = 40, 2, 132
+    centre, y = random(components, width), random(rows, width)
+
+    def model():
+        with pyro.plate("components", components):
+            mean = pyro.sample("mean", dist.Normal(centre, 1.0).to_event(1))
+        with pyro.plate("rows", rows):
+            z = pyro.sample("z", dist.Categorical(torch.ones(components) / components))
+            pyro.sample("y", dist.Normal(mean[z], 1.0).to_event(1), obs=y)
+
+    engine = pg.EP(model, progress=False, num_steps=1)
+    with pytest.warns(pg.errors.ConvergenceWarning):
+        engine.run()
+    (block,) = (block for block in engine.network.blocks if hasattr(block, "tilted"))
+    assert are_closed(engine) == [True] and block.local.dim == width
+
+
 def test_the_evidence_is_differentiable():
     y, centre = random(WIDTH), random(3, WIDTH)
 

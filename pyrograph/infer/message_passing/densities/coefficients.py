@@ -71,7 +71,8 @@ def quadratic_coefficients(local: LocalDensity) -> Gaussian | None:
 def coefficients_in_states(local: LocalDensity) -> Gaussian | None:
     """P and h in u of factors of labels, batch ``[D, E]``, dimension r, in double precision, if all
     of them are quadratic in every state."""
-    numbers = local.num_states * local.num_factors * max(local.dim, sum(local.widths)) ** 2
+    # A has most: covariances are taken of the r numbers of u, not of all numbers of v
+    numbers = local.num_states * local.num_factors * local.dim * sum(local.widths)
     if not local.discrete or not local.dim or numbers > MOST_NUMBERS:
         return None
     if polynomial_degree(local.group.program, local.discrete) > 2:
