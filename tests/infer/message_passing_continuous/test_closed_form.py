@@ -232,3 +232,23 @@ def test_of_very_many_numbers_nothing_is_read(monkeypatch):
     with pytest.raises(UnsupportedFactor, match='"y"'):
         fit(model, (), pg.VMP, family={"tau": "gamma"})
     assert not sizes
+
+
+@pytest.mark.parametrize("unit", [1e7, 1e8, 1e-8])
+def test_vectors_in_other_units(unit):
+    """Steps of 1 change log f by less than its rounding where data are 1e7: the bound of 12
+    rows was 12 nats above the evidence, and at 1e8 runs ended in an error."""
+    y = torch.tensor([[-3.2, -2.5], [-2.9, -3.6], [3.3, 2.4], [2.6, 3.1]])
+
+    def model(unit):
+        with pyro.plate("components", 2):
+            at = torch.tensor([[-3.0], [3.0]]).expand(2, 2)
+            mu = pyro.sample("mu", dist.Normal(at * unit, unit).to_event(1))
+        with pyro.plate("rows", len(y)):
+            z = pyro.sample("z", dist.Categorical(torch.ones(2) / 2))
+            pyro.sample("y", dist.Normal(mu[z], unit).to_event(1), obs=y * unit)
+
+    own, other = fit(model, (1.0,), pg.VMP), fit(model, (unit,), pg.VMP)
+    expected = float(own.log_evidence) - y.numel() * np.log(unit)
+    assert float(other.log_evidence) == pytest.approx(expected, abs=1e-7)
+    assert_close(other.marginal("mu").mean / unit, own.marginal("mu").mean, rtol=0, atol=1e-7)

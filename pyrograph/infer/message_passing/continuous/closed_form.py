@@ -45,6 +45,9 @@ MOST_TERMS = 200
 STEPS = 3
 #: Values of which rounding, in units of the precision, leaves less than this are no use.
 ROUNDING = 1e-6
+#: Where steps of a unit change log f by no more than rounding, how much wider ones are tried, and
+#: how often.
+WIDER, TIMES = 2.0**10, 5
 #: How far out the Gaussian numbers are looked at, in units of the width of f.
 SPREAD = 3.0
 
@@ -157,6 +160,7 @@ class ClosedForm:
         eps = torch.finfo(self.local.like.dtype).eps
         firsts = [f.statistics(p[:1]) for f, p in zip(self.families, self._places[1:], strict=True)]
         first = [_with_one(own).expand(*self._size, -1) for own in firsts]
+        self._widen(first)
         for _ in range(STEPS if self.gaussian else 0):
             found = _put_in(self._read(), [self._centre, *first], but=0)
             if not bool(found.isfinite().all()):
@@ -173,6 +177,23 @@ class ClosedForm:
         found = self._read()
         # of NaN and infinite numbers it is not below
         return found if float(found.abs().amax()) * eps < ROUNDING else None
+
+    def _widen(self, first: list[Tensor]) -> None:
+        """Units in which differences have digits: of data in large units, steps of 1 leave them
+        none. Of numbers that no step tells of, as those a state does not read, they stay."""
+        least = torch.finfo(self.local.like.dtype).eps ** 0.5
+        start = self._unit
+        if not self.gaussian:
+            return
+        for _ in range(TIMES):
+            found = _put_in(self._read(), [self._centre, *first], but=0)
+            slope, bend = _derivatives(found, torch.zeros_like(self._centre))
+            change = slope.abs() + bend.abs().amax(-1)
+            is_blind = change < least * found[..., :1].abs()
+            if not bool(is_blind.any()):
+                return
+            self._unit = torch.where(is_blind, WIDER * self._unit, self._unit)
+        self._unit = torch.where(is_blind, start, self._unit)
 
     @torch.no_grad()
     def _is_all(self, found: Tensor) -> bool:
