@@ -13,6 +13,7 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.infer.message_passing.continuous.conjugate_factors import ConjugateFactors
+from tests.infer.message_passing_continuous.runs import merged
 
 PRIOR = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
 WIDTH = torch.tensor([1.0, 0.5, 2.0], dtype=torch.float64)
@@ -23,11 +24,6 @@ def double():
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
-
-
-def merged(engine):
-    """How many factors are part of others."""
-    return sum(len(part.index) for part in engine.network.merged)
 
 
 def test_conjugate_factors_on_a_label_and_a_chance_are_exact():

@@ -10,6 +10,7 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.infer.message_passing.network import on_one_grid
+from tests.infer.message_passing_continuous.runs import merged
 
 PRIOR = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
 CENTRE, WIDTH, SHIFT = (
@@ -22,11 +23,6 @@ def double():
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
-
-
-def merged(engine):
-    """How many factors are part of others."""
-    return sum(len(part.index) for part in engine.network.merged)
 
 
 def summary(posterior):
