@@ -114,9 +114,7 @@ class ConjugateFactors(OneEach):
     # ------------------------------------------------------------------ messages
     def _continuous(self, messages: list, beliefs: list) -> tuple[list[Conjugate], list[Conjugate]]:
         """Beliefs and cavities of the continuous slots, batch ``[E]``."""
-        own = [
-            beliefs[self.families[k]][self.rows[k]].mapped(Tensor.double) for k in self.continuous
-        ]
+        own = [beliefs[self.families[k]][self.rows[k]].in_double() for k in self.continuous]
         pairs = zip(own, self.continuous, strict=True)
         return own, [q - self.alpha * messages[k] for q, k in pairs]
 

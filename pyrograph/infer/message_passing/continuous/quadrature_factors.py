@@ -339,7 +339,7 @@ class QuadratureFactors(OneEach):
             for q, k in zip(q_states, self.local.discrete, strict=True):
                 ratio = ratio - (q.softmax(1) * messages[k]).sum(1)
             for q, k in zip(own, self.local.continuous, strict=True):
-                m = messages[k].mapped(Tensor.double)
+                m = messages[k].in_double()
                 if isinstance(q, Conjugate):
                     ratio = ratio - (m.natural * q.expected).sum(-1)
                     continue

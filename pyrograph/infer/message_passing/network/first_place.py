@@ -87,7 +87,7 @@ class _Places:
         members: Sequence[tuple[FactorGroup, Tensor]],
     ):
         normal = {
-            number: Gaussian(f.base.precision.detach(), f.base.shift.detach()).mapped(Tensor.double)
+            number: Gaussian(f.base.precision.detach(), f.base.shift.detach()).in_double()
             for number, f in enumerate(families)
             if isinstance(f, Continuous) and isinstance(f.base, Gaussian)
         }
