@@ -23,7 +23,7 @@ from torch.distributions import biject_to
 
 from pyrograph.beliefs import JointMixture, Normals
 from pyrograph.checks import count, positive
-from pyrograph.errors import InferenceError, OptionError, ShapeMismatch
+from pyrograph.errors import InferenceError, OptionError, ShapeMismatch, SubsampleError
 from pyrograph.posterior.joint_density import Baseline, JointDensity
 from pyrograph.posterior.mixture import NormalMixture
 from pyrograph.posterior.site_guide import levels, name_of_its_own
@@ -59,6 +59,7 @@ class AutoQBethe(AutoContinuous):
 
     Raises, at the first call of the guide:
         ShapeMismatch: Pyro's parameter store holds those of another one, of another size.
+        SubsampleError: a latent is in a subsampled plate.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class AutoQBethe(AutoContinuous):
         starts = []
         for _ in range(1 if self._start else self._num_components):
             super()._setup_prototype(*args, **kwargs)
+            self._refuse_subsampled()
             starts.append(self._init_loc())
         if self._start is None:
             # a draw on the boundary of its support is infinite here: such numbers start at 0
@@ -123,6 +125,19 @@ class AutoQBethe(AutoContinuous):
                 f"{held} (components x numbers), in the place of {asked}: call "
                 "pyro.clear_param_store() first."
             )
+
+    def _refuse_subsampled(self) -> None:
+        """Latents of a minibatch would be others at the next step, and their terms are scaled in
+        the program and not here: the bound would be no bound."""
+        for name, stack in self._cond_indep_stacks.items():
+            for frame in stack:
+                if frame.full_size is not None and frame.full_size != frame.size:
+                    raise SubsampleError(
+                        f'site "{name}" is in plate "{frame.name}", which is subsampled '
+                        f"({frame.size} of {frame.full_size}): minibatches are of data, not of "
+                        "latents. Give such sites another guide, AutoNormal in an AutoGuideList, "
+                        "sum them out, or take the full plate."
+                    )
 
     def _from(self, mixture: JointMixture) -> tuple[Tensor, Tensor, Tensor]:
         """Parameters of a mixture over sites."""

@@ -19,7 +19,7 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.beliefs import Categoricals, JointMixture, Normals
-from pyrograph.errors import InferenceError, OptionError, ShapeMismatch
+from pyrograph.errors import InferenceError, OptionError, ShapeMismatch, SubsampleError
 from pyrograph.infer.qbethe.autoguide import AutoQBethe
 
 
@@ -420,3 +420,22 @@ def test_a_guide_from_a_posterior_does_not_take_up_the_parameters_of_another():
     second()
     assert second.locs is not first.locs
     assert_close(second.locs[:, 0], mixture.sites["x"].mean[:, 0, 0])
+
+
+def minibatches(x):
+    m = pyro.sample("m", dist.Normal(0.0, 3.0))
+    with pyro.plate("data", len(x), subsample_size=2) as i:
+        z = pyro.sample("z", dist.Normal(m, 1.0))
+        pyro.sample("x", dist.Normal(z, 0.3), obs=x[i])
+
+
+def test_latents_of_minibatches_are_refused_by_name():
+    # one belief for all of them has an evidence lower bound above the evidence
+    x = torch.full((6,), 1.5)
+    with pytest.raises(SubsampleError, match=r'"z" is in plate "data", .*2 of 6'):
+        AutoQBethe(minibatches)(x)
+    pyro.clear_param_store()
+    guide = AutoGuideList(minibatches)
+    guide.append(AutoQBethe(poutine.block(minibatches, expose=["m"]), 2))
+    guide.append(AutoNormal(poutine.block(minibatches, expose=["z"])))
+    assert torch.isfinite(torch.tensor(SVI(minibatches, guide, Adam({}), Trace_ELBO()).step(x)))
