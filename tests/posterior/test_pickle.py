@@ -10,7 +10,13 @@ import torch
 from torch.testing import assert_close
 
 import pyrograph as pg
-from pyrograph.distributions import ChineseRestaurant, CollapsedMixture, NormalInverseGamma
+from pyrograph.distributions import (
+    BetaBernoulli,
+    ChineseRestaurant,
+    CollapsedMixture,
+    CollapsedRelation,
+    NormalInverseGamma,
+)
 from pyrograph.errors import OptionError
 
 
@@ -115,6 +121,28 @@ def test_draws_of_a_copy_are_the_same(program, args, infer, copied):
         pyro.set_rng_seed(5)
         draws.append(each.sample(7))
     assert_close(draws[1], draws[0], rtol=0, atol=0)
+
+
+def blocks(y):
+    alpha, a = (
+        pyro.param(name, torch.tensor(1.5), constraint=dist.constraints.positive)
+        for name in ("alpha", "a")
+    )
+    z = pyro.sample("z", ChineseRestaurant(alpha, len(y)))
+    component = NormalInverseGamma(0.1, a, 1.0, pyro.param("loc", torch.tensor(0.5)))
+    pyro.sample("y", CollapsedMixture(z, component), obs=y)
+    relation = CollapsedRelation(z, z, BetaBernoulli(a, 1.0))
+    pyro.sample("links", relation, obs=(y > y.unsqueeze(-1)).to(y))
+
+
+@BOTH
+@pytest.mark.parametrize("infer", [pg.DPVI, pg.SequentialDPVI])
+def test_labels_whose_hyperparameters_are_of_pyros_store_are_copied(infer, copied):
+    posterior = pg.fit(blocks, (REALS,), infer=infer, num_particles=6, progress=False)
+    same = copied(posterior)
+    assert_close(same.together("z"), posterior.together("z"), rtol=0, atol=0)
+    labels = posterior.particles
+    assert_close(same.graph.log_prob(labels), posterior.graph.log_prob(labels), rtol=0, atol=0)
 
 
 @BOTH

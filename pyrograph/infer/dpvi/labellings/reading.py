@@ -7,6 +7,7 @@ they found.
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -55,7 +56,7 @@ def read_labelled(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Label
         for name, node in first.nodes.items()
         if node["type"] == "sample" and not node["is_observed"] and not site_is_subsample(node)
     }
-    priors = {n: node["fn"] for n, node in latent.items() if isinstance(node["fn"], Prior)}
+    priors = {n: _detached(v["fn"]) for n, v in latent.items() if isinstance(v["fn"], Prior)}
     if not priors:
         return None
     others = [name for name in latent if name not in priors]
@@ -72,10 +73,10 @@ def read_labelled(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Label
             continue
         fn = node["fn"]
         if isinstance(fn, CollapsedMixture) and id(fn.z) in by_value:
-            mixtures[name] = (by_value[id(fn.z)], fn, node["value"])
+            mixtures[name] = by_value[id(fn.z)], _detached(fn), node["value"].detach()
         elif isinstance(fn, CollapsedRelation) and {id(fn.rows), id(fn.columns)} <= set(by_value):
             rows, columns = by_value[id(fn.rows)], by_value[id(fn.columns)]
-            relations[name] = (rows, columns, fn, node["value"])
+            relations[name] = rows, columns, _detached(fn), node["value"].detach()
     for name in (*priors, *mixtures, *relations):
         _refuse_scaled(name, first.nodes[name])
     for name in (*mixtures, *relations):
@@ -111,6 +112,18 @@ def _run(model: Callable, args: tuple, kwargs: dict[str, Any], labels: Mapping |
                 raise
             raise type(cause)(f"{str(error).splitlines()[0]} {cause}") from cause
     return trace
+
+
+def _detached(thing: Any) -> Any:
+    """A distribution, or its component, of plain tensors: nothing differentiates scores, and those
+    of ``pyro.param`` hold weak references, which are not pickled."""
+    found = copy.copy(thing)
+    for name, value in vars(thing).items():
+        if isinstance(value, Tensor):
+            vars(found)[name] = value.detach()
+    if hasattr(thing, "component"):
+        found.component = _detached(thing.component)
+    return found
 
 
 class _Plates(Messenger):
