@@ -163,11 +163,12 @@ class Engine(ABC):
             OptionError: an argument is an iterator, which one run of the program uses up.
         """
         refuse_iterators(self.model, args, kwargs)
-        self.check(args, kwargs)
-        # the engine's own stream, seeded from the global one: pyro.set_rng_seed governs it
-        seed = int(torch.randint(2**62, (), device="cpu"))
-        with ParametersRead() as self._parameters:
-            self._graph = self.read(args, kwargs)
+        with ParametersRead() as parameters:
+            self.check(args, kwargs)  # which reads programs of labels
+            # the engine's own stream, seeded from the global one: pyro.set_rng_seed governs it
+            seed = int(torch.randint(2**62, (), device="cpu"))
+            graph = self.read(args, kwargs)
+        self._graph, self._parameters = graph, parameters
         self._arguments, self._versions = (args, kwargs), versions((args, kwargs))
         self._given = copied(by_position(self.model, args, kwargs))
         self._history, self._moves_on = {}, False

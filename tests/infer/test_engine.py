@@ -803,6 +803,29 @@ def test_parameters_that_change_under_a_run_are_told(infer, name):
         engine.run()
 
 
+def labelled(y):
+    alpha = pyro.param("alpha", torch.tensor(1.0), constraint=dist.constraints.positive)
+    z = pyro.sample("z", pg.distributions.ChineseRestaurant(alpha, len(y)))
+    loc = pyro.param("loc", torch.tensor(0.0))
+    component = pg.distributions.NormalInverseGamma(0.2, 1.0, 1.0, loc)
+    pyro.sample("y", pg.distributions.CollapsedMixture(z, component), obs=y)
+
+
+@pytest.mark.parametrize("name", ["alpha", "loc"])
+@pytest.mark.parametrize("infer", [pg.DPVI, pg.SequentialDPVI])
+def test_parameters_of_a_program_of_labels_that_change_are_told(infer, name):
+    y = torch.tensor([0.4, 1.9, -0.3])
+    engine = infer(labelled, progress=False)
+    engine.run(y)
+    with torch.no_grad():
+        dict(pyro.get_param_store().named_parameters())[name].add_(1.0)
+    with pytest.raises(ShapeMismatch):  # which leaves the engine as it was
+        engine.setup(y.reshape(3, 1, 1))
+    for going_on in (engine.step, engine.run):
+        with pytest.raises(InferenceError, match=f'pyro.param "{name}" has changed'):
+            going_on(y)
+
+
 def test_parameters_of_a_module_that_change_are_told():
     model = Weighted()
     engine = pg.GraphicalSVGD(model, num_steps=2, progress=False)
