@@ -213,3 +213,11 @@ def test_statements_of_several_data_sets_are_refused_by_name(infer):
 
     with pytest.raises(ShapeMismatch, match='"x" has batch shape'):
         infer(model, progress=False).run(torch.randn(5, 2))
+
+    def in_a_plate(x):
+        z = pyro.sample("z", D.ChineseRestaurant(1.0, x.shape[1]))
+        with pyro.plate("features", len(x)):
+            pyro.sample("x", D.CollapsedMixture(z, D.DirichletCategorical(1.0, 3)), obs=x)
+
+    with pytest.raises(ShapeMismatch, match=r'"x" has batch shape \(2,\), of a plate'):
+        infer(in_a_plate, progress=False).run(torch.randint(3, (2, 5)))

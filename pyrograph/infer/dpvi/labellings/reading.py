@@ -151,7 +151,7 @@ def _refuse_batched(name: str, node: Mapping[str, Any]) -> None:
     shape = tuple(node["log_prob"].shape)
     if shape:
         raise ShapeMismatch(
-            f'"{name}" has batch shape {shape}, of its component\'s parameters or of its data. '
+            f'"{name}" has batch shape {shape}, of a plate, its component\'s parameters or data. '
             "Labels are scored by one data set under one set of parameters per statement: write "
             "one pyro.sample for each."
         )
@@ -169,6 +169,7 @@ def checked_log_prob(
 
     Raises:
         UnsupportedFactor: one of them has another, or the program fails.
+        ShapeMismatch: it is a batch of several.
         NonFiniteDensity: collapsed data have none.
     """
     try:
@@ -187,6 +188,8 @@ def checked_log_prob(
         known = node is not None and name in expected
         if known and _agree(node["log_prob_sum"], expected[name]):
             continue
+        if node is not None and isinstance(node["fn"], CollapsedMixture | CollapsedRelation):
+            _refuse_batched(name, node)  # plates expand the labels, which are then another tensor
         why = "is no CollapsedMixture or CollapsedRelation of them"
         if name in by_reading:
             why = "not as its clusters alone: its parameters or its data read labels"
