@@ -3,13 +3,16 @@
 Factors of equal scopes share one belief: their entropy counts once, as if they were one factor. So
 those that compute much alike are multiplied into one (:mod:`~..message_passing.shared_work`).
 
-With full covariance scopes whose continuous nodes C are the same, whatever their discrete ones,
-share the correlations of C. So C is a region of its own beside scopes and nodes,
+Scopes whose continuous nodes C are the same, whatever their discrete ones, share more than nodes,
+such as rows of a mixture with labels all of its means; with full covariance they share their
+correlations. So C is a region of its own beside scopes and nodes,
 
     sum_a H(b_a) + sum_C (1 - m_C) H(b_C) + sum_i (1 - d_i) H(b_i)
 
 where m_C counts the scopes with discrete nodes too, C counts among the scopes whether or not a
 factor reads just C, and d_i counts those of i's scopes that have other continuous nodes once a C.
+Without C, as in the paper, whose scopes share single nodes, every row but one would take the
+entropy of which mode the means are in once more than it gives: one mode alone would be left.
 """
 
 from __future__ import annotations
@@ -87,31 +90,33 @@ def build(graph: FactorGraph, is_full: bool, closed_forms: bool | None) -> Netwo
     """
     kinds, kind, row = _kinds(graph)
     scopes, place = _scopes(graph, kind)
-    parts, part_of = _parts(scopes, kinds, kind) if is_full else ([], {})
-    correlated, ties = [], {}
+    parts, part_of = _parts(scopes, kinds, kind)
+    cores, ties = [], {}
     for nodes in parts:
         wiring = _wiring(nodes, kind, row)
-        wiring.ties = f"tie_{len(ties)}", torch.arange(len(nodes), device=nodes.device)
         own = ScopeEntropies(wiring, [kinds[k].size for k in wiring.kinds], nodes)
-        correlated.append(own)
-        ties[wiring.ties[0]] = len(nodes), num_ties(own.sizes)
-    entropies = _entropies(scopes, correlated, part_of, kinds, kind, row)
+        cores.append(own)
+        if is_full:
+            wiring.ties = f"tie_{len(ties)}", torch.arange(len(nodes), device=nodes.device)
+            ties[wiring.ties[0]] = len(nodes), num_ties(own.sizes)
+    entropies = _entropies(scopes, cores, part_of, kinds, kind, row)
     counting = [torch.ones(len(k.nodes), device=graph.device, dtype=graph.dtype) for k in kinds]
-    # correlated nodes are counted once, not with the scopes that have them as their core
-    for scope in [*correlated, *(own for own in entropies if own.wiring.ties is None)]:
-        for k, rows in zip(scope.wiring.kinds, scope.wiring.rows, strict=True):
+    for nodes in [*parts, *_beside(scopes, part_of, kinds, kind)]:
+        wiring = _wiring(nodes, kind, row)
+        for k, rows in zip(wiring.kinds, wiring.rows, strict=True):
             counting[k] = counting[k].index_add(0, rows, -counting[k].new_ones(len(rows)))
     wirings, potentials = [], []
     for number, group in enumerate(graph.factors):
         wiring = _wiring(group.scope, kind, row)
-        if number in place and place[number][0] in part_of:
+        if is_full and number in place and place[number][0] in part_of:
             mine, at = place[number]
             own, rows = part_of[mine]
             wiring.ties = f"tie_{own}", rows[at]
         wirings.append(wiring)
         potentials += _potentials(graph, group, wiring, closed_forms)
     forest = _is_forest(scopes, parts, part_of, kinds, kind)
-    joins = is_forest(parts, graph.num_nodes)
+    correlated = cores if is_full else []
+    joins = is_forest([core.nodes for core in correlated], graph.num_nodes)
     return Network(
         kinds,
         kind,
@@ -201,32 +206,50 @@ def _slots(nodes: Tensor, kinds: list[Kind], kind: Tensor, is_discrete: bool) ->
     return [slot for slot, k in enumerate(of_slots) if kinds[k].is_discrete == is_discrete]
 
 
+def _beside(
+    scopes: list[Tensor],
+    part_of: dict[int, tuple[int, Tensor]],
+    kinds: list[Kind],
+    kind: Tensor,
+) -> list[Tensor]:
+    """What scopes have beside sets of continuous nodes: all nodes of others."""
+    found = []
+    for number, nodes in enumerate(scopes):
+        mine = _slots(nodes, kinds, kind, is_discrete=True)
+        if number not in part_of:
+            found.append(nodes)
+        elif mine:
+            found.append(nodes[:, mine])
+    return found
+
+
 def _entropies(
     scopes: list[Tensor],
-    correlated: list[ScopeEntropies],
+    cores: list[ScopeEntropies],
     part_of: dict[int, tuple[int, Tensor]],
     kinds: list[Kind],
     kind: Tensor,
     row: Tensor,
 ) -> list[ScopeEntropies]:
-    """Of scopes and of correlated nodes, as often as these count."""
-    times = [torch.ones(part.num_scopes, device=kind.device) for part in correlated]
+    """Of scopes and of sets of continuous nodes, as often as these count."""
+    times = [torch.ones(core.num_scopes, device=kind.device) for core in cores]
     found = []
     for number, nodes in enumerate(scopes):
-        mine = _slots(nodes, kinds, kind, is_discrete=True)
-        if number not in part_of:
-            mine, core = list(range(nodes.shape[1])), None
-        elif mine:
+        mine, core = _slots(nodes, kinds, kind, is_discrete=True), None
+        if number in part_of:
+            if not mine:
+                continue  # it is a set of continuous nodes
             own, rows = part_of[number]
             times[own].index_add_(0, rows, -torch.ones_like(rows, dtype=times[own].dtype))
-            core = correlated[own], rows
-        else:
-            continue  # it is a set of correlated nodes
-        wiring = _wiring(nodes[:, mine], kind, row)
+            is_shared = cores[own].num_scopes < len(nodes)  # it is looked at once, not by row
+            if is_shared or cores[own].wiring.ties is not None:
+                core = cores[own], rows
+        chosen = nodes if core is None else nodes[:, mine]
+        wiring = _wiring(chosen, kind, row)
         sizes = [kinds[k].size for k in wiring.kinds]
-        found.append(ScopeEntropies(wiring, sizes, nodes[:, mine], core))
-    counted = (part.counted(t) for part, t in zip(correlated, times, strict=True) if bool(t.any()))
-    return [*counted, *found]
+        found.append(ScopeEntropies(wiring, sizes, chosen, core))
+    counted = (core.counted(t) for core, t in zip(cores, times, strict=True))
+    return [*(own for parts in counted for own in parts), *found]
 
 
 def _is_forest(

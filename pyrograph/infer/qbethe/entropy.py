@@ -112,7 +112,9 @@ class ScopeEntropies:
         wiring: of all nodes, or of the discrete ones beside a core.
         sizes: of the kinds in the wiring.
         nodes: ``[S, slots]``.
-        core: continuous nodes that are correlated, and ``[S]`` which of these a scope has.
+        core: continuous nodes that are correlated, or that scopes share, and ``[S]`` which of these
+            a scope has.
+        times: how often scopes of continuous nodes count, ``[S]``; None: once.
     """
 
     def __init__(
@@ -121,18 +123,20 @@ class ScopeEntropies:
         sizes: list[int],
         nodes: Tensor,
         core: tuple[ScopeEntropies, Tensor] | None = None,
+        times: Tensor | None = None,
     ):
         self.wiring, self.sizes, self.nodes, self.core = wiring, sizes, nodes, core
-        #: How often scopes count, ``[S]``.
-        self.times = torch.ones(len(nodes), device=nodes.device)
+        self.times = times
 
-    def counted(self, times: Tensor) -> ScopeEntropies:
-        """Those that count, as often as they do, ``[S]``, of correlated nodes."""
-        name, at = self.wiring.ties
-        rows = times.nonzero().squeeze(1)
-        wiring = Wiring(self.wiring.kinds, [r[rows] for r in self.wiring.rows], (name, at[rows]))
-        found = ScopeEntropies(wiring, self.sizes, self.nodes[rows])
-        found.times = times[rows]
+    def counted(self, times: Tensor) -> list[ScopeEntropies]:
+        """Those that count, as often as they do, ``[S]``: once, and otherwise."""
+        found = []
+        for which, is_once in ((times == 1, True), ((times != 1) & (times != 0), False)):
+            rows = which.nonzero().squeeze(1)
+            if len(rows):
+                often = None if is_once else times[rows]
+                own = self.wiring.part(rows), self.sizes, self.nodes[rows]
+                found.append(ScopeEntropies(*own, times=often))
         return found
 
     @property
@@ -142,7 +146,8 @@ class ScopeEntropies:
     def __call__(
         self, mixture: Components, own: list[Tensor], overlap: list[Overlap] | None, rules: Rules
     ) -> Tensor:
-        closed = self._closed(mixture, own) * self.times.to(mixture.weights)
+        closed = self._closed(mixture, own)
+        closed = closed if self.times is None else closed * self.times.to(closed)
         value = (mixture.weights * closed.sum(-1)).sum(1)
         return value if overlap is None else value + self.mixing(mixture, overlap, rules)
 
@@ -163,8 +168,8 @@ class ScopeEntropies:
 
     def mixing(self, mixture: Components, overlap: list[Overlap], rules: Rules) -> Tensor:
         """What several components add to the entropies of single ones, ``[B]``."""
-        if self.wiring.ties is not None:
-            return self._mixing_of_correlated(mixture, rules)
+        if self.wiring.ties is not None or self.times is not None:
+            return self._mixing_together(mixture, rules)
         if self.core is not None:
             return self._mixing_beside_core(mixture, overlap, rules)
         if self._num_points(overlap) > (MAX_PAIR_POINTS if self._is_pair else MAX_POINTS):
@@ -207,9 +212,10 @@ class ScopeEntropies:
             )
         return total
 
-    def _mixing_of_correlated(self, mixture: Components, rules: Rules) -> Tensor:
+    def _mixing_together(self, mixture: Components, rules: Rules) -> Tensor:
+        """Of continuous nodes as one of as many numbers, as often as scopes count."""
         mean, root = self._correlated(mixture)
-        times = self.times.to(mean)
+        times = mean.new_ones(()) if self.times is None else self.times.to(mean)
         total = mean.new_zeros(len(mean))
         for part in _correlated_overlaps(mean, root, self._rule(mean, rules)):
             mixing = NodeMixing.apply(mixture.weights, part.ratio, part.weight)
@@ -236,9 +242,10 @@ class ScopeEntropies:
         return total
 
     def _correlated(self, mixture: Components) -> tuple[Tensor, Tensor]:
-        """Means ``[B, L, S, R]`` and roots of correlated nodes."""
+        """Means ``[B, L, S, R]`` and roots of continuous nodes together."""
         maps = [(k, r, None) for k, r in zip(self.wiring.kinds, self.wiring.rows, strict=True)]
-        return scope_moments(mixture, self.wiring, maps)
+        mean, root = scope_moments(mixture, self.wiring, maps)
+        return mean, torch.diag_embed(root) if root.dim() == mean.dim() else root
 
     @staticmethod
     def _rule(mean: Tensor, rules: Rules) -> Rule:

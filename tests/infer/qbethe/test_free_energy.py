@@ -216,10 +216,10 @@ def labelled():
 
 
 def entropy_of_labelled(found):
-    """Three scopes of both components and a label, but each component counts once."""
+    """Three scopes of both components and a label, but the pair of components counts once."""
     (x, z), log_weights = masses(found)
     scopes = sum(entropy_by_sums(log_weights, [*x, label]) for label in z)
-    return scopes - 2 * sum(entropy_by_sums(log_weights, [node]) for node in x)
+    return scopes - 2 * entropy_by_sums(log_weights, [*x])
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def entropy_of_labelled(found):
 @pytest.mark.parametrize(
     ("program", "truth"),
     [(hybrid, entropy_of_hybrid), (labelled, entropy_of_labelled)],
-    ids=["one scope", "shared nodes"],
+    ids=["one scope", "a shared pair"],
 )
 @pytest.mark.parametrize("seed", range(3))
 def test_entropies_of_scopes_with_states_and_numbers_are_those_of_sums(
