@@ -26,6 +26,7 @@ from pyrograph.infer.message_passing.network.network import Network
 from pyrograph.infer.message_passing.nodes.families import Continuous
 from pyrograph.infer.message_passing.settling.double_loop import DoubleLoop, is_discrete
 from pyrograph.infer.message_passing.settling.left_alike import alternatives, told_apart
+from pyrograph.infer.message_passing.settling.left_empty import filled, left_empty
 from pyrograph.infer.message_passing.settling.settling import Settling
 from pyrograph.infer.message_passing.sweeps.contradictions import refuse_contradictions
 from pyrograph.infer.message_passing.sweeps.plain import PlainSwept
@@ -96,16 +97,19 @@ class Iteration:
         self.settle(messages)
 
     def told_apart(self, seed: int) -> Messages | None:
-        """Messages of a higher bound, where mean field has left alternatives alike and trials find
-        some: :mod:`.left_alike`."""
-        found = alternatives(self.network, self.at.beliefs)
-        if found is None:
-            return None
+        """Messages of a higher bound, where mean field has left alternatives alike or one without
+        data and trials find some: :mod:`.left_alike`, :mod:`.left_empty`."""
 
         def sweep(at: Place) -> Place:
             return self._sweeper(at, self.settling.damping)
 
-        return told_apart(self.network, found, self.at, sweep, seed)
+        alike, start = alternatives(self.network, self.at.beliefs), None
+        if alike is not None:
+            start = told_apart(self.network, alike, self.at, sweep, seed)
+        empty = left_empty(self.network, self.at.beliefs) if start is None else None
+        if empty is not None:
+            start = filled(self.network, empty, self.at, sweep, seed)
+        return start
 
     def goes_on_with(self, network: Network) -> None:
         """Over another network, or over the same one with other data: what was measured says

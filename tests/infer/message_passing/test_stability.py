@@ -298,3 +298,63 @@ def test_empty_components_are_as_their_prior_is_and_not_told_of():
 
     q = pg.fit(model, (), infer=pg.VMP, progress=False)
     assert q.converged and "same belief" not in q.status
+
+
+# ---------------------------------------------------------------------- states left without data
+def two_scales(y):
+    """Numbers of two scales, of which little is known beforehand."""
+    with pyro.plate("components", 2):
+        scale = pyro.sample("scale", dist.LogNormal(torch.tensor([-1.0, 1.0]), 5.0))
+    with pyro.plate("data", len(y)):
+        z = pyro.sample("z", dist.Categorical(torch.tensor([0.6, 0.4])))
+        pyro.sample("y", dist.Normal(0.0, scale[z]), obs=y)
+
+
+def bound_of_two_scales(y, mean, log_sd):
+    """Mean field's, labels summed out, with log scales ~ N(mean, e^(2 log_sd)): closed form."""
+    v = (2 * log_sd).exp()
+    log_p = -mean - 0.5 * y[:, None] ** 2 * (2 * v - 2 * mean).exp() - 0.5 * math.log(2 * math.pi)
+    log_p = torch.logsumexp(log_p + torch.tensor([0.6, 0.4]).log(), -1).sum()
+    prior = dist.Normal(torch.tensor([-1.0, 1.0]), 5.0)
+    return log_p - torch.distributions.kl_divergence(dist.Normal(mean, v.sqrt()), prior).sum()
+
+
+def test_a_scale_that_no_number_has_is_given_some():
+    """A prior as vague leaves the first component empty, where the bound is 11.9 lower."""
+    narrow, wide = torch.linspace(-0.5, 0.5, 6), torch.tensor([-7.0, -2.5, 3.0, 5.5])
+    y = torch.cat([narrow, wide])
+    at = torch.tensor([[-1.5, 1.5], [-1.0, -1.0]], requires_grad=True)
+    ascent = torch.optim.LBFGS([at], max_iter=200, line_search_fn="strong_wolfe")
+
+    def loss():
+        ascent.zero_grad()
+        value = -bound_of_two_scales(y, *at)
+        value.backward()
+        return value
+
+    ascent.step(loss)
+    q, _ = run(two_scales, y)
+    assert q.converged
+    assert_close(q.log_evidence, bound_of_two_scales(y, *at.detach()), rtol=0, atol=1e-3)
+
+
+def own_scales(y, loc):
+    w = pyro.sample("w", dist.Dirichlet(torch.ones(3)))
+    with pyro.plate("components", 3):
+        locs = pyro.sample("locs", dist.Normal(loc, 10.0))
+        scale = pyro.sample("scale", dist.LogNormal(0.0, 2.0))
+    with pyro.plate("data", len(y)):
+        z = pyro.sample("z", dist.Categorical(w))
+        pyro.sample("y", dist.Normal(locs[z], scale[z]), obs=y)
+
+
+def test_two_clusters_in_one_component_beside_an_empty_one_come_apart():
+    """On the way from alike ones two clusters shared a component and another one had none."""
+    y = torch.cat([k + 0.8 * torch.linspace(-1, 1, 12) for k in (-4.0, 0.0, 5.0)])
+    family = {"w": "dirichlet"}
+    apart, _ = run(own_scales, y, torch.tensor([-4.0, 0.0, 5.0]), family=family)
+    q, _ = run(own_scales, y, torch.zeros(3), family=family)
+    assert q.converged
+    assert q.log_evidence > apart.log_evidence - 0.5
+    found = q.marginal("locs").mean.sort().values
+    assert_close(found, torch.tensor([-4.0, 0.0, 5.0]), rtol=0, atol=0.1)

@@ -128,7 +128,7 @@ def told_apart(
     generator = torch.Generator().manual_seed(seed)
     best, bound = None, log_evidence(network, at.messages, at.beliefs)
     starts = [partial(_start, is_fresh=bool(number % 2)) for number in range(TRIALS)]
-    if _num_chosen(network, found) > 1:
+    if num_chosen(network.blocks[found.number], found.factors) > 1:
         starts += [_start_of_sets] * TRIALS
     for start in starts:
         try:
@@ -174,10 +174,10 @@ def _start(
     sent, _ = block.update(messages[found.number], beliefs)
     for k in block.local.continuous:
         if k in firsts:
-            messages[found.number][k] = _alone(sent[k], firsts[k][None])
+            messages[found.number][k] = alone(sent[k], firsts[k][None])
         elif is_fresh:
             messages[found.number][k] = sent[k].mapped(torch.zeros_like)
-    return _with_labels(network, messages)
+    return with_labels(network, messages)
 
 
 def _start_of_sets(network: Network, found: Alike, at: Held, generator: torch.Generator) -> Held:
@@ -188,7 +188,7 @@ def _start_of_sets(network: Network, found: Alike, at: Held, generator: torch.Ge
     reached = block.local.nodes_reached[:, first]  # [D, slots]
     order = torch.randperm(len(found.factors), generator=generator, device="cpu")
     drawn = found.factors[order.to(found.factors.device)]
-    sets = drawn[: _num_chosen(network, found) * len(reached)].tensor_split(len(reached))
+    sets = drawn[: num_chosen(block, found.factors) * len(reached)].tensor_split(len(reached))
     beliefs = list(at.beliefs)
     labels = beliefs[block.families[label]].clone()
     for own, state in zip(sets, block.local.states[:, 0], strict=True):
@@ -199,19 +199,18 @@ def _start_of_sets(network: Network, found: Alike, at: Held, generator: torch.Ge
     for n, k in enumerate(block.local.continuous):
         is_shared = bool(reached[:, n].all())
         own = [] if is_shared else itertools.compress(sets, reached[:, n].tolist())
-        messages[found.number][k] = _alone(sent[k], torch.cat([drawn[:0], *own]))
-    return _with_labels(network, messages)
+        messages[found.number][k] = alone(sent[k], torch.cat([drawn[:0], *own]))
+    return with_labels(network, messages)
 
 
-def _num_chosen(network: Network, found: Alike) -> int:
+def num_chosen(block: ConjugateFactors | QuadratureFactors, factors: Tensor) -> int:
     """Numbers of the nodes that a state of the label reads and others do not."""
-    local = network.blocks[found.number].local
-    reached = local.nodes_reached[:, found.factors[0]]  # [D, slots]
-    widths = torch.tensor(local.nodes_widths, device=reached.device)
+    reached = block.local.nodes_reached[:, factors[0]]  # [D, slots]
+    widths = torch.tensor(block.local.nodes_widths, device=reached.device)
     return int((reached & ~reached.all(0)).long().mul(widths).sum(1).max())
 
 
-def _with_labels(network: Network, messages: Messages) -> Held:
+def with_labels(network: Network, messages: Messages) -> Held:
     """Messages to continuous nodes, and what factors then tell labels."""
     beliefs = network.beliefs_of(messages)
     pairs = zip(network.blocks, messages, strict=True)
@@ -219,7 +218,7 @@ def _with_labels(network: Network, messages: Messages) -> Held:
     return Held(told, network.beliefs_of(told))
 
 
-def _alone(message: Natural, factors: Tensor) -> Natural:
+def alone(message: Natural, factors: Tensor) -> Natural:
     """That of some factors, others say nothing."""
     return message.mapped(
         lambda value: torch.zeros_like(value).index_copy(0, factors, value[factors])

@@ -1,0 +1,150 @@
+"""States of a label that mean field has left without data, and ways to fill them.
+
+Where two clusters share a component another one may have none. It stays at its prior, under which
+data far less wide than the prior are unlikely, so that the point is a maximum of the bound, though
+the one with a component for each cluster is higher by far. Trials give the state as many factors as
+it has numbers, drawn among those of one other state, and leave all else where it is; where one
+comes higher in some sweeps the run goes on from there. A state that no cluster needs loses its
+factors in a sweep or two, and the trial is over.
+
+Source: Ueda, Nakano, Ghahramani & Hinton (2000), "SMEM algorithm for mixture models", the split.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pyrograph.errors import PyrographError
+from pyrograph.infer.message_passing.network.evidence import log_evidence
+from pyrograph.infer.message_passing.network.messages import Messages, with_discrete_of
+from pyrograph.infer.message_passing.network.network import Network
+from pyrograph.infer.message_passing.settling.left_alike import (
+    GAIN,
+    RISE,
+    SWEEPS,
+    TRIALS,
+    UNLIKELY,
+    alone,
+    choices,
+    num_chosen,
+    with_labels,
+)
+from pyrograph.infer.message_passing.sweeps.sweep import Held
+
+#: Factors, in sums of probabilities, of which a state that holds data has more.
+FEWEST = 1.0
+
+
+@dataclass(frozen=True)
+class Empty:
+    """A state of labels that no factor is likely to be in.
+
+    Attributes:
+        number: of a block; factors: ``[e]``, whose labels choose; row: of the block's states.
+    """
+
+    number: int
+    factors: Tensor
+    row: int
+
+
+@torch.no_grad()
+def left_empty(network: Network, beliefs: list) -> Empty | None:
+    """The first that mean field has left without data; None if there is none."""
+    if not network.is_mean_field:
+        return None
+    for number, _, chosen in choices(network):
+        block, factors = network.blocks[number], chosen.nonzero().squeeze(1)
+        if len(block.local.discrete) > 1:
+            continue  # labels that choose together: no telling which state means which
+        held = _shares(network, number, factors, beliefs).sum(0)
+        row = int(held.argmin())
+        is_shared = len(factors) >= 2 * num_chosen(block, factors)
+        if is_shared and bool(held[row] < FEWEST):
+            return Empty(number, factors, row)
+    return None
+
+
+@torch.no_grad()
+def filled(
+    network: Network, empty: Empty, at: Held, sweep: Callable[[Held], Held], seed: int
+) -> Messages | None:
+    """Messages under which the bound is higher, if trials find any.
+
+    Args:
+        at: where the run stands; sweep: from one place to the next; seed: of the trials.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    best, bound = None, log_evidence(network, at.messages, at.beliefs)
+    most = num_chosen(network.blocks[empty.number], empty.factors)
+    for number in range(TRIALS):
+        try:
+            trial = _start(network, empty, at, generator, most if number % 2 else 1)
+            for _ in range(SWEEPS):
+                trial = sweep(trial)
+                if not _holds(network, empty, trial.beliefs):
+                    break
+            else:
+                value = log_evidence(network, trial.messages, trial.beliefs)
+                if bool(value > bound + GAIN + RISE * bound.abs()):
+                    best, bound = trial.messages, value
+        except (PyrographError, torch.linalg.LinAlgError):  # no density there
+            continue
+    return best
+
+
+def _shares(network: Network, number: int, factors: Tensor, beliefs: list) -> Tensor:
+    """Probabilities of the rows of a block's states, ``[e, D]``."""
+    block = network.blocks[number]
+    (label,) = block.local.discrete
+    log_p = beliefs[block.families[label]][block.rows[label][factors]]
+    return log_p.softmax(-1)[:, block.local.states[:, 0]]
+
+
+def _holds(network: Network, empty: Empty, beliefs: list) -> bool:
+    held = _shares(network, empty.number, empty.factors, beliefs)[:, empty.row].sum()
+    return bool(held >= FEWEST)
+
+
+def _start(
+    network: Network, empty: Empty, at: Held, generator: torch.Generator, num_drawn: int
+) -> Held:
+    """From labels under which the state has half the factors of another one.
+
+    Args:
+        num_drawn: factors of that one, of which the half is told that is most like them.
+    """
+    block = network.blocks[empty.number]
+    (label,), states = block.local.discrete, block.local.states[:, 0]
+    order = torch.randperm(len(empty.factors), generator=generator, device="cpu")
+    order = order.to(empty.factors.device)
+    row = _shares(network, empty.number, empty.factors, at.beliefs).argmax(1)[order]
+    shared = empty.factors[order[row == row[0]]]
+
+    def told(factors: Tensor) -> list:
+        beliefs, at_label = list(at.beliefs), block.rows[label][factors]
+        labels = beliefs[block.families[label]].clone()
+        labels[at_label] = UNLIKELY
+        labels[at_label, states[empty.row]] = 0.0
+        beliefs[block.families[label]] = labels
+        return beliefs
+
+    messages = [list(sent) for sent in at.messages]
+    reached = block.local.nodes_reached[empty.row, empty.factors[0]]  # [slots]
+    drawn = shared[:num_drawn]
+    sent, _ = block.update(messages[empty.number], told(drawn))
+    for k in itertools.compress(block.local.continuous, reached.tolist()):
+        messages[empty.number][k] = alone(sent[k], drawn)
+    sent, _ = block.update(messages[empty.number], network.beliefs_of(messages))
+    log_p = sent[label][shared]
+    odds = log_p[:, states[empty.row]] - log_p[:, states[row[0]]]
+    half = shared[odds.argsort(descending=True)[: (len(shared) + 1) // 2]]
+    beliefs = told(half)
+    pairs = zip(network.blocks, at.messages, strict=True)
+    found = [b.update(sent, beliefs)[0] for b, sent in pairs]
+    return with_labels(network, with_discrete_of(at.messages, found))
