@@ -252,11 +252,11 @@ def clusters():
         pyro.sample("y", dist.Normal(mean[z.long()], 1.0), obs=torch.from_numpy(POINTS))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_rows_of_a_mixture_leave_its_means_both_orders(seed):
     """Counted one by one means would take the entropy of the order once more a row."""
     pyro.set_rng_seed(seed)
-    q = fit(clusters, num_components=4, covariance="diagonal", num_steps=250, lr=0.1)
+    q = fit(clusters, num_components=4, covariance="diagonal", num_steps=150, lr=0.1)
     prior, rows = norm.logpdf(GRID, 0, 3), norm.logpdf(POINTS[:, None], GRID, 1)
     both = np.logaddexp(rows[:, :, None], rows[:, None]).sum(0) - len(rows) * np.log(2)
     log_z = logsumexp(prior[:, None] + prior + both) + 2 * CELL
