@@ -21,7 +21,7 @@ from torch import Tensor
 
 from pyrograph.errors import PyrographError
 from pyrograph.infer.message_passing.network.evidence import log_evidence
-from pyrograph.infer.message_passing.network.messages import Messages, with_discrete_of
+from pyrograph.infer.message_passing.network.messages import Messages
 from pyrograph.infer.message_passing.network.network import Network
 from pyrograph.infer.message_passing.settling.left_alike import (
     GAIN,
@@ -38,6 +38,9 @@ from pyrograph.infer.message_passing.sweeps.sweep import Held
 
 #: Factors, in sums of probabilities, of which a state that holds data has more.
 FEWEST = 1.0
+#: Sweeps for which the labels of a start are held: before its mean is there a scale is nothing like
+#: that of its factors, and the state would lose them at once.
+HELD = 5
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ def filled(
     most = num_chosen(network.blocks[empty.number], empty.factors)
     for number in range(TRIALS):
         try:
-            trial = _start(network, empty, at, generator, most if number % 2 else 1)
+            trial = _start(network, empty, at, sweep, generator, most if number % 2 else 1)
             for _ in range(SWEEPS):
                 trial = sweep(trial)
                 if not _holds(network, empty, trial.beliefs):
@@ -112,7 +115,12 @@ def _holds(network: Network, empty: Empty, beliefs: list) -> bool:
 
 
 def _start(
-    network: Network, empty: Empty, at: Held, generator: torch.Generator, num_drawn: int
+    network: Network,
+    empty: Empty,
+    at: Held,
+    sweep: Callable[[Held], Held],
+    generator: torch.Generator,
+    num_drawn: int,
 ) -> Held:
     """From labels under which the state has half the factors of another one.
 
@@ -126,25 +134,27 @@ def _start(
     row = _shares(network, empty.number, empty.factors, at.beliefs).argmax(1)[order]
     shared = empty.factors[order[row == row[0]]]
 
-    def told(factors: Tensor) -> list:
-        beliefs, at_label = list(at.beliefs), block.rows[label][factors]
-        labels = beliefs[block.families[label]].clone()
-        labels[at_label] = UNLIKELY
-        labels[at_label, states[empty.row]] = 0.0
-        beliefs[block.families[label]] = labels
-        return beliefs
+    def told(rows: Tensor, values: Tensor) -> Tensor:
+        values = values.clone()
+        values[rows] = UNLIKELY
+        values[rows, states[empty.row]] = 0.0
+        return values
 
     messages = [list(sent) for sent in at.messages]
     reached = block.local.nodes_reached[empty.row, empty.factors[0]]  # [slots]
     drawn = shared[:num_drawn]
-    sent, _ = block.update(messages[empty.number], told(drawn))
+    beliefs, family = list(at.beliefs), block.families[label]
+    beliefs[family] = told(block.rows[label][drawn], beliefs[family])
+    sent, _ = block.update(messages[empty.number], beliefs)
     for k in itertools.compress(block.local.continuous, reached.tolist()):
         messages[empty.number][k] = alone(sent[k], drawn)
     sent, _ = block.update(messages[empty.number], network.beliefs_of(messages))
     log_p = sent[label][shared]
     odds = log_p[:, states[empty.row]] - log_p[:, states[row[0]]]
     half = shared[odds.argsort(descending=True)[: (len(shared) + 1) // 2]]
-    beliefs = told(half)
-    pairs = zip(network.blocks, at.messages, strict=True)
-    found = [b.update(sent, beliefs)[0] for b, sent in pairs]
-    return with_labels(network, with_discrete_of(at.messages, found))
+    found = at
+    for _ in range(HELD):
+        messages = [list(sent) for sent in found.messages]
+        messages[empty.number][label] = told(half, messages[empty.number][label])
+        found = sweep(Held(messages, network.beliefs_of(messages)))
+    return with_labels(network, found.messages)
