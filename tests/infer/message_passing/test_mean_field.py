@@ -189,7 +189,7 @@ def test_derivatives_reach_every_twin(shape):
             expected = (bound(power + 1e-4) - bound(power - 1e-4)) / 2e-4
         assert_close(slope, expected, rtol=1e-5, atol=0)
         return
-    for k in (0, 13, 39):
+    for k in (0, 39):
         step = torch.zeros_like(power)
         step[k] = 1e-4
         with torch.no_grad():

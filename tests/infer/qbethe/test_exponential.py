@@ -77,9 +77,9 @@ def test_a_latent_scale(covariance):
     if covariance == "diagonal":
         best = maximum(bound, 2)
     else:
-        best = max(
-            maximum(lambda m, s, r=r: bound(m, s, r), 2) for r in np.linspace(-0.6, 0.6, 121)
-        )
+        best = -optimize.minimize_scalar(
+            lambda rho: -maximum(lambda m, s: bound(m, s, rho), 2), bounds=(-0.6, 0.6)
+        ).fun
     q = pg.fit(
         model,
         infer=pg.QBethe,
