@@ -2,10 +2,10 @@
 
 Where two clusters share a component another one may have none. It stays at its prior, under which
 data far less wide than the prior are unlikely, so that the point is a maximum of the bound, though
-the one with a component for each cluster is higher by far. Trials give the state as many factors as
-it has numbers, drawn among those of one other state, and leave all else where it is; where one
-comes higher in some sweeps the run goes on from there. A state that no cluster needs loses its
-factors in a sweep or two, and the trial is over.
+the one with a component for each cluster is higher by far. Trials give the state half the factors
+of another one, those most like one, or as many as the state has numbers, that are drawn of them;
+where one comes higher in some sweeps the run goes on from there. A state that no cluster needs
+loses its factors in a sweep or two, and the trial is over.
 
 Source: Ueda, Nakano, Ghahramani & Hinton (2000), "SMEM algorithm for mixture models", the split.
 """
