@@ -168,12 +168,13 @@ def _compared(name: str, template: tuple, x: Tensor) -> Tensor:
 
 
 def _chosen(line: Line, candidates: Tensor, *indices: Tensor) -> Tensor:
-    """Of candidates ``[count or 1, k, T, 1 + 2 D]``, by constant indices."""
+    """Of candidates ``[count or 1, k, T, 1 + 2 D]``, by constant indices, of all lines alike or of
+    each."""
     positions = torch.arange(candidates.shape[1], device=candidates.device)[None, :, None]
     numbers = [x[..., 0, :1].long() for x in indices]
     at = line.rule.replay(line.rule.func, line.rule.static, [positions, *numbers])[:, 0]
-    rows = torch.arange(len(at), device=at.device)
-    return candidates.expand(len(at), *candidates.shape[1:])[rows, at]
+    rows = torch.arange(line.count, device=at.device)
+    return candidates.expand(line.count, *candidates.shape[1:])[rows, at.expand(line.count)]
 
 
 def _pointwise(name: str, static: tuple, reads: list[Tensor]) -> Tensor:
