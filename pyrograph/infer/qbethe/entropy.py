@@ -26,7 +26,7 @@ from torch import Tensor
 from pyrograph.beliefs.gaussian import LOG_2PI
 from pyrograph.infer.qbethe.components import Components, taken
 from pyrograph.infer.qbethe.mixing import NodeMixing, PairMixing, Run, columns, runs, spread
-from pyrograph.infer.qbethe.potentials import CHUNK, Wiring, scope_moments
+from pyrograph.infer.qbethe.potentials import CHUNK, scope_moments
 from pyrograph.infer.qbethe.ratios import (
     LARGEST,
     IndependentRatios,
@@ -36,6 +36,7 @@ from pyrograph.infer.qbethe.ratios import (
     ratio_in_states,
 )
 from pyrograph.infer.qbethe.rules import MAX_POINTS, Rule, Rules
+from pyrograph.infer.qbethe.wiring import Wiring
 
 HALF_LOG_2PIE = 0.5 * (1 + LOG_2PI)
 #: Largest grid of a pair of single numbers, which is never held in memory as a whole.
@@ -157,9 +158,8 @@ class ScopeEntropies:
             taken(own[kind], rows)
             for kind, rows in zip(self.wiring.kinds, self.wiring.rows, strict=True)
         )
-        if self.wiring.ties is not None:
-            name, at = self.wiring.ties
-            n = mixture.correlation_root(name, self.sizes, at)
+        if self.wiring.ties:
+            n = self.wiring.correlation_root(mixture, self.sizes)
             closed = closed + n.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         if self.core is not None:
             core, at = self.core
@@ -168,7 +168,7 @@ class ScopeEntropies:
 
     def mixing(self, mixture: Components, overlap: list[Overlap], rules: Rules) -> Tensor:
         """What several components add to the entropies of single ones, ``[B]``."""
-        if self.wiring.ties is not None or self.times is not None:
+        if self.wiring.ties or self.times is not None:
             return self._mixing_together(mixture, rules)
         if self.core is not None:
             return self._mixing_beside_core(mixture, overlap, rules)

@@ -98,7 +98,9 @@ def parameters_of(
         white = block_diagonal(_of_slots(roots, scope))
         half = torch.linalg.solve_triangular(white, covariance, upper=False)
         correlation = torch.linalg.solve_triangular(white, half.mT, upper=False)
-        found[scope.wiring.ties[0]] = free_ties(torch.linalg.cholesky(correlation), scope.sizes)
+        found[scope.wiring.ties[0].name] = free_ties(
+            torch.linalg.cholesky(correlation), scope.sizes
+        )
     return found
 
 
@@ -149,15 +151,15 @@ class _Forest:
             like.new_zeros(scope.num_scopes, sum(scope.sizes), sum(scope.sizes))
             for scope in network.correlated
         ]
-        by_name = {scope.wiring.ties[0]: n for n, scope in enumerate(network.correlated)}
+        by_name = {scope.wiring.ties[0].name: n for n, scope in enumerate(network.correlated)}
         for potential in network.potentials:
             precision = precision_in_numbers(network, potential, potential.precision)
-            if potential.wiring.ties is None:
+            if not potential.wiring.ties:
                 ((kind, rows, _),) = potential.maps
                 self.own[kind].index_add_(0, rows, precision)
             else:
-                name, at = potential.wiring.ties
-                self.shared[by_name[name]].index_add_(0, at, precision)
+                (tie,) = potential.wiring.ties
+                self.shared[by_name[tie.name]].index_add_(0, tie.rows, precision)
         self.layers = self._layers()
         self.hangs = [
             torch.zeros(len(k.nodes), dtype=torch.bool, device=device) for k in network.kinds

@@ -72,8 +72,8 @@ def joint_root(network: Network, components: Components) -> Tensor | None:
     unit = torch.eye(total, dtype=torch.float64, device=device)
     precision = unit.repeat(components.num_components, 1, 1).flatten(1)
     for scope in network.correlated:
-        name, at = scope.wiring.ties
-        tie = components.parameters[name][0][:, at].double()
+        (shared,) = scope.wiring.ties
+        tie = components.parameters[shared.name][0][:, shared.rows].double()
         inverse = torch.cholesky_inverse(correlation_root(tie, scope.sizes))  # [L, S, R, R]
         column = [
             first[nodes].unsqueeze(1) + torch.arange(size, device=device)

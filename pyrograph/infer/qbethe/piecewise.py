@@ -52,12 +52,12 @@ class PiecewisePotential(IntegratedPotential):
         found.pieces = pieces
         is_linear = not bool(pieces.coefficients[0].any())
         own = (ExpectedLines if is_linear else ExpectedPieces)(pieces)
-        is_tied = found.wiring.ties is not None
+        is_tied = bool(found.wiring.ties)
         found._integral = OnLine(torch.ones_like(found.lever[:1]) if is_tied else found.lever, own)
         return found
 
     def closed(self, mixture: Components) -> Closed | None:
-        return None if self.wiring.ties is not None else (self.numbers, self._integral)
+        return None if self.wiring.ties else (self.numbers, self._integral)
 
     def expected(self, mixture: Components, rules: Rules) -> Tensor:
         closed = self.closed(mixture)

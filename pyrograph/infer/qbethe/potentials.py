@@ -9,8 +9,6 @@ the rules given.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -22,32 +20,12 @@ from pyrograph.infer.qbethe.components import Components, taken
 from pyrograph.infer.qbethe.numbers import Closed, Numbers, expected_together
 from pyrograph.infer.qbethe.quadratic import Expanded
 from pyrograph.infer.qbethe.rules import Rules
+from pyrograph.infer.qbethe.wiring import Wiring
 
 #: Numbers evaluated at once where a finer rule holds a result to account.
 CHUNK = 2**24
 #: What an excluded value counts for while optimising. It pulls nowhere; what is certified has none.
 EXCLUDED = -1e4
-
-
-@dataclass
-class Wiring:
-    """Where the nodes of like factors stand.
-
-    Attributes:
-        kinds: of every slot.
-        rows: of every slot, ``[E]`` rows of its kind.
-        ties: name of the scopes' ``tie`` parameter, and ``[E]`` rows of it; None if the nodes of
-            a scope are independent in a component.
-    """
-
-    kinds: list[int]
-    rows: list[Tensor]
-    ties: tuple[str, Tensor] | None
-
-    def part(self, which: Tensor) -> Wiring:
-        """Of some of the factors, ``[e]``."""
-        ties = None if self.ties is None else (self.ties[0], self.ties[1][which])
-        return Wiring(self.kinds, [rows[which] for rows in self.rows], ties)
 
 
 class TablePotential:
@@ -85,7 +63,7 @@ class QuadraticPotential:
         self.local, self.wiring = local, wiring
         self.precision = local.quadratic.precision
         self.maps = _node_maps(local, wiring)
-        self.numbers = _numbers(local, wiring) if local.is_scalar and wiring.ties is None else None
+        self.numbers = _numbers(local, wiring) if local.is_scalar and not wiring.ties else None
         is_one = self.numbers is not None and local.group.arity == 1
         self._expands = is_one and not local.group.is_differentiable
         #: Of factors of one number, from the first evaluation on.
@@ -170,7 +148,7 @@ class IntegratedPotential:
         return None
 
     def expected(self, mixture: Components, rules: Rules) -> Tensor:
-        if self.lever is not None and self.wiring.ties is None:
+        if self.lever is not None and not self.wiring.ties:
             return self._expected_of_scalar(mixture, rules)
         mean, root = self._moments(mixture)
         rule = rules(self.dim, mean[..., 0].numel(), self.num_read)
@@ -197,7 +175,7 @@ class IntegratedPotential:
 
     def line_moments(self, mixture: Components) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of u, one number of single numbers: ``[B, L, E]`` both."""
-        if self.wiring.ties is not None:
+        if self.wiring.ties:
             mean, sd = self._moments(mixture)
             return mean[:, :, 0, :, 0], sd[:, :, 0, :, 0]
         means, scales = self.numbers.read(mixture.means), self.numbers.read(mixture.scales)
@@ -370,7 +348,7 @@ def scope_moments(
     where they are independent in a component, else a root ``[B, L, E, R, R']`` of the covariance.
     """
     means, scales, roots = [], [], []
-    is_diagonal = wiring.ties is None
+    is_diagonal = not wiring.ties
     for kind, _, basis in maps:
         is_diagonal = is_diagonal and basis is None and mixture.roots[kind] is None
     for kind, rows, basis in maps:
@@ -385,10 +363,9 @@ def scope_moments(
     if is_diagonal:
         return mean, torch.cat(scales, -1) if len(scales) > 1 else scales[0]
     root = block_diagonal(roots)
-    if wiring.ties is not None:
-        name, at = wiring.ties
+    if wiring.ties:
         widths = [mixture.kinds[kind].size for kind, _, _ in maps]
-        root = root @ mixture.correlation_root(name, widths, at)
+        root = root @ wiring.correlation_root(mixture, widths)
     return mean, root
 
 

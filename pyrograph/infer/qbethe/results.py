@@ -12,7 +12,8 @@ from pyrograph.errors import OptionError
 from pyrograph.graph import FactorGraph, FactorGroup
 from pyrograph.infer.qbethe.build import Network
 from pyrograph.infer.qbethe.components import Components
-from pyrograph.infer.qbethe.potentials import Wiring, scope_moments
+from pyrograph.infer.qbethe.potentials import scope_moments
+from pyrograph.infer.qbethe.wiring import Wiring
 from pyrograph.posterior.joint_mixture import MixturePosterior
 from pyrograph.posterior.scopes import Scopes
 

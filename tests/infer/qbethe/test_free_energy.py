@@ -62,9 +62,9 @@ def dense_free_energy(found, unary, pair, edges):
         for k in range(len(w)):
             rho = 0.0
             if "tie_0" in found.parameters:
-                name, at = found.network.scopes[0].wiring.ties
+                (shared,) = found.network.scopes[0].wiring.ties
                 e = edges.index([i, j])
-                tie = found.parameters[name].detach()[0, k, at[e]]
+                tie = found.parameters[shared.name].detach()[0, k, shared.rows[e]]
                 n = correlation_root(tie, [1, 1])
                 rho = float(n[1, 0])
             s, t = scale[k, i], scale[k, j]

@@ -1,0 +1,168 @@
+"""Regions of labels that have several sets of numbers beside them: dense grids, enumeration."""
+
+import itertools
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from scipy.special import gammaln, log_expit, logsumexp
+from scipy.stats import multivariate_normal, norm
+
+from pyrograph.infer.qbethe.rules import fine, fine_entropies
+
+from .test_free_energy import DOUBLE, engine, mixture_of
+from .test_joint import fit
+
+#: Coarse enough for three numbers together.
+COARSE = np.linspace(-6.5, 6.5, 66)
+STEP = COARSE[1] - COARSE[0]
+SLOPES = torch.tensor([0.5, -1.0, 1.5], dtype=torch.float64)
+U, A, B = np.meshgrid(COARSE, COARSE, COARSE, indexing="ij")
+
+
+@pytest.fixture(autouse=True)
+def double():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def weighed():
+    """Labels of which a number is the log odds, and that choose what two others are like."""
+    u = pyro.sample("u", dist.Normal(0.0, 1.0))
+    a = pyro.sample("a", dist.Normal(0.3, 1.0))
+    b = pyro.sample("b", dist.Normal(-0.2, 1.0))
+    with pyro.plate("n", 3):
+        z = pyro.sample("z", dist.Bernoulli(logits=u))
+        on, off = -0.5 * (a - SLOPES * b) ** 2, -0.3 * (a + b - SLOPES) ** 2
+        pyro.factor("told", torch.where(z == 1, on, off))
+
+
+def of_states(slope):
+    """log f of a label, ``[2, G, G, G]``."""
+    off = log_expit(-U) - 0.3 * (A + B - slope) ** 2
+    return np.stack([off, log_expit(U) - 0.5 * (A - slope * B) ** 2])
+
+
+def prior():
+    return norm.logpdf(U) + norm.logpdf(A, 0.3, 1) + norm.logpdf(B, -0.2, 1)
+
+
+def dense_free_energy(found):
+    """Of the first restart: E log f and the entropy of b(u, a, b) prod_n b(z_n | u, a, b)."""
+    m = mixture_of(found)
+    numbers, labels = (
+        next(n for n, k in enumerate(m.kinds) if k.is_discrete == wanted)
+        for wanted in (False, True)
+    )
+    tie = np.zeros(m.num_components)
+    if "tie_0" in found.parameters:
+        tie = found.parameters["tie_0"].detach()[0, :, 0, 0].numpy()
+    mean, scale = m.means[numbers][0, :, :, 0].numpy(), m.scales[numbers][0, :, :, 0].numpy()
+    points, parts = np.stack([U, A, B], -1), []
+    for k, weight in enumerate(m.weights[0].tolist()):
+        correlation = np.eye(3)
+        correlation[1, 2] = correlation[2, 1] = tie[k] / np.sqrt(1 + tie[k] ** 2)
+        covariance = correlation * np.outer(scale[k], scale[k])
+        parts.append(weight * multivariate_normal(mean[k], covariance).pdf(points))
+    parts = np.stack(parts)  # [L, G, G, G]
+
+    def h(density):
+        return -(density * np.log(density + 1e-300)).sum() * STEP**3
+
+    total = (parts.sum(0) * prior()).sum() * STEP**3 + h(parts.sum(0))
+    for n, slope in enumerate(SLOPES.tolist()):
+        p = m.log_probs[labels][0, :, n].exp().numpy()
+        both = np.einsum("lc,luab->cuab", p, parts)
+        total += (both * of_states(slope)).sum() * STEP**3 + h(both) - h(parts.sum(0))
+    return total
+
+
+@pytest.mark.parametrize("covariance", ["diagonal", "full"])
+@pytest.mark.parametrize("components", [1, 3])
+def test_labels_with_odds_and_numbers_beside_them_make_a_tree(components, covariance):
+    options = {"num_components": components, "covariance": covariance, "spread": 0.5}
+    found = engine(weighed, **options)
+    with torch.no_grad():
+        for name in found.network.num_ties:
+            found.parameters[name].add_(0.8)
+        value = found.objective(found.parameters, (fine(DOUBLE), fine_entropies(DOUBLE)))
+    truth = dense_free_energy(found)
+    # entropies of three numbers and a label are on scattered points
+    assert abs(value[0].item() - truth) < (1e-3 if components == 1 else 0.02)
+    total = prior() + sum(logsumexp(of_states(slope), 0) for slope in SLOPES.tolist())
+    assert truth < logsumexp(total) + 3 * np.log(STEP)
+    assert found.network.is_forest
+
+
+POINTS = np.array([-2.5, -1.8, 1.6, 2.7, 3.0])
+
+
+def clusters():
+    share = pyro.sample("share", dist.Dirichlet(0.5 * torch.ones(2)))
+    with pyro.plate("clusters", 2):
+        mean = pyro.sample("mean", dist.Normal(0.0, 3.0))
+    with pyro.plate("rows", len(POINTS)):
+        z = pyro.sample("z", dist.Categorical(share))
+        pyro.sample("y", dist.Normal(mean[z], 1.0), obs=torch.from_numpy(POINTS))
+
+
+def log_evidence(points, num_clusters, concentration, spread):
+    """By enumeration of the labels: shares and means are integrated in closed form."""
+    total, n = [], len(points)
+    for states in itertools.product(range(num_clusters), repeat=n):
+        own = [points[np.array(states) == k] for k in range(num_clusters)]
+        counts = np.array([len(x) for x in own])
+        a, k = concentration, num_clusters
+        value = gammaln(k * a) - gammaln(k * a + n) + (gammaln(a + counts) - gammaln(a)).sum()
+        for x in own:
+            if len(x):
+                covariance = np.eye(len(x)) + spread**2
+                value += multivariate_normal(np.zeros(len(x)), covariance).logpdf(x)
+        total.append(value)
+    return logsumexp(total)
+
+
+@pytest.mark.parametrize("covariance", ["diagonal", "full"])
+def test_unknown_weights_leave_a_lower_bound_and_both_orders(covariance):
+    """Counted apart, weights and means closed cycles through the labels."""
+    q = fit(clusters, num_components=2, covariance=covariance, num_steps=150, lr=0.1)
+    log_z = log_evidence(POINTS, 2, 0.5, 3.0)
+    assert q.evidence_kind == "lower bound"
+    assert log_z - 0.15 < float(q.log_evidence) < log_z  # one order alone is .69 below
+    draws = q.sample(2000)
+    assert abs(float((draws["mean"][:, 0] > 0).double().mean()) - 0.5) < 0.1
+    of_first = draws["share"][:, 0]  # the larger share goes with the cluster on the right
+    is_right = draws["mean"][:, 0] > 0
+    assert float(of_first[is_right].mean()) > 0.52 > 0.48 > float(of_first[~is_right].mean())
+
+
+# ---------------------------------------------------------------------- what stays as it is
+def documents():
+    """Topics are shared by all documents, shares are a document's."""
+    with pyro.plate("topics", 2):
+        level = pyro.sample("level", dist.Normal(0.0, 3.0))
+    for d in range(2):
+        share = pyro.sample(f"share{d}", dist.Dirichlet(torch.ones(2)))
+        with pyro.plate(f"words{d}", 2):
+            z = pyro.sample(f"z{d}", dist.Categorical(share))
+            pyro.sample(f"y{d}", dist.Normal(level[z], 1.0), obs=torch.tensor([-1.0, 2.0]))
+
+
+def one_label():
+    """A tree as it stands."""
+    u, x = (pyro.sample(name, dist.Normal(0.0, 1.0)) for name in "ux")
+    z = pyro.sample("z", dist.Bernoulli(logits=u))
+    pyro.sample("y", dist.Normal(x, 1.0 + z), obs=torch.tensor(1.5))
+
+
+@pytest.mark.parametrize("model, is_forest", [(documents, False), (one_label, True)])
+def test_other_labels_keep_their_scopes(model, is_forest):
+    q = fit(model, num_components=2, num_steps=10)
+    found = engine(model)
+    widest = max(scope.nodes.shape[1] for scope in found.network.scopes if scope.core is None)
+    assert widest <= 2
+    assert found.network.is_forest == is_forest
+    assert q.evidence_kind == ("lower bound" if is_forest else "estimate")
