@@ -105,7 +105,8 @@ class QBethe(Engine):
             along a forest (:mod:`.gaussian_forest`), at the mode where it nearly is
             (:mod:`.mode_start`); components of sites without a prior start about the mode, others
             about modes, or mean field's beliefs, far narrower than the draws' spread, in units of
-            the widths there (:mod:`.narrow_start`).
+            the widths there (:mod:`.narrow_start`); of programs with labels where mean field ends
+            (:mod:`.label_start`).
         dtype: of results; one component of full covariance, and L-BFGS, compute in double precision
             whatever it is.
         options: see :class:`Engine`; ``tol`` is for the change of the objective: of Adam over the

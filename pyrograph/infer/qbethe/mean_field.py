@@ -2,7 +2,8 @@
 
 The density of a hierarchy grows without bound as its scale goes to 0, and draws from vague priors
 may lie a million nats low. VMP maximises F of one component of independent nodes by coordinate
-ascent, in units of its own; of few numbers that costs little beside a run.
+ascent, in units of its own, and tells the components of a mixture apart; of few numbers that costs
+little beside a run.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ from pyrograph.errors import PyrographError
 from pyrograph.graph import FactorGraph
 from pyrograph.infer.message_passing.continuous.quadrature_factors import QuadratureFactors
 from pyrograph.infer.message_passing.vmp import VMP
+from pyrograph.posterior.posterior import Posterior
 
-#: Sweeps at most, dimensions of integrals by points at most, and draws by which the beliefs are
-#: known, whatever families these are of.
-SWEEPS, MOST_DIMENSIONS, DRAWS = 100, 2, 512
+#: Sweeps at most, and dimensions of integrals by points at most.
+SWEEPS, MOST_DIMENSIONS = 100, 2
+#: Draws by which the beliefs are known, whatever families these are of: fewer of many numbers, all
+#: of which are to be no more than so many.
+DRAWS, FEWEST, MOST_DRAWN = 512, 32, 2**22
 
 
 @torch.no_grad()
@@ -29,6 +33,20 @@ def mean_field(
 ) -> tuple[Tensor, Tensor] | None:
     """Means and standard deviations of all numbers, ``[dim]`` each, in the graph's space; None
     where VMP does not serve the program, would take long, or does not settle.
+
+    Args:
+        program: the model and its arguments.
+    """
+    found = settled(graph, program)
+    return None if found is None or not found[0].converged else moments(graph, found[1])
+
+
+@torch.no_grad()
+def settled(
+    graph: FactorGraph, program: tuple[Callable, tuple, dict]
+) -> tuple[Posterior, dict[str, Tensor]] | None:
+    """Mean field's posterior, and draws from it in the program's space; None where VMP does not
+    serve the program or would take long.
 
     Args:
         program: the model and its arguments.
@@ -42,12 +60,19 @@ def mean_field(
             if not all(map(_is_cheap, engine.network.blocks)):
                 return None
             found = engine.run()
-            x = graph.flatten(graph.unconstrain(found.sample(DRAWS))).double()
+            return found, found.sample(max(FEWEST, min(DRAWS, MOST_DRAWN // graph.dim)))
         except (PyrographError, torch.linalg.LinAlgError):
             return None
-    if not (engine.converged and bool(x.isfinite().all())):
+
+
+def moments(graph: FactorGraph, draws: dict[str, Tensor]) -> tuple[Tensor, Tensor] | None:
+    """Means and standard deviations of all numbers, ``[dim]`` each, in the graph's space; None if
+    they are not finite, or the program's space has no way there."""
+    try:
+        x = graph.flatten(graph.unconstrain(draws)).double()
+    except PyrographError:
         return None
-    return x.mean(0), x.std(0)
+    return (x.mean(0), x.std(0)) if bool(x.isfinite().all()) else None
 
 
 def _is_cheap(block: object) -> bool:

@@ -21,6 +21,7 @@ from pyrograph.graph import FactorGraph
 from pyrograph.infer.laplace import mode_and_width
 from pyrograph.infer.qbethe.build import Network
 from pyrograph.infer.qbethe.components import Parameters
+from pyrograph.infer.qbethe.label_start import start_at_images
 from pyrograph.infer.qbethe.mean_field import mean_field
 from pyrograph.infer.qbethe.mode_start import FARTHEST
 from pyrograph.infer.qbethe.narrow_start import NarrowStart
@@ -72,8 +73,12 @@ def starting_parameters(
     origin = _Origin(graph, network, draws)
     start = partial(_about, origin, shape, init_scale, is_full, generator)
     first, kinds = start(), list(network.kinds)
+    has_states = any(kind.is_discrete for kind in network.kinds)
+    if has_states and start_at_images(
+        graph, network, program, first, init_scale, generator, energy
+    ):
+        return first
     if _is_finite(energy, first):
-        has_states = any(kind.is_discrete for kind in network.kinds)
         if not has_states and not (is_full and shape[1] == 1):
             points = graph.flatten({s.name: draws[s.name] for s in graph.free_sites})
             narrow = NarrowStart(graph, network, energy, partial(mean_field, graph, program))
