@@ -119,19 +119,24 @@ def gain_of(before: Tensor, now: Tensor) -> Tensor:
     return torch.zeros_like(gain) if is_rounding else gain
 
 
+def are_own_scores(saved: Tensor, now: Tensor) -> bool:
+    """Whether the scores of saved particles are what this program gives them, but for rounding."""
+    tolerance = 1e-8 if saved.dtype == now.dtype == torch.float64 else 1e-4
+    return torch.allclose(saved.double(), now.double(), rtol=tolerance, atol=tolerance)
+
+
 def refuse_other_scores(
     saved: Tensor, now: Tensor, instead: str = "start pg.DPVI from its particles by init="
 ) -> None:
-    """Whether the scores of saved particles are what this program gives them.
+    """Raise where :func:`are_own_scores` does not hold.
 
     Args:
-        instead: what else may be done with them, for the error.
+        instead: what else may be done with the particles, for the error.
 
     Raises:
-        ShapeMismatch: they are not: it has other data or parameters than the saved run.
+        ShapeMismatch: this program has other data or parameters than the saved run.
     """
-    tolerance = 1e-8 if saved.dtype == now.dtype == torch.float64 else 1e-4
-    if not torch.allclose(saved.double(), now.double(), rtol=tolerance, atol=tolerance):
+    if not are_own_scores(saved, now):
         raise ShapeMismatch(
             "the state belongs to other data or parameters: its particles have other scores here. "
             f"Set the engine up with the arguments of the saved run, or {instead}."

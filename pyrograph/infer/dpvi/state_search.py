@@ -18,11 +18,13 @@ from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.graph import FactorGraph
 from pyrograph.infer.dpvi.beam import beamed
 from pyrograph.infer.dpvi.best_states import best_states
+from pyrograph.infer.dpvi.lookup import columns_at
 from pyrograph.infer.dpvi.network import Network
 from pyrograph.infer.dpvi.particles import (
     ROUNDING,
     Hash,
     Particles,
+    are_own_scores,
     gain_of,
     refuse_other_scores,
 )
@@ -239,7 +241,11 @@ class StateSearch:
         score = state["score"].to(x.device)[: self.most]
         now = (among or self.network).score(x)
         mass = self.network.has_mass(score) | self.network.has_mass(now)
-        refuse_other_scores(score[mass], now[mass])
+        # those of the program in single precision differ by its rounding, and are counted anew
+        refuse_other_scores(score[mass].float(), now[mass])
+        if not are_own_scores(score[mass], now[mass]):
+            order = now.argsort(descending=True, stable=True)
+            x, score, is_same = columns_at(x, order), now[order], False
         search = copy(self)
         search._tried, search._stage, search.is_last = None, 0, False
         if is_same:

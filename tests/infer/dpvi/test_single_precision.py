@@ -3,6 +3,8 @@ bounds are those of double precision. Truth is numpy and scipy."""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pyro
 import pyro.distributions as dist
@@ -99,3 +101,34 @@ def test_the_mass_of_many_rows_is_not_mistaken_for_more_than_particles_hold():
     # every row is in its cluster but for odds of e^-100
     posterior = pg.fit(model, infer=pg.DPVI, num_particles=2, progress=False)
     assert posterior.status == "converged"
+
+
+def loop(dtype):
+    """A cycle of five, with irrational numbers, and a field of its own for each."""
+    with pyro.plate("n", 5):
+        x = pyro.sample("x", dist.Bernoulli(torch.linspace(0.2, 0.7, 5, dtype=dtype)))
+    with pyro.plate("e", 5):
+        pyro.factor("f", math.sqrt(0.4) * (x != x[[1, 2, 3, 4, 0]]).to(dtype))
+
+
+def numbers(dtype):
+    x = torch.tensor([0.1, -0.3, 2.2, 2.9, 0.7], dtype=dtype)
+    z = pyro.sample("z", pgd.ChineseRestaurant(torch.tensor(ALPHA, dtype=dtype), 5))
+    pyro.sample("x", pgd.CollapsedMixture(z, pgd.NormalInverseGamma(KAPPA, A, 1.0)), obs=x)
+
+
+@pytest.mark.parametrize("dtypes", [(SINGLE, torch.float64), (torch.float64, SINGLE)])
+@pytest.mark.parametrize("model", [loop, numbers])
+@pytest.mark.parametrize("infer", [pg.DPVI, pg.SequentialDPVI])
+def test_a_state_goes_on_in_another_precision(infer, model, dtypes):
+    saved, own = (infer(model, num_particles=6, progress=False) for _ in range(2))
+    saved.run(dtypes[0])
+    truth = own.run(dtypes[1])
+    engine = infer(model, num_particles=6, progress=False).setup(dtypes[1])
+    engine.load_state_dict(saved.state_dict())
+    posterior = engine.run()
+    site = "x" if model is loop else "z"
+    assert torch.equal(posterior.particles[site], truth.particles[site])
+    digits = 1e-9 if dtypes[1] == torch.float64 and model is loop else 1e-5
+    assert float(posterior.log_evidence) == pytest.approx(float(truth.log_evidence), abs=digits)
+    assert posterior.converged

@@ -16,7 +16,12 @@ from torch import Tensor
 from pyrograph.infer.dpvi.labellings.labelled import Labellings
 from pyrograph.infer.dpvi.labellings.labelled_start import labels_of, num_partitions
 from pyrograph.infer.dpvi.labellings.split_merge import splits_and_merges
-from pyrograph.infer.dpvi.particles import ROUNDING, gain_of, refuse_other_scores
+from pyrograph.infer.dpvi.particles import (
+    ROUNDING,
+    are_own_scores,
+    gain_of,
+    refuse_other_scores,
+)
 from pyrograph.infer.dpvi.results import posterior_of_labels
 from pyrograph.posterior.label_particles import LabelParticles
 
@@ -131,7 +136,9 @@ class LabelSearch:
         found = Labellings(self.found.program, state["labels"])
         if "score" in state:
             now = found.score.to(found.program.dtype)
-            refuse_other_scores(state["score"].to(now.device), now)
+            saved = state["score"].to(now.device)
+            refuse_other_scores(saved.float(), now)  # those of single precision differ by rounding
+            is_same &= are_own_scores(saved, now)
         found = found.distinct(self.num_particles) if len(found) > self.num_particles else found
         return self.from_labellings(found, state if is_same else None)
 
