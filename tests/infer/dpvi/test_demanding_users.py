@@ -957,13 +957,13 @@ def test_a_relation_whose_cells_are_all_held_out_has_its_prior(infer):
     np.testing.assert_allclose(together, 0.5 + 0.5 * np.eye(4), atol=1e-9)
 
 
-@pytest.mark.filterwarnings("ignore:Encountered")
+@pytest.mark.filterwarnings("error:Encountered")
 @pytest.mark.parametrize("infer", ENGINES)
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_broken_numbers_in_a_mixture_are_told(infer, value):
     x = POINTS.clone()
     x[1, 0] = value
-    with pytest.raises(NonFiniteDensity, match="data"):
+    with pytest.raises(NonFiniteDensity, match=r'"x" .* data of element 1:'):
         fit(mixture, x, infer=infer)
 
 

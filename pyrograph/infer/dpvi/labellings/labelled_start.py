@@ -151,13 +151,23 @@ def refuse_broken_data(program: LabelledProgram) -> None:
         name: torch.zeros(1, *site.event_shape, dtype=torch.int64, device=program.device)
         for name, site in program.sites.items()
     }
-    score = float(program.log_prob(one))
-    if not math.isfinite(score):
-        raise NonFiniteDensity(
-            f"the log density with all in one cluster is {score}. Look at the data: NaN or "
-            "infinite numbers, or symbols without mass. A relation may have NaN where cells are "
-            "held out; rows of a mixture may not: leave them out."
-        )
+    for name, score in program.log_probs(one).items():
+        if not math.isfinite(float(score)):
+            raise NonFiniteDensity(
+                f'the log density of "{name}" with all in one cluster is {float(score)}. Look at '
+                f"the data{_broken_row(program, name)}: NaN or infinite numbers, or symbols "
+                "without mass. A relation may have NaN where cells are held out; rows of a mixture "
+                "may not: leave them out."
+            )
+
+
+def _broken_row(program: LabelledProgram, name: str) -> str:
+    """Where data of a mixture have the first number that is not finite, for an error."""
+    if name not in program.mixtures:
+        return ""
+    data = program.mixtures[name][2]
+    rows = (~data.isfinite()).reshape(len(data), -1).any(1).nonzero()
+    return f" of element {int(rows[0])}" if len(rows) else ""
 
 
 def refuse_options_of_nodes(

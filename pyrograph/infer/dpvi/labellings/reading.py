@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -105,7 +106,9 @@ def _run(model: Callable, args: tuple, kwargs: dict[str, Any], labels: Mapping |
             program = poutine.condition(program, data=labels)
         trace = poutine.trace(program).get_trace(*args, **kwargs)
         try:
-            trace.compute_log_prob()
+            with warnings.catch_warnings():  # told once, as an error that names the statement
+                warnings.filterwarnings("ignore", "Encountered (NaN|inf)", UserWarning)
+                trace.compute_log_prob()
         except ValueError as error:  # Pyro's, whose first line names the statement
             cause = error.__cause__
             if not isinstance(cause, PyrographError):
