@@ -156,12 +156,24 @@ class Engine(ABC):
     def setup(self, *args, **kwargs) -> "Engine":
         """Check the program, trace it for these arguments, and start afresh.
 
+        Where it raises, the engine stays as it was.
+
         Raises:
             UnsupportedSite: a site does not fit the engine.
             StructureError: the structure cannot be read.
             NonFiniteDensity, ZeroMass: an observation that reads no latent is impossible.
             OptionError: an argument is an iterator, which one run of the program uses up.
         """
+        before = dict(vars(self))
+        try:
+            self._set_up(args, kwargs)
+        except BaseException:  # one that is stopped from the keyboard, too
+            vars(self).clear()
+            vars(self).update(before)
+            raise
+        return self
+
+    def _set_up(self, args: tuple, kwargs: dict) -> None:
         refuse_iterators(self.model, args, kwargs)
         with ParametersRead() as parameters:
             self.check(args, kwargs)  # which reads programs of labels
@@ -173,17 +185,12 @@ class Engine(ABC):
         self._given = copied(by_position(self.model, args, kwargs))
         self._history, self._moves_on = {}, False
         self.generator = torch.Generator().manual_seed(seed)
-        try:
-            self.allocate()
-            if self._pending is not None:
-                self.load_state_dict(self._pending)
-                self._pending = None  # it waits on where these arguments were the wrong ones
-        except Exception:
-            self._graph = None
-            raise
+        self.allocate()
+        if self._pending is not None:
+            self.load_state_dict(self._pending)
+            self._pending = None  # it waits on where these arguments were the wrong ones
         # at the end: runs of the model may write to buffers
         self._modules_read = TensorsHeld(self.model, args, kwargs)
-        return self
 
     def check(self, args: tuple, kwargs: dict) -> None:
         """Whether the program's sites fit the engine."""

@@ -23,6 +23,7 @@ from pyrograph.errors import (
     InvalidProgram,
     NonFiniteDensity,
     OptionError,
+    PyrographError,
     ShapeMismatch,
     UnsupportedSite,
     ZeroMass,
@@ -414,6 +415,39 @@ def test_a_broken_step_is_undone(make, monkeypatch):
         assert torch.equal(after["memory"][name], value)
     # and goes on as if nothing had happened
     assert len(engine.run().history["objective"]) == 10
+
+
+@pytest.mark.parametrize("name", ["VMP", "QBethe", "DPVI", "SequentialDPVI", "GraphicalSVGD"])
+def test_a_setup_that_fails_leaves_the_engine_as_it_was(name):
+    labels = pg.distributions.ChineseRestaurant
+
+    def model(y, prior, broken=False):
+        z = pyro.sample("z", prior)
+        if isinstance(prior, labels):
+            component = pg.distributions.DirichletCategorical(1.0, 2)
+            pyro.sample("y", pg.distributions.CollapsedMixture(z, component), obs=y)
+        else:
+            pyro.sample("y", dist.Normal(z, 1.0), obs=y)
+        if broken:
+            pyro.sample("w", dist.Poisson(2.0).mask(False))
+
+    first = {"GraphicalSVGD": dist.Normal(0.0, 1.0)}.get(name, dist.Bernoulli(0.3))
+    runs = [(torch.tensor(0.7), first)]
+    if "DPVI" in name:
+        runs.append((torch.tensor([0, 1, 1]), labels(torch.tensor(1.0), 3)))
+    for args in runs:
+        engine = getattr(pg, name)(model, num_steps=5, progress=False)
+        engine.run(*args)
+        before, tol = engine.posterior(), engine.tol
+        for wrong in [(torch.tensor(0.7), first, True), (torch.tensor(math.nan), first)]:
+            with pytest.raises(PyrographError):
+                engine.setup(*wrong)
+            now = engine.posterior()
+            assert engine.num_done and engine.tol == tol and now.status == before.status
+            for site, value in now.sample(0).items():
+                assert value.shape == before.sample(0)[site].shape
+            engine.load_state_dict(engine.state_dict())
+        engine.run(*args)  # these are still its arguments
 
 
 def test_an_engine_that_is_not_set_up_says_so():
