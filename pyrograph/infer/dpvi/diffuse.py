@@ -72,10 +72,10 @@ def warning_of_diffuse(
     if field is not None and field > float(bound) + WITHIN_REACH:
         return [f"The mean-field bound is higher, {field:.6g} against {float(bound):.6g}. {advice}"]
     if num_empty:
-        return [
-            f"No other states with mass than these {len(score)} were met, for {num_empty} more "
-            "particles: these may be all of them."
-        ]
+        met, told = f"states with mass than these {len(score)} were", "these may be all of them"
+        if len(score) == 1:
+            met, told = "state with mass than this one was", "it may be the only one"
+        return [f"No other {met} met, for {num_empty} more particles: {told}."]
     still = warning_of_gain(score, bound)
     return [f"{still} {advice}"] if still else []
 

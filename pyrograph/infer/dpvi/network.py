@@ -169,13 +169,18 @@ class Network:
         return any(bool((group.values <= self.excluded / 2).any()) for group in self.tables)
 
     @cached_property
-    def excludes_a_node(self) -> bool:
-        """Whether factors of one node leave it no state, which proves that there is no mass."""
+    def num_left(self) -> Tensor:
+        """``[V]`` states of every node that factors of it alone leave."""
         is_out = torch.zeros(self.num_nodes, int(self.cards.max()), dtype=torch.bool, device="cpu")
         for group in (group for group in self.tables if group.scope.shape[1] == 1):
             factor, state = (group.values <= self.excluded / 2).cpu().nonzero(as_tuple=True)
             is_out[group.scope[:, 0].cpu()[factor], state] = True
-        return bool((is_out.sum(1) == self.cards.cpu()).any())
+        return self.cards.cpu() - is_out.sum(1)
+
+    @property
+    def excludes_a_node(self) -> bool:
+        """Whether factors of one node leave it no state, which proves that there is no mass."""
+        return bool((self.num_left == 0).any())
 
     @cached_property
     def num_states(self) -> float:
