@@ -308,6 +308,7 @@ def observing(value: float, fn=None) -> Callable:
         (observing(math.nan), NonFiniteDensity, "observed to be nan"),
         (observing(2.0, dist.Delta(tensor(2.0), log_density=math.inf)), NonFiniteDensity, "inf"),
         (observing(2.0, dist.Uniform(0.0, 1.0, validate_args=False)), ZeroMass, "support"),
+        (observing(math.nan, dist.Normal(0.0, 1.0)), InvalidProgram, 'after statement "y"'),
     ],
 )
 def test_data_without_a_density_are_told_before_the_run(model, error, words, infer):

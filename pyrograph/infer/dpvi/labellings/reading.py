@@ -60,6 +60,7 @@ def read_labelled(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Label
     priors = {n: _detached(v["fn"]) for n, v in latent.items() if isinstance(v["fn"], Prior)}
     if not priors:
         return None
+    _score(first)
     others = [name for name in latent if name not in priors]
     if others:
         raise UnsupportedSite(
@@ -104,17 +105,21 @@ def _run(model: Callable, args: tuple, kwargs: dict[str, Any], labels: Mapping |
     with torch.no_grad(), with_outer_handlers(model) as program, _Plates():
         if labels is not None:
             program = poutine.condition(program, data=labels)
-        trace = poutine.trace(program).get_trace(*args, **kwargs)
-        try:
-            with warnings.catch_warnings():  # told once, as an error that names the statement
-                warnings.filterwarnings("ignore", "Encountered (NaN|inf)", UserWarning)
-                trace.compute_log_prob()
-        except ValueError as error:  # Pyro's, whose first line names the statement
-            cause = error.__cause__
-            if not isinstance(cause, PyrographError):
-                raise
-            raise type(cause)(f"{str(error).splitlines()[0]} {cause}") from cause
-    return trace
+        return poutine.trace(program).get_trace(*args, **kwargs)
+
+
+@torch.no_grad()
+def _score(trace: poutine.Trace) -> None:
+    """Pyro's log densities, in the trace."""
+    try:
+        with warnings.catch_warnings():  # told once, as an error that names the statement
+            warnings.filterwarnings("ignore", "Encountered (NaN|inf)", UserWarning)
+            trace.compute_log_prob()
+    except ValueError as error:  # Pyro's, whose first line names the statement
+        cause = error.__cause__
+        if not isinstance(cause, PyrographError):
+            raise
+        raise type(cause)(f"{str(error).splitlines()[0]} {cause}") from cause
 
 
 def _detached(thing: Any) -> Any:
@@ -177,6 +182,7 @@ def checked_log_prob(
     """
     try:
         run = _run(model, args, kwargs, labels)
+        _score(run)
     except NonFiniteDensity:
         raise
     except (IndexError, RuntimeError, ValueError) as error:
