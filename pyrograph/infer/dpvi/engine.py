@@ -227,6 +227,19 @@ class DPVI(Engine):
         now = checked_log_prob(self._labelled, self.model, *self._given, labels)
         refuse_changed(self._labelled, now, found.score[best])
 
+    def _outcome(self) -> str:
+        gains_no_more = super().converged
+        if gains_no_more and not (self.converged or self.search.is_last):
+            return (
+                f"not converged: after {self.num_done} steps other kinds of moves have not had "
+                f"their turn. {self._how_to_go_on()}"
+            )
+        return super()._outcome()
+
+    def _how_to_go_on(self) -> str:
+        is_over = self.num_steps <= self.num_done
+        return "Raise num_steps." if is_over else "Go on with run()."
+
     def remedy(self) -> str:
         return "The bound still grows: raise num_steps."
 

@@ -164,6 +164,15 @@ class SequentialDPVI(DPVI):
             return False
         return not self.smoothing or (self.num_done > len(self._filter) and super().converged)
 
+    def _outcome(self) -> str:
+        if self._graph is not None and not self._is_in:
+            return f"not converged: {self._how_many_are_in()}. {self._how_to_go_on()}"
+        return super()._outcome()
+
+    def _how_many_are_in(self) -> str:
+        what = "nodes" if self._labelled is None else "elements"
+        return f"{self._filter.position} of {len(self._filter)} {what} are in"
+
     def filtered(self, site: str) -> Tensor:
         """Marginals ``[*batch, c]`` of a site's nodes at the time they came in.
 
@@ -242,8 +251,7 @@ class SequentialDPVI(DPVI):
         _ = self.graph  # raises if there is none
         if not self._is_in:
             raise InferenceError(
-                f"{self._filter.position} of {len(self._filter)} nodes are in: go on with step() "
-                "or run(), or raise num_steps"
+                f"{self._how_many_are_in()}: go on with step() or run(), or raise num_steps"
             )
         return super().posterior()
 

@@ -573,3 +573,17 @@ def test_a_state_of_other_parameters_is_refused_and_changes_nothing(infer, steps
 def test_an_order_that_names_no_nodes_is_refused():
     with pytest.raises(OptionError, match="order= names nodes as"):
         pg.SequentialDPVI(coupled, order=["x"], progress=False).run(1.0)
+
+
+@pytest.mark.filterwarnings("ignore::pyrograph.errors.ConvergenceWarning")
+def test_a_run_that_is_cut_between_kinds_of_moves_says_so():
+    model = ising(4, 0.6, torch.linspace(-0.3, 0.4, 16))
+    engine = pg.DPVI(model, num_particles=4, moves=("block", "flip"), progress=False)
+    while not engine._history or engine.history["gain"][-1] > engine.tol:
+        engine.step()
+    told = "after {} steps other kinds of moves have not had their turn. {}"
+    assert engine.status.endswith(told.format(engine.num_done, "Go on with run()."))
+    cut = pg.DPVI(model, num_particles=4, moves=("block", "flip"), progress=False)
+    cut.num_steps = engine.num_done
+    assert told.format(engine.num_done, "Raise num_steps.") in cut.run().status
+    assert engine.run().converged

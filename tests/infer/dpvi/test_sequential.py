@@ -388,3 +388,13 @@ def test_a_filter_that_kept_every_state_is_as_good_for_more_particles(model):
     second.load_state_dict(first.state_dict())
     assert torch.equal(second.run(few).weights, q.weights)
     assert second.converged
+
+
+def test_a_filter_on_its_way_says_how_far_it_is():
+    engine = pg.SequentialDPVI(hmm, num_particles=3, num_steps=2, progress=False)
+    engine.step(torch.tensor([0, 2, 1, 1, 0, 2, 2, 0]))
+    assert engine.status == "not converged: 1 of 8 nodes are in. Go on with run()."
+    engine.step()
+    assert engine.status == "not converged: 2 of 8 nodes are in. Raise num_steps."
+    engine.num_steps = 8
+    assert engine.run().converged and engine.status == "converged"
