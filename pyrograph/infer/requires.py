@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.distributions import Independent, biject_to
 
 from pyrograph.diagnostics.support import DRAW_THE_PLANE
+from pyrograph.distributions import ChineseRestaurant, ChineseRestaurantFranchise
 from pyrograph.errors import UnsupportedSite, ZeroMass
 from pyrograph.trace.outer_handlers import with_outer_handlers
 from pyrograph.trace.plain_run import refuse_empty_plate, retried
@@ -49,6 +50,21 @@ def refuse_periodic(msg: dict, engine: str) -> None:
         "too, 1 / (2 pi): for the evidence of this program add log(2 pi) to that factor, for every "
         "angle."
     )
+
+
+def refuse_labels(msg: dict, engine: str) -> None:
+    """Raise for a site of labels, which only engines of their own move.
+
+    Raises:
+        UnsupportedSite: it is a partition, or a sequence of states of unknown number.
+    """
+    name, fn = msg["name"], msg["fn"]
+    if isinstance(fn, ChineseRestaurant | ChineseRestaurantFranchise):
+        raise UnsupportedSite(
+            f'site "{name}" ({name_of(fn)}) holds the labels of {fn.n} elements, which pg.DPVI and '
+            f"pg.SequentialDPVI move one by one and {engine} does not. Take one of these, or give "
+            "the labels: pyro.sample(..., obs=labels)."
+        )
 
 
 def refuse_empty(msg: dict) -> None:
@@ -232,6 +248,7 @@ class _Inspector(Messenger):
             return
         if not isinstance(self.requirement, FiniteDiscrete):  # which has states of no node too
             refuse_empty(msg)
+        refuse_labels(msg, self.engine)
         self.requirement.check(msg, self.engine)
         msg["value"], msg["done"] = draw(msg["fn"], msg["name"]), True
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import pyrograph as pg
-from pyrograph.errors import OptionError, ShapeMismatch
+from pyrograph.errors import OptionError, ShapeMismatch, UnsupportedSite
 
 D = pg.distributions
 
@@ -72,3 +72,22 @@ def test_a_label_without_its_dimensions_is_refused(option):
     engine = pg.DPVI(mixture, progress=False, **given)
     with pytest.raises(OptionError, match=rf'{option}= of "z" must be labels .*\[M, n\]'):
         engine.run(NORMAL, torch.zeros(4))
+
+
+def test_collapsed_data_that_are_not_given_are_told_of():
+    with pytest.raises(UnsupportedSite, match=r'"x" has no data.*obs=data'):
+        pg.DPVI(mixture, progress=False).run(SYMBOLS, None)
+
+
+@pytest.mark.parametrize("infer", [pg.BP, pg.VMP, pg.QBethe, pg.GraphicalSVGD, pg.BBIS])
+@pytest.mark.parametrize(
+    "prior", [D.ChineseRestaurant(1.0, 4), D.ChineseRestaurantFranchise(1, 1, 4)]
+)
+def test_engines_without_moves_of_labels_name_those_that_have_them(infer, prior):
+    def labels():
+        z = pyro.sample("z", prior)
+        pyro.sample("x", D.CollapsedMixture(z, SYMBOLS), obs=torch.tensor([0, 1, 1, 0]))
+
+    with pytest.raises(UnsupportedSite, match=r'"z".* labels of 4 elements, which pg.DPVI and'):
+        infer(labels, progress=False).run()
+    assert pg.DPVI(labels, num_particles=15, progress=False).run().evidence_kind == "exact"

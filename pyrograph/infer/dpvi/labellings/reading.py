@@ -45,7 +45,8 @@ def read_labelled(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Label
     """The labelled program, or None if no site is a labelling.
 
     Raises:
-        UnsupportedSite: there are other latent sites beside labellings.
+        UnsupportedSite: there are other latent sites beside labellings, or collapsed data are not
+            observed.
         UnsupportedFactor: a statement reads labels in another way than by collapsed data, or is
             scaled or masked.
         ShapeMismatch: a statement of collapsed data is a batch of several.
@@ -62,6 +63,11 @@ def read_labelled(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Label
         return None
     _score(first)
     others = [name for name in latent if name not in priors]
+    if others and isinstance(latent[others[0]]["fn"], CollapsedMixture | CollapsedRelation):
+        raise UnsupportedSite(
+            f'"{others[0]}" has no data: collapsed data are observed, pyro.sample(..., obs=data), '
+            "and data yet to come are draws of Predictive at the labels that are found."
+        )
     if others:
         raise UnsupportedSite(
             f'site "{others[0]}" stands beside the labels of "{next(iter(priors))}". Labels are '
