@@ -67,13 +67,13 @@ class DPVI(Engine):
             need not reach every state.
             Labellings take ``"single"`` label by label and ``"split"`` splits and merges of
             clusters; by default both.
-        init: ``"icm"`` the best K states themselves where elimination finds them cheaply (chains
-            and trees of up to 131,072 nodes, .1 ms each, and narrow grids; not if ``moves`` are
-            given), elsewhere local maxima from scattered and opposite states and, where factors
-            have zeros, the ends of a beam through all nodes; for labels of one site passes of
-            filtering in several orders, and of several sites Gibbs chains that cool; ``"random"``
-            states without climbing, and one pass; a posterior whose draws start it; or
-            ``{site: [M, *site shape]}``.
+        init: ``"icm"`` the best K states themselves where there are no more than K, or elimination
+            finds them cheaply (chains and trees of up to 131,072 nodes, .1 ms each, and narrow
+            grids; neither if ``moves`` are given), elsewhere local maxima from scattered and
+            opposite states and, where factors have zeros, the ends of a beam through all nodes; for
+            labels of one site passes of filtering in several orders, and of several sites Gibbs
+            chains that cool; ``"random"`` states without climbing, and one pass; a posterior whose
+            draws start it; or ``{site: [M, *site shape]}``.
         sum_out: ``"auto"``, or names of sites: nodes of which no two share a factor are summed out
             exactly, and the bound is the greater for it.
         proposals: a function of ``{site: [K, *site shape]}`` that proposes more, ``{site: [M,

@@ -72,7 +72,7 @@ def block_move(
     # the best state itself is no change
     cost = cost.scatter(2, state.unsqueeze(2), torch.inf).permute(1, 0, 2).flatten(1)  # [R, n T]
     options = _Options(*cost.topk(min(most, cost.shape[1]), largest=False), clusters.num_states)
-    chosen = _best_joint(top, options, most)
+    chosen = _best_joint(top, options, most, len(nodes))
     new = columns_at(of_bases, chosen.base)
     states = columns_at(state, chosen.base)
     for rank in chosen.options.unbind(1):
@@ -104,16 +104,19 @@ class _Options:
         return torch.div(self.index, self.num_states, rounding_mode="floor")
 
 
-def _best_joint(top: Tensor, options: _Options, most: int) -> _Chosen:
+def _best_joint(top: Tensor, options: _Options, most: int, num_clusters: int) -> _Chosen:
     """The best ``most`` sets of changes over all bases, by falling score.
 
     A set is grown in the order of its options' ranks, and none scores better than the set it grew
-    from: what is not among the best with d changes has no descendants there.
+    from: what is not among the best with d changes has no descendants there. A set has one change
+    of each cluster at most.
     """
     order = highest(top, most)
     found = _Chosen(order, top[order], order.new_zeros(len(order), 0))
     frontier = torch.ones_like(order, dtype=torch.bool)
-    while bool(frontier.any()):
+    for _ in range(num_clusters):
+        if not bool(frontier.any()):
+            break
         grown = found.take(frontier.nonzero().squeeze(1))
         children = _children(grown, options, found.score, most)
         if not len(children.base):

@@ -189,6 +189,12 @@ class Network:
             return math.inf
         return math.prod(self.cards.tolist())
 
+    def states(self) -> Tensor:
+        """``[V, num_states]`` all joint states, the last node's fastest."""
+        number = torch.arange(self.num_states, device=self.cards.device)
+        behind = self.cards.flip(0).cumprod(0).flip(0)  # of a node and all after it
+        return number % behind.unsqueeze(1) // (behind // self.cards).unsqueeze(1)
+
     @cached_property
     def log_mass(self) -> float | None:
         """Of all joint states; None where the sum would take much work."""

@@ -118,8 +118,12 @@ class StateSearch:
         self.found = self._best_of(x)
 
     def _known_best(self) -> Particles | None:
-        """The best K states, where elimination finds them cheaply and no ``moves`` are given."""
-        x = None if self.moves is not None else best_states(self.network, self.most)
+        """The best K states, where they are all there are, or elimination finds them cheaply, and
+        no ``moves`` are given."""
+        if self.moves is not None:
+            return None
+        are_all = self.most == self.network.num_states
+        x = self.network.states() if are_all else best_states(self.network, self.most)
         return None if x is None else self._best_of(x)
 
     def _best_of(self, x: Tensor) -> Particles:
@@ -158,8 +162,9 @@ class StateSearch:
             if best is not None:
                 self._rest_at(best)
                 return {"objective": best.bound, "gain": gain_of(before, best.bound)}
-        kinds = self.sweeps.kinds
-        particles, tried = self.sweeps(self.found, kinds[self._stage], self.hashes), self._tried
+        kinds, particles, tried = self.sweeps.kinds, self.found, self._tried
+        if not self.holds_all:  # else there is nothing to find
+            particles = self.sweeps(particles, kinds[self._stage], self.hashes)
         if self._proposed is not None:
             particles = self._joined(particles, [self._codes(self._proposed())])
         if step % REFRESH == 0 or not self._is_sharp(particles):

@@ -20,7 +20,7 @@ import pyrograph as pg
 from pyrograph.errors import InferenceError, OptionError, ShapeMismatch, UnsupportedSite
 from pyrograph.infer.dpvi import start
 from pyrograph.infer.dpvi.clusters import Clusters
-from pyrograph.infer.dpvi.network import Network
+from pyrograph.infer.dpvi.network import Network, Tables
 from pyrograph.infer.dpvi.start import climbed
 
 
@@ -587,3 +587,25 @@ def test_a_run_that_is_cut_between_kinds_of_moves_says_so():
     cut.num_steps = engine.num_done
     assert told.format(engine.num_done, "Raise num_steps.") in cut.run().status
     assert engine.run().converged
+
+
+def one_of(count: int):
+    z = pyro.sample("z", dist.Categorical(torch.ones(count, dtype=torch.float64) / count))
+    pyro.sample("y", dist.Normal(z / 1e4, 1.0), obs=torch.tensor(3.0, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("count, moves", [(70_000, None), (1_000, ("block", "flip"))])
+def test_as_many_particles_as_states_are_all_of_them_at_once(count, moves):
+    """Of 70,000, moves of each to each would be 39 GB."""
+    at = np.arange(count) / 1e4
+    truth = logsumexp(-0.5 * (3 - at) ** 2 - 0.5 * np.log(2 * np.pi)) - np.log(count)
+    posterior = fit(one_of, count, num_particles=count, moves=moves)
+    assert posterior.evidence_kind == "exact" and posterior.converged
+    assert float(posterior.log_evidence) == pytest.approx(truth, abs=1e-9)
+
+
+def test_all_joint_states_are_listed_once():
+    values = torch.zeros(1, 3, 2, dtype=torch.float64)
+    tables = [Tables(torch.tensor([[2, 0]]), values)]
+    found = Network(torch.tensor([2, 1, 3]), tables, torch.zeros((), dtype=torch.float64)).states()
+    assert found.T.tolist() == [[a, 0, b] for a in range(2) for b in range(3)]
