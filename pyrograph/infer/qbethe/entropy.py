@@ -60,6 +60,18 @@ class Overlap:
         weight = self.weight if self.weight.dim() == 1 else columns(self.weight, rows)
         return Overlap(columns(self.ratio, rows), weight)
 
+    def as_one(self, size: int) -> list[Overlap]:
+        """Points and states of all nodes as those of a single one, about ``size`` at a time."""
+        ratio = self.ratio.movedim(3, 4)  # [B, L, N, V, M]
+        weight = self.weight.view(1, 1, -1, 1) if self.weight.dim() == 1 else self.weight
+        each = max(1, size // ratio.shape[2])
+        return [
+            Overlap(r.flatten(2, 3).unsqueeze(-1), w.flatten(2).unsqueeze(-1))
+            for r, w in zip(
+                ratio.split(each, 3), weight.expand(ratio.shape[:-1]).split(each, 3), strict=True
+            )
+        ]
+
 
 def component_entropies(mixture: Components) -> list[Tensor]:
     """``[B, L, V]`` of every kind."""
@@ -233,12 +245,16 @@ class ScopeEntropies:
             return self._mixing_by_samples(mixture, rules)
         slots = zip(self.wiring.kinds, self.wiring.rows, strict=True)
         states = _product([overlap[kind].at(rows) for kind, rows in slots])
-        pairs = [Run(at, slice(0, self.num_scopes))]
+        pairs, ends = [Run(at, slice(0, self.num_scopes))], [states]
+        if core.num_scopes == 1:  # it is never spread over the scopes, whose states are its points
+            size = max(1, CHUNK // (mixture.weights.numel() * len(rule.weights)))
+            pairs, ends = [Run(slice(0, 1), slice(0, 1))], states.as_one(size)
         total = mean.new_zeros(len(mean))
         for part in _correlated_overlaps(mean, root, rule):
-            total = total + PairMixing.apply(
-                mixture.weights, part.ratio, states.ratio, part.weight, states.weight, pairs
-            )
+            for end in ends:
+                total = total + PairMixing.apply(
+                    mixture.weights, part.ratio, end.ratio, part.weight, end.weight, pairs
+                )
         return total
 
     def _correlated(self, mixture: Components) -> tuple[Tensor, Tensor]:

@@ -186,9 +186,14 @@ class _End:
         #: What is left to hand back: the other end does for a table of both.
         self.result = None if shares else self.grad
 
+    @property
+    def is_constant(self) -> bool:
+        """Whether numbers are the same for all rows."""
+        return self.table.dim() == 1
+
     def at(self, rows: Tensor | slice) -> Tensor:
         """``[..., S]``, or constants ``[1, 1, N, 1]``."""
-        if self.table.dim() == 1:
+        if self.is_constant:
             return self.table.view(1, 1, -1, 1)
         return self.table[..., rows] if isinstance(rows, slice) else columns(self.table, rows)
 
@@ -213,34 +218,54 @@ def _block(
     a = ratio * w
     # [B, L, N, 1, S], [B, L, 1, N', S]
     pa, qb = p.at(pairs.here).unsqueeze(3), q.at(pairs.there).unsqueeze(2)
-    s = torch.addcmul(own, a[:, :, :, None, 0], b[:, :, None, :, 0])  # [B, L, N, N', S]
-    for m in range(1, a.shape[3]):
-        s.addcmul_(a[:, :, :, None, m], b[:, :, None, :, m])
-    times = 1.0 if pairs.times is None else pairs.times
-    share, up = pa * qb * times, own * times
+    counted = qb if pairs.times is None else qb * pairs.times
+    s = _mixed(own, a, b)  # [B, L, N, N', S]
+    share = pa * counted if p.is_constant and q.is_constant else None  # else as large as s
     by_weight = torch.zeros_like(weights)
     if is_free or first.grad is not None or second.grad is not None:
-        d = torch.div(own * -share, s)
-        along = d[:, :, :, 0, None] * b[:, :, None, 0]
-        for n in range(1, b.shape[2]):
-            along.addcmul_(d[:, :, :, n, None], b[:, :, None, n])
+        if share is None:
+            d = torch.div(own * -pa, s).mul_(counted)
+        else:
+            d = torch.div(own * -share, s)
+        along = _sum_over_points(d, b)
         if is_free:
             by_weight = d.sum((2, 3, 4)) + _as_others((along * ratio).sum((2, 4)))
         if first.grad is not None:
             first.add(pairs.here, along.mul_(w))
         if second.grad is not None:
-            along = d[:, :, 0, :, None] * a[:, :, 0, None]
-            for n in range(1, a.shape[2]):
-                along.addcmul_(d[:, :, n, :, None], a[:, :, n, None])
-            second.add(pairs.there, along)
+            second.add(pairs.there, _sum_over_points(d.transpose(2, 3), a))
     log_s = s.log_()
     if p.grad is not None:
-        p.add(pairs.here, -(up * qb * log_s).sum(3))
+        p.add(pairs.here, -(own * counted * log_s).sum(3))
     if q.grad is not None:
+        up = own if pairs.times is None else own * pairs.times
         q.add(pairs.there, -(up * pa * log_s).sum(2))
+    if share is None:
+        return (log_s.mul_(counted).sum(3) * pa[:, :, :, 0]).sum((2, 3)), by_weight
     if share.shape[-1] == 1:
         return (log_s.sum(-1, keepdim=True) * share).sum((2, 3, 4)), by_weight
     return log_s.mul_(share).sum((2, 3, 4)), by_weight
+
+
+def _mixed(own: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """``[B, L, N, N', S]``: own and the sum over m of ``a [B, L, N, M, S]`` times
+    ``b [B, L, N', M, S]``."""
+    if a.shape[-1] == 1:
+        return (a[..., 0] @ b[..., 0].mT).unsqueeze(-1).add_(own)
+    s = torch.addcmul(own, a[:, :, :, None, 0], b[:, :, None, :, 0])
+    for m in range(1, a.shape[3]):
+        s.addcmul_(a[:, :, :, None, m], b[:, :, None, :, m])
+    return s
+
+
+def _sum_over_points(d: Tensor, r: Tensor) -> Tensor:
+    """``[B, L, N, M, S]``: sum over n' of ``d [B, L, N, N', S]`` times ``r [B, L, N', M, S]``."""
+    if r.shape[-1] < r.shape[2]:  # many points of few pairs, one after the other, take longer
+        return torch.einsum("blnks,blkms->blnms", d, r)
+    along = d[:, :, :, 0, None] * r[:, :, None, 0]
+    for n in range(1, r.shape[2]):
+        along.addcmul_(d[:, :, :, n, None], r[:, :, None, n])
+    return along
 
 
 def _of_others(weights: Tensor) -> Tensor:
