@@ -203,7 +203,7 @@ class MessagePassing(Engine):
         parts = self.graph, self.network, self.num_points, self.family, self._seed
         self._start = MeanFieldStart(*parts, is_wanted=self.init is None)
         parts = self.graph, self.network, self.schedule, self._new_settling()
-        self.iteration = Iteration(*parts, messages, is_tree)
+        self.iteration = Iteration(*parts, messages, is_tree, self._seed)
         self._looked: tuple[Messages, Instability | None] | None = None
         self._num_left = 0
 
@@ -276,7 +276,7 @@ class MessagePassing(Engine):
         is_last = self.num_done + 1 >= self.num_steps
         if is_last or self._num_left == LEAVES or not self._may_leave:
             return False
-        start = self.iteration.told_apart(self._seed)
+        start = self.iteration.told_apart()
         if start is None and self._instability is not None:
             start = (self._instability_by(self._seed) or self._instability).nearby
         if start is not None:
@@ -411,5 +411,5 @@ class MessagePassing(Engine):
             self.iteration.restore(state)
             if self._may_leave and state["left"]:
                 self._seed, self._num_left = (int(state["left"][k]) for k in ("seed", "count"))
-                self._start.seed = self._seed
+                self._start.seed = self.iteration.seed = self._seed
                 self._start.bound = float(state["left"].get("bound", -math.inf))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -26,7 +27,7 @@ from pyrograph.infer.message_passing.network.network import Network
 from pyrograph.infer.message_passing.nodes.families import Continuous
 from pyrograph.infer.message_passing.settling.double_loop import DoubleLoop, is_discrete
 from pyrograph.infer.message_passing.settling.left_alike import alternatives, told_apart
-from pyrograph.infer.message_passing.settling.left_empty import filled, left_empty
+from pyrograph.infer.message_passing.settling.left_empty import DAMPED, filled, left_empty
 from pyrograph.infer.message_passing.settling.settling import Settling
 from pyrograph.infer.message_passing.sweeps.contradictions import refuse_contradictions
 from pyrograph.infer.message_passing.sweeps.plain import PlainSwept
@@ -47,6 +48,7 @@ class Iteration:
     Args:
         schedule: see :class:`.engine.MessagePassing`.
         is_tree: whether the first step sends the exact messages.
+        seed: of trials that tell components of a mixture apart.
 
     Attributes:
         at: messages, and beliefs under them, as they stand.
@@ -62,8 +64,9 @@ class Iteration:
         settling: Settling,
         messages: Messages,
         is_tree: bool,
+        seed: int,
     ):
-        self.graph, self.network = graph, network
+        self.graph, self.network, self.seed = graph, network, seed
         self.schedule, self.settling, self.is_tree = schedule, settling, is_tree
         self._sweeper = Sweeper(graph, network, schedule)
         self.at: Place
@@ -96,20 +99,24 @@ class Iteration:
         self.settling.departs()
         self.settle(messages)
 
-    def told_apart(self, seed: int) -> Messages | None:
+    def told_apart(self) -> Messages | None:
         """Messages of a higher bound, where mean field has left alternatives alike or one without
         data and trials find some: :mod:`.left_alike`, :mod:`.left_empty`."""
-
-        def sweep(at: Place) -> Place:
-            return self._sweeper(at, self.settling.damping)
-
         alike, start = alternatives(self.network, self.at.beliefs), None
         if alike is not None:
-            start = told_apart(self.network, alike, self.at, sweep, seed)
-        empty = left_empty(self.network, self.at.beliefs) if start is None else None
-        if empty is not None:
-            start = filled(self.network, empty, self.at, sweep, seed)
-        return start
+            start = told_apart(self.network, alike, self.at, self._swept, self.seed)
+        return self._filled(self.at) if start is None else start
+
+    def _filled(self, at: Place) -> Messages | None:
+        """The same, of alternatives without data."""
+        empty = left_empty(self.network, at.beliefs)
+        if empty is None:
+            return None
+        damped = partial(self._sweeper, damping=max(DAMPED, self.settling.damping))
+        return filled(self.network, empty, at, damped, self.seed)
+
+    def _swept(self, at: Place) -> Place:
+        return self._sweeper(at, self.settling.damping)
 
     def goes_on_with(self, network: Network) -> None:
         """Over another network, or over the same one with other data: what was measured says
@@ -182,7 +189,7 @@ class Iteration:
     def _bound_after_sweep(self, at: Place) -> float:
         """Minus infinity where a sweep meets no density."""
         try:
-            found = self._sweeper(at, self.settling.damping)
+            found = self._swept(at)
             return float(log_evidence(self.network, found.messages, found.beliefs))
         except (PyrographError, torch.linalg.LinAlgError):
             return -math.inf
@@ -207,7 +214,7 @@ class Iteration:
             yield other
 
     def _sweep(self) -> tuple[Tensor, Tensor]:
-        before, found = self.at, self._sweeper(self.at, self.settling.damping)
+        before, found = self.at, self._swept(self.at)
         self.at, residual = found, found.residual
         if not self.settling.lowers_alphas(found):
             self._help(before, found, residual)
@@ -233,7 +240,8 @@ class Iteration:
             self._leap(leap, found)
         start = self.settling.new_start(float(found.moved), self._rises)
         if start is not None:
-            self.settle(start)
+            # a component without data, at a vague prior, moves without bound
+            self.settle(self._filled(before) or start)
 
     def _leap(self, messages: Messages, found: Place) -> None:
         """Stand where the last sweeps lead, if there is a density and mean field's bound is no

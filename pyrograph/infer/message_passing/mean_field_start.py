@@ -130,12 +130,12 @@ def applies(network: Network) -> bool:
 def _run(graph: FactorGraph, network: Network, seed: int) -> Iteration:
     """Mean field, where it ends or has gone for long enough."""
     settling = Settling(graph, network, None, leaps_for(network, NEAR), True, True)
-    run = Iteration(graph, network, "sequential", settling, network.start(), False)
+    run = Iteration(graph, network, "sequential", settling, network.start(), False, seed)
     for done in range(SWEEPS):
         residual, _ = run.with_new_starts(partial(run.step, done == 0, NEAR), done > 0)
         if float(residual) > NEAR:
             continue
-        start = run.told_apart(seed)
+        start = run.told_apart()
         if start is None:
             found = instability(run.next_sweep, run.at.messages, run.at.beliefs, done, seed)
             start = None if found is None else found.nearby

@@ -338,11 +338,11 @@ def test_a_scale_that_no_number_has_is_given_some():
     assert_close(q.log_evidence, bound_of_two_scales(y, *at.detach()), rtol=0, atol=1e-3)
 
 
-def own_scales(y, loc):
+def own_scales(y, loc, of_scale=None):
     w = pyro.sample("w", dist.Dirichlet(torch.ones(3)))
     with pyro.plate("components", 3):
         locs = pyro.sample("locs", dist.Normal(loc, 10.0))
-        scale = pyro.sample("scale", dist.HalfNormal(5.0))
+        scale = pyro.sample("scale", of_scale or dist.HalfNormal(5.0))
     with pyro.plate("data", len(y)):
         z = pyro.sample("z", dist.Categorical(w))
         pyro.sample("y", dist.Normal(locs[z], scale[z]), obs=y)
@@ -360,3 +360,13 @@ def test_two_clusters_in_one_component_beside_an_empty_one_come_apart():
     assert q.log_evidence > apart.log_evidence - 0.5
     found = q.marginal("locs").mean.sort().values
     assert_close(found, torch.tensor([-4.0, 0.0, 5.0]), rtol=0, atol=0.1)
+
+
+@pytest.mark.parametrize("of_scale", [dist.Exponential(0.2), dist.HalfCauchy(5.0)])
+def test_a_weight_far_out_comes_back_with_the_rows_of_its_component(of_scale):
+    """Normals in unconstrained space: whole steps from nearly 0 go as far beyond 1."""
+    y = torch.cat([k + 0.9 * torch.linspace(-2, 2, 20) for k in (-4.0, 3.0, 8.0)])
+    apart, _ = run(own_scales, y, torch.tensor([-4.0, 3.0, 8.0]), of_scale)
+    q, _ = run(own_scales, y, torch.zeros(3), of_scale)
+    assert q.converged
+    assert q.log_evidence > apart.log_evidence - 0.5

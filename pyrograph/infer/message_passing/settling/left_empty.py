@@ -39,8 +39,9 @@ from pyrograph.infer.message_passing.sweeps.sweep import Held
 #: Factors, in sums of probabilities, of which a state that holds data has more.
 FEWEST = 1.0
 #: Sweeps for which the labels of a start are held: before its mean is there a scale is nothing like
-#: that of its factors, and the state would lose them at once.
-HELD = 5
+#: that of its factors, and the state would lose them at once. Damping of trials at least: the
+#: weight of an empty state is far out in unconstrained space, and whole steps go as far beyond.
+HELD, DAMPED = 8, 0.5
 
 
 @dataclass(frozen=True)
