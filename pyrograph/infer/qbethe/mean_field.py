@@ -19,6 +19,7 @@ from pyrograph.graph import FactorGraph
 from pyrograph.infer.message_passing.continuous.quadrature_factors import QuadratureFactors
 from pyrograph.infer.message_passing.vmp import VMP
 from pyrograph.posterior.posterior import Posterior
+from pyrograph.trace.sites import Site
 
 #: Sweeps at most, and dimensions of integrals by points at most.
 SWEEPS, MOST_DIMENSIONS = 100, 2
@@ -52,7 +53,9 @@ def settled(
         program: the model and its arguments.
     """
     model, args, kwargs = program
-    engine = VMP(model, num_steps=SWEEPS, progress=False)
+    # beliefs of their own need no points, of which many weights would take too many
+    wide = {s.name: "dirichlet" for s in graph.free_sites if _is_wide_simplex(s)}
+    engine = VMP(model, num_steps=SWEEPS, progress=False, family=wide)
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -73,6 +76,10 @@ def moments(graph: FactorGraph, draws: dict[str, Tensor]) -> tuple[Tensor, Tenso
     except PyrographError:
         return None
     return (x.mean(0), x.std(0)) if bool(x.isfinite().all()) else None
+
+
+def _is_wide_simplex(site: Site) -> bool:
+    return site.distribution == "Dirichlet" and site.width > MOST_DIMENSIONS
 
 
 def _is_cheap(block: object) -> bool:

@@ -167,6 +167,24 @@ def test_components_start_in_different_orders_of_labels(components):
         assert math.log(6 / components) < lost < math.log(6 / components) + 0.6
 
 
+def test_many_weights_start_where_mean_field_ends():
+    """Of four and more it would integrate on grids of as many dimensions: from draws it ended
+    60 nats lower."""
+    points = np.array([-9.2, -8.8, -3.1, 3.0, 9.1])
+
+    def four():
+        share = pyro.sample("share", dist.Dirichlet(torch.ones(4)))
+        with pyro.plate("clusters", 4):
+            mean = pyro.sample("mean", dist.Normal(0.0, 9.0))
+        with pyro.plate("rows", len(points)):
+            z = pyro.sample("z", dist.Categorical(share))
+            pyro.sample("y", dist.Normal(mean[z], 1.0), obs=torch.tensor(points).float())
+
+    q = fit(four, num_components=1, covariance="diagonal", num_steps=60)
+    lost = log_evidence(points, 4, 1.0, 9.0) - float(q.log_evidence)
+    assert math.log(24) < lost < math.log(24) + 0.8
+
+
 def test_a_program_that_mean_field_refuses_starts_at_draws():
     """Of wide beliefs it reaches zeros."""
 
