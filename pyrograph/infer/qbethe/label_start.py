@@ -57,8 +57,7 @@ def images(
     log_probs = {}
     for name, site in graph.sites.items():
         if site.is_discrete:
-            states = site.enumeration.view(-1, *(1,) * len(site.batch_shape), *site.event_shape)
-            log_probs[name] = posterior.marginal(name).log_prob(states).movedim(0, -1)
+            log_probs[name] = posterior.marginal(name).logits  # of one-hot ones too, normalised
     made = []
     for order in orders(own, wanted, generator):
         values, of_states = draws, dict(log_probs)

@@ -167,6 +167,24 @@ def test_components_start_in_different_orders_of_labels(components):
         assert math.log(6 / components) < lost < math.log(6 / components) + 0.6
 
 
+def test_one_hot_labels_start_where_mean_field_ends():
+    """Their beliefs are over vectors: setting up ended in torch's error about sizes."""
+    points = np.array([-4.2, -3.9, 4.4])
+
+    def model():
+        with pyro.plate("clusters", 2):
+            mean = pyro.sample("mean", dist.Normal(0.0, 5.0))
+        with pyro.plate("rows", len(points)):
+            z = pyro.sample("z", dist.OneHotCategorical(torch.ones(2) / 2))
+            pyro.sample("y", dist.Normal(z @ mean, 1.0), obs=torch.tensor(points).float())
+
+    q = fit(model, num_components=1, covariance="diagonal", num_steps=40)
+    log_z = log_evidence(points, 2, 1e6, 5.0)  # such shares are a half
+    assert math.log(2) < log_z - float(q.log_evidence) < math.log(2) + 0.1
+    first, second, third = q.marginal("z").probs.argmax(-1).tolist()
+    assert first == second != third
+
+
 def test_many_weights_start_where_mean_field_ends():
     """Of four and more it would integrate on grids of as many dimensions: from draws it ended
     60 nats lower."""
