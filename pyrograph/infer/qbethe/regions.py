@@ -122,7 +122,7 @@ class Regions:
         self.sets = sets_of(self.scopes, by_kind)
         self.cores = [by_kind.entropies(nodes) for nodes in self.sets.nodes]
         for core in self.cores:
-            core.wiring.ties[:] = _ties_in(core.nodes, ties)
+            core.wiring.ties[:] = ties_in(core.nodes, ties)
 
     def counting(self, like: Tensor) -> list[Tensor]:
         """1 - d_i, ``[V]`` of every kind."""
@@ -184,17 +184,21 @@ class Regions:
         return is_forest(edges, number)
 
 
-def _ties_in(nodes: Tensor, ties: list[tuple[str, Tensor]]) -> list[Tie]:
-    """Of correlated nodes that stand beside each other in like sets ``[C, k]``."""
-    found = []
-    for name, tied in ties:
+def ties_in(nodes: Tensor, ties: list[tuple[str, Tensor]]) -> list[Tie]:
+    """Of correlated nodes that stand beside each other in like sets ``[C, k]``, in their order. Of
+    sets within each other the widest one counts."""
+    found: dict[int, Tie] = {}
+    free = set(range(nodes.shape[1]))
+    for name, tied in sorted(ties, key=lambda tie: -tie[1].shape[1]):
         width = tied.shape[1]
         for first in range(nodes.shape[1] - width + 1):
-            own = nodes[:, first : first + width]
-            unique, (_, rows) = different([tied, own])
-            if len(unique) == len(tied):  # all of them are among these
-                found.append(Tie(name, rows, slice(first, first + width)))
-    return found
+            slots = range(first, first + width)
+            unique, (_, rows) = different([tied, nodes[:, first : first + width]])
+            # all of them are among these
+            if len(unique) == len(tied) and free.issuperset(slots):
+                found[first] = Tie(name, rows, slice(first, first + width))
+                free.difference_update(slots)
+    return [found[first] for first in sorted(found)]
 
 
 def without_label_cycles(scopes: list[Tensor], by_kind: Nodes) -> list[Tensor]:

@@ -10,6 +10,7 @@ import torch
 from scipy.special import gammaln, log_expit, logsumexp
 from scipy.stats import multivariate_normal, norm
 
+from pyrograph.infer.qbethe.regions import ties_in
 from pyrograph.infer.qbethe.rules import fine, fine_entropies
 
 from .test_free_energy import DOUBLE, engine, mixture_of
@@ -149,6 +150,40 @@ def documents():
         with pyro.plate(f"words{d}", 2):
             z = pyro.sample(f"z{d}", dist.Categorical(share))
             pyro.sample(f"y{d}", dist.Normal(level[z], 1.0), obs=torch.tensor([-1.0, 2.0]))
+
+
+def regressions():
+    """A row at 0 reads the intercepts alone."""
+    x = torch.tensor([-1.0, 0.0, 2.0])
+    with pyro.plate("lines", 2):
+        a = pyro.sample("a", dist.Normal(0.0, 1.5))
+        b = pyro.sample("b", dist.Normal(0.0, 1.0))
+    with pyro.plate("rows", 3):
+        z = pyro.sample("z", dist.Bernoulli(0.4)).long()
+        pyro.sample("y", dist.Normal(a[z] + b[z] * x, 1.0), obs=torch.tensor([-1.0, 0.5, 2.0]))
+
+
+def test_correlated_sets_within_others_count_by_themselves():
+    """Two ties of the same numbers were one of more: torch's error about sizes."""
+    q = fit(regressions, num_components=2, num_steps=60, lr=0.1)
+    assert q.evidence_kind == "estimate"
+    draws, total = torch.randn(100_000, 2, 2, generator=torch.Generator().manual_seed(0)), 0.0
+    for x, y in ((-1.0, -1.0), (0.0, 0.5), (2.0, 2.0)):
+        of_lines = dist.Normal(1.5 * draws[:, 0] + draws[:, 1] * x, 1.0).log_prob(torch.tensor(y))
+        total = total + (of_lines + torch.tensor([0.6, 0.4]).log()).logsumexp(1)
+    log_z = float(total.logsumexp(0) - np.log(100_000))
+    assert log_z - 1.5 < float(q.log_evidence) < log_z + 0.5
+
+
+def test_ties_stand_in_the_order_of_their_numbers():
+    nodes = torch.arange(6)[None]
+    pairs, between = torch.tensor([[0, 1], [4, 5]]), torch.tensor([[2, 3]])
+    found = ties_in(nodes, [("pairs", pairs), ("between", between)])
+    assert [(tie.name, tie.slots.start) for tie in found] == [
+        ("pairs", 0),
+        ("between", 2),
+        ("pairs", 4),
+    ]
 
 
 def one_label():
