@@ -63,7 +63,8 @@ def settled(
             if not all(map(_is_cheap, engine.network.blocks)):
                 return None
             found = engine.run()
-            return found, found.sample(max(FEWEST, min(DRAWS, MOST_DRAWN // graph.dim)))
+            draws = found.sample(max(FEWEST, min(DRAWS, MOST_DRAWN // graph.dim)))
+            return None if any(_reaches_zero(draws[name]) for name in wide) else (found, draws)
         except (PyrographError, torch.linalg.LinAlgError):
             return None
 
@@ -80,6 +81,11 @@ def moments(graph: FactorGraph, draws: dict[str, Tensor]) -> tuple[Tensor, Tenso
 
 def _is_wide_simplex(site: Site) -> bool:
     return site.distribution == "Dirichlet" and site.width > MOST_DIMENSIONS
+
+
+def _reaches_zero(weights: Tensor) -> bool:
+    """Whether normals as wide in unconstrained space would leave what numbers can hold."""
+    return bool((weights < torch.finfo(weights.dtype).tiny ** 0.5).any())
 
 
 def _is_cheap(block: object) -> bool:

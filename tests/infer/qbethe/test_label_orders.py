@@ -203,6 +203,24 @@ def test_many_weights_start_where_mean_field_ends():
     assert math.log(24) < lost < math.log(24) + 0.8
 
 
+def test_weights_of_nearly_nothing_start_at_draws():
+    """Normals as wide as the beliefs of sparse weights ended in NaN."""
+
+    def model():
+        share = pyro.sample("share", dist.Dirichlet(torch.full((5,), 0.02)))
+        with pyro.plate("clusters", 5):
+            mean = pyro.sample("mean", dist.Normal(0.0, 3.0))
+        with pyro.plate("rows", 5):
+            z = pyro.sample("z", dist.Categorical(share))
+            y = torch.tensor([-2.0, -1.5, 2.0, 2.5, 0.3])
+            pyro.sample("y", dist.Normal(mean[z], 1.0), obs=y)
+
+    torch.set_default_dtype(torch.float32)
+    pyro.set_rng_seed(0)
+    q = pg.fit(model, infer=pg.QBethe, num_components=2, num_steps=5, progress=False)
+    assert bool(q.log_evidence.isfinite())
+
+
 def test_a_program_that_mean_field_refuses_starts_at_draws():
     """Of wide beliefs it reaches zeros."""
 
