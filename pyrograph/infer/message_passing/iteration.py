@@ -27,7 +27,12 @@ from pyrograph.infer.message_passing.network.network import Network
 from pyrograph.infer.message_passing.nodes.families import Continuous
 from pyrograph.infer.message_passing.settling.double_loop import DoubleLoop, is_discrete
 from pyrograph.infer.message_passing.settling.left_alike import alternatives, told_apart
-from pyrograph.infer.message_passing.settling.left_empty import DAMPED, filled, left_empty
+from pyrograph.infer.message_passing.settling.left_empty import (
+    DAMPED,
+    HELD,
+    filled,
+    left_empty,
+)
 from pyrograph.infer.message_passing.settling.settling import Settling
 from pyrograph.infer.message_passing.sweeps.contradictions import refuse_contradictions
 from pyrograph.infer.message_passing.sweeps.plain import PlainSwept
@@ -112,8 +117,13 @@ class Iteration:
         empty = left_empty(self.network, at.beliefs)
         if empty is None:
             return None
-        damped = partial(self._sweeper, damping=max(DAMPED, self.settling.damping))
-        return filled(self.network, empty, at, damped, self.seed)
+        own = self.settling.damping
+        for damping in (own, DAMPED) if own < DAMPED else (own,):
+            sweep, num_held = partial(self._sweeper, damping=damping), round(HELD / (1 - damping))
+            start = filled(self.network, empty, at, sweep, num_held, self.seed)
+            if start is not None:
+                return start
+        return None
 
     def _swept(self, at: Place) -> Place:
         return self._sweeper(at, self.settling.damping)

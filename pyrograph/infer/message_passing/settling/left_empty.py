@@ -39,9 +39,11 @@ from pyrograph.infer.message_passing.sweeps.sweep import Held
 #: Factors, in sums of probabilities, of which a state that holds data has more.
 FEWEST = 1.0
 #: Sweeps for which the labels of a start are held: before its mean is there a scale is nothing like
-#: that of its factors, and the state would lose them at once. Damping of trials at least: the
-#: weight of an empty state is far out in unconstrained space, and whole steps go as far beyond.
-HELD, DAMPED = 8, 0.5
+#: that of its factors, and the state would lose them at once.
+HELD = 5
+#: Where whole steps come to nothing: the weight of an empty state is far out in unconstrained
+#: space, and they go as far beyond.
+DAMPED = 0.5
 
 
 @dataclass(frozen=True)
@@ -76,19 +78,26 @@ def left_empty(network: Network, beliefs: list) -> Empty | None:
 
 @torch.no_grad()
 def filled(
-    network: Network, empty: Empty, at: Held, sweep: Callable[[Held], Held], seed: int
+    network: Network,
+    empty: Empty,
+    at: Held,
+    sweep: Callable[[Held], Held],
+    num_held: int,
+    seed: int,
 ) -> Messages | None:
     """Messages under which the bound is higher, if trials find any.
 
     Args:
-        at: where the run stands; sweep: from one place to the next; seed: of the trials.
+        at: where the run stands; sweep: from one place to the next; num_held: sweeps for which
+            labels of a start are held; seed: of the trials.
     """
     generator = torch.Generator().manual_seed(seed)
     best, bound = None, log_evidence(network, at.messages, at.beliefs)
     most = num_chosen(network.blocks[empty.number], empty.factors)
     for number in range(TRIALS):
         try:
-            trial = _start(network, empty, at, sweep, generator, most if number % 2 else 1)
+            num_drawn = most if number % 2 else 1
+            trial = _start(network, empty, at, sweep, num_held, generator, num_drawn)
             for _ in range(SWEEPS):
                 trial = sweep(trial)
                 if not _holds(network, empty, trial.beliefs):
@@ -120,6 +129,7 @@ def _start(
     empty: Empty,
     at: Held,
     sweep: Callable[[Held], Held],
+    num_held: int,
     generator: torch.Generator,
     num_drawn: int,
 ) -> Held:
@@ -154,7 +164,7 @@ def _start(
     odds = log_p[:, states[empty.row]] - log_p[:, states[row[0]]]
     half = shared[odds.argsort(descending=True)[: (len(shared) + 1) // 2]]
     found = at
-    for _ in range(HELD):
+    for _ in range(num_held):
         messages = [list(sent) for sent in found.messages]
         messages[empty.number][label] = told(half, messages[empty.number][label])
         found = sweep(Held(messages, network.beliefs_of(messages)))
