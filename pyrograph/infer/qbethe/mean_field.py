@@ -19,7 +19,6 @@ from pyrograph.graph import FactorGraph
 from pyrograph.infer.message_passing.continuous.quadrature_factors import QuadratureFactors
 from pyrograph.infer.message_passing.vmp import VMP
 from pyrograph.posterior.posterior import Posterior
-from pyrograph.trace.sites import Site
 
 #: Sweeps at most, and dimensions of integrals by points at most.
 SWEEPS, MOST_DIMENSIONS = 100, 2
@@ -52,10 +51,23 @@ def settled(
     Args:
         program: the model and its arguments.
     """
+    # beliefs of their own need no points, of which many weights would take too many, and come back
+    # from nearly nothing
+    simplices = [s for s in graph.free_sites if s.distribution == "Dirichlet"]
+    wide = [s for s in simplices if s.width > MOST_DIMENSIONS]
+    for own in [simplices] if simplices == wide else [simplices, wide]:
+        found = _settled(graph, program, {site.name: "dirichlet" for site in own})
+        if found is not None:
+            return found
+    return None
+
+
+def _settled(
+    graph: FactorGraph, program: tuple[Callable, tuple, dict], family: dict[str, str]
+) -> tuple[Posterior, dict[str, Tensor]] | None:
+    """The same, with beliefs of these families."""
     model, args, kwargs = program
-    # beliefs of their own need no points, of which many weights would take too many
-    wide = {s.name: "dirichlet" for s in graph.free_sites if _is_wide_simplex(s)}
-    engine = VMP(model, num_steps=SWEEPS, progress=False, family=wide)
+    engine = VMP(model, num_steps=SWEEPS, progress=False, family=family)
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -64,9 +76,9 @@ def settled(
                 return None
             found = engine.run()
             draws = found.sample(max(FEWEST, min(DRAWS, MOST_DRAWN // graph.dim)))
-            return None if any(_reaches_zero(draws[name]) for name in wide) else (found, draws)
         except (PyrographError, torch.linalg.LinAlgError):
             return None
+    return None if any(_reaches_zero(draws[name]) for name in family) else (found, draws)
 
 
 def moments(graph: FactorGraph, draws: dict[str, Tensor]) -> tuple[Tensor, Tensor] | None:
@@ -77,10 +89,6 @@ def moments(graph: FactorGraph, draws: dict[str, Tensor]) -> tuple[Tensor, Tenso
     except PyrographError:
         return None
     return (x.mean(0), x.std(0)) if bool(x.isfinite().all()) else None
-
-
-def _is_wide_simplex(site: Site) -> bool:
-    return site.distribution == "Dirichlet" and site.width > MOST_DIMENSIONS
 
 
 def _reaches_zero(weights: Tensor) -> bool:
