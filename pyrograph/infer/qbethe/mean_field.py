@@ -22,6 +22,9 @@ from pyrograph.posterior.posterior import Posterior
 
 #: Sweeps at most, and dimensions of integrals by points at most.
 SWEEPS, MOST_DIMENSIONS = 100, 2
+#: Of programs with labels: sweeps at most, from optimum to optimum as components come apart, and
+#: how near to rest each of these is left.
+SWEEPS_OF_LABELS, NEAR = 300, 1e-3
 #: Draws by which the beliefs are known, whatever families these are of: fewer of many numbers, all
 #: of which are to be no more than so many.
 DRAWS, FEWEST, MOST_DRAWN = 512, 32, 2**22
@@ -67,7 +70,10 @@ def _settled(
 ) -> tuple[Posterior, dict[str, Tensor]] | None:
     """The same, with beliefs of these families."""
     model, args, kwargs = program
-    engine = VMP(model, num_steps=SWEEPS, progress=False, family=family)
+    run = {"num_steps": SWEEPS}
+    if any(site.is_discrete for site in graph.sites.values()):
+        run = {"num_steps": SWEEPS_OF_LABELS, "tol": NEAR}
+    engine = VMP(model, progress=False, family=family, **run)
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

@@ -7,6 +7,8 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from scipy.special import gammaln, logsumexp
+from scipy.stats import expon, norm
 
 import pyrograph as pg
 from pyrograph.infer.qbethe.label_orders import exchanges, orders
@@ -235,3 +237,36 @@ def test_a_program_that_mean_field_refuses_starts_at_draws():
     for spread, off in ((3.0, math.inf), (0.1, 0.02)):
         q = fit(model, spread, num_components=2, covariance="diagonal", num_steps=50)
         assert q.log_evidence is None or abs(float(q.log_evidence) + math.log(18)) < off
+
+
+def scaled(y):
+    share = pyro.sample("share", dist.Dirichlet(torch.ones(3)))
+    with pyro.plate("clusters", 3):
+        mean = pyro.sample("mean", dist.Normal(0.0, 10.0))
+        scale = pyro.sample("scale", dist.Exponential(0.2))
+    with pyro.plate("rows", len(y)):
+        z = pyro.sample("z", dist.Categorical(share))
+        pyro.sample("y", dist.Normal(mean[z], scale[z]), obs=y)
+
+
+def log_joint(y, states):
+    """Of the data and one labelling: shares and means in closed form, scales on a grid."""
+    counts = np.bincount(states, minlength=3)
+    total = gammaln(3) - gammaln(3 + len(y)) + gammaln(1 + counts).sum()
+    u = np.linspace(-4, 4, 801)
+    s = np.exp(u)
+    for own in (y[states == k] for k in range(3)):
+        n, off = len(own), ((own - own.mean()) ** 2).sum()
+        value = norm.logpdf(own.mean(), 0, np.sqrt(100 + s**2 / n)) + u + expon.logpdf(s, scale=5)
+        value -= off / (2 * s**2) + (n - 1) / 2 * np.log(2 * np.pi * s**2) + np.log(n) / 2
+        total += logsumexp(value) + np.log(u[1] - u[0])
+    return total
+
+
+def test_components_that_mean_field_leaves_empty_on_its_way_are_waited_for():
+    """It comes from optimum to optimum; one component is to have at least the right labelling."""
+    draw = torch.Generator().manual_seed(2)
+    states = torch.randint(3, (60,), generator=draw)
+    y = torch.tensor([-4.0, 3.0, 8.0])[states] + torch.randn(60, generator=draw)
+    q = fit(scaled, y, num_components=1, covariance="diagonal", num_steps=60)
+    assert float(q.log_evidence) > log_joint(y.double().numpy(), states.numpy()) - 1
