@@ -60,11 +60,12 @@ class Exchange:
             found[site.name] = states[inverse[is_state.byte().argmax(1)]].view(own.shape)
         return found
 
-    def of_states(self, site: str, log_probs: Tensor, order: Tensor) -> Tensor:
+    def of_states(self, site: Site, log_probs: Tensor, order: Tensor) -> Tensor:
         """Log probabilities ``[*batch, c]`` of a site's states."""
-        for dim in self.dims.get(site, ()):  # all of them batch dimensions
-            log_probs = log_probs.index_select(dim - 1, order)
-        is_label = any(label.name == site for label in self.labels)
+        events = len(site.constrained_event_shape)
+        for dim in self.dims.get(site.name, ()):  # all of them batch dimensions
+            log_probs = log_probs.index_select(dim + events - 1, order)
+        is_label = site.cardinality == self.size
         return log_probs.index_select(-1, order) if is_label else log_probs
 
 

@@ -64,7 +64,7 @@ def images(
         for e, places in zip(own, order, strict=True):
             values = e.of(values, places.to(graph.device))
             for name, value in of_states.items():
-                of_states[name] = e.of_states(name, value, places.to(graph.device))
+                of_states[name] = e.of_states(graph.sites[name], value, places.to(graph.device))
         where = moments(graph, values)
         if where is not None:
             flat = {n: v.reshape(graph.sites[n].num_nodes, -1) for n, v in of_states.items()}

@@ -232,12 +232,13 @@ def _united(scopes: list[Tensor], by_kind: Nodes) -> Tensor | None:
         (slot,) = by_kind.slots(nodes, is_discrete=True)
         labels, beside = nodes[:, slot], nodes[:, by_kind.slots(nodes, is_discrete=False)]
         count = len(labels.unique())
-        order = torch.argsort(labels * len(by_kind.kind) + beside[:, 0])
-        each, left = divmod(len(labels), count)
-        labels = labels[order].view(count, each) if not left else labels
-        if left or bool((labels != labels[:, :1]).any()):
+        if len(labels) % count:
             return None
-        columns += beside[order].view(count, each, -1).unbind(1)
+        order = torch.argsort(labels * len(by_kind.kind) + beside[:, 0])
+        labels = labels[order].view(count, -1)
+        if bool((labels != labels[:, :1]).any()):
+            return None
+        columns += beside[order].view(*labels.shape, -1).unbind(1)
     if len(columns) < 2:
         return None
     beside = torch.cat(columns, 1)

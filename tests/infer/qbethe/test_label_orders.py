@@ -132,7 +132,7 @@ def test_probabilities_of_states_change_places_as_labels_do():
         order,
     )["z"][0]
     before = log_probs[torch.arange(4), draws["z"][0]]
-    after = own.of_states("z", log_probs, order)[torch.arange(4), moved]
+    after = own.of_states(own.labels[0], log_probs, order)[torch.arange(4), moved]
     assert torch.equal(before, after)
 
 
@@ -270,3 +270,21 @@ def test_components_that_mean_field_leaves_empty_on_its_way_are_waited_for():
     y = torch.tensor([-4.0, 3.0, 8.0])[states] + torch.randn(60, generator=draw)
     q = fit(scaled, y, num_components=1, covariance="diagonal", num_steps=60)
     assert float(q.log_evidence) > log_joint(y.double().numpy(), states.numpy()) - 1
+
+
+def test_one_hot_labels_of_as_many_rows_as_states_are_moved_along_the_rows():
+    """Rows that are alike may change places too."""
+
+    def alike():
+        with pyro.plate("rows", 3):
+            z = pyro.sample("z", dist.OneHotCategorical(torch.full((3,), 1 / 3)))
+            level = pyro.sample("level", dist.Normal(0.0, 1.0))
+            pyro.sample("y", dist.Normal(level + 0.0 * z.sum(-1), 1.0), obs=torch.zeros(3))
+
+    (own,), _ = found_in(alike)
+    assert own.dims == {"z": (-2,), "level": (-1,)}
+    order, log_probs = torch.tensor([2, 0, 1]), torch.randn(3, 3)
+    moved = own.of_states(own.labels[0], log_probs, order)
+    assert torch.equal(moved, log_probs[order][:, order])
+    q = fit(alike, num_components=2, covariance="diagonal", num_steps=5)
+    assert math.isfinite(q.log_evidence)
