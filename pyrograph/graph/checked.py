@@ -2,68 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from pyrograph.errors import NonFiniteDensity, UnsupportedFactor
 from pyrograph.graph.factor_graph import FactorGraph
 from pyrograph.graph.factor_group import FactorGroup
-from pyrograph.trace.sites import JACOBIAN
-
-#: What the other way to read a mask is.
-KEPT = "Pyro's enumeration would keep the prior"
-
-
-def unread_nodes(graph: FactorGraph) -> list[int]:
-    """Nodes that no factor reads, but for log Jacobians: they are masked out. Ascending."""
-    unread = torch.ones(graph.num_nodes, dtype=torch.bool, device=graph.device)
-    for group in graph.factors:
-        if not all(name.endswith(JACOBIAN) for name in group.statements):
-            unread[group.scope.flatten()] = False
-    return unread.nonzero()[:, 0].tolist()
-
-
-def note_on_masked(graph: FactorGraph) -> str | None:
-    """What discrete nodes that are masked out do to the evidence; None where there are none."""
-    nodes = [graph.nodes[node] for node in unread_nodes(graph)]
-    cards = {node: graph.sites[node[0]].cardinality for node in nodes}
-    unread = [node for node in nodes if cards[node]]
-    notes = []
-    if len(unread) == 1:
-        notes.append(
-            f"No factor reads node {_label(unread[0])} (masked out): each of its "
-            f"{cards[unread[0]]} states counts alike and adds log {cards[unread[0]]} to the "
-            f"evidence, where {KEPT}. Sample the unmasked elements alone."
-        )
-    elif unread:
-        notes.append(
-            f"No factor reads {len(unread)} discrete nodes (masked out), {_label(unread[0])} the "
-            "first: their states count alike and add "
-            f"{sum(math.log(cards[node]) for node in unread):.5g} to the evidence, where {KEPT}. "
-            "Sample the unmasked elements alone."
-        )
-    numbers = [
-        graph.nodes_of(site).start + place
-        for site, is_masked in graph.masked.items()
-        if graph.sites[site].is_discrete
-        for place in is_masked.nonzero().squeeze(1).tolist()
-    ]
-    without_prior = [node for k in numbers if (node := graph.nodes[k]) not in cards]
-    if without_prior:
-        notes.append(
-            f"Discrete nodes that are masked out ({len(without_prior)}, "
-            f"{_label(without_prior[0])} the first) count without their prior in what other "
-            f"statements say of them, as in log_prob_sum(), where {KEPT}. Mask the observations "
-            "alone."
-        )
-    return " ".join(notes) or None
-
-
-def _label(node: tuple[str, tuple[int, ...]]) -> str:
-    site, index = node
-    return f'"{site}"{list(index) if index else ""}'
 
 
 def table_of(graph: FactorGraph, group: FactorGroup, budget: int, advice: str = "") -> Tensor:

@@ -47,7 +47,7 @@ class FactorGraph(Structure):
         constant: sum of all log-density elements that depend on no latent.
         unconstrained: whether values and events are in unconstrained space.
         fixed: sites held at a value while the structure was read; their nodes have no columns.
-        masked: of sites that are masked in part, ``[nodes]``, which lack their prior.
+        masked: of sites with a tensor as a mask, ``[nodes]``, which lack their prior.
     """
 
     def __init__(self, reading: Reading, *, unconstrained: bool) -> None:

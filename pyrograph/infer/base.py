@@ -19,8 +19,9 @@ from pyrograph.diagnostics.score import outside_modes
 from pyrograph.errors import ConvergenceWarning, InferenceError, OptionError, ShapeMismatch
 from pyrograph.graph import FactorGraph, trace_graph
 from pyrograph.graph.arguments import refuse_iterators
-from pyrograph.graph.checked import constant_of, note_on_masked
+from pyrograph.graph.checked import constant_of
 from pyrograph.graph.devices import usable_device
+from pyrograph.graph.masked_out import masked_out, note_on_masked, standing_in
 from pyrograph.infer.arguments import (
     ParametersRead,
     TensorsHeld,
@@ -62,6 +63,8 @@ class Engine(ABC):
     requires: ClassVar[Requirement]
     unconstrained: ClassVar[bool] = False
     differentiable: ClassVar[bool] = False
+    #: Whether nodes that masks leave without any factor have a density that stands in for them.
+    stands_in: ClassVar[bool] = True
     #: Whether programs with continuous sites are computed in double precision, whatever that of
     #: results is.
     in_double: bool = False
@@ -198,13 +201,14 @@ class Engine(ABC):
 
     def read(self, args: tuple, kwargs: dict) -> FactorGraph:
         """The program's structure."""
-        graph = trace_graph(
-            self.model,
-            args,
-            kwargs,
-            unconstrained=self.unconstrained,
-            differentiable=self.differentiable and torch.is_grad_enabled(),
-        )
+        how = {
+            "unconstrained": self.unconstrained,
+            "differentiable": self.differentiable and torch.is_grad_enabled(),
+        }
+        graph = trace_graph(self.model, args, kwargs, **how)
+        if self.stands_in and (masked := masked_out(graph)):
+            program = standing_in(self.model, masked)
+            graph = trace_graph(program, args, kwargs, verify=False, **how)
         if graph.num_nodes == 0:
             raise InferenceError(
                 "the program has no latent site: there is nothing to infer. Its log evidence is "

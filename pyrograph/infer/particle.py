@@ -73,6 +73,7 @@ class ParticleEngine(ParticleStatus):
     monitor = "ksd"
     #: How often a step that ends where there is no density is halved. Noise may not be.
     halvings = 0
+    stands_in = False  # particles stay where they are drawn
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.distributions import biject_to
 
 from pyrograph.posterior.mixture import NormalMixture, smooth
-from pyrograph.posterior.site_guide import SiteGuide, as_drawn, levels
+from pyrograph.posterior.site_guide import SiteGuide, as_drawn, levels, masked_part
 from pyrograph.posterior.support import describe, restore
 from pyrograph.shapes import broadcast_shapes
 
@@ -140,4 +140,5 @@ def describe_site(site) -> dict[str, Any]:
         "event_dim": len(site.constrained_event_shape),
         "plates": [list(plate) for plate in site.plates],
         "support": describe(site.support, site.name),
+        **masked_part(site),
     }

@@ -6,6 +6,7 @@ Such a guide never runs the model: a saved ``state_dict`` is enough to build it 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, TypeVar
@@ -21,6 +22,8 @@ from torch.distributions.constraints import Constraint
 
 from pyrograph.checks import real_number
 from pyrograph.errors import OptionError
+from pyrograph.graph.masked_out import stand_in
+from pyrograph.posterior.support import restore
 
 Guide = TypeVar("Guide", bound="SiteGuide")
 
@@ -73,11 +76,16 @@ class SiteGuide(AutoGuide):
                 setattr(self, f"{name}_{k}", PyroParam(value.detach().clone(), constraints[name]))
 
     def _sample(self, plates: Mapping[str, pyro.plate], name: str, fn: TorchDistribution) -> Tensor:
-        """Draw a site in its plates."""
+        """Draw a site in its plates, without the density of nodes that the program masks out."""
+        site = self.sites[name]
         with ExitStack() as stack:
-            for plate, _, _ in self.sites[name]["plates"]:
+            for plate, _, _ in site["plates"]:
                 stack.enter_context(plates[plate])
-            return pyro.sample(name, fn)
+            value = pyro.sample(name, fn)
+            if "stands_in" in site:
+                outweighed = -_stand_in_log_prob(site, value)
+                pyro.factor(f"_{self._pyro_name}_{name}", outweighed, has_rsample=fn.has_rsample)
+            return value
 
     def drawing(self: Guide, graph) -> Guide:
         """The guide, told of the sites that the program draws in another precision than that of
@@ -94,6 +102,21 @@ class SiteGuide(AutoGuide):
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         self._set_sites(state["sites"])
+
+
+def masked_part(site) -> dict[str, Any]:
+    """What a site's plain description says of nodes that are masked out: an entry where it has
+    some."""
+    return {} if site.stands_in is None else {"stands_in": site.stands_in.clone()}
+
+
+def _stand_in_log_prob(site: Mapping[str, Any], value: Tensor) -> Tensor:
+    """Of nodes that are masked out, 0 for others, ``[*batch]``."""
+    own = site["stands_in"].to(value.device)
+    if site.get("values") is None:
+        support = restore(site["support"], value.device)
+        return torch.where(own, stand_in(support, value).log_prob(value), 0.0)
+    return torch.where(own, -math.log(len(site["values"])), 0.0)
 
 
 def as_drawn(site: Mapping[str, Any], numbers: Tensor) -> Tensor:
@@ -131,4 +154,5 @@ def with_states(site) -> dict[str, Any]:
         "event_shape": list(site.event_shape),
         "plates": [list(plate) for plate in site.plates],
         "values": site.enumeration.clone(),
+        **masked_part(site),
     }

@@ -10,6 +10,7 @@ It runs once plainly before, at another point (``plain_run.py``): the check of t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -34,6 +35,8 @@ from pyrograph.trace.reading import Reading, Statement
 from pyrograph.trace.record import Recorder, recording
 from pyrograph.trace.sites import (
     JACOBIAN,
+    STAND_IN,
+    STANDS_IN,
     Site,
     delta_density,
     draw_apart,
@@ -44,6 +47,8 @@ from pyrograph.trace.sites import (
 )
 from pyrograph.trace.supports import bounds_of, name_of, support_of, transform_of
 from pyrograph.trace.tape import merge
+
+LOG_2PI = math.log(2 * math.pi)
 
 
 class ProgramReader(Messenger):
@@ -118,6 +123,11 @@ class ProgramReader(Messenger):
         value = transform(free)
         jacobian = transform.log_abs_det_jacobian(free, value)
         jacobian = sum_rightmost(jacobian, jacobian.dim() - batch)
+        if STANDS_IN in msg["infer"]:  # a density of these numbers, which needs no Jacobian
+            is_out = msg["infer"][STANDS_IN].to(free.device)
+            normal = sum_rightmost(-0.5 * (free**2 + LOG_2PI), free.dim() - batch)
+            jacobian = torch.where(is_out, 0.0, jacobian)
+            self.statements.append((name + STAND_IN, torch.where(is_out, normal, 0.0)))
         if rec.is_latent(jacobian):
             self.statements.append((rec.statement, jacobian))
         rec.statement = None
@@ -146,6 +156,7 @@ class ProgramReader(Messenger):
                     ),
                     distribution=name_of(fn),
                     is_periodic=periodic_part(fn) is not None,
+                    stands_in=msg["infer"].get(STANDS_IN),
                 )
             )
 
@@ -170,9 +181,9 @@ class ProgramReader(Messenger):
 
     def _note_mask(self, name: str, fn: object, mask: object) -> None:
         """Which nodes a mask leaves without their prior, where it does not depend on latents; none
-        of a site that is masked out as a whole, as in fields of factors alone."""
+        of a site that is ``mask(False)`` as a whole, as in fields of factors alone."""
         masks = [m for m in (mask, getattr(fn, "_mask", None)) if m is not None]
-        if not masks or any(self.recorder.is_latent(m) for m in masks):
+        if not masks or any(m is False or self.recorder.is_latent(m) for m in masks):
             return
         with self._looking_at(fn):
             shown = torch.ones(fn.batch_shape, dtype=torch.bool, device="cpu")
@@ -180,17 +191,25 @@ class ProgramReader(Messenger):
                 shown = shown & torch.as_tensor(one, device="cpu").bool()
             for _ in range(shown.dim() - len(fn.batch_shape)):
                 shown = shown.any(0)
-            if shown.shape == fn.batch_shape and bool(shown.any()) and not bool(shown.all()):
+            if shown.shape == fn.batch_shape and not bool(shown.all()):
                 self.masked[name] = ~shown.flatten()
 
     def finish(self) -> None:
-        """Fill in the log densities that waited for their likes."""
+        """Fill in the log densities that waited for their likes, and of states that are masked out
+        the one that stands in for theirs."""
         for group in self.loops.groups():
             names = [self.statements[waiting.place][0] for waiting in group]
             self.recorder.statement = names[0]  # a refusal names it
             for waiting, name, log_prob in zip(group, names, log_probs(group), strict=True):
                 self.statements[waiting.place] = (name, log_prob)
         self.recorder.statement = None
+        scores = dict(self.statements)
+        for site in self.sites:
+            if site.stands_in is not None and site.is_discrete:
+                like = scores[site.name]
+                uniform = -math.log(site.cardinality) * int(site.stands_in.sum())
+                uniform = torch.tensor(uniform, dtype=like.dtype, device=like.device)
+                self.statements.append((site.name + STAND_IN, uniform))
 
 
 def _of_text(recorder: Recorder, error: Exception) -> ControlFlowError | None:

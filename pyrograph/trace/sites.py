@@ -31,6 +31,10 @@ PERIODIC = frozenset({"VonMises", "SineBivariateVonMises", "SineSkewed"})
 #: How the statements of log Jacobians end, which hold no node in place by themselves.
 JACOBIAN = ":jacobian"
 
+#: What ``infer`` of a sample statement calls the nodes that are masked out, where a density is to
+#: stand in for what was masked; and how statements end that do so.
+STANDS_IN, STAND_IN = "_stands_in", ":stand-in"
+
 #: Other states that are tried for a node that a second draw left where it was.
 STATES_TRIED = 8
 
@@ -57,6 +61,8 @@ class Site:
         plates: ``(name, dim, size)`` of the vectorised plates around the site.
         distribution: the name of the user's distribution.
         is_periodic: whether it is one of angles, see :func:`periodic_part`.
+        stands_in: ``[*batch]``, nodes that are masked out of the program, where a density stands in
+            for what was masked; else None.
     """
 
     name: str
@@ -71,6 +77,7 @@ class Site:
     plates: tuple[tuple[str, int, int], ...]
     distribution: str
     is_periodic: bool = False
+    stands_in: Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -43,9 +43,9 @@ class NodeFilter:
         self.most, self.sequence = search.most, sequence
         cards = self.network.cards
         self.is_cut = self.is_opened = False
-        self._filtered = torch.zeros(
-            len(cards), int(cards.max()), dtype=torch.float64, device="cpu"
-        )
+        self._masked = search.masked_out.cpu()
+        widest = max(site.cardinality for site in self.graph.sites.values())
+        self._filtered = torch.zeros(len(cards), widest, dtype=torch.float64, device="cpu")
         self._go_on(cards.new_zeros(len(cards), 1), self.network.constant.expand(1), 0)
 
     def _go_on(self, x: Tensor, score: Tensor, position: int) -> None:
@@ -106,16 +106,22 @@ class NodeFilter:
         own = self.graph.nodes_of(site)
         nodes = torch.arange(own.start, own.stop, device="cpu")
         is_in = torch.zeros(self.graph.num_nodes, dtype=torch.bool, device="cpu")
-        is_in[self._nodes_in()] = True
+        is_in[self._nodes_in()] = is_in[self._masked] = True
         if not bool(is_in[nodes].all()):
             raise InferenceError(f'site "{site}" is not all in yet: go on with step() or run()')
-        found = self._filtered[nodes, : described.cardinality].to(self.graph.dtype)
+        found = self._filtered[nodes, : described.cardinality]
+        found[torch.isin(nodes, self._masked)] = 1 / described.cardinality
+        found = found.to(self.graph.dtype)
         return found.reshape(*described.batch_shape, described.cardinality)
 
     # ------------------------------------------------------------------ longer programs
     def past(self) -> list[Label]:
-        """Labels of the nodes that are in, as they came in."""
-        return [self.graph.nodes[v] for v in self._nodes_in().tolist()]
+        """Labels of the nodes that are in, as they came in, but for those that are masked out."""
+        return [self.graph.nodes[v] for v in self._read_nodes_in().tolist()]
+
+    def _read_nodes_in(self) -> Tensor:
+        nodes = self._nodes_in()
+        return nodes[~torch.isin(nodes, self._masked)]
 
     def _nodes_in(self) -> Tensor:
         return self.sequence[: self.position].cpu()
@@ -137,10 +143,13 @@ class NodeFilter:
         Raises:
             ShapeMismatch: a node has another number of states.
         """
-        was = old._nodes_in()
+        was = old._read_nodes_in()
         new, cards = self.sequence[: len(was)], old.network.cards
         if not torch.equal(self.network.cards[new], cards[was]):
-            raise ShapeMismatch("a site of the longer program has another number of states")
+            raise ShapeMismatch(
+                "a node that is in has another number of states in the longer program, or is "
+                "masked out there"
+            )
         x = found.x.new_zeros(self.graph.num_nodes, len(found))
         x[new] = found.x[was]
         self._filtered[new.cpu(), : old._filtered.shape[1]] = old._filtered[was]

@@ -122,7 +122,8 @@ class SequentialDPVI(DPVI):
         return self._search
 
     def _in_order(self) -> Tensor:
-        """``[V]`` nodes as they come in; those of a shorter program first."""
+        """``[V]`` nodes as they come in: those of a shorter program first, and last those that are
+        masked out, which a longer program may read."""
         if self.order is None or self._past:
             nodes = self._ids_of(self._past)
             known = set(nodes)
@@ -134,6 +135,8 @@ class SequentialDPVI(DPVI):
                 f"order= has {len(nodes)} labels, {len(set(nodes))} different ones; it must name "
                 f"each of the {self.graph.num_nodes} nodes once"
             )
+        masked = set(self._search.masked_out.tolist()) - set(self._ids_of(self._past))
+        nodes.sort(key=masked.__contains__)  # keeps the order otherwise
         return torch.tensor(nodes, device=self._search.network.cards.device)
 
     def _ids_of(self, labels: Sequence[Label]) -> list[int]:
@@ -228,7 +231,7 @@ class SequentialDPVI(DPVI):
         """A program that has what is in, and more."""
         old, history = self._filter, self._history
         found = self.search.found
-        self._past = old.past()
+        self._past, num_past = old.past(), len(old.past())
         try:
             self.setup(*args, **kwargs)
         finally:
@@ -239,7 +242,7 @@ class SequentialDPVI(DPVI):
                 self._hand_over()  # the program may have new data and no new nodes
         self._history = history
         if self._all_steps:
-            self.num_steps += self.num_done - old.position
+            self.num_steps += self.num_done - num_past
 
     # ------------------------------------------------------------------ results
     def posterior(self) -> Posterior:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pyrograph.errors import OptionError, ShapeMismatch
 from pyrograph.graph import FactorGraph
+from pyrograph.graph.masked_out import replaced_nodes
 from pyrograph.infer.dpvi.beam import beamed
 from pyrograph.infer.dpvi.best_states import best_states
 from pyrograph.infer.dpvi.lookup import columns_at
@@ -51,6 +52,8 @@ class StateSearch:
         proposed: makes more states, ``{site: [M, *site shape]}``, after every sweep.
 
     Attributes:
+        masked_out: nodes that no factor reads; they are summed out, for particles that differ
+            there alone would crowd out others.
         network: of the nodes that are not summed out.
         found: the particles as they stand; set by :meth:`begin`, or by whoever found them.
         is_last: whether no other kind of move has its turn yet.
@@ -75,8 +78,10 @@ class StateSearch:
         self._proposed = proposed
         self.network, self._neighbors = Network.of_graph(graph), graph.neighbors
         self._conditionals: list[Conditionals] = []
+        nodes = self.masked_out = replaced_nodes(graph).to(graph.device)
         if sum_out is not None:
-            nodes = independent_nodes(graph, self.network, sum_out)
+            nodes = torch.cat([nodes, independent_nodes(graph, self.network, sum_out)]).unique()
+        if len(nodes):
             collapsed = without(self.network, nodes, *self._neighbors)
             self.network, self._conditionals = collapsed.network, collapsed.conditionals
             self._neighbors = collapsed.pointer, collapsed.index

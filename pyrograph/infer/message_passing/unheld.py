@@ -12,7 +12,7 @@ from torch import Tensor
 from pyrograph.beliefs import Natural
 from pyrograph.errors import InferenceError
 from pyrograph.graph import FactorGraph, FactorGroup
-from pyrograph.graph.checked import unread_nodes
+from pyrograph.graph.masked_out import unread_nodes
 from pyrograph.infer.message_passing.densities.in_states import leaves_in_states, states_of
 from pyrograph.infer.message_passing.network.network import Family
 from pyrograph.infer.message_passing.nodes.families import Continuous
@@ -29,14 +29,13 @@ def refuse_masked_out(graph: FactorGraph) -> None:
     Raises:
         InferenceError: naming the first one.
     """
-    for node in unread_nodes(graph):
+    for node in unread_nodes(graph).tolist():
         site, index = graph.nodes[node]
         if not graph.sites[site].is_discrete:
             raise InferenceError(
-                f'no factor reads node "{site}"{list(index)}, so that it has no belief: it is '
-                "masked out, and so is all that depends on it. Sample the unmasked elements alone "
-                "(index the data by the mask, ahead of the plate); instead of obs_mask= observe "
-                "the given elements and sample the others in statements of their own."
+                f'no factor reads node "{site}"{list(index)}, so that it has no belief: its prior '
+                "is masked out, and so is all that depends on it. Give it a prior, or sample the "
+                "elements alone that factors read (index the data by the mask, ahead of the plate)."
             )
 
 

@@ -251,36 +251,6 @@ def test_a_posterior_stays_as_it_is_while_the_engine_goes_on(infer, schedule):
         assert torch.equal(now, before)
 
 
-def masked():
-    with pyro.plate("n", 3), pyro.poutine.mask(mask=torch.tensor([True, True, False])):
-        x = pyro.sample("x", dist.Normal(0.0, 1.0))
-        pyro.sample("y", dist.Normal(x, 1.0), obs=torch.ones(3))
-
-
-def masked_scale():
-    with pyro.plate("n", 3), pyro.poutine.mask(mask=torch.tensor([True, True, False])):
-        x = pyro.sample("x", dist.HalfNormal(1.0))
-        pyro.sample("y", dist.Normal(x, 1.0), obs=torch.ones(3))
-
-
-def partly_observed():
-    m = pyro.sample("m", dist.Normal(0.0, 1.0))
-    with pyro.plate("n", 3):
-        mask = torch.tensor([True, False, True])
-        x = pyro.sample("x", dist.Normal(m, 1.0), obs=torch.ones(3), obs_mask=mask)
-        pyro.sample("y", dist.Normal(x, 1.0), obs=torch.ones(3))
-
-
-@pytest.mark.parametrize(
-    "program, node",
-    [(masked, r'"x"\[2\]'), (masked_scale, r'"x"\[2\]'), (partly_observed, r'"x_unobserved"\[0\]')],
-)
-@pytest.mark.parametrize("preset", [pg.EP, pg.VMP])
-def test_a_continuous_node_that_is_masked_out_is_refused_before_the_run(preset, program, node):
-    with pytest.raises(InferenceError, match=f"no factor reads node {node}.*unmasked elements"):
-        preset(program, progress=False).setup()
-
-
 def test_what_holds_a_node_only_jointly_is_still_told_at_the_end():
     def model():
         a, b, c = (pyro.sample(name, dist.Normal(0.0, 1.0).mask(False)) for name in "abc")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from torch.distributions import constraints
 
 from pyrograph.graph import FactorGraph, FactorGroup
-from pyrograph.graph.checked import JACOBIAN
-from pyrograph.trace.sites import Site
+from pyrograph.trace.sites import JACOBIAN, Site
 
 
 def without_grids(graph: FactorGraph, group: FactorGroup) -> str:
