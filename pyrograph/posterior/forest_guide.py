@@ -41,10 +41,10 @@ class ForestGuide(JointGuide):
     Its parameters are ``logits_b [E, c_parent, c_children]`` of the states of the children of
     branch b, all of them together; or ``lever_b`` and ``root_b`` of their numbers given the
     parent's, and ``loc [n, d]``, the means of all continuous nodes. All are trained by ``SVI`` with
-    ``Trace_ELBO`` and ``TraceEnum_ELBO``. ``posterior.guide(joint=False)``, whose sites are
-    ordinary distributions, is for ``TraceMeanField_ELBO`` and ``TraceGraph_ELBO``, which get sites
-    drawn together wrong, and for ``poutine.condition``: here the density of a site is that of what
-    was drawn.
+    ``Trace_ELBO``, ``TraceEnum_ELBO`` and ``ReweightedWakeSleep``. The guide of
+    ``posterior.guide(joint=False)``, whose sites are ordinary distributions, is for
+    ``TraceMeanField_ELBO`` and ``TraceGraph_ELBO``, which get sites drawn together wrong, and for
+    ``poutine.condition``: here the density of a site is that of what was drawn.
 
     Args:
         sites: plain descriptions, see :func:`pyrograph.posterior.belief_guide.describe`.

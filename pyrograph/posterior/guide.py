@@ -34,9 +34,10 @@ class ParticleGuide(SiteGuide):
 
     Its parameters are the components' ``locs`` and ``scales`` (``[K, D]``, unconstrained space,
     columns in site order); the mixture weights stay as they are. Arguments of calls are ignored.
-    They are trained by ``Trace_ELBO`` and ``TraceGraph_ELBO``. ``TraceMeanField_ELBO`` is wrong
-    where a support is not all of the reals, as with Pyro's ``AutoDiagonalNormal``: its divergence
-    of a ``Delta`` leaves out the log density, which is the Jacobian here.
+    They are trained by ``Trace_ELBO``, ``TraceGraph_ELBO`` and ``ReweightedWakeSleep``.
+    ``TraceMeanField_ELBO`` is wrong where a support is not all of the reals, as with Pyro's
+    ``AutoDiagonalNormal``: its divergence of a ``Delta`` leaves out the log density, which is the
+    Jacobian here.
 
     Args:
         sites: plain descriptions, see :func:`describe_site`.
@@ -115,7 +116,16 @@ class ParticleGuide(SiteGuide):
         return {name: torch.stack([point[name] for point in points]) for name in self.sites}
 
 
-def image(site: Mapping[str, Any], free: Tensor) -> dist.Delta:
+class Image(dist.Delta):
+    """A ``Delta`` whose density, that of the draw behind it, is a constant where the value was
+    detached, as by ``ReweightedWakeSleep``: no derivative goes along the draw then."""
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        log_prob = super().log_prob(x)
+        return log_prob if x.requires_grad else log_prob.detach()
+
+
+def image(site: Mapping[str, Any], free: Tensor) -> Image:
     """A described site at the image of ``free``; its density is the log Jacobian."""
     free = as_drawn(site, free)
     transform = biject_to(restore(site["support"], free.device))
@@ -124,7 +134,7 @@ def image(site: Mapping[str, Any], free: Tensor) -> dist.Delta:
     if poutine.get_mask() is not False:
         log_density = transform.inv.log_abs_det_jacobian(value, free)
         log_density = sum_rightmost(log_density, log_density.dim() - value.dim() + event_dim)
-    return dist.Delta(value, log_density=log_density, event_dim=event_dim)
+    return Image(value, log_density=log_density, event_dim=event_dim)
 
 
 def describe_site(site) -> dict[str, Any]:

@@ -80,8 +80,8 @@ class JointDensity(TorchDistribution):
 
     Meant for auxiliary sites of guides: the model has no site of this name, so that ``Trace_ELBO``
     leaves log q out of the learning signal, and :meth:`score_parts` brings it in. Weights are
-    trained by ``Trace_ELBO`` and ``TraceEnum_ELBO``; ``TraceGraph_ELBO`` does not read the score
-    function of what has ``rsample``, and gets their gradient wrong.
+    trained by ``Trace_ELBO``, ``TraceEnum_ELBO`` and ``ReweightedWakeSleep``; ``TraceGraph_ELBO``
+    does not read the score function of what has ``rsample``, and gets their gradient wrong.
 
     Args:
         mixture: D numbers in all; a forest has a single component.
@@ -122,21 +122,30 @@ class JointDensity(TorchDistribution):
         component = self.mixture.draw_components(math.prod(shape[:-1]))
         like = self.mixture.log_weights
         parts = self.mixture.sample(component).values()
-        return torch.cat([part.to(like).flatten(1) for part in parts], 1).reshape(shape)
+        packed = torch.cat([part.to(like).flatten(1) for part in parts], 1).reshape(shape)
+        if torch.is_grad_enabled() and not packed.requires_grad:
+            packed.requires_grad_()  # states alone: score_parts sees whether the draw was detached
+        return packed
 
     def log_prob(self, value: Tensor) -> Tensor:
         result = self.mixture.log_prob(self.unpack(value))
         return result.expand(broadcast_shapes(result.shape, self.batch_shape))
 
     def score_parts(self, value: Tensor) -> ScoreParts:
-        """See the module's text."""
+        """See the module's text.
+
+        Detached draws, as of ``ReweightedWakeSleep``, are given points: what is read of them is
+        ``log_prob`` alone, with the gradient of all parameters.
+        """
         parts = self.unpack(value)
         numbers = self.mixture.detached().log_numbers(parts)
         states = self.mixture.log_states(parts) + self.mixture.log_weights
         log_prob = (numbers + states.detach()).logsumexp(-1)
         score = (numbers.detach() + states).logsumexp(-1)
+        is_given = torch.is_grad_enabled() and not value.requires_grad
+        total = self.mixture.log_prob(parts) if is_given else log_prob
         if not score.requires_grad:
-            return ScoreParts(log_prob, 0.0, log_prob)
+            return ScoreParts(total, 0.0, log_prob)
         if self.baseline is not None:
             score.register_hook(self.baseline)
-        return ScoreParts(log_prob, score, log_prob + log_prob.detach() * score)
+        return ScoreParts(total, score, log_prob + log_prob.detach() * score)

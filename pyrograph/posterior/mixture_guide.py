@@ -39,9 +39,10 @@ class MixtureGuide(JointGuide):
     unconstrained space; or ``logits_k [L, n, c]`` of states. Where nodes of a component are
     correlated, one ``scale_tril [L, D, D]`` over the D numbers of all sites is in the place of
     their scales.
-    All are trained by ``SVI`` with ``Trace_ELBO``, not with ELBOs that want every draw
-    reparameterised (``RenyiELBO``, ``TraceMeanField_ELBO``, ``TraceTailAdaptive_ELBO``): weights
-    and states have a score function. Several particles, vectorised, quieten their gradients.
+    All are trained by ``SVI`` with ``Trace_ELBO`` and ``ReweightedWakeSleep``, not with ELBOs that
+    want every draw reparameterised (``RenyiELBO``, ``TraceMeanField_ELBO``,
+    ``TraceTailAdaptive_ELBO``): weights and states have a score function. Several particles,
+    vectorised, quieten their gradients.
 
     Args:
         sites: plain descriptions, see :func:`pyrograph.posterior.belief_guide.describe`.
