@@ -137,7 +137,9 @@ class Recorder(Operands, TorchDispatchMode):
         if t.is_complex():
             raise UnsupportedOperation(
                 f"{self.place()}: complex numbers that depend on latents are not supported; write "
-                f"their real and imaginary parts."
+                f"their real and imaginary parts. A Fourier or cosine transform of n numbers is a "
+                f"product with its matrix, as x @ idct(torch.eye(n)); HaarReparam, which is real, "
+                f"takes the place of DiscreteCosineReparam."
             )
         if t.element_size() != shadow.item_bytes:
             raise UnsupportedOperation(

@@ -13,11 +13,12 @@ import pytest
 import torch
 from pyro import poutine
 from pyro.infer import config_enumerate
-from pyro.infer.reparam import ConjugateReparam
+from pyro.infer.reparam import ConjugateReparam, DiscreteCosineReparam, HaarReparam
+from pyro.ops.tensor_utils import idct
 from torch import Tensor
 from torch.utils import dlpack
 
-from pyrograph import trace_graph
+from pyrograph import BP, fit, trace_graph
 from pyrograph.errors import (
     ControlFlowError,
     LatentMutationError,
@@ -466,6 +467,25 @@ def test_complex_numbers_are_refused():
         pyro.factor("f", (torch.complex(x, x) * 2j).abs())
 
     error(UnsupportedOperation, ["complex"], model)
+
+
+def test_a_cosine_transform_is_refused_with_what_takes_its_place():
+    y = torch.randn(6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    def model():
+        x = pyro.sample("x", dist.Normal(0.0, 2.0).expand([6]).to_event(1))
+        pyro.sample("y", dist.Normal(x, 1.0).to_event(1), obs=y)
+
+    def product():
+        c = pyro.sample("c", dist.Normal(0.0, 2.0).expand([6]).to_event(1))
+        pyro.sample("y", dist.Normal(c @ idct(torch.eye(6)), 1.0).to_event(1), obs=y)
+
+    cosine = poutine.reparam(model, config={"x": DiscreteCosineReparam(dim=-1)})
+    error(UnsupportedOperation, ["x @ idct(torch.eye(n))", "HaarReparam"], cosine)
+    truth = dist.Normal(0.0, math.sqrt(5.0)).log_prob(y).sum()  # the transform is orthonormal
+    for instead in (product, poutine.reparam(model, config={"x": HaarReparam(dim=-1)})):
+        posterior = fit(instead, infer=BP, progress=False)
+        torch.testing.assert_close(posterior.log_evidence, truth)
 
 
 def test_errors_of_the_program_itself_pass_unchanged():
