@@ -24,6 +24,7 @@ from pyrograph.infer.qbethe.components import Kind, num_ties
 from pyrograph.infer.qbethe.conditional import ConditionalPotential
 from pyrograph.infer.qbethe.entropy import ScopeEntropies
 from pyrograph.infer.qbethe.exponential import ExponentialPotential
+from pyrograph.infer.qbethe.nodes import Nodes, different
 from pyrograph.infer.qbethe.piecewise import PiecewisePotential
 from pyrograph.infer.qbethe.potentials import (
     IntegratedPotential,
@@ -32,7 +33,7 @@ from pyrograph.infer.qbethe.potentials import (
     TablePotential,
     zero_states,
 )
-from pyrograph.infer.qbethe.regions import Nodes, Regions, different, sets_of
+from pyrograph.infer.qbethe.regions import Regions, sets_of
 from pyrograph.infer.qbethe.wiring import Tie, Wiring
 
 

@@ -127,7 +127,7 @@ class ScopeEntropies:
         nodes: ``[S, slots]``.
         core: continuous nodes that are correlated, or that scopes share, and ``[S]`` which of these
             a scope has.
-        times: how often scopes of continuous nodes count, ``[S]``; None: once.
+        times: how often scopes of continuous nodes, or with a core, count, ``[S]``; None: once.
     """
 
     def __init__(
@@ -180,10 +180,10 @@ class ScopeEntropies:
 
     def mixing(self, mixture: Components, overlap: list[Overlap], rules: Rules) -> Tensor:
         """What several components add to the entropies of single ones, ``[B]``."""
-        if self.wiring.ties or self.times is not None:
-            return self._mixing_together(mixture, rules)
         if self.core is not None:
             return self._mixing_beside_core(mixture, overlap, rules)
+        if self.wiring.ties or self.times is not None:
+            return self._mixing_together(mixture, rules)
         if self._num_points(overlap) > (MAX_PAIR_POINTS if self._is_pair else MAX_POINTS):
             return self._mixing_by_samples(mixture, rules)
         return self._mixing_on_grid(mixture, overlap)
@@ -226,10 +226,10 @@ class ScopeEntropies:
 
     def _mixing_together(self, mixture: Components, rules: Rules) -> Tensor:
         """Of continuous nodes as one of as many numbers, as often as scopes count."""
-        mean, root = self._correlated(mixture)
+        mean, root = self._together(mixture)
         times = mean.new_ones(()) if self.times is None else self.times.to(mean)
         total = mean.new_zeros(len(mean))
-        for part in _correlated_overlaps(mean, root, self._rule(mean, rules)):
+        for part in _overlaps_together(mean, root, self._rule(mean, rules)):
             mixing = NodeMixing.apply(mixture.weights, part.ratio, part.weight)
             total = total + (mixing * times).sum(1)
         return total
@@ -239,29 +239,30 @@ class ScopeEntropies:
     ) -> Tensor:
         """On the core's points and all states of the discrete nodes."""
         core, at = self.core
-        mean, root = core._correlated(mixture)
+        mean, root = core._together(mixture)
         rule = core._rule(mean, rules)
         if len(rule.weights) * math.prod(self.sizes) > MAX_PAIR_POINTS:
             return self._mixing_by_samples(mixture, rules)
         slots = zip(self.wiring.kinds, self.wiring.rows, strict=True)
         states = _product([overlap[kind].at(rows) for kind, rows in slots])
+        if self.times is not None:
+            states = Overlap(states.ratio, states.weight * self.times.to(mean))
         pairs, ends = [Run(at, slice(0, self.num_scopes))], [states]
         if core.num_scopes == 1:  # it is never spread over the scopes, whose states are its points
             size = max(1, CHUNK // (mixture.weights.numel() * len(rule.weights)))
             pairs, ends = [Run(slice(0, 1), slice(0, 1))], states.as_one(size)
         total = mean.new_zeros(len(mean))
-        for part in _correlated_overlaps(mean, root, rule):
+        for part in _overlaps_together(mean, root, rule):
             for end in ends:
                 total = total + PairMixing.apply(
                     mixture.weights, part.ratio, end.ratio, part.weight, end.weight, pairs
                 )
         return total
 
-    def _correlated(self, mixture: Components) -> tuple[Tensor, Tensor]:
-        """Means ``[B, L, S, R]`` and roots of continuous nodes together."""
+    def _together(self, mixture: Components) -> tuple[Tensor, Tensor]:
+        """Of continuous nodes, see :func:`.scope_moments`."""
         maps = [(k, r, None) for k, r in zip(self.wiring.kinds, self.wiring.rows, strict=True)]
-        mean, root = scope_moments(mixture, self.wiring, maps)
-        return mean, torch.diag_embed(root) if root.dim() == mean.dim() else root
+        return scope_moments(mixture, self.wiring, maps)
 
     @staticmethod
     def _rule(mean: Tensor, rules: Rules) -> Rule:
@@ -287,7 +288,10 @@ class ScopeEntropies:
                     ratio = ratio.clamp_max(math.exp(LARGEST))
                 ratio, weight = ratio * other.ratio, weight * other.weight
             weight = weight.expand(*ratio.shape[:3], -1) if weight.dim() > 2 else weight[:, 0]
-            total = total + NodeMixing.apply(mixture.weights, ratio, weight).sum(1)
+            mixing = NodeMixing.apply(mixture.weights, ratio, weight)
+            total = total + (mixing if self.times is None else mixing * self.times.to(mixing)).sum(
+                1
+            )
         return total
 
     @cached_property
@@ -312,20 +316,18 @@ class ScopeEntropies:
                 found.append(_Part(1, partial(_at_drawn_states, log_p), at))
                 continue
             mean, root = taken(mixture.means[kind], rows), mixture.roots[kind]
-            if root is not None:
-                found.append(_correlated_part(mean, taken(root, rows), at))
-            elif at is not None:
-                scale = taken(mixture.scales[kind], rows)
-                found.append(_independent_part(mean, scale, at))
+            width = taken(mixture.scales[kind] if root is None else root, rows)
+            if root is None and at is None:
+                own.append((mean, width))
             else:
-                own.append((mean, taken(mixture.scales[kind], rows)))
+                found.append(_part_together(mean, width, at))
         if own:
             mean, scale = (torch.cat(parts, -1) for parts in zip(*own, strict=True))
-            found.append(_independent_part(mean, scale, None))
+            found.append(_part_together(mean, scale, None))
         if self.core is not None:
             rows, at = self._places[-1]
-            mean, root = self.core[0]._correlated(mixture)
-            found.append(_correlated_part(taken(mean, rows), taken(root, rows), at))
+            mean, root = self.core[0]._together(mixture)
+            found.append(_part_together(taken(mean, rows), taken(root, rows), at))
         return sorted(found, key=_Part.is_own)  # products of shared ones are small
 
 
@@ -354,33 +356,32 @@ class _Part:
         return Overlap(spread(found.ratio, self.at), weight)
 
 
-def _independent_part(mean: Tensor, scale: Tensor, at: Tensor | None) -> _Part:
+def _part_together(mean: Tensor, root: Tensor, at: Tensor | None) -> _Part:
+    """Of numbers, see :func:`_ratio_together`."""
     one = torch.ones_like(mean[0, 0, :1, 0])
-    return _Part(
-        mean.shape[-1], lambda z: Overlap(IndependentRatios.apply(mean, scale, z), one), at
-    )
-
-
-def _correlated_part(mean: Tensor, root: Tensor, at: Tensor | None) -> _Part:
-    one = torch.ones_like(mean[0, 0, :1, 0])
-    return _Part(
-        mean.shape[-1], lambda z: Overlap(bounded(normal_log_ratio(mean, root, z)), one), at
-    )
+    return _Part(mean.shape[-1], lambda z: Overlap(_ratio_together(mean, root, z), one), at)
 
 
 def _at_drawn_states(log_p: Tensor, z: Tensor) -> Overlap:
     return Overlap(*ratio_at_drawn_states(log_p, z[:, 0]))
 
 
-def _correlated_overlaps(mean: Tensor, root: Tensor, rule: Rule) -> Iterator[Overlap]:
-    """Of correlated nodes together, some points at a time.
+def _overlaps_together(mean: Tensor, root: Tensor, rule: Rule) -> Iterator[Overlap]:
+    """Of continuous nodes together, some points at a time.
 
     Shapes:
-        mean: ``[B, L, S, R]``; root: ``[B, L, S, R, R]``.
+        mean: ``[B, L, S, R]``; root: the same of independent numbers, or ``[B, L, S, R, R]``.
     """
     size = max(1, CHUNK // max(1, mean.numel() * mean.shape[1]))
     for z, weight in zip(rule.points.split(size), rule.weights.split(size), strict=True):
-        yield Overlap(bounded(normal_log_ratio(mean, root, z)), weight)
+        yield Overlap(_ratio_together(mean, root, z), weight)
+
+
+def _ratio_together(mean: Tensor, root: Tensor, z: Tensor) -> Tensor:
+    """``[B, L, N, M, S]``."""
+    if root.dim() == mean.dim():
+        return IndependentRatios.apply(mean, root, z)
+    return bounded(normal_log_ratio(mean, root, z))
 
 
 def _product(slots: list[Overlap]) -> Overlap:

@@ -13,74 +13,34 @@ factor reads just C, and d_i counts those of i's scopes that have other continuo
 Without C, as in the paper, whose scopes share single nodes, every row but one would take the
 entropy of which mode the means are in once more than it gives: one mode alone would be left.
 
-A label with several such sets beside it closes a cycle with every other one that has the same, as
-rows of a mixture with unknown weights w and means mu do: w - z_n - mu - z_m - w. Its scopes are one
-region of all of them, and so are the sets,
+Labels that stand beside C in several scopes, as in a chain of states whose transitions are unknown,
+are regions with it, as often as a forest of labels has them,
 
-    sum_n H(z_n, w, mu) + (1 - N) H(w, mu)
+    sum_a H(b_a) + sum_{i, C} (1 - d_iC) H(b_iC) + (1 - m_C - sum_i (1 - d_iC)) H(b_C)
 
-which is a forest again, as p(w, mu) prod_n p(z_n | w, mu) is.
+for d_iC scopes of i with C, and node i counts these as one. Where scopes of labels share numbers
+and still close cycles, numbers are united first (:mod:`.common_cores`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
+from scipy.sparse import csr_array
 from torch import Tensor
 
-from pyrograph.graph.forest import is_forest
-from pyrograph.infer.qbethe.components import Kind
+from pyrograph.graph.forest import components, is_forest
+from pyrograph.infer.qbethe.common_cores import with_common_cores
 from pyrograph.infer.qbethe.entropy import ScopeEntropies
-from pyrograph.infer.qbethe.wiring import Tie, Wiring
-from pyrograph.trace.distinct import row_numbers
-
-
-@dataclass(frozen=True)
-class Nodes:
-    """Nodes by kind.
-
-    Attributes:
-        kinds: of nodes; kind: ``[num_nodes]`` of each node; row: ``[num_nodes]`` in its kind.
-    """
-
-    kinds: list[Kind]
-    kind: Tensor
-    row: Tensor
-
-    def wiring(self, scope: Tensor) -> Wiring:
-        """Of like scopes ``[E, arity]``, without ties."""
-        columns = scope.unbind(1)
-        return Wiring([int(self.kind[c[0]]) for c in columns], [self.row[c] for c in columns], [])
-
-    def entropies(self, scope: Tensor, **core) -> ScopeEntropies:
-        """Of like scopes ``[S, arity]``."""
-        wiring = self.wiring(scope)
-        return ScopeEntropies(wiring, [self.kinds[k].size for k in wiring.kinds], scope, **core)
-
-    def slots(self, scope: Tensor, is_discrete: bool) -> list[int]:
-        """Of like scopes."""
-        of_slots = self.kind[scope[0]].tolist()
-        return [k for k, own in enumerate(of_slots) if self.kinds[own].is_discrete == is_discrete]
-
-    def alike(self, scopes: Tensor) -> list[Tensor]:
-        """Rows of ``[E, k]`` whose nodes are of the same kinds, as index tensors."""
-        labels = row_numbers(self.kind[scopes])
-        return [(labels == k).nonzero().squeeze(1) for k in labels.unique()]
-
-
-def different(rows: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """Different rows of ``[E, k]`` tensors, and where theirs are among them."""
-    every = torch.cat(rows)
-    inverse = row_numbers(every)
-    unique = every.new_empty(int(inverse.max()) + 1, every.shape[1])
-    unique = unique.index_copy_(0, inverse, every)
-    return unique, list(inverse.split([len(own) for own in rows]))
+from pyrograph.infer.qbethe.nodes import Nodes, different
+from pyrograph.infer.qbethe.wiring import Tie
 
 
 @dataclass
 class Sets:
-    """Different sets of continuous nodes, two and more, that scopes have.
+    """Different sets of continuous nodes that scopes have.
 
     Attributes:
         nodes: ``[C, k]``, those of like nodes together.
@@ -92,12 +52,17 @@ class Sets:
     of: dict[int, tuple[int, Tensor]] = field(default_factory=dict)
 
 
-def sets_of(scopes: list[Tensor], by_kind: Nodes) -> Sets:
-    """Of like scopes ``[S, arity]``, some at a time."""
+def sets_of(scopes: list[Tensor], by_kind: Nodes, beside_labels: bool = False) -> Sets:
+    """Of like scopes ``[S, arity]``, some at a time.
+
+    Args:
+        beside_labels: a node by itself is a set too where several labels stand beside it.
+    """
     found: dict[tuple[int, ...], dict[int, Tensor]] = {}
     for number, nodes in enumerate(scopes):
         own = nodes[:, by_kind.slots(nodes, is_discrete=False)]
-        if own.shape[1] > 1:
+        is_beside = beside_labels and nodes.shape[1] > 2
+        if own.shape[1] > 1 or (own.shape[1] == 1 and is_beside):
             found.setdefault(tuple(by_kind.kind[own[0]].tolist()), {})[number] = own
     sets = Sets()
     for own in found.values():
@@ -118,70 +83,115 @@ class Regions:
 
     def __init__(self, scopes: list[Tensor], by_kind: Nodes, ties: list[tuple[str, Tensor]]):
         self.by_kind = by_kind
-        self.scopes = without_label_cycles(scopes, by_kind)
-        self.sets = sets_of(self.scopes, by_kind)
-        self.cores = [by_kind.entropies(nodes) for nodes in self.sets.nodes]
+        self._take(scopes, ties)
+        if not self.is_forest:
+            self._take(with_common_cores(scopes, by_kind), ties)
+            if not self._have_whole(ties):
+                self._take(scopes, ties)
+
+    def _take(self, scopes: list[Tensor], ties: list[tuple[str, Tensor]]) -> None:
+        self.scopes = scopes
+        self.sets = sets_of(scopes, self.by_kind, beside_labels=True)
+        self.cores = [self.by_kind.entropies(nodes) for nodes in self.sets.nodes]
         for core in self.cores:
             core.wiring.ties[:] = ties_in(core.nodes, ties)
+        self._labels = [self._labels_beside(own) for own in range(len(self.cores))]
+
+    def _have_whole(self, ties: list[tuple[str, Tensor]]) -> bool:
+        """Whether sets have the tie of all correlated nodes of which they have two."""
+        size = len(self.by_kind.kind)
+        for core in self.cores:
+            mine = _membership(core.nodes, size)
+            for name, tied in ties:
+                common = (mine @ _membership(tied, size).T > 1).tocoo()
+                met = set(zip(common.row.tolist(), common.col.tolist(), strict=True))
+                known = [tie.rows.tolist() for tie in core.wiring.ties if tie.name == name]
+                if met != {pair for rows in known for pair in enumerate(rows)}:
+                    return False
+        return True
+
+    def _discrete(self, number: int) -> Tensor:
+        """``[S, labels]`` of like scopes."""
+        nodes = self.scopes[number]
+        return nodes[:, self.by_kind.slots(nodes, is_discrete=True)]
+
+    def _labels_beside(self, own: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Labels beside sets, ``[P]``, which set it is, and in how many scopes."""
+        pairs = [torch.zeros(0, 2, dtype=torch.int64, device=self.by_kind.kind.device)]
+        for number, (which, rows) in self.sets.of.items():
+            labels = self._discrete(number)
+            if which == own and labels.shape[1]:
+                beside = rows.unsqueeze(1).expand_as(labels)
+                pairs.append(torch.stack([labels, beside], 2).flatten(0, 1))
+        pairs, count = torch.cat(pairs).unique(dim=0, return_counts=True)
+        return pairs[:, 0], pairs[:, 1], count
 
     def counting(self, like: Tensor) -> list[Tensor]:
         """1 - d_i, ``[V]`` of every kind."""
-        kinds = self.by_kind.kinds
-        found = [torch.ones(len(k.nodes), device=like.device, dtype=like.dtype) for k in kinds]
-        for nodes in [*self.sets.nodes, *self._beside()]:
-            wiring = self.by_kind.wiring(nodes)
-            for k, rows in zip(wiring.kinds, wiring.rows, strict=True):
-                found[k] = found[k].index_add(0, rows, -found[k].new_ones(len(rows)))
-        return found
-
-    def _beside(self) -> list[Tensor]:
-        """What scopes have beside sets of continuous nodes: all nodes of others."""
+        kind, row = self.by_kind.kind, self.by_kind.row
+        counted = [*self.sets.nodes, *(labels for labels, _, _ in self._labels)]
+        counted += [own for n, own in enumerate(self.scopes) if n not in self.sets.of]
+        every = torch.cat([kind[:0], *(own.flatten() for own in counted)])
         found = []
-        for number, nodes in enumerate(self.scopes):
-            mine = self.by_kind.slots(nodes, is_discrete=True)
-            if number not in self.sets.of:
-                found.append(nodes)
-            elif mine:
-                found.append(nodes[:, mine])
+        for k, own in enumerate(self.by_kind.kinds):
+            count = torch.bincount(row[every[kind[every] == k]], minlength=len(own.nodes))
+            found.append(1 - count.to(like))
         return found
 
     def entropies(self) -> list[ScopeEntropies]:
-        """Of scopes and of sets of continuous nodes, as often as these count."""
+        """Of scopes, of labels beside sets of continuous nodes and of these sets, as often as they
+        count."""
         times = [torch.ones(core.num_scopes, device=core.nodes.device) for core in self.cores]
         found = []
         for number, nodes in enumerate(self.scopes):
-            mine, core = self.by_kind.slots(nodes, is_discrete=True), None
+            discrete, core = self._discrete(number), None
             if number in self.sets.of:
-                if not mine:
+                if not discrete.shape[1]:
                     continue  # it is a set of continuous nodes
                 own, rows = self.sets.of[number]
                 times[own].index_add_(0, rows, -torch.ones_like(rows, dtype=times[own].dtype))
                 is_shared = self.cores[own].num_scopes < len(nodes)  # looked at once, not by row
-                if is_shared or self.cores[own].wiring.ties:
+                if is_shared or self.cores[own].wiring.ties or discrete.shape[1] > 1:
                     core = self.cores[own], rows
-            chosen = nodes if core is None else nodes[:, mine]
+            chosen = nodes if core is None else discrete
             found.append(self.by_kind.entropies(chosen, core=core))
+        for own, (labels, rows, count) in enumerate(self._labels):
+            again = (count > 1).nonzero().squeeze(1)
+            often = (1 - count[again]).to(times[own])
+            times[own].index_add_(0, rows[again], -often)
+            labels = labels[again].unsqueeze(1)
+            for like in self.by_kind.alike(labels) if len(labels) else []:
+                core = self.cores[own], rows[again[like]]
+                found.append(self.by_kind.entropies(labels[like], core=core, times=often[like]))
         counted = (core.counted(t) for core, t in zip(self.cores, times, strict=True))
         return [*(own for parts in counted for own in parts), *found]
 
     @property
     def is_forest(self) -> bool:
-        """Whether regions make one: a set of correlated nodes is one node more, which its nodes
-        hang from and the discrete nodes of its scopes."""
-        first, edges, number = [], [], len(self.by_kind.kind)
-        for part in self.sets.nodes:
-            first.append(number + torch.arange(len(part), device=part.device).unsqueeze(1))
-            edges.append(torch.cat([part, first[-1]], 1))
+        """Whether regions make one: a set of continuous nodes is one node more, which its nodes
+        hang from, and of every tree of labels beside it one."""
+        edges, number = [], len(self.by_kind.kind)
+        for own, part in enumerate(self.sets.nodes):
+            first = number + torch.arange(len(part), device=part.device)
+            edges.append(torch.cat([part, first.unsqueeze(1)], 1))
+            beside = [self._discrete(n) for n, (which, _) in self.sets.of.items() if which == own]
+            linked = [discrete for discrete in beside if discrete.shape[1] > 1]
+            labels, rows, _ = self._labels[own]
+            tree = components(linked, number).to(labels.device)[labels]
+            trees, at = torch.stack([tree, rows], 1).unique(dim=0, return_inverse=True)
+            root = labels.new_zeros(len(trees)).scatter_(0, at, labels)
+            edges += [*linked, torch.stack([root, first[trees[:, 1]]], 1)]
             number += len(part)
-        for n, nodes in enumerate(self.scopes):
-            if n not in self.sets.of:
-                edges.append(nodes)
-                continue
-            discrete = nodes[:, self.by_kind.slots(nodes, is_discrete=True)]
-            if discrete.shape[1]:
-                own, rows = self.sets.of[n]
-                edges.append(torch.cat([discrete, first[own][rows]], 1))
+        edges += [own for n, own in enumerate(self.scopes) if n not in self.sets.of]
         return is_forest(edges, number)
+
+
+def _membership(sets: Tensor, num_nodes: int) -> csr_array:
+    """``[S, num_nodes]`` of sets ``[S, k]``, ones."""
+    nodes = sets.cpu().numpy()
+    ends = np.arange(len(nodes) + 1) * nodes.shape[1]
+    ones = np.ones(nodes.size, dtype=np.int64)
+    return csr_array((ones, nodes.flatten(), ends), shape=(len(nodes), num_nodes))
 
 
 def ties_in(nodes: Tensor, ties: list[tuple[str, Tensor]]) -> list[Tie]:
@@ -199,58 +209,3 @@ def ties_in(nodes: Tensor, ties: list[tuple[str, Tensor]]) -> list[Tie]:
                 found[first] = Tie(name, rows, slice(first, first + width))
                 free.difference_update(slots)
     return [found[first] for first in sorted(found)]
-
-
-def without_label_cycles(scopes: list[Tensor], by_kind: Nodes) -> list[Tensor]:
-    """The same, those of a label as one where other labels have the same sets beside them, and
-    nothing else has."""
-    of_labels: dict[bytes, list[int]] = {}
-    for n, nodes in enumerate(scopes):
-        discrete = by_kind.slots(nodes, is_discrete=True)
-        if len(discrete) == 1 and nodes.shape[1] > 1:
-            labels = nodes[:, discrete[0]].unique()
-            of_labels.setdefault(labels.cpu().numpy().tobytes(), []).append(n)
-    found = dict(enumerate(scopes))
-    for own in of_labels.values():
-        united = _united([scopes[n] for n in own], by_kind)
-        if united is None:
-            continue
-        others = [nodes for n, nodes in found.items() if n not in own]
-        if not _are_in_labelled(united[:, 1:], others, by_kind):
-            for n in own:
-                del found[n]
-            of_kinds = [united[rows] for rows in by_kind.alike(united)]
-            found.update(enumerate(of_kinds, max(found, default=-1) + len(scopes) + 1))
-    return list(found.values())
-
-
-def _united(scopes: list[Tensor], by_kind: Nodes) -> Tensor | None:
-    """Labels and all the nodes of their scopes, ``[n, 1 + k]``; None unless each has as many, and
-    shares all of them with another label or none."""
-    columns = []
-    for nodes in scopes:
-        (slot,) = by_kind.slots(nodes, is_discrete=True)
-        labels, beside = nodes[:, slot], nodes[:, by_kind.slots(nodes, is_discrete=False)]
-        count = len(labels.unique())
-        if len(labels) % count:
-            return None
-        order = torch.argsort(labels * len(by_kind.kind) + beside[:, 0])
-        labels = labels[order].view(count, -1)
-        if bool((labels != labels[:, :1]).any()):
-            return None
-        columns += beside[order].view(*labels.shape, -1).unbind(1)
-    if len(columns) < 2:
-        return None
-    beside = torch.cat(columns, 1)
-    unique, (rows,) = different([beside])
-    is_disjoint = len(unique.unique()) == unique.numel()
-    is_shared = bool((rows.bincount() > 1).all())
-    return torch.cat([labels[:, :1], beside], 1) if is_disjoint and is_shared else None
-
-
-def _are_in_labelled(nodes: Tensor, scopes: list[Tensor], by_kind: Nodes) -> bool:
-    """Whether any are in scopes that have discrete nodes too."""
-    mine = torch.zeros(len(by_kind.kind), dtype=torch.bool, device=nodes.device)
-    mine[nodes] = True
-    labelled = [own for own in scopes if by_kind.slots(own, is_discrete=True)]
-    return any(bool(mine[own].any()) for own in labelled)
