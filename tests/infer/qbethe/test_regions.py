@@ -1,4 +1,5 @@
-"""Regions of labels that have several sets of numbers beside them: dense grids, enumeration."""
+"""Regions of labels that have several sets of numbers, and labels, beside them: dense grids,
+enumeration."""
 
 import itertools
 
@@ -182,14 +183,11 @@ def test_a_chain_of_labels_beside_numbers_is_a_tree(components, covariance):
         for wanted in (False, True)
     )
     mean, scale = m.means[numbers][0, :, :, 0].numpy(), m.scales[numbers][0, :, :, 0].numpy()
-    parts = np.stack(
-        [
-            weight
-            * norm.pdf(FINE_U, mean[k, 0], scale[k, 0])
-            * norm.pdf(FINE_A, mean[k, 1], scale[k, 1])
-            for k, weight in enumerate(m.weights[0].tolist())
-        ]
-    )
+    parts = []
+    for k, weight in enumerate(m.weights[0].tolist()):
+        of_u, of_a = (norm.pdf(x, mean[k, n], scale[k, n]) for n, x in enumerate((FINE_U, FINE_A)))
+        parts.append(weight * of_u * of_a)
+    parts = np.stack(parts)
     cell = (FINE[1] - FINE[0]) ** 2
     p = m.log_probs[labels][0].exp().numpy()  # [L, 3, 2]
     first, step, told = of_chain()
