@@ -85,7 +85,7 @@ def joint(found, names):
     mixture = Components(found.network.kinds, found.parameters)
     (scope,) = found.network.correlated
     with torch.no_grad():
-        mean, root = scope._correlated(mixture)
+        mean, root = scope._together(mixture)
     mean, root = mean[0, :, 0].numpy(), root[0, :, 0].numpy()
     nodes = scope.nodes[0].tolist()
     sizes = [found.graph.sites[n].width for n in names]

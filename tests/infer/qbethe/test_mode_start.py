@@ -100,7 +100,7 @@ def test_on_cycles_scopes_start_with_parts_of_the_whole_inverse():
     with torch.no_grad():
         np.testing.assert_allclose(mixture.means[0][0, 0, :, 0].numpy(), x, atol=1e-3)
         for scope in found.network.correlated:
-            _, root = scope._correlated(mixture)
+            _, root = scope._together(mixture)
             for nodes, own in zip(scope.nodes.tolist(), (root @ root.mT)[0, 0], strict=True):
                 truth = np.linalg.inv(h)[np.ix_(nodes, nodes)]
                 np.testing.assert_allclose(own.numpy(), truth, rtol=1e-2)
