@@ -45,7 +45,7 @@ def with_common_cores(scopes: list[Tensor], by_kind: Nodes) -> list[Tensor]:
             links.append(torch.stack([labels[n][:, 0], beside], 1)[is_link])
     part = components(links, len(shared)).to(shared.device)
     united: list[Tensor] = []
-    is_united = {n: torch.zeros(len(labels[n]), dtype=torch.bool) for n in labelled}
+    is_united = {n: torch.zeros_like(labels[n][:, 0], dtype=torch.bool) for n in labelled}
     cores = part[shared].unique().tolist()
     for number in cores if len(cores) <= MOST_CORES else []:
         mine = {n: part[labels[n][:, 0]] == number for n in labelled}
@@ -54,11 +54,10 @@ def with_common_cores(scopes: list[Tensor], by_kind: Nodes) -> list[Tensor]:
         if found:
             united += found
             for n, own in mine.items():
-                is_united[n] |= own.cpu()
-    kept = [
-        nodes[~is_united[n].to(nodes.device)] if n in is_united else nodes
-        for n, nodes in enumerate(scopes)
-    ]
+                is_united[n] |= own
+    if not united:
+        return scopes
+    kept = [nodes[~is_united[n]] if n in is_united else nodes for n, nodes in enumerate(scopes)]
     return [*(nodes for nodes in kept if len(nodes)), *_alike(united, by_kind)]
 
 

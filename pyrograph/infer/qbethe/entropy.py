@@ -289,9 +289,9 @@ class ScopeEntropies:
                 ratio, weight = ratio * other.ratio, weight * other.weight
             weight = weight.expand(*ratio.shape[:3], -1) if weight.dim() > 2 else weight[:, 0]
             mixing = NodeMixing.apply(mixture.weights, ratio, weight)
-            total = total + (mixing if self.times is None else mixing * self.times.to(mixing)).sum(
-                1
-            )
+            if self.times is not None:
+                mixing = mixing * self.times.to(mixing)
+            total = total + mixing.sum(1)
         return total
 
     @cached_property

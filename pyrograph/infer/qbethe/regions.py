@@ -79,13 +79,20 @@ class Regions:
     Args:
         scopes: different ones ``[S, arity]`` of two and more nodes, those of like nodes together.
         ties: of sets of nodes that are correlated in a component, ``[C, k]`` each.
+
+    Attributes:
+        scopes: those whose entropies count; sets: of continuous nodes in them.
+        is_forest: whether regions make one.
     """
 
     def __init__(self, scopes: list[Tensor], by_kind: Nodes, ties: list[tuple[str, Tensor]]):
         self.by_kind = by_kind
         self._take(scopes, ties)
-        if not self.is_forest:
-            self._take(with_common_cores(scopes, by_kind), ties)
+        if self.is_forest:
+            return
+        united = with_common_cores(scopes, by_kind)
+        if united is not scopes:
+            self._take(united, ties)
             if not self._have_whole(ties):
                 self._take(scopes, ties)
 
@@ -96,6 +103,7 @@ class Regions:
         for core in self.cores:
             core.wiring.ties[:] = ties_in(core.nodes, ties)
         self._labels = [self._labels_beside(own) for own in range(len(self.cores))]
+        self.is_forest = self._are_forest()
 
     def _have_whole(self, ties: list[tuple[str, Tensor]]) -> bool:
         """Whether sets have the tie of all correlated nodes of which they have two."""
@@ -166,8 +174,7 @@ class Regions:
         counted = (core.counted(t) for core, t in zip(self.cores, times, strict=True))
         return [*(own for parts in counted for own in parts), *found]
 
-    @property
-    def is_forest(self) -> bool:
+    def _are_forest(self) -> bool:
         """Whether regions make one: a set of continuous nodes is one node more, which its nodes
         hang from, and of every tree of labels beside it one."""
         edges, number = [], len(self.by_kind.kind)
