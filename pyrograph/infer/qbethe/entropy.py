@@ -39,8 +39,13 @@ from pyrograph.infer.qbethe.rules import MAX_POINTS, Rule, Rules
 from pyrograph.infer.qbethe.wiring import Wiring
 
 HALF_LOG_2PIE = 0.5 * (1 + LOG_2PI)
-#: Largest grid of a pair of single numbers, which is never held in memory as a whole.
-MAX_PAIR_POINTS = 2**14
+#: Largest grid of a pair of single numbers, which is never held in memory as a whole, and how much
+#: larger one of labels beside the one core that there is.
+MAX_PAIR_POINTS, AS_ONE = 2**14, 2**4
+#: Points per number of a core. Every label beside it adds the errors of the core's points once
+#: more, on which an optimiser lives: with 400 points four components of 30 labels beside 60 numbers
+#: ended 1.4 nats lower than with so many, below one component.
+PER_NUMBER = 32
 
 
 @dataclass(frozen=True)
@@ -229,7 +234,8 @@ class ScopeEntropies:
         mean, root = self._together(mixture)
         times = mean.new_ones(()) if self.times is None else self.times.to(mean)
         total = mean.new_zeros(len(mean))
-        for part in _overlaps_together(mean, root, self._rule(mean, rules)):
+        rule = self._rule(mean, rules, is_core=self.times is not None)
+        for part in _overlaps_together(mean, root, rule):
             mixing = NodeMixing.apply(mixture.weights, part.ratio, part.weight)
             total = total + (mixing * times).sum(1)
         return total
@@ -240,8 +246,9 @@ class ScopeEntropies:
         """On the core's points and all states of the discrete nodes."""
         core, at = self.core
         mean, root = core._together(mixture)
-        rule = core._rule(mean, rules)
-        if len(rule.weights) * math.prod(self.sizes) > MAX_PAIR_POINTS:
+        rule = core._rule(mean, rules, is_core=True)
+        most = MAX_PAIR_POINTS * (AS_ONE if core.num_scopes == 1 else 1)
+        if len(rule.weights) * math.prod(self.sizes) > most:
             return self._mixing_by_samples(mixture, rules)
         slots = zip(self.wiring.kinds, self.wiring.rows, strict=True)
         states = _product([overlap[kind].at(rows) for kind, rows in slots])
@@ -265,8 +272,10 @@ class ScopeEntropies:
         return scope_moments(mixture, self.wiring, maps)
 
     @staticmethod
-    def _rule(mean: Tensor, rules: Rules) -> Rule:
-        return rules(mean.shape[-1], mean[..., 0].numel() * mean.shape[1])
+    def _rule(mean: Tensor, rules: Rules, is_core: bool) -> Rule:
+        dim = mean.shape[-1]
+        least = PER_NUMBER * dim if is_core else 0
+        return rules(dim, mean[..., 0].numel() * mean.shape[1], least=least)
 
     def _mixing_by_samples(self, mixture: Components, rules: Rules) -> Tensor:
         """Of scopes too large for a grid, by as many points whatever their size.
@@ -277,7 +286,8 @@ class ScopeEntropies:
         parts = self._drawn(mixture)
         numbers = mixture.weights.numel() * mixture.num_components * self.num_scopes
         widths = [part.width for part in parts]
-        rule = rules(sum(widths), numbers)
+        least = 0 if self.core is None else PER_NUMBER * sum(widths)
+        rule = rules(sum(widths), numbers, least=least)
         total = mixture.weights.new_zeros(len(mixture.weights))
         size = max(1, CHUNK // max(1, numbers))
         for points, weights in zip(rule.points.split(size), rule.weights.split(size), strict=True):

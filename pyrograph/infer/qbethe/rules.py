@@ -55,7 +55,7 @@ class Rule:
 
 
 #: From dimension and number of integrals to a rule; and how many numbers of nodes the dimensions
-#: stand for.
+#: stand for, and, of rules for entropies, how many scattered points there are at least.
 Rules = Callable[..., Rule]
 
 
@@ -82,12 +82,13 @@ def _coarse(
     dim: int,
     integrals: int,
     numbers: int | None = None,
+    least: int = 0,
 ) -> Rule:
     count = min(num_points ** ((numbers or dim) // dim), max(num_points, MOST_POINTS))
     if count**dim > MAX_POINTS:
         count = num_points
     if count**dim > MAX_POINTS:
-        return low_discrepancy(dim, max(samples, num_points**2), like, seed)
+        return low_discrepancy(dim, max(samples, num_points**2, least), like, seed)
     return Rule(*gauss_hermite(count, dim, like.dtype, like.device))
 
 
@@ -98,9 +99,9 @@ def coarse_entropies(num_points: int, like: Tensor) -> Rules:
 
 
 def _by_dimension(
-    one: Rules, more: Rules, dim: int, integrals: int, numbers: int | None = None
+    one: Rules, more: Rules, dim: int, integrals: int, numbers: int | None = None, least: int = 0
 ) -> Rule:
-    return (one if dim == 1 else more)(dim, integrals, numbers)
+    return (one if dim == 1 else more)(dim, integrals, numbers, least)
 
 
 def fine(like: Tensor, second: bool = False) -> Rules:
@@ -141,9 +142,9 @@ def fine_entropies(like: Tensor, second: bool = False) -> Rules:
     """The same for entropies of mixtures: as many points as a pair of nodes can have in time."""
     other = coarse(HELD_OUT[second], like, FINE_SAMPLES >> second, 1 + second)
 
-    def rule(dim: int, integrals: int, numbers: int | None = None) -> Rule:
+    def rule(dim: int, integrals: int, numbers: int | None = None, least: int = 0) -> Rule:
         if dim > 1:
-            return other(dim, integrals, numbers)
+            return other(dim, integrals, numbers, least)
         most = math.isqrt(NUMBERS // max(1, integrals))
         count = min(MOST_HELD_OUT[second], most * MOST_HELD_OUT[second] // MOST_HELD_OUT[0])
         return Rule(*gauss_hermite(max(HELD_OUT[second], count), 1, like.dtype, like.device))
