@@ -238,6 +238,24 @@ def test_elements_that_are_masked_out_change_nothing_whatever_their_support(infe
     assert "masked out" not in shown.status
 
 
+def test_states_that_are_masked_out_beside_a_gaussian_stop_no_closed_form():
+    """One component of full covariance took them for numbers: torch's error about None."""
+
+    def model():
+        m = pyro.sample("m", dist.Normal(0.0, 1.0))
+        pyro.sample("o", dist.Normal(m, 1.0), obs=torch.tensor(0.5))
+        with pyro.plate("n", 2), poutine.mask(mask=torch.tensor([False, False])):
+            x = pyro.sample("x", dist.Normal(m, 1.0))
+            z = pyro.sample("z", dist.Categorical(torch.ones(3)))
+            pyro.sample("y", dist.Normal(x + z, 1.0), obs=torch.ones(2))
+
+    q = pg.fit(model, infer=pg.QBethe, progress=False, num_steps=300, **ONE)
+    truth = float(dist.Normal(0.0, math.sqrt(2)).log_prob(torch.tensor(0.5)))
+    assert q.evidence_kind == "lower bound"
+    assert float(q.log_evidence) == pytest.approx(truth, abs=1e-3)
+    assert 'reads 4 nodes (masked out), "x"[0] the first' in q.status
+
+
 def test_a_node_without_prior_that_no_mask_hides_is_still_refused():
     def model():
         with pyro.plate("n", 3):

@@ -41,8 +41,10 @@ MOST_INFLATED = 1e-2 / torch.finfo(torch.float64).eps
 
 def is_gaussian(network: Network) -> bool:
     """Whether one component of full covariance can be the posterior itself, and is known in closed
-    form."""
-    return network.joins and all(isinstance(p, QuadraticPotential) for p in network.potentials)
+    form. Discrete nodes that no factor reads are none of a Gaussian."""
+    has_states = any(kind.is_discrete for kind in network.kinds)
+    is_quadratic = all(isinstance(p, QuadraticPotential) for p in network.potentials)
+    return network.joins and is_quadratic and not has_states
 
 
 @torch.no_grad()
