@@ -187,7 +187,8 @@ class ScopeEntropies:
         """What several components add to the entropies of single ones, ``[B]``."""
         if self.core is not None:
             return self._mixing_beside_core(mixture, overlap, rules)
-        if self.wiring.ties or self.times is not None:
+        # a number that labels share, as the coupling of a ring of spins, may count once by itself
+        if self.wiring.ties or self.times is not None or len(self.sizes) == 1:
             return self._mixing_together(mixture, rules)
         if self._num_points(overlap) > (MAX_PAIR_POINTS if self._is_pair else MAX_POINTS):
             return self._mixing_by_samples(mixture, rules)

@@ -209,6 +209,49 @@ def test_a_chain_of_labels_beside_numbers_is_a_tree(components, covariance):
     assert truth < logsumexp(logsumexp(total, 0) + prior_of_chain()) + np.log(cell)
 
 
+RING = [(0, 1), (1, 2), (2, 3), (3, 0)]
+
+
+def ring():
+    """Spins whose coupling is not known."""
+    j = pyro.sample("j", dist.Normal(0.3, 1.0))
+    z = [pyro.sample(f"z{k}", dist.Bernoulli(0.5)) for k in range(4)]
+    for n, (a, b) in enumerate(RING):
+        pyro.factor(f"f{n}", j * (2 * z[a] - 1) * (2 * z[b] - 1))
+
+
+def test_the_coupling_of_a_ring_counts_once():
+    """Beside as many pairs as spins, by itself: torch's error about a product of nothing."""
+    found = engine(ring, num_components=3, spread=0.5)
+    assert not found.network.is_forest
+    m = mixture_of(found)
+    numbers, labels = (
+        next(n for n, k in enumerate(m.kinds) if k.is_discrete == wanted)
+        for wanted in (False, True)
+    )
+    x = np.linspace(-12, 12, 4801)
+    mean, scale = m.means[numbers][0, :, 0, 0].numpy(), m.scales[numbers][0, :, 0, 0].numpy()
+    parts = m.weights[0].numpy()[:, None] * norm.pdf(x, mean[:, None], scale[:, None])
+    p = m.log_probs[labels][0].exp().numpy()  # [L, 4, 2]
+
+    def total(values):
+        return values.sum() * (x[1] - x[0])
+
+    def h(density):
+        return -total(density * np.log(density + 1e-300))
+
+    aligned = np.array([[1.0, -1.0], [-1.0, 1.0]])
+    truth = total(parts.sum(0) * norm.logpdf(x, 0.3, 1)) - 4 * np.log(2) + h(parts.sum(0))
+    for a, b in RING:
+        both = np.einsum("lc,ld,lx->cdx", p[:, a], p[:, b], parts)
+        truth += total(both * aligned[:, :, None] * x) + h(both)
+    truth -= sum(h(np.einsum("lc,lx->cx", p[:, k], parts)) for k in range(4))
+    with torch.no_grad():
+        value = found.objective(found.parameters, (fine(DOUBLE), fine_entropies(DOUBLE)))
+    assert abs(value[0].item() - truth) < 1e-3
+    assert fit(ring, num_components=3, num_steps=10).evidence_kind == "estimate"
+
+
 SYMBOLS = (0, 0, 1, 1, 1, 0)
 
 
