@@ -17,9 +17,9 @@ from torch import Tensor
 
 from pyrograph.infer.qbethe.build import Network
 from pyrograph.infer.qbethe.components import Components, Parameters
-from pyrograph.infer.qbethe.entropy import overlaps
 from pyrograph.infer.qbethe.free_energy import BetheFreeEnergy
 from pyrograph.infer.qbethe.mixing import NodeMixing
+from pyrograph.infer.qbethe.overlaps import overlaps
 from pyrograph.infer.qbethe.potentials import EXCLUDED, IntegratedPotential
 from pyrograph.infer.qbethe.rules import Rules, fine, fine_entropies, is_on_grids, scattered
 from pyrograph.posterior.posterior import EvidenceKind

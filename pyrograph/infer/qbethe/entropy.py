@@ -16,7 +16,7 @@ Source: Guo, Xiong & Ruozzi (2019), eq (5), in a form that does not cancel.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -25,16 +25,10 @@ from torch import Tensor
 
 from pyrograph.beliefs.gaussian import LOG_2PI
 from pyrograph.infer.qbethe.components import Components, taken
-from pyrograph.infer.qbethe.mixing import NodeMixing, PairMixing, Run, columns, runs, spread
+from pyrograph.infer.qbethe.mixing import NodeMixing, PairMixing, Run, runs, spread
+from pyrograph.infer.qbethe.overlaps import Overlap, overlaps_together, product, ratio_together
 from pyrograph.infer.qbethe.potentials import CHUNK, scope_moments
-from pyrograph.infer.qbethe.ratios import (
-    LARGEST,
-    IndependentRatios,
-    bounded,
-    normal_log_ratio,
-    ratio_at_drawn_states,
-    ratio_in_states,
-)
+from pyrograph.infer.qbethe.ratios import LARGEST, ratio_at_drawn_states
 from pyrograph.infer.qbethe.rules import MAX_POINTS, Rule, Rules
 from pyrograph.infer.qbethe.wiring import Wiring
 
@@ -48,36 +42,6 @@ MAX_PAIR_POINTS, AS_ONE = 2**14, 2**4
 PER_NUMBER = 32
 
 
-@dataclass(frozen=True)
-class Overlap:
-    """Ratios r[l, m] of a kind's nodes for the M = L - 1 others of every component, at its points.
-
-    Shapes:
-        ratio: ``[B, L, N, M, V]``.
-        weight: ``[N]``, or ``[B, L, N, V]``, of the points.
-    """
-
-    ratio: Tensor
-    weight: Tensor
-
-    def at(self, rows: Tensor) -> Overlap:
-        """Of nodes, ``[S]``."""
-        weight = self.weight if self.weight.dim() == 1 else columns(self.weight, rows)
-        return Overlap(columns(self.ratio, rows), weight)
-
-    def as_one(self, size: int) -> list[Overlap]:
-        """Points and states of all nodes as those of a single one, about ``size`` at a time."""
-        ratio = self.ratio.movedim(3, 4)  # [B, L, N, V, M]
-        weight = self.weight.view(1, 1, -1, 1) if self.weight.dim() == 1 else self.weight
-        each = max(1, size // ratio.shape[2])
-        return [
-            Overlap(r.flatten(2, 3).unsqueeze(-1), w.flatten(2).unsqueeze(-1))
-            for r, w in zip(
-                ratio.split(each, 3), weight.expand(ratio.shape[:-1]).split(each, 3), strict=True
-            )
-        ]
-
-
 def component_entropies(mixture: Components) -> list[Tensor]:
     """``[B, L, V]`` of every kind."""
     out = []
@@ -89,24 +53,6 @@ def component_entropies(mixture: Components) -> list[Tensor]:
         root = mixture.roots[n]
         scale = mixture.scales[n] if root is None else root.diagonal(dim1=-2, dim2=-1)
         out.append(scale.log().sum(-1) + kind.size * HALF_LOG_2PIE)
-    return out
-
-
-def overlaps(mixture: Components, rules: Rules) -> list[Overlap]:
-    """Of every kind."""
-    out = []
-    for n, kind in enumerate(mixture.kinds):
-        if kind.is_discrete:
-            log_p = mixture.log_probs[n].movedim(-1, 2).contiguous()  # [B, L, c, V]
-            out.append(Overlap(ratio_in_states(log_p), log_p.exp()))
-            continue
-        mean, root = mixture.means[n], mixture.roots[n]
-        rule = rules(kind.size, mean[..., 0].numel() * mixture.num_components)
-        if root is None:
-            ratio = IndependentRatios.apply(mean, mixture.scales[n], rule.points)
-        else:
-            ratio = bounded(normal_log_ratio(mean, root, rule.points))
-        out.append(Overlap(ratio, rule.weights))
     return out
 
 
@@ -223,7 +169,7 @@ class ScopeEntropies:
             max(1, CHUNK // numbers)
         ):
             every = [x.at(rows[chosen]) for x, rows in zip(slots, self.wiring.rows, strict=True)]
-            first, second = _product(every[:half]), _product(every[half:])
+            first, second = product(every[:half]), product(every[half:])
             whole = [Run(slice(0, len(chosen)), slice(0, len(chosen)))]
             total = total + PairMixing.apply(
                 mixture.weights, first.ratio, second.ratio, first.weight, second.weight, whole
@@ -236,7 +182,7 @@ class ScopeEntropies:
         times = mean.new_ones(()) if self.times is None else self.times.to(mean)
         total = mean.new_zeros(len(mean))
         rule = self._rule(mean, rules, is_core=self.times is not None)
-        for part in _overlaps_together(mean, root, rule):
+        for part in overlaps_together(mean, root, rule):
             mixing = NodeMixing.apply(mixture.weights, part.ratio, part.weight)
             total = total + (mixing * times).sum(1)
         return total
@@ -252,7 +198,7 @@ class ScopeEntropies:
         if len(rule.weights) * math.prod(self.sizes) > most:
             return self._mixing_by_samples(mixture, rules)
         slots = zip(self.wiring.kinds, self.wiring.rows, strict=True)
-        states = _product([overlap[kind].at(rows) for kind, rows in slots])
+        states = product([overlap[kind].at(rows) for kind, rows in slots])
         if self.times is not None:
             states = Overlap(states.ratio, states.weight * self.times.to(mean))
         pairs, ends = [Run(at, slice(0, self.num_scopes))], [states]
@@ -260,7 +206,7 @@ class ScopeEntropies:
             size = max(1, CHUNK // (mixture.weights.numel() * len(rule.weights)))
             pairs, ends = [Run(slice(0, 1), slice(0, 1))], states.as_one(size)
         total = mean.new_zeros(len(mean))
-        for part in _overlaps_together(mean, root, rule):
+        for part in overlaps_together(mean, root, rule):
             for end in ends:
                 total = total + PairMixing.apply(
                     mixture.weights, part.ratio, end.ratio, part.weight, end.weight, pairs
@@ -368,43 +314,10 @@ class _Part:
 
 
 def _part_together(mean: Tensor, root: Tensor, at: Tensor | None) -> _Part:
-    """Of numbers, see :func:`_ratio_together`."""
+    """Of numbers, see :func:`ratio_together`."""
     one = torch.ones_like(mean[0, 0, :1, 0])
-    return _Part(mean.shape[-1], lambda z: Overlap(_ratio_together(mean, root, z), one), at)
+    return _Part(mean.shape[-1], lambda z: Overlap(ratio_together(mean, root, z), one), at)
 
 
 def _at_drawn_states(log_p: Tensor, z: Tensor) -> Overlap:
     return Overlap(*ratio_at_drawn_states(log_p, z[:, 0]))
-
-
-def _overlaps_together(mean: Tensor, root: Tensor, rule: Rule) -> Iterator[Overlap]:
-    """Of continuous nodes together, some points at a time.
-
-    Shapes:
-        mean: ``[B, L, S, R]``; root: the same of independent numbers, or ``[B, L, S, R, R]``.
-    """
-    size = max(1, CHUNK // max(1, mean.numel() * mean.shape[1]))
-    for z, weight in zip(rule.points.split(size), rule.weights.split(size), strict=True):
-        yield Overlap(_ratio_together(mean, root, z), weight)
-
-
-def _ratio_together(mean: Tensor, root: Tensor, z: Tensor) -> Tensor:
-    """``[B, L, N, M, S]``."""
-    if root.dim() == mean.dim():
-        return IndependentRatios.apply(mean, root, z)
-    return bounded(normal_log_ratio(mean, root, z))
-
-
-def _product(slots: list[Overlap]) -> Overlap:
-    """At the points of several slots together."""
-    first, *others = slots
-    ratio, weight = first.ratio, first.weight
-    for other in others:
-        ratio = (ratio.unsqueeze(3) * other.ratio.unsqueeze(2)).flatten(2, 3)
-        ratio = ratio.clamp_max(math.exp(LARGEST))  # of many nodes it overflows in single precision
-        if weight.dim() == other.weight.dim() == 1:
-            weight = torch.outer(weight, other.weight).flatten()
-        else:
-            p, q = (w.view(1, 1, -1, 1) if w.dim() == 1 else w for w in (weight, other.weight))
-            weight = (p.unsqueeze(3) * q.unsqueeze(2)).flatten(2, 3)
-    return Overlap(ratio, weight)

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from pyrograph.infer.qbethe.build import Network
 from pyrograph.infer.qbethe.components import Components, Parameters
-from pyrograph.infer.qbethe.entropy import component_entropies, node_entropies, overlaps
+from pyrograph.infer.qbethe.entropy import component_entropies, node_entropies
+from pyrograph.infer.qbethe.overlaps import overlaps
 from pyrograph.infer.qbethe.potentials import expected_of_all
 from pyrograph.infer.qbethe.rules import Rules
 
