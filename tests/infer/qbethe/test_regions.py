@@ -318,30 +318,6 @@ def test_documents_of_shared_topics_have_a_lower_bound():
     assert logsumexp(total) - 1.0 < float(q.log_evidence) < logsumexp(total)
 
 
-def crowd():
-    """Thirty items, five answers each by ten people whose confusions are not known: 60 numbers."""
-    generator = torch.Generator().manual_seed(3)
-    items = torch.arange(30).repeat_interleave(5)
-    people = torch.randint(10, (150,), generator=generator)
-    answers = torch.randint(3, (150,), generator=generator)
-    with pyro.plate("people", 10, dim=-2), pyro.plate("classes", 3, dim=-1):
-        prior = torch.ones(3) + 2 * torch.eye(3)
-        confusion = pyro.sample("confusion", dist.Dirichlet(prior.expand(10, 3, 3)))
-    with pyro.plate("items", 30):
-        z = pyro.sample("z", dist.Categorical(torch.ones(3)))
-    with pyro.plate("answers", 150):
-        pyro.sample("y", dist.Categorical(Vindex(confusion)[people, z[items]]), obs=answers)
-
-
-@pytest.mark.slow
-def test_the_optimiser_does_not_live_on_a_core_of_many_numbers():
-    """On 400 points four components ended 2.4 nats lower than they said, and below one."""
-    one, four = (fit(crowd, num_components=n, num_steps=150, lr=0.1) for n in (1, 4))
-    assert one.evidence_kind == four.evidence_kind == "lower bound"
-    assert float(four.log_evidence) > float(one.log_evidence) + 0.5
-    assert float(four.history["objective"][-1] - four.log_evidence) < 0.3
-
-
 def test_a_core_has_points_for_all_of_its_numbers():
     rules = coarse_entropies(20, DOUBLE)
     assert len(rules(60, 1).weights) == 400
