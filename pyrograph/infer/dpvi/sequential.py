@@ -231,7 +231,7 @@ class SequentialDPVI(DPVI):
         """A program that has what is in, and more."""
         old, history = self._filter, self._history
         found = self.search.found
-        self._past, num_past = old.past(), len(old.past())
+        self._past = past = old.past()
         try:
             self.setup(*args, **kwargs)
         finally:
@@ -242,7 +242,7 @@ class SequentialDPVI(DPVI):
                 self._hand_over()  # the program may have new data and no new nodes
         self._history = history
         if self._all_steps:
-            self.num_steps += self.num_done - num_past
+            self.num_steps += self.num_done - len(past)
 
     # ------------------------------------------------------------------ results
     def posterior(self) -> Posterior:

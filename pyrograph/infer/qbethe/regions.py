@@ -108,10 +108,11 @@ class Regions:
     def _have_whole(self, ties: list[tuple[str, Tensor]]) -> bool:
         """Whether sets have the tie of all correlated nodes of which they have two."""
         size = len(self.by_kind.kind)
+        members = [(name, _membership(tied, size).T) for name, tied in ties]
         for core in self.cores:
             mine = _membership(core.nodes, size)
-            for name, tied in ties:
-                common = (mine @ _membership(tied, size).T > 1).tocoo()
+            for name, of_ties in members:
+                common = (mine @ of_ties > 1).tocoo()
                 met = set(zip(common.row.tolist(), common.col.tolist(), strict=True))
                 known = [tie.rows.tolist() for tie in core.wiring.ties if tie.name == name]
                 if met != {pair for rows in known for pair in enumerate(rows)}:
