@@ -177,6 +177,35 @@ def test_labels_choose_vectors_with_student_noise():
     )
 
 
+def test_labels_choose_few_means_and_scales():
+    """A grid serves three scales of a row, in minutes; on a plate they have one each."""
+    g = torch.Generator().manual_seed(0)
+    centre = torch.tensor([[-2.0, 1.0, 0.0], [2.0, -1.0, 1.0]])[torch.arange(8) % 2]
+    data = centre + torch.tensor([0.5, 1.0, 0.8]) * torch.randn(8, 3, generator=g)
+    loc = torch.tensor([[-1.0], [1.0]]).expand(2, 3)
+
+    def whole():
+        with pyro.plate("components", 2):
+            w = pyro.sample("w", dist.Normal(loc, 2.0).to_event(1))
+            scale = pyro.sample("scale", dist.LogNormal(torch.zeros(3), 0.5).to_event(1))
+        with pyro.plate("rows", 8):
+            z = pyro.sample("z", dist.Categorical(torch.tensor([0.4, 0.6])))
+            pyro.sample("y", dist.Normal(w[z], scale[z]).to_event(1), obs=data)
+
+    def apart():
+        numbers = pyro.plate("numbers", 3, dim=-1)
+        with pyro.plate("components", 2, dim=-2), numbers:
+            w = pyro.sample("w", dist.Normal(loc, 2.0))
+            scale = pyro.sample("scale", dist.LogNormal(0.0, 0.5))
+        with pyro.plate("rows", 8, dim=-2):
+            z = pyro.sample("z", dist.Categorical(torch.tensor([0.4, 0.6])))
+            with numbers:
+                k = z.squeeze(-1)
+                pyro.sample("y", dist.Normal(w[k], scale[k]), obs=data)
+
+    assert_same(fit(whole), fit(apart))
+
+
 # ---------------------------------------------------------------------- the truth
 def truth_of_numbers(y, scale):
     """Log evidence, means and variances of w_i ~ Laplace(0, 1), y_i ~ N(w_i, scale)."""

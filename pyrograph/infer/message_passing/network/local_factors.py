@@ -12,7 +12,9 @@ whole, and where that saves points: at alpha = 0, which changes nothing else, an
 terms share none of its numbers. One whose terms do is projected as a whole at other alphas, which
 says more, unless its grid is large: with 30 observations of 3 coefficients and Student noise EP is
 0.002 off in the evidence by terms, and as a whole has all digits of dense quadrature. So are those
-of several nodes, of which terms would close cycles.
+of several nodes, of which terms would close cycles; but where they meet in nothing but labels, and
+grids in all states of these are large, they are apart: of rows of a mixture of vectors, whose
+evidence changes by hundredths, a sweep takes a second for minutes.
 """
 
 from __future__ import annotations
@@ -58,6 +60,8 @@ from pyrograph.trace.distinct import row_numbers
 
 #: Numbers of a grid from which on terms that share some are apart.
 MUCH = 2**20
+#: Numbers of the grids of all labels' states from which on terms that share no others are apart.
+LARGE = 2**18
 
 
 class LocalFactors:
@@ -267,13 +271,16 @@ class LocalFactors:
             return None
         closed, inner = self._closed(part)
         is_wide, is_mean_field = self._is_too_wide(part, inner), bool((alpha == 0).all())
-        if closed is not None or (inner and not is_wide):
+        is_large = bool(local.discrete) and _numbers_in_states(local, inner) > LARGE
+        if closed is not None or (inner and not (is_wide or is_large)):
             return None
         if is_mean_field and not is_wide and rule_without_error(local) is not None:
             return None
         found = divided(self.nodes.graph, part.group, part.index, local.like)
-        if found is None or is_wide:
+        if found is None or is_wide or (is_large and found.is_apart):
             return found
+        if inner:
+            return None
         is_alike = part.group.arity == 1 and (found.is_apart or _numbers(part) > MUCH)
         if not (is_mean_field or is_alike):
             return None
@@ -392,6 +399,13 @@ class LocalFactors:
             if not self._is_gaussian(own):
                 own.local.reduce_jointly()
                 self._refuse_too_wide(own, [])
+
+
+def _numbers_in_states(local: LocalDensity, inner: list[int]) -> int:
+    """That are computed in all states, at all points of the grids over what is not integrated in
+    closed form."""
+    outer = local.dim - len(inner)
+    return POINTS.get(outer, 0) ** outer * local.num_states * local.program.num_numbers
 
 
 def _numbers(part: Locals) -> int:
