@@ -16,6 +16,7 @@ from torch.testing import assert_close
 import pyrograph as pg
 from pyrograph.errors import UnsupportedFactor
 from pyrograph.infer.message_passing.continuous.quadrature_factors import QuadratureFactors
+from pyrograph.infer.message_passing.densities.reduction import LocalDensity
 
 from .reference import dense, plain_ep
 
@@ -475,3 +476,36 @@ def test_means_and_scales_of_a_mixture_take_two_dimensions():
             pyro.sample("y", dist.Normal(mu[k], scale[k]), obs=torch.tensor([-3.0, -2, 2, 3]))
 
     assert dims(model) == [2]
+
+
+@pytest.mark.parametrize("reads", ["one of each", "the next one too"])
+def test_numbers_that_states_choose_are_read_where_they_are_in_u(reads):
+    """Components of which a state reads one share its place in u; one that is read in two roles has
+    a place in each."""
+    x = torch.tensor([0.3, -1.0], dtype=torch.float64)
+    table = torch.tensor([1, 2, 0])
+
+    def log_scale(a, b, z):
+        return b[z] if reads == "one of each" else a[table[z]]
+
+    def model():
+        with pyro.plate("components", 3):
+            a = pyro.sample("a", dist.Normal(torch.zeros(3, dtype=torch.float64), 1.0))
+            b = pyro.sample("b", dist.Normal(torch.zeros(3, dtype=torch.float64), 1.0))
+        with pyro.plate("rows", 2):
+            z = pyro.sample("z", dist.Categorical(torch.ones(3)))
+            pyro.sample("x", dist.Normal(a[z], log_scale(a, b, z).exp()), obs=x)
+
+    graph = pg.trace_graph(model, unconstrained=True)
+    group = next(group for group in graph.factors if group.name == "x")
+    local = LocalDensity(group, torch.arange(2), torch.zeros(0, dtype=torch.float64), graph)
+    local.reduce_jointly()
+    assert local.dim == 2
+    u = torch.randn(5, 3, 2, 2, dtype=torch.float64)
+    nodes = torch.cat(local.nodes(u), -1)  # [N, z, row, slots]
+    names = [group.slots[k].name for k in local.continuous]
+    assert names == ["a"] * 3 + ["b"] * (3 if reads == "one of each" else 0)
+    a, b = nodes[..., :3].movedim(-1, 0), nodes[..., 3:].movedim(-1, 0)
+    for z in range(3):
+        wanted = dist.Normal(a[z], log_scale(a, b, z).exp()).log_prob(x)[:, z]
+        assert_close(local(u)[:, z], wanted)

@@ -134,19 +134,19 @@ class LocalDensity:
 
     def at_parts(self, v: Tensor) -> Tensor:
         """log f at reduced coordinates ``[N, D, E, R]``."""
-        return self._at_read(self._read(v))
+        return self._at_read(self._read(v.split(self.widths, -1)))
 
-    def _read(self, v: Tensor) -> list[Tensor]:
-        """The entries that are read, ``[N, D, E, m]`` of every continuous slot, at reduced
-        coordinates."""
-        parts = zip(v.split(self.widths, -1), self._inner, strict=True)
+    def _read(self, v: Sequence[Tensor]) -> list[Tensor]:
+        """The entries that are read, ``[N, D, E, m]`` of every continuous slot, at its reduced
+        coordinates ``[N, D, E, w]``."""
+        parts = zip(v, self._inner, strict=True)
         return [part if basis is None else apply(basis.mT, part) for part, basis in parts]
 
     def nodes(self, u: Tensor) -> list[Tensor]:
         """Node values ``[N, D, E, d]`` of every continuous slot, 0 where they are not read, at
         effective coordinates ``[N, D, E, r]``."""
         found = []
-        read = self._read(self._parts(u))
+        read = self._read(self._parts(u).split(self.widths, -1))
         for value, columns, width in zip(read, self.columns, self.nodes_widths, strict=True):
             if columns is not None:
                 nothing = value.new_zeros(*value.shape[:3], width)
@@ -202,14 +202,17 @@ class LocalDensity:
 
     def __call__(self, u: Tensor) -> Tensor:
         """log f at effective coordinates ``[N, D, E, r]``: ``[N, D, E]``."""
-        return self.at_parts(self._parts(u))
+        if self._places is None:
+            return self.at_parts(self._parts(u))
+        parts = {places: u[..., places] for places in set(self._places)}
+        return self._at_read(self._read([parts[places] for places in self._places]))
 
     def leaves_at(self, u: Tensor, state: int = 0) -> list[Tensor]:
         """Leaf buffers of the program ``[E m, N]`` at effective coordinates ``[N, E, r]``, in a
         state of the discrete slots."""
         u = u[:, None]
         v = u if self.joint is None else apply(self.joint[state].mT, u)
-        numbers = iter(self._read(v))
+        numbers = iter(self._read(v.split(self.widths, -1)))
         where = self.states[state : state + 1]
         given = leaves_in_states(self.group.slots, where, self.num_factors, len(u))
         return [next(numbers).reshape(len(u), -1).t() if leaf is None else leaf for leaf in given]
@@ -217,6 +220,24 @@ class LocalDensity:
     def _parts(self, u: Tensor) -> Tensor:
         """Reduced coordinates of effective ones."""
         return u if self.joint is None else apply(self.joint.mT, u)
+
+    @cached_property
+    def _places(self) -> list[tuple[int, ...]] | None:
+        """Of every slot's part of v, which numbers of u it is in all states that read it, if those
+        are the same: a mixture's components share theirs, since a state reads no more than one of
+        them, and are not laid out side by side at every point."""
+        if self.joint is None or not self.discrete:
+            return None
+        reads = self.joint != 0
+        is_one = bool((~reads | (self.joint == 1)).all()) and bool((reads.sum(2) <= 1).all())
+        first = torch.where(reads.any(2), reads.int().argmax(2), self.dim)  # [D, E, R]
+        least = first.amin((0, 1))
+        if not is_one or bool(((first != least) & (first < self.dim)).any()):
+            return None
+        places = least.clamp_max(self.dim - 1).tolist()  # those that no state reads are any
+        starts = [sum(self.widths[:k]) for k in range(len(self.widths))]
+        pairs = zip(starts, self.widths, strict=True)
+        return [tuple(places[start : start + width]) for start, width in pairs]
 
     def name(self, e: int) -> str:
         """Of a factor, for messages."""
