@@ -14,7 +14,7 @@ from torch.testing import assert_close
 
 import pyrograph as pg
 from pyrograph.errors import ConvergenceWarning
-from pyrograph.infer.message_passing.settling import left_alike
+from pyrograph.infer.message_passing.settling import left_alike, left_empty
 
 SIX = torch.combinations(torch.arange(6))  # all pairs of six nodes: each has five neighbours
 
@@ -372,3 +372,29 @@ def test_a_weight_far_out_comes_back_with_the_rows_of_its_component(of_scale):
     q, _ = run(own_scales, y, torch.zeros(3), of_scale)
     assert q.converged
     assert q.log_evidence > apart.log_evidence - 0.5
+
+
+@pytest.mark.parametrize("far", [3.0, 90.0])
+def test_a_state_that_single_steps_of_a_loop_lack_is_not_without_data(far):
+    """All rows of a step are in one state, which the steps share: only where no step has numbers
+    of the second component has it no data."""
+    y = torch.tensor([[-3.0, -3.2, -2.9], [3.0, 3.1, 2.8], [-2.8, -3.1, -3.0]])
+
+    def model():
+        with pyro.plate("components", 2):
+            loc = pyro.sample("loc", dist.Normal(torch.tensor([-3.0, far]), 1.0))
+        for t in range(len(y)):
+            with pyro.plate(f"rows_{t}", 3):
+                z = pyro.sample(f"z_{t}", dist.Categorical(torch.tensor([0.4, 0.6])))
+                pyro.sample(f"y_{t}", dist.Normal(loc[z], 1.0), obs=y[t])
+
+    engine = pg.VMP(model, progress=False).setup()
+    while not engine.converged:
+        engine.step()
+    found = left_empty.left_empty(engine.network, engine.beliefs)
+    in_second = [float(engine.posterior().marginal(f"z_{t}").probs[:, 1].sum()) for t in range(3)]
+    if far == 3.0:
+        assert_close(torch.tensor(in_second), torch.tensor([0.0, 3.0, 0.0]), rtol=0, atol=1e-4)
+        assert found is None
+    else:
+        assert max(in_second) < 1e-4 and found.row == 1

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 
 from pyrograph.errors import PyrographError
+from pyrograph.infer.message_passing.continuous.conjugate_factors import ConjugateFactors
+from pyrograph.infer.message_passing.continuous.quadrature_factors import QuadratureFactors
 from pyrograph.infer.message_passing.network.evidence import log_evidence
 from pyrograph.infer.message_passing.network.messages import Messages
 from pyrograph.infer.message_passing.network.network import Network
@@ -68,11 +70,14 @@ def left_empty(network: Network, beliefs: list) -> Empty | None:
         block, factors = network.blocks[number], chosen.nonzero().squeeze(1)
         if len(block.local.discrete) > 1:
             continue  # labels that choose together: no telling which state means which
-        held = _shares(network, number, factors, beliefs).sum(0)
-        row = int(held.argmin())
-        is_shared = len(factors) >= 2 * num_chosen(block, factors)
-        if is_shared and bool(held[row] < FEWEST):
-            return Empty(number, factors, row)
+        if len(factors) < 2 * num_chosen(block, factors):
+            continue
+        own = _shares(network, number, factors, beliefs).sum(0)
+        order = own.argsort(stable=True)
+        for row in order[own[order] < FEWEST].tolist():
+            empty = Empty(number, factors, row)
+            if not _holds(network, empty, beliefs):
+                return empty
     return None
 
 
@@ -120,7 +125,30 @@ def _shares(network: Network, number: int, factors: Tensor, beliefs: list) -> Te
 
 
 def _holds(network: Network, empty: Empty, beliefs: list) -> bool:
+    """Whether what the state reads holds data, of other statements too: the steps of a loop share
+    their components, and a single one need not be in all of them."""
+    block = network.blocks[empty.number]
     held = _shares(network, empty.number, empty.factors, beliefs)[:, empty.row].sum()
+    if bool(held >= FEWEST):
+        return True
+    reached = block.local.nodes_reached[:, empty.factors]  # [D, e, slots]
+    own = reached[empty.row] & ~reached.all(0)
+    is_own = [
+        torch.zeros(len(f.nodes), dtype=torch.bool, device=own.device) for f in network.families
+    ]
+    for n, k in enumerate(block.local.continuous):
+        is_own[block.families[k]][block.rows[k][empty.factors[own[:, n]]]] = True
+    for number, other in enumerate(network.blocks):
+        if number == empty.number or not isinstance(other, ConjugateFactors | QuadratureFactors):
+            continue
+        if len(other.local.discrete) != 1:
+            continue
+        slots = other.local.continuous
+        among = torch.stack([is_own[other.families[k]][other.rows[k]] for k in slots], -1)
+        reads = (other.local.nodes_reached & among).any(-1)  # [D, E]
+        if bool(reads.any()):
+            every = torch.arange(reads.shape[1], device=reads.device)
+            held = held + (_shares(network, number, every, beliefs) * reads.T).sum()
     return bool(held >= FEWEST)
 
 
