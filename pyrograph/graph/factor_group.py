@@ -18,8 +18,9 @@ from pyrograph.errors import OptionError, ShapeMismatch, UnsupportedSite
 from pyrograph.trace.localize import LocalProgram
 from pyrograph.trace.sites import Site
 
-#: Numbers of nodes read at once by :meth:`FactorGroup.table`.
-TABLE_CHUNK = 4_000_000
+#: Numbers of nodes read at once by :meth:`FactorGroup.table`, and numbers that a step of the
+#: statement may hold: of a covariance, say, for every state.
+TABLE_CHUNK, TABLE_COMPUTED = 4_000_000, 2**25
 
 
 @dataclass(eq=False)
@@ -153,7 +154,11 @@ class FactorGroup:
         states = math.prod(cards)
         device = self.scope.device
         rows = []
-        chunk = max(1, TABLE_CHUNK // max(self.num_factors * self.arity, 1))
+        at_once = (
+            TABLE_CHUNK // max(self.num_factors * self.arity, 1),
+            TABLE_COMPUTED // max(self.program.num_held, 1),
+        )
+        chunk = max(1, min(at_once))
         for flat in torch.arange(states, device=device).split(chunk):
             codes = [  # torch.unravel_index imports sympy
                 torch.div(flat, math.prod(cards[k + 1 :]), rounding_mode="floor") % card

@@ -188,6 +188,12 @@ class LocalProgram:
         """Numbers of the widest step."""
         return max((line.count * line.width for line in self.lines), default=0)
 
+    @property
+    def num_held(self) -> int:
+        """Numbers that the widest step reads or computes: of a matrix product all its terms."""
+        read = (math.prod(r.shape) for line in self.lines for r in line.reads if r.gathers)
+        return max(self.num_widest, max(read, default=0))
+
     def _compile(self, operand, pieces, block, count, demand) -> Read:
         core = tuple((operand.values if operand.ids is None else operand.ids).shape[1:])
         constant = operand.values

@@ -87,6 +87,35 @@ def test_a_table_of_many_states_is_made_in_chunks(monkeypatch):
     torch.testing.assert_close(group.table(), whole)
 
 
+def test_a_table_takes_no_more_memory_than_some_of_its_states_do(monkeypatch):
+    """Every state has a covariance of 2,500 numbers, which are sums of 20,000."""
+    X, widest = torch.randn(50, 8), []
+
+    def model():
+        with pyro.plate("columns", 8):
+            z = pyro.sample("z", dist.Bernoulli(0.5))
+        covariance = torch.eye(50) + (X * z.unsqueeze(-2)) @ X.T
+        pyro.sample("y", dist.MultivariateNormal(torch.zeros(50), covariance), obs=X[:, 0])
+
+    class Widest(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            found = function(*args, **(kwargs or {}))
+            widest.append(found.numel() if isinstance(found, torch.Tensor) else 0)
+            return found
+
+    group = next(g for g in trace_graph(model).factors if g.name == "y")
+    whole = group.table()
+    monkeypatch.setattr("pyrograph.graph.factor_group.TABLE_COMPUTED", 10**6)
+    with Widest():
+        in_parts = group.table()
+    assert max(widest) <= 10**6
+    torch.testing.assert_close(in_parts, whole)
+    on = torch.tensor([1.0, 0, 1, 0, 0, 0, 0, 1])
+    seen = dist.MultivariateNormal(torch.zeros(50), torch.eye(50) + (X * on) @ X.T)
+    found = whole[(0, *on.long().tolist())]
+    torch.testing.assert_close(found, seen.log_prob(X[:, 0]), rtol=1e-4, atol=1e-4)
+
+
 def test_impossible_states_have_log_value_minus_infinity():
     def model():
         z = pyro.sample("z", dist.Categorical(torch.tensor([0.5, 0.0, 0.5]), validate_args=False))
