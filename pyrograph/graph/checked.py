@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from pyrograph.errors import NonFiniteDensity, UnsupportedFactor
 from pyrograph.graph.factor_graph import FactorGraph
 from pyrograph.graph.factor_group import FactorGroup
+
+#: Joint states of its discrete nodes in which a factor's continuous ones are looked at, at most;
+#: and those of all factors of a group.
+MOST_STATES, MOST_OF_ALL = 2**18, 2**27
 
 
 def table_of(graph: FactorGraph, group: FactorGroup, budget: int, advice: str = "") -> Tensor:
@@ -34,6 +40,24 @@ def table_of(graph: FactorGraph, group: FactorGroup, budget: int, advice: str = 
     table = group.table()
     refuse_non_finite(graph, group, table)
     return table
+
+
+def refuse_many_states(graph: FactorGraph, group: FactorGroup) -> None:
+    """Refuse factors whose continuous nodes would be looked at in too many states.
+
+    Raises:
+        UnsupportedFactor: the discrete nodes of a factor, or of all, have too many.
+    """
+    states = math.prod(site.cardinality for site in group.slots if site.is_discrete)
+    if states > MOST_STATES or states * group.num_factors > MOST_OF_ALL:
+        raise UnsupportedFactor(
+            f"{graph.factor_name(group, 0)} joins continuous nodes with discrete ones of "
+            f"{states:,} joint states, each of which would be integrated ({MOST_STATES:,} at most, "
+            f"and {MOST_OF_ALL:,} of the statement's factors together). Split the statement into "
+            "terms of fewer discrete nodes; or let every label choose the scale of a site of its "
+            "own, which the statement reads without the label: in the place of coefficients z * w "
+            "those of b ~ Normal(0, torch.where(z > 0, 1.0, 0.01))."
+        )
 
 
 def constant_of(graph: FactorGraph) -> Tensor:

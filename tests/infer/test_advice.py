@@ -47,6 +47,38 @@ def test_the_plane_in_the_place_of_an_angle_has_the_angles_evidence():
     assert abs(found - truth) < 1e-5
 
 
+def slabs(X, y, is_product):
+    """Coefficients that are in the regression or not."""
+    with pyro.plate("columns", X.shape[1]):
+        z = pyro.sample("z", dist.Bernoulli(0.2))
+        scale = torch.tensor(1.0) if is_product else torch.where(z > 0, 1.0, 0.01)
+        w = pyro.sample("w", dist.Normal(0.0, scale))
+    pyro.sample("y", dist.Normal(X @ (z * w if is_product else w), 1.0).to_event(1), obs=y)
+
+
+@pytest.mark.parametrize("infer", [pg.EP, pg.VMP, pg.QBethe])
+def test_states_too_many_to_integrate_in_are_refused_and_not_begun(infer):
+    X = torch.randn(5, 24)
+    with pytest.raises(UnsupportedFactor, match=r"16,777,216 joint states.*b ~ Normal"):
+        infer(slabs, progress=False).setup(X, X[:, 0], True)
+    assert infer(slabs, progress=False).setup(X[:, :4], X[:, 0], False) is not None
+
+
+def test_labels_that_choose_scales_of_coefficients_are_those_of_the_product():
+    """Truth: given the labels of z * w, y is normal; a sum over all labels."""
+    X = torch.randn(30, 6)
+    y = 2 * X[:, 0] - 0.4 * X[:, 1] + torch.randn(30)
+    q = pg.fit(slabs, (X, y, False), infer=pg.EP, progress=False)
+    z = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * 6)
+    covariance = torch.eye(30) + (X * z.unsqueeze(-2)) @ X.T
+    log_p = dist.MultivariateNormal(torch.zeros(30), covariance).log_prob(y)
+    log_p = log_p + dist.Bernoulli(0.2).log_prob(z).sum(-1)
+    assert q.converged
+    torch.testing.assert_close(q.log_evidence, log_p.logsumexp(0), rtol=0, atol=0.05)
+    of_labels = log_p.softmax(0) @ z
+    torch.testing.assert_close(q.marginal("z").probs[:, 1], of_labels, rtol=0, atol=0.03)
+
+
 def simplex():
     p = pyro.sample("p", dist.Dirichlet(torch.ones(8)))
     z = pyro.sample("z", dist.Categorical(p))
