@@ -267,3 +267,23 @@ def test_functions_of_many_numbers_take_no_memory():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert exponential_form.exponentials_of(local) is None
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
+
+
+def test_one_of_many_states_tells_that_a_function_is_another(monkeypatch):
+    def model():
+        u = pyro.sample("u", dist.Normal(0.0, 1.0))
+        z = pyro.sample("z", dist.Categorical(torch.ones(5000)))
+        pyro.sample("y", dist.Bernoulli(logits=u + 0.001 * z), obs=torch.tensor(1.0))
+
+    graph = pg.trace_graph(model)
+    group = next(group for group in graph.factors if group.name == "y")
+    local = LocalDensity(group, torch.arange(1), graph.constant.detach(), graph)
+    local.reduce_jointly()
+    looked_at, in_state = [], exponential_form._in_state
+
+    def noted(local, state):
+        looked_at.append(state)
+        return in_state(local, state)
+
+    monkeypatch.setattr(exponential_form, "_in_state", noted)
+    assert exponential_form.exponentials_of(local) is None and looked_at == [0]

@@ -111,9 +111,12 @@ def _parts(local: LocalDensity) -> Iterator[LocalDensity]:
 
 def _in_states(local: LocalDensity) -> list[Exponentials] | None:
     """log f in every state of the discrete nodes."""
-    found = [_in_state(local, state) for state in range(local.num_states)]
-    if any(own is None for own in found):
-        return None
+    found = []
+    for state in range(local.num_states):
+        own = _in_state(local, state)
+        if own is None:  # there may be thousands of states
+            return None
+        found.append(own)
 
     def values(u: Tensor) -> Tensor:
         return local(u.unflatten(1, (local.num_states, -1))).flatten(1)
