@@ -77,6 +77,15 @@ class Messages:
             f'with fixed={{"site": value}}, or condition on it.'
         )
 
+    def stable_density(self) -> ControlFlowError:
+        return ControlFlowError(
+            f"{self.place()}: a stable density is an integral, whose points Pyro chooses "
+            f"by the values. Take auxiliary sites, of which it is the marginal: pyro.poutine."
+            f'reparam(model, config={{"{self.statement}": SymmetricStableReparam()}}) of '
+            f"pyro.infer.reparam where skew is 0, else StableReparam() of observations and "
+            f"LatentStableReparam() of a latent site."
+        )
+
     def note_printed(self, t: Tensor) -> None:
         """Text of a latent may go to the screen or choose a branch: the first few are told of."""
         if len(self.printed) < TOLD:

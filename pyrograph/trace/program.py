@@ -174,10 +174,19 @@ class ProgramReader(Messenger):
         else:
             log_prob = delta_density(msg)
             if log_prob is None:
-                log_prob = msg["fn"].log_prob(msg["value"], *msg["args"], **msg["kwargs"])
+                log_prob = self._log_prob(msg)
             log_prob = scale_and_mask(_floating(log_prob), msg["scale"], msg["mask"])
         self.statements.append((name, log_prob))
         rec.statement, rec.last_statement = None, name
+
+    def _log_prob(self, msg: dict) -> Tensor:
+        try:
+            return msg["fn"].log_prob(msg["value"], *msg["args"], **msg["kwargs"])
+        except ControlFlowError:
+            if name_of(msg["fn"]) in ("Stable", "StableWithLogProb"):  # Pyro itself reads values
+                self.recorder.refused = self.recorder.stable_density()
+                raise self.recorder.refused from None
+            raise
 
     def _note_mask(self, name: str, fn: object, mask: object) -> None:
         """Which nodes a mask leaves without their prior, where it does not depend on latents; none
