@@ -42,14 +42,19 @@ def table_of(graph: FactorGraph, group: FactorGroup, budget: int, advice: str = 
     return table
 
 
-def refuse_many_states(graph: FactorGraph, group: FactorGroup) -> None:
-    """Refuse factors whose continuous nodes would be looked at in too many states.
+def refuse_many_states(graph: FactorGraph) -> None:
+    """Refuse factors whose continuous nodes would be looked at in too many states, before work on
+    others starts.
 
     Raises:
-        UnsupportedFactor: the discrete nodes of a factor, or of all, have too many.
+        UnsupportedFactor: the discrete nodes of a factor, or of all of a group, have too many.
     """
-    states = math.prod(site.cardinality for site in group.slots if site.is_discrete)
-    if states > MOST_STATES or states * group.num_factors > MOST_OF_ALL:
+    for group in graph.factors:
+        cards = [site.cardinality for site in group.slots if site.is_discrete]
+        states = math.prod(cards)
+        is_few = states <= MOST_STATES and states * group.num_factors <= MOST_OF_ALL
+        if is_few or len(cards) in (0, group.arity):
+            continue
         raise UnsupportedFactor(
             f"{graph.factor_name(group, 0)} joins continuous nodes with discrete ones of "
             f"{states:,} joint states, each of which would be integrated ({MOST_STATES:,} at most, "

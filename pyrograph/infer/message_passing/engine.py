@@ -29,7 +29,6 @@ from torch import Tensor
 from pyrograph.checks import count, fraction
 from pyrograph.errors import OptionError
 from pyrograph.graph import FactorGroup
-from pyrograph.graph.adrift import refuse_adrift
 from pyrograph.graph.forest import is_forest
 from pyrograph.infer.base import REST, Engine, with_notes
 from pyrograph.infer.message_passing.advice import (
@@ -60,11 +59,7 @@ from pyrograph.infer.message_passing.settling.stability import (
 from pyrograph.infer.message_passing.sweeps.sweep import SCHEDULES
 from pyrograph.infer.message_passing.sweeps.tree import applies
 from pyrograph.infer.message_passing.undone import undone_on_error
-from pyrograph.infer.message_passing.unheld import (
-    refuse_improper,
-    refuse_masked_out,
-    refuse_unheld_states,
-)
+from pyrograph.infer.message_passing.unheld import refuse_improper, refuse_without_integrals
 from pyrograph.infer.requires import FiniteOrContinuous
 from pyrograph.posterior.beliefs import BeliefPosterior
 from pyrograph.posterior.posterior import EvidenceKind
@@ -183,9 +178,7 @@ class MessagePassing(Engine):
     # ------------------------------------------------------------------ state
     def allocate(self) -> None:
         check_alpha(self.alpha, self.graph)
-        refuse_masked_out(self.graph)
-        refuse_unheld_states(self.graph)
-        refuse_adrift(self.graph)
+        refuse_without_integrals(self.graph)
         self.network = self.build()
         self._default_tol = 1e-8 if self.graph.constant.dtype == torch.float64 else 1e-4
         if self._auto_tol:

@@ -1,5 +1,6 @@
-"""Continuous nodes that nothing holds in place: masked out, in all states of discrete nodes or in
-one, or known only jointly with others."""
+"""Continuous nodes that have no integrals to take: that nothing holds in place (masked out, in all
+states of discrete nodes or in one, or known only jointly with others), or that are read in too many
+states."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ from torch import Tensor
 from pyrograph.beliefs import Natural
 from pyrograph.errors import InferenceError
 from pyrograph.graph import FactorGraph, FactorGroup
+from pyrograph.graph.adrift import refuse_adrift
+from pyrograph.graph.checked import refuse_many_states
 from pyrograph.graph.masked_out import unread_nodes
 from pyrograph.infer.message_passing.densities.in_states import leaves_in_states, states_of
 from pyrograph.infer.message_passing.network.network import Family
@@ -23,7 +26,19 @@ from pyrograph.trace.sites import JACOBIAN
 MOST_NUMBERS = 2**24
 
 
-def refuse_masked_out(graph: FactorGraph) -> None:
+def refuse_without_integrals(graph: FactorGraph) -> None:
+    """Refuse graphs whose continuous nodes are read in too many states, or are not held.
+
+    Raises:
+        UnsupportedFactor, InferenceError: naming the first factor or nodes.
+    """
+    refuse_many_states(graph)
+    _refuse_masked_out(graph)
+    _refuse_unheld_states(graph)
+    refuse_adrift(graph)
+
+
+def _refuse_masked_out(graph: FactorGraph) -> None:
     """Refuse continuous nodes that no factor reads: a flat belief is none.
 
     Raises:
@@ -39,7 +54,7 @@ def refuse_masked_out(graph: FactorGraph) -> None:
             )
 
 
-def refuse_unheld_states(graph: FactorGraph) -> None:
+def _refuse_unheld_states(graph: FactorGraph) -> None:
     """Refuse discrete nodes of which a state leaves a continuous one without any factor: there the
     density is flat, and its integral infinite.
 

@@ -29,10 +29,9 @@ from torch import Tensor
 from pyrograph.checks import count, flag, positive, real_number
 from pyrograph.diagnostics.score import outside_modes
 from pyrograph.errors import OptionError, PyrographError
-from pyrograph.graph.adrift import refuse_adrift
 from pyrograph.graph.blame import naming_underivable
 from pyrograph.infer.base import REST, Engine, with_notes
-from pyrograph.infer.message_passing.unheld import refuse_masked_out, refuse_unheld_states
+from pyrograph.infer.message_passing.unheld import refuse_without_integrals
 from pyrograph.infer.qbethe.adam import CosineAdam
 from pyrograph.infer.qbethe.build import build
 from pyrograph.infer.qbethe.certificate import certified, factor_without_gradient
@@ -166,9 +165,7 @@ class QBethe(Engine):
 
     # ------------------------------------------------------------------ state
     def allocate(self) -> None:
-        refuse_masked_out(self.graph)
-        refuse_unheld_states(self.graph)
-        refuse_adrift(self.graph)
+        refuse_without_integrals(self.graph)
         self.network = build(self.graph, self.covariance == "full", self.closed_forms)
         like = self.graph.constant.detach()
         points = entropy_points(self.graph.num_nodes, self.num_components)

@@ -21,7 +21,6 @@ from torch import Tensor
 from pyrograph.beliefs import Gaussian
 from pyrograph.beliefs.gaussian import apply
 from pyrograph.graph import FactorGraph, FactorGroup
-from pyrograph.graph.checked import refuse_many_states
 from pyrograph.infer.message_passing.densities.chosen import Chosen, chosen_among
 from pyrograph.infer.message_passing.densities.coefficients import (
     coefficients_in_states,
@@ -74,7 +73,6 @@ class LocalDensity:
         is_whole: bool = False,
     ):
         self.group = group if len(index) == group.num_factors else group.part(index)
-        refuse_many_states(graph, self.group)
         self.is_whole = is_whole
         self.index, self.like, self.graph = index, like, graph
         self.discrete = [k for k, s in enumerate(group.slots) if s.is_discrete]
