@@ -509,3 +509,33 @@ def test_numbers_that_states_choose_are_read_where_they_are_in_u(reads):
     for z in range(3):
         wanted = dist.Normal(a[z], log_scale(a, b, z).exp()).log_prob(x)[:, z]
         assert_close(local(u)[:, z], wanted)
+
+
+def test_what_a_state_does_not_read_may_overflow_at_what_it_reads():
+    """A mean about 1000 and a logarithm share a place in u: e^1000 * 0 is NaN, as is the derivative
+    of a choice of which the other side is infinite."""
+    y = torch.tensor([1000.3, 1.2], dtype=torch.float64)
+    factor = torch.tensor(1.0, dtype=torch.float64, requires_grad=True)
+
+    def model(is_product):
+        m = pyro.sample("m", dist.Normal(torch.tensor(1000.0).double(), 2.0))
+        s = pyro.sample("s", dist.Normal(torch.tensor(0.0).double(), 1.0))
+        with pyro.plate("rows", 2):
+            z = pyro.sample("z", dist.Bernoulli(torch.tensor(0.4).double()))
+            level = factor * s.exp()
+            loc = (1 - z) * m + z * level if is_product else torch.where(z > 0, level, m)
+            pyro.sample("y", dist.Normal(loc, 1.0), obs=y)
+
+    for is_product in (True, False):
+        graph = pg.trace_graph(model, (is_product,), differentiable=True)
+        group = next(group for group in graph.factors if group.name == "y")
+        local = LocalDensity(group, torch.arange(2), torch.zeros(0).double(), graph)
+        local.reduce_jointly()
+        assert local.dim == 1
+        u = torch.stack([y.new_full((1, 2), 999.0), y.new_full((1, 2), 0.5)], 1)[..., None]
+        loc = torch.stack([u[0, 0, :, 0], u[0, 1, :, 0].exp()])
+        wanted = dist.Normal(loc, 1.0).log_prob(y)
+        with torch.no_grad():
+            assert_close(local(u)[0], wanted)
+        (slope,) = torch.autograd.grad(local(u).sum(), factor)
+        assert_close(slope, ((y - loc[1]) * loc[1]).sum())

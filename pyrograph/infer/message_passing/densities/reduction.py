@@ -202,10 +202,13 @@ class LocalDensity:
 
     def __call__(self, u: Tensor) -> Tensor:
         """log f at effective coordinates ``[N, D, E, r]``: ``[N, D, E]``."""
-        if self._places is None:
+        if self._places is None or torch.is_grad_enabled():
             return self.at_parts(self._parts(u))
         parts = {places: u[..., places] for places in set(self._places)}
-        return self._at_read(self._read([parts[places] for places in self._places]))
+        found = self._at_read(self._read([parts[places] for places in self._places]))
+        # what a state does not read is a number of others there, and may overflow in its steps: 0
+        # times that is NaN, as derivatives are
+        return self.at_parts(self._parts(u)) if bool(found.isnan().any()) else found
 
     def leaves_at(self, u: Tensor, state: int = 0) -> list[Tensor]:
         """Leaf buffers of the program ``[E m, N]`` at effective coordinates ``[N, E, r]``, in a
