@@ -1,5 +1,7 @@
 """Factors that are sums of terms of few numbers, against plates of scalars and dense quadrature."""
 
+import math
+
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -204,6 +206,34 @@ def test_labels_choose_few_means_and_scales():
                 pyro.sample("y", dist.Normal(w[k], scale[k]), obs=data)
 
     assert_same(fit(whole), fit(apart))
+
+
+def test_labels_that_choose_together_keep_rows_whole(monkeypatch):
+    """Their parity chooses: of each alone nothing is known, so that terms would have to tell both
+    by their messages: .31 off, where EP is .1. Truth: a sum over parities of dense integrals."""
+    monkeypatch.setattr("pyrograph.infer.message_passing.network.local_factors.LARGE", 2**10)
+    centre = torch.tensor([[-2.0, 1.0], [2.0, -1.0]])
+    data = centre + torch.tensor([[0.3], [0.5]])
+
+    def model():
+        with pyro.plate("components", 2):
+            w = pyro.sample("w", dist.Normal(centre / 2, 2.0).to_event(1))
+        with pyro.plate("rows", 2):
+            z = pyro.sample("z", dist.Bernoulli(0.5)).long()
+            other = pyro.sample("other", dist.Bernoulli(0.5)).long()
+            chosen = w[torch.tensor([[0, 1], [1, 0]])[z, other]]
+            pyro.sample("y", dist.StudentT(4.0, chosen, 0.5).to_event(1), obs=data)
+
+    grid = torch.linspace(-20, 20, 2001)[:, None, None, None]
+    prior = dist.Normal(centre / 2, 2.0).log_prob(grid)  # [n, 1, components, numbers]
+    each = dist.StudentT(4.0, grid, 0.5).log_prob(data[:, None])  # [n, rows, 1, numbers]
+    log_z = []
+    for rows in torch.cartesian_prod(torch.arange(2), torch.arange(2)):
+        read = (each * torch.eye(2)[rows].unsqueeze(-1)).sum(1, keepdim=True) + prior
+        log_z.append((read.exp().sum(0) * 0.02).log().sum() + 2 * math.log(0.5))
+    q = fit(model)
+    assert q.converged
+    assert_close(q.log_evidence, torch.stack(log_z).logsumexp(0), rtol=0, atol=0.15)
 
 
 # ---------------------------------------------------------------------- the truth

@@ -12,9 +12,10 @@ whole, and where that saves points: at alpha = 0, which changes nothing else, an
 terms share none of its numbers. One whose terms do is projected as a whole at other alphas, which
 says more, unless its grid is large: with 30 observations of 3 coefficients and Student noise EP is
 0.002 off in the evidence by terms, and as a whole has all digits of dense quadrature. So are those
-of several nodes, of which terms would close cycles; but where they meet in nothing but labels, and
-grids in all states of these are large, they are apart: of rows of a mixture of vectors, whose
-evidence changes by hundredths, a sweep takes a second for minutes.
+of several nodes, of which terms would close cycles; but where they meet in nothing but a label, and
+grids in all of its states are large, they are apart: of rows of a mixture of vectors, whose
+evidence changes by hundredths, a sweep takes a second for minutes. Two labels may say nothing of
+each other alone and all together, as the parity of both: messages of terms would lose that.
 """
 
 from __future__ import annotations
@@ -271,7 +272,7 @@ class LocalFactors:
             return None
         closed, inner = self._closed(part)
         is_wide, is_mean_field = self._is_too_wide(part, inner), bool((alpha == 0).all())
-        is_large = bool(local.discrete) and _numbers_in_states(local, inner) > LARGE
+        is_large = len(local.discrete) == 1 and _numbers_in_states(local, inner) > LARGE
         if closed is not None or (inner and not (is_wide or is_large)):
             return None
         if is_mean_field and not is_wide and rule_without_error(local) is not None:
