@@ -41,6 +41,7 @@ from pyrograph.infer.message_passing.network.conjugate_products import (
     ConjugateProduct,
     multiplied_conjugates,
 )
+from pyrograph.infer.message_passing.network.grid_sizes import numbers_in_states, numbers_read
 from pyrograph.infer.message_passing.network.network import Block
 from pyrograph.infer.message_passing.network.node_families import Alpha, NodeFamilies, by_sign
 from pyrograph.infer.message_passing.network.on_one_grid import multiplied_on_one_grid
@@ -272,7 +273,8 @@ class LocalFactors:
             return None
         closed, inner = self._closed(part)
         is_wide, is_mean_field = self._is_too_wide(part, inner), bool((alpha == 0).all())
-        is_large = len(local.discrete) == 1 and _numbers_in_states(local, inner) > LARGE
+        gridded = local.dim - len(inner)
+        is_large = len(local.discrete) == 1 and numbers_in_states(local, gridded) > LARGE
         if closed is not None or (inner and not (is_wide or is_large)):
             return None
         if is_mean_field and not is_wide and rule_without_error(local) is not None:
@@ -282,11 +284,13 @@ class LocalFactors:
             return found
         if inner:
             return None
-        is_alike = part.group.arity == 1 and (found.is_apart or _numbers(part) > MUCH)
+        is_alike = part.group.arity == 1 and (found.is_apart or numbers_read(part.local) > MUCH)
         if not (is_mean_field or is_alike):
             return None
         terms = [own for term in self._terms(part, found) for own in self._by_numbers_read(term)]
-        return found if sum(map(_numbers, terms)) <= _numbers(part) else None
+        return (
+            found if sum(numbers_read(own.local) for own in terms) <= numbers_read(local) else None
+        )
 
     def _terms(self, part: Locals, found: Divided) -> list[Locals]:
         terms = []
@@ -400,16 +404,3 @@ class LocalFactors:
             if not self._is_gaussian(own):
                 own.local.reduce_jointly()
                 self._refuse_too_wide(own, [])
-
-
-def _numbers_in_states(local: LocalDensity, inner: list[int]) -> int:
-    """That are computed in all states, at all points of the grids over what is not integrated in
-    closed form."""
-    outer = local.dim - len(inner)
-    return POINTS.get(outer, 0) ** outer * local.num_states * local.program.num_numbers
-
-
-def _numbers(part: Locals) -> int:
-    """That are computed of a part's factors at all points of their grids."""
-    count = int(part.local.num_read.max())
-    return POINTS.get(count, POINTS[max(POINTS)]) ** count * part.local.program.num_numbers

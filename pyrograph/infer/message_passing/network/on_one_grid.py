@@ -28,6 +28,7 @@ from torch import Tensor
 
 from pyrograph.graph import FactorGraph
 from pyrograph.infer.message_passing.densities.reduction import LocalDensity
+from pyrograph.infer.message_passing.network.grid_sizes import numbers_in_states
 from pyrograph.infer.message_passing.network.product_density import (
     Like,
     Multiplied,
@@ -87,8 +88,7 @@ def _is_cheap(local: LocalDensity, gridded: int) -> bool:
     """Whether products of factors that a label is of take a small grid of so many numbers."""
     if not local.discrete or gridded > max(POINTS):
         return False
-    computed = POINTS.get(gridded, 1) ** gridded * local.num_states * local.program.num_numbers
-    return gridded <= FEW_READ or computed <= FEW_COMPUTED
+    return gridded <= FEW_READ or numbers_in_states(local, gridded) <= FEW_COMPUTED
 
 
 @dataclass(frozen=True)
