@@ -50,10 +50,9 @@ def refuse_many_states(graph: FactorGraph) -> None:
         UnsupportedFactor: the discrete nodes of a factor, or of all of a group, have too many.
     """
     for group in graph.factors:
-        cards = [site.cardinality for site in group.slots if site.is_discrete]
-        states = math.prod(cards)
+        states = math.prod(site.cardinality for site in group.slots if site.is_discrete)
         is_few = states <= MOST_STATES and states * group.num_factors <= MOST_OF_ALL
-        if is_few or len(cards) in (0, group.arity):
+        if group.is_discrete or is_few:
             continue
         raise UnsupportedFactor(
             f"{graph.factor_name(group, 0)} joins continuous nodes with discrete ones of "

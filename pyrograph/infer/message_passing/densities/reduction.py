@@ -237,10 +237,8 @@ class LocalDensity:
         least = first.amin((0, 1))
         if not is_one or bool(((first != least) & (first < self.dim)).any()):
             return None
-        places = least.clamp_max(self.dim - 1).tolist()  # those that no state reads are any
-        starts = [sum(self.widths[:k]) for k in range(len(self.widths))]
-        pairs = zip(starts, self.widths, strict=True)
-        return [tuple(places[start : start + width]) for start, width in pairs]
+        places = least.clamp_max(self.dim - 1)  # those that no state reads are any
+        return [tuple(part.tolist()) for part in places.split(self.widths)]
 
     def name(self, e: int) -> str:
         """Of a factor, for messages."""
