@@ -14,7 +14,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from pyrograph.beliefs.natural import Natural
+from pyrograph.beliefs.natural import Natural, picked
 
 LOG_2PI = math.log(2 * math.pi)
 #: Negative natural parameters that count as zero.
@@ -54,7 +54,7 @@ class Gaussian(Natural):
         """Some of the batch, with the moments that are known."""
         found = super().__getitem__(index)
         known = {"covariance", "mean", "is_proper"} & vars(self).keys()
-        vars(found).update({name: vars(self)[name][index] for name in known})
+        vars(found).update({name: picked(vars(self)[name], index) for name in known})
         return found
 
     @property
