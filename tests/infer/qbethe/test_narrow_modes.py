@@ -52,7 +52,7 @@ def evidence(y, prior):
     return logsumexp(of_scale + of_mean + about) + math.log(z[1] - z[0])
 
 
-@pytest.mark.parametrize("unit", [1e-6, 1e-3, 1.0, 1e3, 1e6])
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
 @pytest.mark.parametrize("prior", ["LogNormal", "HalfNormal", "InverseGamma"])
 def test_units_of_the_data_do_not_matter(prior, unit):
     truth = evidence(unit * Y, prior)
@@ -75,7 +75,7 @@ def wells(width, lower):
     pyro.factor("wells", torch.stack(both).logsumexp(0))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("width", "lower"), [(0.01, 0.0), (1e-4, 0.5)])
 def test_two_components_find_two_narrow_modes(width, lower, seed):
     near = stats.norm.pdf(3.0, 0, math.hypot(10, width)) * math.sqrt(2 * math.pi) * width
@@ -182,7 +182,7 @@ def test_a_run_about_narrow_modes_resumes_to_the_same():
         torch.testing.assert_close(again.parameters[name], value, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("num_components", [1, 3])
 def test_modes_at_kinks_whose_logarithms_are_added_up(num_components, seed):
     one = torch.ones((), dtype=torch.float64)
@@ -260,14 +260,13 @@ def evidence_of_surgical(vague):
     return logsumexp(total) + math.log((mu[1] - mu[0]) * (log_s[1] - log_s[0]))
 
 
-@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("vague", [True, False])
 @pytest.mark.parametrize(
     "options", [{"num_components": 2}, {"num_components": 1, "covariance": "full"}]
 )
-def test_a_hierarchy_under_vague_priors_starts_where_mean_field_ends(vague, seed, options):
+def test_a_hierarchy_under_vague_priors_starts_where_mean_field_ends(vague, options):
     truth = evidence_of_surgical(vague)
-    pyro.set_rng_seed(seed)
+    pyro.set_rng_seed(0)
     q = pg.fit(surgical, (vague,), infer=pg.QBethe, progress=False, **options)
     assert truth - 0.6 < float(q.log_evidence) < truth + 0.1
     assert abs(float(q.marginal("mu").mean) + 2.55) < 0.05

@@ -108,7 +108,7 @@ def test_trees_never_get_more_than_their_evidence():
 def test_the_three_cycle_of_the_paper():
     """F_1 = -17.9332 (its certified value -17.9685), at (-9.75, 0, 9.75) up to order."""
     values = []
-    for seed in range(3):
+    for seed in range(2):
         q = fit(three_cycle, num_components=1, num_quadrature=3, num_steps=150, lr=0.1, seed=seed)
         values.append(float(q.history["objective"][-1]))
         assert_close(float(q.log_evidence), -17.9685, rtol=0, atol=5e-3)
@@ -117,7 +117,7 @@ def test_the_three_cycle_of_the_paper():
         assert_close(mean[order], torch.tensor([-9.75, 0.0, 9.75]), rtol=0, atol=0.02)
         assert_close(sd[order], torch.tensor([1.58, 1.51, 1.58]), rtol=0, atol=0.01)
         assert q.evidence_kind == "lower bound"  # independent nodes: mean field
-    assert_close(np.array(values), np.full(3, -17.9332), rtol=0, atol=2e-3)
+    assert_close(np.array(values), np.full(2, -17.9332), rtol=0, atol=2e-3)
 
 
 def test_more_components_on_a_cycle_climb_and_are_no_bound():
