@@ -152,6 +152,39 @@ def test_users_with_several_counts_each(family, seed):
     assert_close(found, truth, atol=0.06, rtol=0)
 
 
+@pytest.mark.parametrize("family", ["dirichlet", "beta"])
+def test_one_of_two_annotators_judges_an_item_twice(family):
+    """What stands alone beside products on other nodes stays conjugate: with Dirichlet rows it was
+    refused, with beta ones integrated on grids. Truth by a sum over the item's class."""
+    prior = torch.tensor([[[3.0, 1.0], [1.0, 2.0]], [[2.0, 0.5], [1.5, 4.0]]])  # annotator, class
+    chance, y = torch.tensor([0.4, 0.6]), torch.tensor([0, 0, 1])
+    who = torch.tensor([0, 0, 1])
+
+    def model():
+        c = pyro.sample("c", dist.Categorical(chance))
+        with pyro.plate("classes", 2), pyro.plate("annotators", 2):
+            if family == "beta":
+                first = pyro.sample("row", dist.Beta(prior[..., 0], prior[..., 1]))
+                row = torch.stack([first, 1 - first], -1)
+            else:
+                row = pyro.sample("row", dist.Dirichlet(prior))
+        with pyro.plate("judgements", 3):
+            pyro.sample("y", dist.Categorical(row[who, c]), obs=y)
+
+    engine = pg.EP(model, family={"row": family}, progress=False)
+    posterior = engine.run()
+    assert merged(engine) == 1
+    assert sum(isinstance(block, ConjugateFactors) for block in engine.network.blocks) == 2
+    counts = torch.tensor([[2.0, 0.0], [0.0, 1.0]])[:, None]  # annotator, any class, judgement
+
+    def log_beta(a):
+        return a.lgamma().sum(-1) - a.sum(-1).lgamma()
+
+    log_p = chance.log() + (log_beta(prior + counts) - log_beta(prior)).sum(0)
+    assert float(posterior.log_evidence) == pytest.approx(float(log_p.logsumexp(0)), abs=1e-9)
+    assert_close(posterior.marginal("c").probs, log_p.softmax(0), atol=1e-9, rtol=0)
+
+
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_a_rate_whose_only_factor_is_a_product(count):
     """Its prior depends on the label, so that the cavity is flat: all updates were skipped."""

@@ -77,7 +77,8 @@ class Locals:
         """Some of them, in order."""
         if len(which) == len(self.index):
             return self
-        local = LocalDensity(self.local.group, which, self.local.like, self.local.graph)
+        own = self.local
+        local = LocalDensity(own.group, which, own.like, own.graph, own.is_whole)
         return Locals(self.group, self.index[which], local, self.alpha[which])
 
 
