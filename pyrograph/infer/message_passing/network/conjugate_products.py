@@ -3,7 +3,8 @@
     prod_i exp(c_di + sum_j s_dij' T_j)  =  exp(sum_i c_di + sum_j (sum_i s_dij)' T_j)
 
 in every state d of their labels, at alpha = 1, for the cycles that they would close otherwise
-(:mod:`.on_one_grid`): several counts of one label, whose rates are not known.
+(:mod:`.on_one_grid`): several counts of one label, whose rates are not known; all counts before and
+after a change, each of which reads one rate or the other.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from pyrograph.infer.message_passing.continuous.conjugate_terms import Terms
+from pyrograph.infer.message_passing.densities.chosen import Chosen
 from pyrograph.infer.message_passing.network.on_one_grid import on_shared_scopes
 from pyrograph.infer.message_passing.network.product_density import (
     Like,
@@ -65,28 +68,57 @@ def multiplied_conjugates(
 def _product(
     first: Like, others: list[Like], terms_of: Callable[[Locals], Terms | None]
 ) -> ConjugateProduct | None:
-    """None where factors are not conjugate, are about other nodes each, or leave no state: apart
-    they say which statement does."""
-    terms = terms_of(first.part)
-    if terms is None:
+    """None where factors are not conjugate or leave no state: apart they say which statement
+    does."""
+    found = [terms_of(like.part) for like in (first, *others)]
+    if any(terms is None for terms in found):
         return None
-    log_scale = terms.log_scale[:, first.which]
-    chosen = [replace(c, which=c.which[:, first.which]) for c in terms.chosen]
-    natural = [said.natural[:, first.which] for said in terms.said]
-    for like in others:
-        own = terms_of(like.part)
-        if own is None or len(own.chosen) != len(chosen):
-            return None
-        for n, (mine, theirs) in enumerate(zip(chosen, own.chosen, strict=True)):
-            is_same = mine.slots == theirs.slots
-            if not is_same or bool((mine.which[:, like.row] != theirs.which[:, like.which]).any()):
-                return None
-            natural[n] = natural[n].index_add(1, like.row, own.said[n].natural[:, like.which])
-        log_scale = log_scale.index_add(1, like.row, own.log_scale[:, like.which])
+    terms = [_only(own, like.which) for own, like in zip(found, (first, *others), strict=True)]
+    rows = [like.row for like in others]
+    if not all(
+        _is_about_same(terms[0], own, row) for own, row in zip(terms[1:], rows, strict=True)
+    ):
+        terms = [_by_slot(own, len(first.part.local.continuous)) for own in terms]
+    whole, *parts = terms
+    log_scale, natural = whole.log_scale, [said.natural for said in whole.said]
+    for own, row in zip(parts, rows, strict=True):
+        log_scale = log_scale.index_add(1, row, own.log_scale)
+        natural = [n.index_add(1, row, s.natural) for n, s in zip(natural, own.said, strict=True)]
     if bool(is_zero(log_scale).all(0).any()):
         return None
-    said = [type(own)(value) for own, value in zip(terms.said, natural, strict=True)]
+    said = [type(own)(value) for own, value in zip(whole.said, natural, strict=True)]
     part = first.part
     local = part.local.part(first.which)
-    whole = Locals(part.group, first.index, local, part.alpha[first.which])
-    return ConjugateProduct(whole, first, others, Terms(log_scale, chosen, said))
+    product = Locals(part.group, first.index, local, part.alpha[first.which])
+    return ConjugateProduct(product, first, others, Terms(log_scale, whole.chosen, said))
+
+
+def _only(terms: Terms, which: Tensor) -> Terms:
+    """Those of some of the factors, ``which [F]``."""
+    chosen = [replace(each, which=each.which[:, which]) for each in terms.chosen]
+    return Terms(terms.log_scale[:, which], chosen, [said[:, which] for said in terms.said])
+
+
+def _is_about_same(whole: Terms, own: Terms, row: Tensor) -> bool:
+    """Whether factors' terms are about the nodes that those of the products ``row [F]`` are."""
+    if [each.slots for each in own.chosen] != [each.slots for each in whole.chosen]:
+        return False
+    pairs = zip(whole.chosen, own.chosen, strict=True)
+    return all(bool((a.which[:, row] == b.which).all()) for a, b in pairs)
+
+
+def _by_slot(terms: Terms, count: int) -> Terms:
+    """The same with a term for each of ``count`` slots, which says nothing in states that do not
+    read its node: of counts before and after a change one reads one rate, one the other."""
+    chosen, said = [], []
+    for slot in range(count):
+        own = [
+            (each.is_slot(slot)[..., None], about)
+            for each, about in zip(terms.chosen, terms.said, strict=True)
+            if slot in each.slots
+        ]
+        family = type(own[0][1])
+        natural = sum(torch.where(here, about.natural, 0.0) for here, about in own)
+        said.append(family(natural))
+        chosen.append(Chosen(slot, [slot], torch.zeros_like(terms.chosen[0].which)))
+    return Terms(terms.log_scale, chosen, said)
