@@ -30,9 +30,7 @@ class Natural:
         """The functions whose parameters are ``operation`` of these ones' and, if given, of the
         same ones of others."""
         kind, parts = type(self), (self, *others)
-        return kind(
-            *[operation(*[getattr(part, name) for part in parts]) for name in _names(kind)]
-        )
+        return kind(*[operation(*[getattr(part, name) for part in parts]) for name in _names(kind)])
 
     def __add__(self: N, other: N) -> N:
         """Product of the functions."""

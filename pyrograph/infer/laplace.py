@@ -15,11 +15,12 @@ import numpy as np
 import torch
 from scipy.optimize import minimize
 from torch import Tensor
+from torch.distributions import constraints
 
 from pyrograph.diagnostics import value_and_score
 from pyrograph.errors import InferenceError, NonFiniteDensity
 from pyrograph.graph.colouring import colour
-from pyrograph.infer.stein_checks import coordinate_name
+from pyrograph.infer.stein_checks import coordinate_name, node_of
 
 #: Gain in log density by one step from which a point is no mode, and how many of the steepest
 #: coordinates are looked at.
@@ -30,6 +31,9 @@ MAX_STEPS = 500
 #: often that is asked, at most. From where it is so many times as small, the top is flat.
 DIFFERS, MAX_REPEATS, FLAT = 1.5, 10, 1e3
 EPS = torch.finfo(torch.float64).eps
+#: Supports of scales; and a fall of a logarithm, while the density rises, from which a scale is on
+#: its way to 0.
+SCALES, SINKS = (constraints.positive, constraints.nonnegative), 2.0
 
 
 def mode_and_width(graph) -> tuple[Tensor, Tensor]:
@@ -45,14 +49,18 @@ def mode_and_width(graph) -> tuple[Tensor, Tensor]:
     mode, exhausted = find_mode(graph)
     fine = graph if graph.dtype == torch.float64 else graph.to(None, torch.float64)
     width = conditional_width(fine, mode)
-    if exhausted:  # it is on its way, which is good enough to start from
-        return mode, width
     column = rising_column(graph, mode, width)
-    if column is not None:  # rounding can end a climb too, and units that differ by far
-        mode, _ = find_mode(fine, mode, width)
-        width = conditional_width(fine, mode)
-        column = rising_column(fine, mode, width)  # out of steps or not: it has had two climbs
-        mode, width = mode.to(graph.dtype), width.to(graph.dtype)
+    if column is None or (exhausted and not _is_scale(graph, column)):
+        return mode, width  # or on its way there, which is good enough to start from
+    # rounding can end a climb too, and units that differ by far
+    higher, _ = find_mode(fine, mode, width)
+    if exhausted:  # but on no way to a spike, where a scale is 0
+        if higher[column] >= mode[column] - SINKS:
+            return mode, width
+        _refuse_a_slope(graph, higher.to(graph.dtype), column)
+    width = conditional_width(fine, higher)
+    column = rising_column(fine, higher, width)  # out of steps or not: it has had two climbs
+    mode, width = higher.to(graph.dtype), width.to(graph.dtype)
     if column is not None:
         _refuse_a_slope(graph, mode, column)
     return mode, width
@@ -106,13 +114,33 @@ def rising_column(graph, x: Tensor, width: Tensor) -> int | None:
     return int(columns.repeat(2)[rises][0]) if bool(rises.any()) else None
 
 
+def _is_scale(graph, column: int) -> bool:
+    site, _ = graph.nodes[node_of(graph, column)]
+    return graph.sites[site].support in SCALES
+
+
 def _refuse_a_slope(graph, x: Tensor, column: int) -> None:
+    name, _ = graph.nodes[node_of(graph, column)]
+    readers = [
+        group.name
+        for group in graph.factors
+        if group.arity > 1 and group.name != name and name in {site.name for site in group.slots}
+    ]
+    if _is_scale(graph, column) and not graph.sites.keys() & set(readers):
+        others = ", ".join(f'"{reader}"' for reader in readers)
+        why = (
+            f"The density grows without bound as it goes to 0, if other sites can fit {others} "
+            "exactly: leave init= out, or give it values of your own."
+        )
+    else:
+        why = (
+            "A centred hierarchy has none, its density grows without bound as the scale goes to "
+            "0. Reparameterise it (pyro.infer.reparam.LocScaleReparam), or leave init= out."
+        )
     raise InferenceError(
         f'init="laplace" found no mode: the climb ended at log density '
         f"{float(graph.density(x[None])):.4g}, which still rises along "
-        f"{coordinate_name(graph, column)}. A centred hierarchy has none, its "
-        "density grows without bound as the scale goes to 0. Reparameterise it "
-        "(pyro.infer.reparam.LocScaleReparam), or leave init= out."
+        f"{coordinate_name(graph, column)}. {why}"
     )
 
 

@@ -6,9 +6,9 @@ Engines that move particles say it in ``status``, and claim convergence by it
 
 import torch
 from torch import Tensor
-from torch.distributions import constraints
 
 from pyrograph.infer.base import Engine
+from pyrograph.infer.laplace import SCALES
 from pyrograph.infer.stein_checks import (
     ERRORS,
     SteinChecks,
@@ -16,9 +16,6 @@ from pyrograph.infer.stein_checks import (
     common_misfit,
     coordinate_name,
 )
-
-#: Supports of scales.
-LATENT_SCALES = (constraints.positive, constraints.nonnegative)
 
 
 class ParticleStatus(Engine):
@@ -158,7 +155,7 @@ class ParticleStatus(Engine):
             for group in self.graph.factors
             if group.arity > 1 and group.name in self.graph.sites
             for site in group.slots
-            if site.support in LATENT_SCALES and site.name != group.name
+            if site.support in SCALES and site.name != group.name
         }
         if not names:
             return ""

@@ -220,12 +220,17 @@ def common_errors(dim: int) -> float:
     return math.sqrt(2 * math.log(2 * dim))
 
 
+def node_of(graph, column: int) -> int:
+    """The node that a column of flat particles belongs to."""
+    column = torch.tensor(column, device="cpu")
+    return int(torch.searchsorted(graph.columns.cpu(), column, right=True)) - 1
+
+
 def coordinate_name(graph, column: int) -> str:
     """The site and index that a column of flat particles belongs to."""
-    columns = graph.columns.cpu()
-    node = int(torch.searchsorted(columns, torch.tensor(column, device="cpu"), right=True)) - 1
+    node = node_of(graph, column)
     site, index = graph.nodes[node]
-    start, stop = columns[node : node + 2].tolist()
+    start, stop = graph.columns[node : node + 2].tolist()
     inside = f", coordinate {column - start}" if stop - start > 1 else ""
     place = f"[{', '.join(map(str, index))}]" if index else ""
     return f'site "{site}"{place}{inside}'

@@ -222,6 +222,27 @@ def test_a_climb_that_ends_at_a_kink_with_a_scale_next_to_0_is_refused():
         assert float(graph.density(best[None]) - graph.density(mode[None])) < 0.5
 
 
+def test_a_scale_of_data_that_latents_can_fit_exactly_is_named():
+    """Errors in a covariate too: as the noise goes to 0 the density grows without bound. Particles
+    stayed in that spike, and were told to be more."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(15, generator=generator)
+    measured = x + 0.3 * torch.randn(15, generator=generator)
+    y = 1 + 2 * x + 0.4 * torch.randn(15, generator=generator)
+
+    def model():
+        slope = pyro.sample("slope", dist.Normal(0.0, 5.0))
+        noise = pyro.sample("noise", dist.HalfNormal(1.0))
+        with pyro.plate("rows", 15):
+            x = pyro.sample("x", dist.Normal(0.0, 1.0))
+            pyro.sample("measured", dist.Normal(x, 0.3), obs=measured)
+            pyro.sample("y", dist.Normal(1 + slope * x, noise), obs=y)
+
+    engine = GraphicalSVGD(model, init="laplace", dtype=torch.float64, progress=False)
+    with pytest.raises(InferenceError, match=r'no mode.*site "noise".*can fit "y" exactly'):
+        engine.setup()
+
+
 def scaled_effects(y, is_centred):
     s = pyro.sample("s", dist.LogNormal(-1.5, 0.5))
     with pyro.plate("groups", len(y)):
