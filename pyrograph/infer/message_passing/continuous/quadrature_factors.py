@@ -31,6 +31,7 @@ from torch import Tensor
 from pyrograph.beliefs import Conjugate, Gaussian, Natural
 from pyrograph.beliefs.gaussian import apply, stacked
 from pyrograph.beliefs.natural import where
+from pyrograph.errors import ZeroMass
 from pyrograph.infer.message_passing.continuous.expected_logs import ExpectedLogs, Form
 from pyrograph.infer.message_passing.continuous.one_each import OneEach
 from pyrograph.infer.message_passing.densities.checked import NOTHING
@@ -244,7 +245,7 @@ class QuadratureFactors(OneEach):
         cavities = self._repaired(usable, cavities, own)
         _, states = self._discrete(messages, beliefs)
         around = self.scopes.surrounded(own, cavities, usable & flat)
-        tilted = self.tilted(around.g, around.origin, self.grid, around.first)
+        tilted = self._tilted(around, own)
         self.grid = tilted.grid
         log_mass = around.log_mass(tilted)
         joint_mass = log_mass + self._of_states(states)
@@ -277,6 +278,16 @@ class QuadratureFactors(OneEach):
             value = torch.where(value < NOTHING / 2, ZERO, value / self.alpha[:, None])
             out[k] = torch.where(usable[:, None], value.to(self.like), messages[k])
         return out, ~usable
+
+    def _tilted(self, around: Surrounded, own: list[Natural]) -> Tilted:
+        """Moments of what the factors make of their surroundings. Cavities that say next to nothing
+        may stand anywhere: where there is nothing over them it is looked for over the beliefs."""
+        try:
+            return self.tilted(around.g, around.origin, self.grid, around.first)
+        except ZeroMass:
+            if self.grid is not None:
+                raise
+            return self.tilted(around.g, around.origin, None, self.scopes.grid_over(own))
 
     def _plain(self, function: Natural) -> Natural:
         """In the dtype of messages."""

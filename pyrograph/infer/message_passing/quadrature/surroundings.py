@@ -148,10 +148,13 @@ class Scopes:
             q if isinstance(q, Conjugate) else where(flat, q, c)
             for c, q in zip(cavities, own, strict=True)
         ]
-        mean, covariance = self.moments(narrower)
-        first = Grid(mean.detach(), _root(covariance.detach()))
         g, of_u = self._function(around, flat)
-        return Surrounded(self, g, origin, first, points, cavities, of_u)
+        return Surrounded(self, g, origin, self.grid_over(narrower), points, cavities, of_u)
+
+    def grid_over(self, parts: list[Natural]) -> Grid:
+        """Laid over u under independent parts."""
+        mean, covariance = self.moments(parts)
+        return Grid(mean.detach(), _root(covariance.detach()))
 
     def _function(
         self, around: list[Natural], flat: Tensor
