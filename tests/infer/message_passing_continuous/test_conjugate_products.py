@@ -219,6 +219,28 @@ def test_counts_before_and_after_a_change_are_exact(family):
     assert float(found) == pytest.approx(float(mean), abs=0.02)
 
 
+def test_priors_that_say_one_rate_each_in_every_state_of_a_label():
+    """Each reads either rate in one of the two states, their product both in all: kept apart, they
+    left each other no proper cavity, and there was no evidence."""
+    prior = torch.tensor([0.3, 0.7])
+
+    def model():
+        z = pyro.sample("z", dist.Categorical(prior))
+        r, s = (pyro.sample(name, dist.Gamma(1.0, 1.0).mask(False)) for name in "rs")
+        first = dist.Gamma(2.0, 1.0).log_prob(r), dist.Gamma(3.0, 1.0).log_prob(s)
+        second = dist.Gamma(4.0, 2.0).log_prob(s), dist.Gamma(3.0, 2.0).log_prob(r)
+        pyro.factor("first", torch.where(z == 0, *first))
+        pyro.factor("second", torch.where(z == 0, *second))
+
+    engine = pg.EP(model, family={"r": "gamma", "s": "gamma"}, num_steps=20, progress=False)
+    posterior = engine.run()
+    assert engine.converged and merged(engine) == 1
+    assert float(posterior.log_evidence) == pytest.approx(0.0, abs=1e-9)
+    assert_close(posterior.marginal("z").probs, prior, atol=1e-9, rtol=0)
+    means = [float(posterior.marginal(name).mean) for name in "rs"]
+    assert means == pytest.approx([0.3 * 2 + 0.7 * 1.5, 0.3 * 2 + 0.7 * 3], abs=1e-8)
+
+
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_a_rate_whose_only_factor_is_a_product(count):
     """Its prior depends on the label, so that the cavity is flat: all updates were skipped."""

@@ -46,21 +46,24 @@ class ConjugateProduct:
 def multiplied_conjugates(
     parts: list[Locals],
     terms_of: Callable[[Locals], Terms | None],
-    are_held: Callable[[Locals, Tensor], bool],
+    are_held: Callable[[Locals, Tensor, Tensor], bool],
 ) -> tuple[list[Locals], list[ConjugateProduct]]:
     """Factors that stay as they are, and products.
 
     Args:
         terms_of: what factors are whose nodes all have beliefs of conjugate families; None of
             others.
-        are_held: as for :func:`.on_one_grid.multiplied_on_one_grid`.
+        are_held: as for :func:`.on_one_grid.multiplied_on_one_grid`, given too which nodes products
+            read in which states.
     """
     among = [part for part in parts if part.group.arity > 1 and part.local.is_whole]
     products = []
     for members in on_shared_scopes(among):
         first, others = members.likes(among)
         found = _product(first, others, terms_of)
-        if found is not None and are_held(found.whole, num_multiplied(first, others)):
+        if found is None:
+            continue
+        if are_held(found.whole, num_multiplied(first, others), _reached(first, others)):
             products.append(found)
     return apart_from(products, parts), products
 
@@ -91,6 +94,15 @@ def _product(
     local = part.local.part(first.which)
     product = Locals(part.group, first.index, local, part.alpha[first.which])
     return ConjugateProduct(product, first, others, Terms(log_scale, whole.chosen, said))
+
+
+def _reached(first: Like, others: list[Like]) -> Tensor:
+    """``[D, U, number of continuous slots]``: whether a factor of a product reads a node in a
+    state: of two priors, one for each state of a label, each reads it in one."""
+    count = first.part.local.nodes_reached[:, first.which].long()
+    for like in others:
+        count = count.index_add(1, like.row, like.part.local.nodes_reached[:, like.which].long())
+    return count > 0
 
 
 def _only(terms: Terms, which: Tensor) -> Terms:

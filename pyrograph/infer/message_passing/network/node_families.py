@@ -68,17 +68,22 @@ class NodeFamilies:
         """Of the family of every slot."""
         return [self.families[f].base for f in self.wiring(group, index)[1]]
 
-    def are_held(self, count: Tensor, whole: Locals, size: Tensor) -> bool:
+    def are_held(
+        self, count: Tensor, whole: Locals, size: Tensor, reached: Tensor | None = None
+    ) -> bool:
         """Whether something besides products of ``size [U]`` factors each holds their nodes, in
         states that do not read them.
 
         Args:
             count: ``[V]`` of how many factors nodes have that are not part of bases.
+            reached: ``[D, U, number of continuous slots]``, whether the products read a node in a
+                state; None where ``whole`` knows.
         """
+        reached = whole.local.nodes_reached if reached is None else reached
         bases, scope = self.bases(whole.group, whole.index), whole.group.scope[whole.index]
         for n, k in enumerate(whole.local.continuous):
             is_held = bases[k].is_proper[self.row[scope[:, k]]] | (count[scope[:, k]] > size)
-            if not bool((is_held | whole.local.nodes_reached[..., n].all(0)).all()):
+            if not bool((is_held | reached[..., n].all(0)).all()):
                 return False
         return True
 
