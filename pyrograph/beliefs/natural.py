@@ -63,7 +63,9 @@ class Natural:
 def picked(value: Tensor, index) -> Tensor:
     """``value[index]``; of rows by their numbers, from 0, in a third of the time."""
     is_rows = isinstance(index, Tensor) and index.dim() == 1 and index.dtype == torch.int64
-    return value.index_select(0, index) if is_rows else value[index]
+    if is_rows and index.device == value.device:
+        return value.index_select(0, index)
+    return value[index]
 
 
 @cache
