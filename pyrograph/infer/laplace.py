@@ -126,10 +126,10 @@ def _refuse_a_slope(graph, x: Tensor, column: int) -> None:
         for group in graph.factors
         if group.arity > 1 and group.name != name and name in {site.name for site in group.slots}
     ]
-    if _is_scale(graph, column) and not graph.sites.keys() & set(readers):
+    if _is_scale(graph, column) and readers and not graph.sites.keys() & set(readers):
         others = ", ".join(f'"{reader}"' for reader in readers)
         why = (
-            f"The density grows without bound as it goes to 0, if other sites can fit {others} "
+            f"The density grows without bound as a scale goes to 0 where other sites fit {others} "
             "exactly: leave init= out, or give it values of your own."
         )
     else:

@@ -362,7 +362,7 @@ class QuadratureFactors(OneEach):
         usable = held & usable
         cavities = self._repaired(usable, cavities, own)
         around = self.scopes.surrounded(own, cavities, usable & flat)
-        mass = around.log_mass(self._looked(around)) + self._of_states(states)
+        mass = around.log_mass(self._looked(around, own)) + self._of_states(states)
         parts = about(own, around.points)
         gap = -sum((q.log_mass for q in parts), start=torch.zeros_like(self.alpha))
         gap = gap - sum((q.logsumexp(1) for q in q_states), start=torch.zeros_like(self.alpha))
@@ -390,7 +390,7 @@ class QuadratureFactors(OneEach):
         usable, flat = self.scopes.sorted(cavities)
         cavities = self._repaired(usable, cavities, own)
         around = self.scopes.surrounded(own, cavities, usable & flat)
-        tilted = self._looked(around)
+        tilted = self._looked(around, own)
         if around.of_u is None:
             return self._plain(Gaussian.from_moments(tilted.mean[0], tilted.covariance[0]))
         mean, covariance = around.of_u.moments(
@@ -399,9 +399,9 @@ class QuadratureFactors(OneEach):
         mean = torch.cat(around.points, 1) + mean[0]
         return self._plain(Gaussian.from_moments(mean, covariance[0]))
 
-    def _looked(self, around: Surrounded) -> Tilted:
+    def _looked(self, around: Surrounded, own: list[Natural]) -> Tilted:
         """Moments on the grids as they are, which do not change."""
-        return copy(self.tilted)(around.g, around.origin, self.grid, around.first)
+        return copy(self)._tilted(around, own)
 
 
 def _unit(like: Natural) -> Natural:
