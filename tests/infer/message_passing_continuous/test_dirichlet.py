@@ -435,7 +435,7 @@ def test_sites_on_other_supports_are_refused():
 
 def test_wide_weights_are_told_of_the_family():
     with pytest.raises(UnsupportedFactor, match=r'family=\{"w": "dirichlet"\}'):
-        fit(mixture, (Y, torch.ones(9), torch.linspace(-2, 2, 9)), pg.VMP)
+        fit(mixture, (Y, torch.ones(9), torch.linspace(-2, 2, 9)), pg.EP)
 
 
 def test_labels_are_conjugate_factors():
@@ -450,7 +450,7 @@ def test_rows_of_one_event_are_told_of_plates_and_the_family():
         pyro.sample("y", dist.Categorical(rows[z]), obs=torch.tensor(1))
 
     with pytest.raises(UnsupportedFactor, match=r'pyro.plate.*with family=\{"rows": "dirichlet"\}'):
-        fit(model, (), pg.VMP)
+        fit(model, (), pg.EP)
 
 
 @pytest.mark.parametrize("engine", [pg.EP, pg.VMP])

@@ -2,8 +2,9 @@
 
     E_q log f(u),   and its derivatives,   u = A v Gaussian under the beliefs
 
-In closed form where one is known, at few points where log f is a polynomial, else on a
-Gauss-Hermite grid; and once for factors that are the same function of the same nodes.
+In closed form where one is known, at few points where log f is a polynomial, on lines where it is a
+sum of functions of one number each, else on a Gauss-Hermite grid; and once for factors that are the
+same function of the same nodes.
 
 Source: see :mod:`.mean_field`, and the module of each form.
 """
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from pyrograph.beliefs import Conjugate, Natural
 from pyrograph.beliefs.gaussian import apply
+from pyrograph.infer.message_passing.continuous.additive_form import AdditiveForm
 from pyrograph.infer.message_passing.continuous.closed_form import ClosedForm
 from pyrograph.infer.message_passing.continuous.exponential_form import ExponentialForm
 from pyrograph.infer.message_passing.continuous.kinked_form import KinkedForm
@@ -32,8 +34,8 @@ from pyrograph.infer.message_passing.quadrature.surroundings import Scopes
 from pyrograph.infer.message_passing.quadrature.tilted import POINTS
 from pyrograph.quadrature import gauss_hermite
 
-#: Expectations that need no points.
-Form = ClosedForm | KinkedForm | ExponentialForm
+#: Expectations that need no grid; those of additive functions are taken at points all the same.
+Form = ClosedForm | KinkedForm | ExponentialForm | AdditiveForm
 
 
 def find_form(local: LocalDensity, chosen: list[type[Conjugate]]) -> Form | None:
@@ -58,6 +60,7 @@ class ExpectedLogs:
 
     Attributes:
         is_exact: whether expectations are known to be without error.
+        has_grid: whether they are taken on one.
         rule: nodes ``[N, r]`` and weights ``[N]`` for N(0, I), None with a form.
     """
 
@@ -70,13 +73,15 @@ class ExpectedLogs:
         closed: Form | None = None,
     ):
         self.local, self.scopes, self.closed = local, scopes, closed
-        self.density = CheckedDensity(local)
+        is_additive = isinstance(closed, AdditiveForm)
+        self.density = closed.density if is_additive else CheckedDensity(local)
         rule = None
         # of so many numbers any other grid is too large, whatever number of points is asked for
         if closed is None and (num_points is None or local.dim not in POINTS):
             rule = rule_without_error(local)
-        self.is_exact = closed is not None or rule is not None
-        if not self.is_exact:
+        self.is_exact = (closed is not None and not is_additive) or rule is not None
+        self.has_grid = closed is None and rule is None
+        if self.has_grid:
             like = local.like.dtype, local.like.device
             rule = gauss_hermite(num_points or POINTS[local.dim], local.dim, *like)
         self.rule, self._num_points = rule, num_points
@@ -107,6 +112,7 @@ class ExpectedLogs:
             one_each, which, row = self._twins
             return one_each([q[which] for q in own]).of(row)
         moments, numbers = self.scopes.moments(own), self.local.chosen
+        self.density.far_zero = None
         if self.closed is not None:
             found = self.closed(moments, [number.of(own) for number in numbers])
             if isinstance(self.closed, ExponentialForm):
@@ -115,7 +121,6 @@ class ExpectedLogs:
                     raise too_wide(self.local.name(int(bad.nonzero()[0])), 0.0)
             return found
         others = [(number.of(own), number.column) for number in numbers]
-        self.density.far_zero = None
         log_density = partial(self.density.positive, moments=moments)
         return expectations(log_density, moments, self.rule, others)
 
@@ -125,6 +130,8 @@ class ExpectedLogs:
         if self._twins is not None:
             one_each, which, _ = self._twins
             return one_each.overflow([q[which] for q in own], within)
+        if isinstance(self.closed, AdditiveForm):
+            return self.closed.overflow(self.scopes.moments(own), within)
         if isinstance(self.closed, ExponentialForm):
             return bool(self.closed.too_large(self.closed.average(self.scopes.moments(own))).any())
         if self.closed is not None:

@@ -2,7 +2,7 @@
 
 The labels of a mixture are drawn with the same weights, one each: under mean field the expectations
 of log f over the weights, in every state of the label, are the same for all of them, and are taken
-once.
+once. So are those of all items that an annotator gives one label to.
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ def one_of_each(local: LocalDensity, rows: list[Tensor]) -> tuple[Tensor, Tensor
         rows: ``[E]`` of each continuous slot's nodes in their family.
     """
     of_scope = row_numbers(torch.stack(rows, 1))
-    number = int(of_scope.max()) + 1
-    if TIMES * number > local.num_factors or not local.are_alike():
+    if TIMES * (int(of_scope.max()) + 1) > local.num_factors:
         return None
-    at = torch.arange(local.num_factors, device=of_scope.device)
-    first = at.new_empty(number).scatter_(0, of_scope, at)  # any one of its equals
+    twin = row_numbers(torch.stack([of_scope, local.functions], 1))
+    number = int(twin.max()) + 1
+    if TIMES * number > local.num_factors:
+        return None
+    at = torch.arange(local.num_factors, device=twin.device)
+    first = at.new_empty(number).scatter_(0, twin, at)  # any one of its equals
     first, order = first.sort()
     row = torch.empty_like(order).scatter_(0, order, at[:number])
-    return first, row[of_scope]
+    return first, row[twin]

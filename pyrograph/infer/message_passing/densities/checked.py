@@ -143,7 +143,7 @@ class CheckedDensity:
 
     def _points_at_once(self, u: Tensor) -> int:
         states = len(u[0])
-        each = max(1, states * u.shape[-1] * self.local.numbers_at_once)
+        each = max(1, states * self.local.numbers_at_once)
         most, largest = (at_once(n, u.device) // each for n in (CHUNK, LARGEST))
         worth = int(WORTH / (states * max(1, self.local.numbers_a_step)))
         return max(1, most, min(worth, largest))

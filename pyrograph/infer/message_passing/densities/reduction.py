@@ -35,6 +35,7 @@ from pyrograph.infer.message_passing.densities.in_states import (
 from pyrograph.infer.message_passing.densities.points import points_of
 from pyrograph.infer.message_passing.densities.second_derivatives import SecondDerivatives
 from pyrograph.infer.message_passing.nodes.basis import Basis, Combinations, Entries, part_of
+from pyrograph.trace.distinct import row_numbers
 from pyrograph.trace.forms.alike import functions_of
 from pyrograph.trace.localize import LocalProgram
 
@@ -375,13 +376,18 @@ class LocalDensity:
         """Coefficients in u, once it is known: see :func:`.coefficients.coefficients_in_states`."""
         return coefficients_in_states(self)
 
-    def are_alike(self) -> bool:
-        """Whether all factors are the same function of their own effective coordinates."""
+    @property
+    def functions(self) -> Tensor:
+        """``[E]``: equal numbers where factors are the same function of their own effective
+        coordinates, as far as is known."""
         parts = [*self.columns, *self._inner]
         parts += [None if self.joint is None else self.joint.transpose(0, 1)]
         parts += [number.which.t() for number in self.chosen]
-        same = all(part is None or bool((part == part[:1]).all()) for part in parts)
-        return same and not bool(functions_of(self.program).any())
+        own = [functions_of(self.program).to(self.index.device)]
+        for part in parts:
+            if part is not None and not bool((part == part[:1]).all()):
+                own.append(part.flatten(1).unique(dim=0, return_inverse=True)[1])
+        return row_numbers(torch.stack(own, 1))
 
     def in_double(self) -> LocalDensity:
         """The same factors in double precision."""

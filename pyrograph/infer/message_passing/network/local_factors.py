@@ -26,12 +26,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from pyrograph.beliefs import Conjugate, LogDirichlet, Natural
+from pyrograph.beliefs import Conjugate, LogDirichlet
 from pyrograph.errors import UnsupportedFactor
 from pyrograph.graph import FactorGroup
 from pyrograph.infer.message_passing.continuous.conjugate_factors import ConjugateFactors
 from pyrograph.infer.message_passing.continuous.conjugate_terms import Terms, conjugate_terms
-from pyrograph.infer.message_passing.continuous.expected_logs import Form, find_form
 from pyrograph.infer.message_passing.continuous.mean_field import rule_without_error
 from pyrograph.infer.message_passing.continuous.quadratic import QuadraticFactors
 from pyrograph.infer.message_passing.continuous.quadrature_factors import QuadratureFactors
@@ -41,6 +40,7 @@ from pyrograph.infer.message_passing.network.conjugate_products import (
     ConjugateProduct,
     multiplied_conjugates,
 )
+from pyrograph.infer.message_passing.network.forms import Forms
 from pyrograph.infer.message_passing.network.grid_sizes import numbers_in_states, numbers_read
 from pyrograph.infer.message_passing.network.network import Block
 from pyrograph.infer.message_passing.network.node_families import Alpha, NodeFamilies, by_sign
@@ -54,9 +54,7 @@ from pyrograph.infer.message_passing.network.same_scope import (
 )
 from pyrograph.infer.message_passing.network.shared_work import multiplied_where_shared
 from pyrograph.infer.message_passing.network.terms import Divided, divided
-from pyrograph.infer.message_passing.network.without_grids import without_grids
 from pyrograph.infer.message_passing.nodes.log_values import is_zero
-from pyrograph.infer.message_passing.quadrature.conditional import quadratic_coordinates
 from pyrograph.infer.message_passing.quadrature.tilted import POINTS
 from pyrograph.trace.distinct import row_numbers
 
@@ -82,7 +80,7 @@ class LocalFactors:
         self.conjugates: list[ConjugateProduct] = []
         self.alike: list[Multiplied] = []
         self.products: list[Product] = []
-        self._forms: dict[LocalDensity, tuple[Form | None, list[int]]] = {}
+        self.forms = Forms(nodes, num_points)
         self._terms_of: dict[LocalDensity, Terms | None] = {}
 
     # ------------------------------------------------------------------ reading
@@ -90,7 +88,7 @@ class LocalFactors:
         """Read a group."""
         alpha = or_limit(self.alpha(group))
         for index in self._by_family(group, by_sign(alpha)):
-            families = self._families(group, index)
+            families = self.nodes.kinds(group, index)
             is_whole = all(issubclass(family, Conjugate) for family in families)
             if LogDirichlet in families and not is_whole:
                 raise self._not_conjugate(group, int(index[0]))
@@ -145,34 +143,24 @@ class LocalFactors:
         every = [*self.parts, *(own.whole for own in [*self.alike, *self.conjugates])]
         return [(part.group, part.index) for part in every]
 
-    def _families(self, group: FactorGroup, index: Tensor) -> list[type[Natural]]:
-        """Of the continuous slots."""
-        bases = self.nodes.bases(group, index)
-        return [type(b) for b, s in zip(bases, group.slots, strict=True) if not s.is_discrete]
-
     def _has_dirichlet(self, part: Locals) -> bool:
         """Whether a node in these scopes has a Dirichlet belief."""
-        return LogDirichlet in self._families(part.group, part.index)
-
-    def _conjugates(self, part: Locals) -> bool:
-        """Whether a node in these scopes has a gamma, beta or Dirichlet belief."""
-        families = self._families(part.group, part.index)
-        return any(issubclass(family, Conjugate) for family in families)
+        return LogDirichlet in self.nodes.kinds(part.group, part.index)
 
     def _conjugate_terms(self, part: Locals) -> Terms | None:
         """What factors are whose nodes all have beliefs of conjugate families, if that is that."""
         if part.local not in self._terms_of:
-            kinds = self._families(part.group, part.index)
+            kinds = self.nodes.kinds(part.group, part.index)
             self._terms_of[part.local] = conjugate_terms(part.local.in_double(), kinds)
         return self._terms_of[part.local]
 
     def _is_gaussian(self, part: Locals) -> bool:
         """Whether these factors are integrated without quadrature."""
-        return not self._conjugates(part) and part.local.quadratic is not None
+        return not self.forms.conjugates(part) and part.local.quadratic is not None
 
     def _needs_no_points(self, part: Locals) -> bool:
         """Whether these are integrated in closed form, or beliefs are no Gaussians."""
-        return self._conjugates(part) or self._is_gaussian(part)
+        return self.forms.conjugates(part) or self._is_gaussian(part)
 
     def _not_conjugate(self, group: FactorGroup, e: int) -> UnsupportedFactor:
         """What is wrong with a factor of Dirichlet nodes."""
@@ -252,7 +240,7 @@ class LocalFactors:
         is_conjugate = part.local.is_whole and self._conjugate_terms(part) is not None
         if is_conjugate or self._is_gaussian(part):
             return 0, 0
-        _, inner = self._closed(part)
+        _, inner = self.forms.closed(part)
         return part.local.dim, part.local.dim - len(inner)
 
     # ------------------------------------------------------------------ terms
@@ -271,8 +259,8 @@ class LocalFactors:
         is_plain = self._needs_no_points(part) or sum(local.widths) == 1
         if is_plain or local.is_whole or self._has_dirichlet(part):
             return None
-        closed, inner = self._closed(part)
-        is_wide, is_mean_field = self._is_too_wide(part, inner), bool((alpha == 0).all())
+        closed, inner = self.forms.closed(part)
+        is_wide, is_mean_field = self.forms.is_too_wide(part, inner), bool((alpha == 0).all())
         gridded = local.dim - len(inner)
         is_large = len(local.discrete) == 1 and numbers_in_states(local, gridded) > LARGE
         if closed is not None or (inner and not (is_wide or is_large)):
@@ -302,28 +290,6 @@ class LocalFactors:
             terms.append(Locals(group, every, local, alpha))
         return terms
 
-    def _closed(self, part: Locals) -> tuple[Form | None, list[int]]:
-        """What expectations at alpha = 0 are, if that is known, and else which numbers of u are
-        integrated in closed form."""
-        if part.local not in self._forms:
-            self._forms[part.local] = self._found_closed(part)
-        return self._forms[part.local]
-
-    def _found_closed(self, part: Locals) -> tuple[Form | None, list[int]]:
-        local, alpha = part.local, part.alpha
-        kinds = self._families(part.group, part.index)
-        local.reduce_jointly([kind if issubclass(kind, Conjugate) else None for kind in kinds])
-        if bool((alpha == 0).all()) and self.num_points is None:
-            chosen = [kinds[number.slots[0]] for number in local.chosen]
-            closed = find_form(local.in_double(), chosen)
-            if closed is not None:
-                return closed, []
-        if self._conjugates(part) or bool((alpha <= 0).any()):
-            return None, []
-        if local.quadratic_in_states is not None:
-            return None, list(range(local.dim))
-        return None, quadratic_coordinates(local)
-
     # ------------------------------------------------------------------ one block
     def _block(self, part: Locals) -> Block:
         group, index, local, alpha = part.group, part.index, part.local, part.alpha
@@ -343,46 +309,11 @@ class LocalFactors:
             return ConjugateFactors(local, alpha, rows, families, terms)
         if self._has_dirichlet(part):
             raise self._not_conjugate(group, int(index[0]))
-        closed, inner = self._closed(part)
+        closed, inner = self.forms.closed(part)
         if closed is None:
-            self._refuse_too_wide(part, inner)
+            self.forms.refuse_too_wide(part, inner)
+            closed = self.forms.additive(part)
         return QuadratureFactors(local, alpha, rows, families, self.num_points, inner, closed)
-
-    def _is_too_wide(self, part: Locals, inner: list[int]) -> bool:
-        """Whether factors have more coordinates than any grid serves.
-
-        Args:
-            inner: coordinates that are integrated in closed form.
-        """
-        if len(inner) == part.local.dim or part.local.dim - len(inner) in POINTS:
-            return False
-        is_mean_field = bool((part.alpha == 0).all())
-        return not (is_mean_field and rule_without_error(part.local) is not None)
-
-    def _refuse_too_wide(self, part: Locals, inner: list[int]) -> None:
-        """Refuse factors of more coordinates than any grid serves.
-
-        Args:
-            inner: coordinates that are integrated in closed form.
-
-        Raises:
-            UnsupportedFactor: there are too many others.
-        """
-        if not self._is_too_wide(part, inner):
-            return
-        local, alpha, above = part.local, part.alpha, ""
-        if not self._conjugates(part) and bool((alpha <= 0).any()):
-            given = quadratic_coordinates(local)
-            if given and local.dim - len(given) in POINTS:
-                above = (
-                    f"It is quadratic in {len(given)} of them given the others, which an alpha "
-                    "above 0 makes use of: take pg.EP. Or: "
-                )
-        raise UnsupportedFactor(
-            f"{self.nodes.graph.factor_name(part.group, int(part.index[0]))} depends on "
-            f"{local.dim} continuous coordinates jointly, and is not quadratic: a quadrature grid "
-            f"serves up to {max(POINTS)}. {above}{without_grids(self.nodes.graph, part.group)}"
-        )
 
     def refuse_wide_nodes(self, group: FactorGroup) -> None:
         """Refuse factors of one node each by their first one, before long work on others starts.
@@ -393,14 +324,14 @@ class LocalFactors:
         if group.arity > 1 or group.slots[0].is_discrete or group.slots[0].width <= max(POINTS):
             return
         alpha, first = or_limit(self.alpha(group)), self.nodes.like.new_zeros(1).long()
-        if issubclass(self._families(group, first)[0], Conjugate):
+        if issubclass(self.nodes.kinds(group, first)[0], Conjugate):
             return
         local = LocalDensity(group, first, self.nodes.like, self.nodes.graph)
         part = Locals(group, first, local, alpha[first])
-        if self._is_gaussian(part) or self._closed(part)[0] is not None:
+        if self._is_gaussian(part) or self.forms.closed(part)[0] is not None:
             return
         found = self._divided(part)
         for own in [part] if found is None else self._terms(part, found):
             if not self._is_gaussian(own):
                 own.local.reduce_jointly()
-                self._refuse_too_wide(own, [])
+                self.forms.refuse_too_wide(own, [])

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pyrograph.beliefs import Gaussian
+from pyrograph.beliefs import Gaussian, Natural
 from pyrograph.graph import FactorGraph, FactorGroup
 from pyrograph.graph.kinds import by_kind
 from pyrograph.infer.message_passing.network.network import Family
@@ -67,6 +67,11 @@ class NodeFamilies:
     def bases(self, group: FactorGroup, index: Tensor) -> list[Any]:
         """Of the family of every slot."""
         return [self.families[f].base for f in self.wiring(group, index)[1]]
+
+    def kinds(self, group: FactorGroup, index: Tensor) -> list[type[Natural]]:
+        """Of the beliefs of a set of factors' continuous slots."""
+        bases = self.bases(group, index)
+        return [type(b) for b, s in zip(bases, group.slots, strict=True) if not s.is_discrete]
 
     def are_held(
         self, count: Tensor, whole: Locals, size: Tensor, reached: Tensor | None = None

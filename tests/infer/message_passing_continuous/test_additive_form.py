@@ -1,0 +1,191 @@
+"""Mean field where log densities are sums of functions of one number each, as those of simplexes in
+unconstrained space are. Truth: the stick that a simplex is broken off, written out here, with a
+dense trapezium rule on each number; enumeration of labels given conjugate weights."""
+
+import itertools
+import math
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from torch.testing import assert_close
+
+import pyrograph as pg
+from pyrograph.beliefs import Gaussian
+from pyrograph.infer.message_passing.continuous import twins
+from pyrograph.infer.message_passing.continuous.additive_form import AdditiveForm
+from tests.infer.message_passing_continuous.runs import fit
+
+PRIOR = torch.tensor([1.5, 1.0, 2.0, 0.7, 1.2, 3.0, 1.5, 0.9], dtype=torch.float64)
+COUNTS = torch.tensor([3.0, 0.0, 7.0, 1.0, 2.0, 5.0, 0.0, 9.0], dtype=torch.float64)
+
+
+@pytest.fixture(autouse=True)
+def double():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def weights():
+    p = pyro.sample("p", dist.Dirichlet(PRIOR))
+    pyro.sample("y", dist.Multinomial(int(COUNTS.sum()), p), obs=COUNTS)
+
+
+def forms(engine):
+    """By statement."""
+    pairs = zip(engine.network.blocks, engine.network.members, strict=True)
+    blocks = {group.name: block for block, (group, _) in pairs}
+    return {k: b.expected.closed for k, b in blocks.items() if getattr(b, "expected", None)}
+
+
+def expected_stick(mean, sd):
+    """E log s_k and E log(1 - s_k) of every break of a stick, ``[r]``."""
+    z = torch.linspace(-12, 12, 4001)
+    density = (-z * z / 2).exp() / math.sqrt(2 * math.pi)
+    r = len(mean)
+    u = mean[:, None] + sd[:, None] * z - torch.arange(r, 0, -1.0).log()[:, None]
+    log_sigmoid = torch.nn.functional.logsigmoid
+    return (torch.trapezoid(log_sigmoid(own) * density, z) for own in (u, -u))
+
+
+def bound_by_hand(mean, sd):
+    """E log joint + entropy of independent normals on the breaks."""
+    taken, left = expected_stick(mean, sd)
+    log_p = torch.cat([taken, taken.new_zeros(1)])
+    log_p = log_p + torch.cat([left.new_zeros(1), left.cumsum(0)])
+    # |dp / du| = prod p_k (1 - s_k) of all breaks
+    log_jacobian = log_p[:-1].sum() + left.sum()
+    log_prior = torch.lgamma(PRIOR.sum()) - torch.lgamma(PRIOR).sum() + ((PRIOR - 1) * log_p).sum()
+    log_counts = torch.lgamma(COUNTS.sum() + 1) - torch.lgamma(COUNTS + 1).sum()
+    log_joint = log_prior + log_counts + (COUNTS * log_p).sum() + log_jacobian
+    return log_joint + 0.5 * (2 * math.pi * math.e * sd.square()).log().sum()
+
+
+def test_beliefs_of_wide_weights_climb_to_the_top_of_the_bound():
+    """No grid serves seven numbers; the bound by hand has the same top."""
+    posterior = fit(weights, (), pg.VMP)
+    mean = torch.zeros(7, requires_grad=True)
+    log_sd = torch.full((7,), -1.0).requires_grad_()
+    climb = torch.optim.LBFGS([mean, log_sd], max_iter=200, line_search_fn="strong_wolfe")
+
+    def loss():
+        climb.zero_grad()
+        value = -bound_by_hand(mean, log_sd.exp())
+        value.backward()
+        return value
+
+    climb.step(loss)
+    top = bound_by_hand(mean, log_sd.exp())
+    assert_close(posterior.log_evidence, top.detach(), atol=1e-7, rtol=0)
+    truth = torch.lgamma(COUNTS.sum() + 1) - torch.lgamma(COUNTS + 1).sum()
+    truth = truth + torch.lgamma(PRIOR.sum()) - torch.lgamma(PRIOR).sum()
+    truth = truth + torch.lgamma(PRIOR + COUNTS).sum() - torch.lgamma((PRIOR + COUNTS).sum())
+    assert truth - 0.3 < posterior.log_evidence < truth
+
+
+def test_expectations_are_those_of_a_grid_whatever_the_covariance():
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        pyro.factor("f", x[0].sigmoid().log() * 3 + (x[1].sin() - x[1].exp()))
+        p = pyro.sample("p", dist.Dirichlet(PRIOR[:3]))
+        pyro.sample("y", dist.Multinomial(9, p), obs=torch.tensor([2.0, 4.0, 3.0]))
+
+    form = forms(pg.VMP(model, progress=False).setup())["y"]
+    assert isinstance(form, AdditiveForm)
+    mean, root = torch.tensor([0.3, -0.8]), torch.tensor([[0.7, 0.0], [0.6, 0.5]])
+    found = form((mean[None, None], (root @ root.T)[None, None]), [])
+
+    def average(u):
+        axis, weight = (torch.as_tensor(a) for a in np.polynomial.hermite_e.hermegauss(80))
+        z, w = torch.cartesian_prod(axis, axis), torch.cartesian_prod(weight, weight).prod(1)
+        at = u + z @ root.T - torch.tensor([2.0, 1.0]).log()
+        taken, left = (torch.nn.functional.logsigmoid(own) for own in (at, -at))
+        log_f = 2 * taken[:, 0] + 4 * (left[:, 0] + taken[:, 1]) + 3 * left.sum(1)
+        return (w * log_f).sum() / w.sum()
+
+    log_ways = math.lgamma(10) - math.lgamma(3) - math.lgamma(5) - math.lgamma(4)
+    assert_close(found.average[0, 0], average(mean) + log_ways, atol=1e-9, rtol=0)
+    slope = torch.autograd.functional.jacobian(average, mean)
+    bend = torch.autograd.functional.hessian(average, mean)
+    assert_close(found.slope[0, 0], slope, atol=1e-8, rtol=0)
+    assert_close(found.bend[0, 0], bend, atol=1e-7, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "log_f",
+    [
+        lambda x: -((x[0] * x[1] - 1) ** 2 + x[0] ** 4 * x[1] ** 2),
+        lambda x: (x[0] + x[1].exp()).cos(),
+        lambda x: -(x.square().sum() + 1).log(),
+        lambda x: x[0].sin() + 1e-6 * x[1].cos() * x[0].cos(),
+    ],
+)
+def test_what_couples_numbers_is_no_sum(log_f):
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        pyro.factor("f", log_f(x))
+
+    found = forms(pg.VMP(model, progress=False).setup())
+    assert not any(isinstance(form, AdditiveForm) for form in found.values())
+
+
+GIVEN = torch.tensor([[0, 1, 4, 0], [0, 1, 4, 2], [0, 3, 4, 0]])  # by annotator, of four items
+SKILL = 2.0 + 6 * torch.eye(5, dtype=torch.float64)
+
+
+def annotators():
+    with pyro.plate("annotators", 3, dim=-2), pyro.plate("labels", 5, dim=-1):
+        row = pyro.sample("row", dist.Dirichlet(SKILL))
+    with pyro.plate("items", 4, dim=-1):
+        z = pyro.sample("z", dist.Categorical(torch.ones(5)))
+        with pyro.plate("by", 3, dim=-2):
+            pyro.sample("y", dist.Categorical(row[torch.arange(3)[:, None], z]), obs=GIVEN)
+
+
+def enumerated():
+    """Evidence and marginals of the labels, rows integrated by their conjugate prior."""
+    states = torch.tensor(list(itertools.product(range(5), repeat=4)))
+    log_joint = torch.full((len(states),), -4 * math.log(5))
+    for given in GIVEN:
+        counts = torch.zeros(len(states), 5, 5)
+        for n, label in enumerate(given):
+            counts[torch.arange(len(states)), states[:, n], label] += 1
+        after = SKILL + counts
+        log_joint += (torch.lgamma(after) - torch.lgamma(SKILL)).sum((1, 2))
+        log_joint -= (torch.lgamma(after.sum(2)) - torch.lgamma(SKILL.sum(1))).sum(1)
+    share = torch.nn.functional.one_hot(states, 5) * log_joint.softmax(0)[:, None, None]
+    return log_joint.logsumexp(0), share.sum(0)
+
+
+def test_annotators_with_five_labels_need_no_grid():
+    """Five labels were grids of four numbers in every state, and six were refused."""
+    truth, marginals = enumerated()
+    posterior = fit(annotators, (), pg.VMP)
+    assert truth - 1.5 < posterior.log_evidence < truth
+    found = posterior.marginal("z").probs
+    assert bool((found.argmax(1) == marginals.argmax(1)).all())
+    assert_close(found, marginals, atol=0.15, rtol=0)
+
+
+def test_items_that_were_given_the_same_label_are_looked_at_once(monkeypatch):
+    def block():
+        engine = pg.VMP(annotators, progress=False).setup()
+        pairs = zip(engine.network.blocks, engine.network.members, strict=True)
+        (found,) = [own for own, (group, _) in pairs if group.name == "y"]
+        return found
+
+    each = block()
+    monkeypatch.setattr(twins, "TIMES", 1.1)
+    once = block()
+    slots = once.local.continuous
+    first, _ = twins.one_of_each(once.local, [once.rows[k] for k in slots])
+    assert len(first) == 3 + 4 + 3 < len(GIVEN.flatten())  # labels that annotators gave
+    mean, root = torch.randn(15, 4), torch.randn(15, 4, 4)
+    nodes = Gaussian.from_moments(mean, root @ root.mT + 0.1 * torch.eye(4))
+    few, every = (own.expected([nodes[own.rows[k]] for k in slots]) for own in (once, each))
+    assert_close(few.average, every.average, atol=1e-12, rtol=1e-12)
+    assert_close(few.slope, every.slope, atol=1e-12, rtol=1e-12)
+    assert_close(few.bend, every.bend, atol=1e-12, rtol=1e-12)
