@@ -102,5 +102,9 @@ class ConvergenceWarning(PyrographWarning):
     """A run stopped before its criterion was met, or met it where it would not stay."""
 
 
+class SlowWarning(PyrographWarning):
+    """Long work starts that another choice, which is named, would do without."""
+
+
 class DenseScopeWarning(PyrographWarning):
     """An operation has no rule; every output element is taken to depend on every input."""

@@ -3,6 +3,7 @@ Dirichlet-multinomial closed forms, sums over all labels, coordinate ascent and 
 propagation by hand."""
 
 import itertools
+import warnings
 
 import numpy as np
 import pyro
@@ -14,9 +15,10 @@ from scipy import special, stats
 from torch.testing import assert_close
 
 import pyrograph as pg
-from pyrograph.errors import OptionError, PyrographError, UnsupportedFactor
+from pyrograph.errors import OptionError, PyrographError, SlowWarning, UnsupportedFactor
 from pyrograph.infer.message_passing.continuous.conjugate_factors import ConjugateFactors
 from pyrograph.infer.message_passing.densities.reduction import LocalDensity
+from pyrograph.infer.message_passing.network import slow_grids
 from tests.infer.message_passing_continuous.runs import fit
 
 DOUBLE = torch.float64
@@ -436,6 +438,30 @@ def test_sites_on_other_supports_are_refused():
 def test_wide_weights_are_told_of_the_family():
     with pytest.raises(UnsupportedFactor, match=r'family=\{"w": "dirichlet"\}'):
         fit(mixture, (Y, torch.ones(9), torch.linspace(-2, 2, 9)), pg.EP)
+
+
+@pytest.mark.parametrize("engine", [pg.EP, pg.VMP])
+def test_large_grids_are_told_of_the_family(engine, monkeypatch):
+    """Under VMP there is no grid."""
+
+    def annotators(log_f=None):
+        with pyro.plate("labels", 4):
+            row = pyro.sample("row", dist.Dirichlet(torch.ones(4)))
+        z = pyro.sample("z", dist.Categorical(torch.ones(4)))
+        if log_f is None:
+            pyro.sample("y", dist.Categorical(row[z]), obs=torch.tensor(1))
+        else:
+            pyro.factor("y", log_f(row[z]))
+
+    monkeypatch.setattr(slow_grids, "MANY", 20_000)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", SlowWarning)
+        engine(annotators, progress=False).setup()
+        engine(annotators, family={"row": "dirichlet"}, progress=False).setup()
+        engine(annotators, progress=False).setup(lambda p: -(p[1] - p[0] * p[2]).square())
+    found = [str(warning.message) for warning in told]
+    assert len(found) == (engine is pg.EP)
+    assert all('"y"' in text and 'family={"row": "dirichlet"}' in text for text in found)
 
 
 def test_labels_are_conjugate_factors():

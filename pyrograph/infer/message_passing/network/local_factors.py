@@ -53,6 +53,7 @@ from pyrograph.infer.message_passing.network.same_scope import (
     multiplied_gaussians,
 )
 from pyrograph.infer.message_passing.network.shared_work import multiplied_where_shared
+from pyrograph.infer.message_passing.network.slow_grids import warn_of_slow_grids
 from pyrograph.infer.message_passing.network.terms import Divided, divided
 from pyrograph.infer.message_passing.nodes.log_values import is_zero
 from pyrograph.infer.message_passing.quadrature.tilted import POINTS
@@ -313,6 +314,8 @@ class LocalFactors:
         if closed is None:
             self.forms.refuse_too_wide(part, inner)
             closed = self.forms.additive(part)
+        if closed is None:
+            warn_of_slow_grids(self.nodes, part, local.dim - len(inner))
         return QuadratureFactors(local, alpha, rows, families, self.num_points, inner, closed)
 
     def refuse_wide_nodes(self, group: FactorGroup) -> None:
