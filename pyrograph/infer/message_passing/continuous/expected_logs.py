@@ -2,9 +2,8 @@
 
     E_q log f(u),   and its derivatives,   u = A v Gaussian under the beliefs
 
-In closed form where one is known, at few points where log f is a polynomial, on lines where it is a
-sum of functions of one number each, else on a Gauss-Hermite grid; and once for factors that are the
-same function of the same nodes.
+In closed form where one is known, or number by number, at few points where log f is a polynomial,
+else on a Gauss-Hermite grid; and once for factors that are the same function of the same nodes.
 
 Source: see :mod:`.mean_field`, and the module of each form.
 """
@@ -18,7 +17,6 @@ from torch import Tensor
 
 from pyrograph.beliefs import Conjugate, Natural
 from pyrograph.beliefs.gaussian import apply
-from pyrograph.infer.message_passing.continuous.additive_form import AdditiveForm
 from pyrograph.infer.message_passing.continuous.closed_form import ClosedForm
 from pyrograph.infer.message_passing.continuous.exponential_form import ExponentialForm
 from pyrograph.infer.message_passing.continuous.kinked_form import KinkedForm
@@ -27,6 +25,7 @@ from pyrograph.infer.message_passing.continuous.mean_field import (
     expectations,
     rule_without_error,
 )
+from pyrograph.infer.message_passing.continuous.stick_form import StickForm
 from pyrograph.infer.message_passing.continuous.twins import one_of_each
 from pyrograph.infer.message_passing.densities.checked import CheckedDensity, too_wide
 from pyrograph.infer.message_passing.densities.reduction import LocalDensity
@@ -34,8 +33,8 @@ from pyrograph.infer.message_passing.quadrature.surroundings import Scopes
 from pyrograph.infer.message_passing.quadrature.tilted import POINTS
 from pyrograph.quadrature import gauss_hermite
 
-#: Expectations that need no grid; those of additive functions are taken at points all the same.
-Form = ClosedForm | KinkedForm | ExponentialForm | AdditiveForm
+#: Expectations that need no grid; those of sticks take points of each number.
+Form = ClosedForm | KinkedForm | ExponentialForm | StickForm
 
 
 def find_form(local: LocalDensity, chosen: list[type[Conjugate]]) -> Form | None:
@@ -45,7 +44,8 @@ def find_form(local: LocalDensity, chosen: list[type[Conjugate]]) -> Form | None
         local: in effective coordinates, in double precision.
         chosen: kinds of the gamma and beta numbers' beliefs.
     """
-    return ClosedForm.of(local, chosen) or KinkedForm.of(local) or ExponentialForm.of(local)
+    exact = ClosedForm.of(local, chosen) or KinkedForm.of(local) or ExponentialForm.of(local)
+    return exact or StickForm.of(local)
 
 
 class ExpectedLogs:
@@ -73,13 +73,13 @@ class ExpectedLogs:
         closed: Form | None = None,
     ):
         self.local, self.scopes, self.closed = local, scopes, closed
-        is_additive = isinstance(closed, AdditiveForm)
-        self.density = closed.density if is_additive else CheckedDensity(local)
+        self.density = CheckedDensity(local)
         rule = None
         # of so many numbers any other grid is too large, whatever number of points is asked for
         if closed is None and (num_points is None or local.dim not in POINTS):
             rule = rule_without_error(local)
-        self.is_exact = (closed is not None and not is_additive) or rule is not None
+        has_form = closed is not None and not isinstance(closed, StickForm)
+        self.is_exact = has_form or rule is not None
         self.has_grid = closed is None and rule is None
         if self.has_grid:
             like = local.like.dtype, local.like.device
@@ -112,7 +112,6 @@ class ExpectedLogs:
             one_each, which, row = self._twins
             return one_each([q[which] for q in own]).of(row)
         moments, numbers = self.scopes.moments(own), self.local.chosen
-        self.density.far_zero = None
         if self.closed is not None:
             found = self.closed(moments, [number.of(own) for number in numbers])
             if isinstance(self.closed, ExponentialForm):
@@ -121,6 +120,7 @@ class ExpectedLogs:
                     raise too_wide(self.local.name(int(bad.nonzero()[0])), 0.0)
             return found
         others = [(number.of(own), number.column) for number in numbers]
+        self.density.far_zero = None
         log_density = partial(self.density.positive, moments=moments)
         return expectations(log_density, moments, self.rule, others)
 
@@ -130,8 +130,6 @@ class ExpectedLogs:
         if self._twins is not None:
             one_each, which, _ = self._twins
             return one_each.overflow([q[which] for q in own], within)
-        if isinstance(self.closed, AdditiveForm):
-            return self.closed.overflow(self.scopes.moments(own), within)
         if isinstance(self.closed, ExponentialForm):
             return bool(self.closed.too_large(self.closed.average(self.scopes.moments(own))).any())
         if self.closed is not None:

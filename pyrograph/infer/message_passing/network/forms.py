@@ -1,4 +1,4 @@
-"""How factors with continuous nodes are integrated: in closed form, on lines, or on which grid.
+"""How factors with continuous nodes are integrated: in closed form, or on which grid.
 
 What is found of a set of factors is kept: it decides whether they are multiplied, divided into
 terms, and refused.
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from pyrograph.beliefs import Conjugate
 from pyrograph.errors import UnsupportedFactor
-from pyrograph.infer.message_passing.continuous.additive_form import AdditiveForm
 from pyrograph.infer.message_passing.continuous.expected_logs import Form, find_form
 from pyrograph.infer.message_passing.continuous.mean_field import rule_without_error
+from pyrograph.infer.message_passing.continuous.stick_form import StickForm
 from pyrograph.infer.message_passing.densities.reduction import LocalDensity
 from pyrograph.infer.message_passing.network.node_families import NodeFamilies
 from pyrograph.infer.message_passing.network.same_scope import Locals
@@ -30,7 +30,6 @@ class Forms:
     def __init__(self, nodes: NodeFamilies, num_points: int | None):
         self.nodes, self.num_points = nodes, num_points
         self._closed_of: dict[LocalDensity, tuple[Form | None, list[int]]] = {}
-        self._additive_of: dict[LocalDensity, AdditiveForm | None] = {}
 
     def conjugates(self, part: Locals) -> bool:
         """Whether a node in these scopes has a gamma, beta or Dirichlet belief."""
@@ -48,9 +47,10 @@ class Forms:
         local, alpha = part.local, part.alpha
         kinds = self.nodes.kinds(part.group, part.index)
         local.reduce_jointly([kind if issubclass(kind, Conjugate) else None for kind in kinds])
-        if bool((alpha == 0).all()) and self.num_points is None:
-            chosen = [kinds[number.slots[0]] for number in local.chosen]
-            closed = find_form(local.in_double(), chosen)
+        if bool((alpha == 0).all()):
+            chosen, double = [kinds[number.slots[0]] for number in local.chosen], local.in_double()
+            count = self.num_points
+            closed = StickForm.of(double, count) if count else find_form(double, chosen)
             if closed is not None:
                 return closed, []
         if self.conjugates(part) or bool((alpha <= 0).any()):
@@ -58,17 +58,6 @@ class Forms:
         if local.quadratic_in_states is not None:
             return None, list(range(local.dim))
         return None, quadratic_coordinates(local)
-
-    def additive(self, part: Locals) -> AdditiveForm | None:
-        """What expectations at alpha = 0 are of sums of functions of one number each that a rule
-        without error does not serve."""
-        local = part.local
-        if local not in self._additive_of:
-            is_mean_field = bool((part.alpha == 0).all())
-            is_other = not is_mean_field or rule_without_error(local) is not None
-            found = None if is_other else AdditiveForm.of(local.in_double(), self.num_points)
-            self._additive_of[local] = found
-        return self._additive_of[local]
 
     def is_too_wide(self, part: Locals, inner: list[int]) -> bool:
         """Whether factors have more coordinates than any grid serves.
@@ -79,8 +68,7 @@ class Forms:
         if len(inner) == part.local.dim or part.local.dim - len(inner) in POINTS:
             return False
         is_mean_field = bool((part.alpha == 0).all())
-        has_rule = is_mean_field and rule_without_error(part.local) is not None
-        return not has_rule and self.additive(part) is None
+        return not (is_mean_field and rule_without_error(part.local) is not None)
 
     def refuse_too_wide(self, part: Locals, inner: list[int]) -> None:
         """Refuse factors of more coordinates than any grid serves.

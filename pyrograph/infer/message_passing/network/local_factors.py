@@ -313,8 +313,6 @@ class LocalFactors:
         closed, inner = self.forms.closed(part)
         if closed is None:
             self.forms.refuse_too_wide(part, inner)
-            closed = self.forms.additive(part)
-        if closed is None:
             warn_of_slow_grids(self.nodes, part, local.dim - len(inner))
         return QuadratureFactors(local, alpha, rows, families, self.num_points, inner, closed)
 

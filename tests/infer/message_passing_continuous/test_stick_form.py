@@ -1,6 +1,6 @@
-"""Mean field where log densities are sums of functions of one number each, as those of simplexes in
-unconstrained space are. Truth: the stick that a simplex is broken off, written out here, with a
-dense trapezium rule on each number; enumeration of labels given conjugate weights."""
+"""Mean field where log densities are sums of logarithms of the pieces of a stick, as those of
+simplexes in unconstrained space are. Truth: the stick written out here, with a dense trapezium rule
+on each number or a grid in all; enumeration of labels given conjugate weights."""
 
 import itertools
 import math
@@ -15,7 +15,7 @@ from torch.testing import assert_close
 import pyrograph as pg
 from pyrograph.beliefs import Gaussian
 from pyrograph.infer.message_passing.continuous import twins
-from pyrograph.infer.message_passing.continuous.additive_form import AdditiveForm
+from pyrograph.infer.message_passing.continuous.stick_form import StickForm
 from tests.infer.message_passing_continuous.runs import fit
 
 PRIOR = torch.tensor([1.5, 1.0, 2.0, 0.7, 1.2, 3.0, 1.5, 0.9], dtype=torch.float64)
@@ -88,13 +88,11 @@ def test_beliefs_of_wide_weights_climb_to_the_top_of_the_bound():
 
 def test_expectations_are_those_of_a_grid_whatever_the_covariance():
     def model():
-        x = pyro.sample("x", dist.Normal(torch.zeros(2), 1.0).to_event(1))
-        pyro.factor("f", x[0].sigmoid().log() * 3 + (x[1].sin() - x[1].exp()))
         p = pyro.sample("p", dist.Dirichlet(PRIOR[:3]))
         pyro.sample("y", dist.Multinomial(9, p), obs=torch.tensor([2.0, 4.0, 3.0]))
 
     form = forms(pg.VMP(model, progress=False).setup())["y"]
-    assert isinstance(form, AdditiveForm)
+    assert isinstance(form, StickForm)
     mean, root = torch.tensor([0.3, -0.8]), torch.tensor([[0.7, 0.0], [0.6, 0.5]])
     found = form((mean[None, None], (root @ root.T)[None, None]), [])
 
@@ -117,19 +115,39 @@ def test_expectations_are_those_of_a_grid_whatever_the_covariance():
 @pytest.mark.parametrize(
     "log_f",
     [
-        lambda x: -((x[0] * x[1] - 1) ** 2 + x[0] ** 4 * x[1] ** 2),
-        lambda x: (x[0] + x[1].exp()).cos(),
-        lambda x: -(x.square().sum() + 1).log(),
-        lambda x: x[0].sin() + 1e-6 * x[1].cos() * x[0].cos(),
+        lambda p: -(p[1] - p[0] * p[2]).square(),
+        lambda p: (p[0] + p[2]).log(),
+        lambda p: p[0].log() + 1e-6 * p[1] * p[2],
+        lambda p: 3 * p[0].log() + p[0],
     ],
 )
-def test_what_couples_numbers_is_no_sum(log_f):
+def test_other_functions_of_a_simplex_are_no_sums(log_f):
     def model():
-        x = pyro.sample("x", dist.Normal(torch.zeros(2), 1.0).to_event(1))
-        pyro.factor("f", log_f(x))
+        p = pyro.sample("p", dist.Dirichlet(PRIOR[:3]))
+        pyro.factor("f", log_f(p))
 
     found = forms(pg.VMP(model, progress=False).setup())
-    assert not any(isinstance(form, AdditiveForm) for form in found.values())
+    assert isinstance(found["p"], StickForm)
+    assert not isinstance(found["f"], StickForm)
+
+
+@pytest.mark.parametrize("log_f", [lambda p: p[1].log(), lambda p: (1 - p[0]).log()])
+def test_what_reads_some_pieces_alone_has_the_same_bound_as_on_a_grid(log_f):
+    """Truth: the same density in single pieces, which are beta sites."""
+
+    def whole():
+        p = pyro.sample("p", dist.Dirichlet(PRIOR[:4]))
+        pyro.factor("f", 5 * log_f(p))
+
+    def broken():
+        rest = PRIOR[:4].flip(0).cumsum(0).flip(0)
+        s = [pyro.sample(f"s{k}", dist.Beta(PRIOR[k], rest[k + 1])) for k in range(3)]
+        left = torch.stack([1 - own for own in s]).cumprod(0)
+        p = torch.stack([s[0], s[1] * left[0], s[2] * left[1], left[2]])
+        pyro.factor("f", 5 * log_f(p))
+
+    found, truth = (fit(model, (), pg.VMP).log_evidence for model in (whole, broken))
+    assert_close(found, truth, atol=1e-5, rtol=0)
 
 
 GIVEN = torch.tensor([[0, 1, 4, 0], [0, 1, 4, 2], [0, 3, 4, 0]])  # by annotator, of four items

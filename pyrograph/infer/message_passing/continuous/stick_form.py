@@ -1,0 +1,165 @@
+"""Expectations at alpha = 0 of what is a sum of logarithms of the pieces of a stick,
+
+    log f(u) = k + sum_i a_i log s_i + b_i log(1 - s_i),        s_i = sigmoid(x_i),  x_i = u_i - c_i
+
+as log densities of a simplex are: its K probabilities are broken off a stick one after the other,
+
+    p_i = s_i prod_{j < i} (1 - s_j),        c_i = log(K - 1 - i),   i = 0, .., K - 2
+
+and categorical, multinomial and Dirichlet statements are sums of their logarithms. No grid in K - 1
+numbers is needed, nor the factor's steps: with x ~ N(m, s^2) and L = log sigmoid, as log(1 - s) is
+L(x) - x, all that is wanted are
+
+    E L(x),      E L'(x),      E L''(x) = E L'(x) (x - m) / s^2
+
+of every number, on Gauss-Hermite points. The last, Price's theorem, is the derivative of the first
+by s, over s, on the points as well, so that messages at rest are at the top of the bound. a and b
+are read at two points on each axis; that log f is such a sum is seen at others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+
+import torch
+from torch import Tensor
+from torch.distributions import constraints
+from torch.nn.functional import logsigmoid
+
+from pyrograph.beliefs import Conjugate
+from pyrograph.beliefs.gaussian import apply
+from pyrograph.graph.devices import at_once
+from pyrograph.infer.message_passing.continuous.mean_field import CHUNK, Expectations
+from pyrograph.infer.message_passing.densities.reduction import LocalDensity
+from pyrograph.infer.message_passing.quadrature.tilted import POINTS
+from pyrograph.quadrature import gauss_hermite
+from pyrograph.trace.sites import Site
+
+#: On each axis, where coefficients are read, in x.
+READ = (-1.0, 2.0)
+#: Scales of points where log f is looked at, and how far off it may be, relative to its terms.
+SCALES, ROUNDING = (1.0, 0.3, 2.0, 1.0, 3.0), 1e-10
+#: Numbers up to which these are as far out: the last pieces of a long stick are soon none.
+FEW = 4
+
+
+class StickForm:
+    """Of a set of like factors.
+
+    Args:
+        centre: c, ``[D, E, r]``.
+        taken, left: a and b, ``[D, E, r]``.
+        constant: k, ``[D, E]``.
+        num_points: of each number.
+    """
+
+    def __init__(
+        self, centre: Tensor, taken: Tensor, left: Tensor, constant: Tensor, num_points: int
+    ):
+        self.centre, self.taken, self.left, self.constant = centre, taken, left, constant
+        self.z, self.weight = gauss_hermite(num_points, 1, centre.dtype, centre.device)
+
+    @staticmethod
+    @torch.no_grad()
+    def of(local: LocalDensity, num_points: int | None = None) -> StickForm | None:
+        """None where log f is another function, or one of a single number.
+
+        Args:
+            local: in effective coordinates, in double precision.
+            num_points: of each number, if not as many as a grid in one dimension has.
+        """
+        sites = [local.group.slots[k] for k in local.continuous]
+        is_known = not local.chosen and not local.group.is_differentiable
+        if local.dim < 2 or not is_known or not any(map(_is_simplex, sites)):
+            return None
+        form = _read(local, _centres(local, sites), num_points or POINTS[1])
+        return form if form.is_that_of(local) else None
+
+    def part(self, which: Tensor) -> StickForm:
+        """Some of the factors, ``which [e]``."""
+        out = copy(self)
+        for name in ("centre", "taken", "left", "constant"):
+            setattr(out, name, getattr(self, name)[:, which])
+        return out
+
+    def __call__(self, moments: tuple[Tensor, Tensor], others: Sequence[Conjugate]) -> Expectations:
+        """Of log f and its derivatives.
+
+        Args:
+            moments: mean ``[D, E, r]`` and covariance ``[D, E, r, r]`` of u.
+            others: none.
+        """
+        m = moments[0] - self.centre
+        s = moments[1].diagonal(dim1=-2, dim2=-1).sqrt()
+        average, slope, bend = torch.zeros_like(m), torch.zeros_like(m), torch.zeros_like(m)
+        for z, weight in zip(self.z.flatten(), self.weight, strict=True):
+            x = m + z * s
+            first = weight * torch.sigmoid(-x)
+            average += weight * logsigmoid(x)
+            slope += first
+            bend += z * first
+        both = self.taken + self.left
+        return Expectations(
+            self.constant + (both * average - self.left * m).sum(-1),
+            both * slope - self.left,
+            torch.diag_embed(both * bend / s),
+            [],
+        )
+
+    def value(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        """log f at ``u [N, D, E, r]``, ``[N, D, E]``, and the sum of its terms' sizes."""
+        x = u - self.centre
+        terms = torch.cat([self.taken * logsigmoid(x), self.left * logsigmoid(-x)], -1)
+        size = 1 + self.constant.abs() + terms.abs().sum(-1)
+        return self.constant + terms.sum(-1), size
+
+    def is_that_of(self, local: LocalDensity) -> bool:
+        """Whether log f is the form, as far as it is looked at."""
+        size = (len(SCALES), *self.centre.shape)
+        generator = torch.Generator().manual_seed(0)
+        z = torch.randn(size, generator=generator, dtype=torch.float64, device="cpu")
+        far = self.centre.new_tensor(SCALES) / max(1.0, local.dim / FEW) ** 0.5
+        u = self.centre + far.view(-1, 1, 1, 1) * z.to(self.centre)
+        value, sizes = self.value(u)
+        return bool(((local(u) - value).abs() <= ROUNDING * sizes).all())
+
+
+def _is_simplex(site: Site) -> bool:
+    support = site.support
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    return isinstance(support, type(constraints.simplex))
+
+
+def _centres(local: LocalDensity, sites: Sequence[Site]) -> Tensor:
+    """c of every number of u, ``[D, E, r]``; 0 where it is none of a stick."""
+    parts = []
+    for site, columns in zip(sites, local.columns, strict=True):
+        place = torch.arange(site.width, device=local.like.device)
+        centre = torch.zeros_like(place, dtype=local.like.dtype)
+        if _is_simplex(site):
+            pieces = site.constrained_event_shape[-1] - 1
+            centre = (pieces - place % pieces).to(local.like).log()
+        rows = place.expand(local.num_factors, -1) if columns is None else columns
+        parts.append(centre[rows])
+    if local.widths != local.read_widths:  # combinations of numbers, which are no pieces
+        return local.like.new_zeros(local.num_states, local.num_factors, local.dim)
+    of_v = torch.cat(parts, 1).expand(local.num_states, -1, -1)
+    return of_v if local.joint is None else apply(local.joint, of_v)
+
+
+def _read(local: LocalDensity, centre: Tensor, num_points: int) -> StickForm:
+    """The form that log f is at 0 and on every axis, in x."""
+    r = local.dim
+    axes = torch.eye(r, dtype=centre.dtype, device=centre.device)
+    steps = torch.cat([axes.new_zeros(1, r), *(x * axes for x in READ)])
+    pieces = steps.split(max(1, at_once(CHUNK, centre.device) // max(1, centre.numel())))
+    value = torch.cat([local(centre + piece[:, None, None]) for piece in pieces])
+    gain = (value[1:] - value[0]).unflatten(0, (2, r)).movedim(1, -1)  # [2, D, E, r]
+    x = centre.new_tensor([0.0, *READ])
+    both = torch.stack([logsigmoid(x), logsigmoid(-x)], 1)
+    inverse = torch.linalg.inv(both[1:] - both[0])
+    taken, left = torch.einsum("ki,ider->kder", inverse, gain)
+    constant = value[0] - (taken + left).sum(-1) * both[0, 0]
+    return StickForm(centre, taken, left, constant, num_points)
