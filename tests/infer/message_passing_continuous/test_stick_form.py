@@ -86,6 +86,18 @@ def test_beliefs_of_wide_weights_climb_to_the_top_of_the_bound():
     assert truth - 0.3 < posterior.log_evidence < truth
 
 
+def test_single_precision_knows_the_stick_too():
+    def model():
+        p = pyro.sample("p", dist.Dirichlet(PRIOR.float()))
+        pyro.sample("y", dist.Multinomial(int(COUNTS.sum()), p), obs=COUNTS.float())
+
+    fine = fit(weights, (), pg.VMP).log_evidence
+    torch.set_default_dtype(torch.float32)
+    found = fit(model, (), pg.VMP).log_evidence
+    assert found.dtype == torch.float32
+    assert_close(found.double(), fine, atol=1e-4, rtol=0)
+
+
 def test_expectations_are_those_of_a_grid_whatever_the_covariance():
     def model():
         p = pyro.sample("p", dist.Dirichlet(PRIOR[:3]))

@@ -36,10 +36,11 @@ from pyrograph.infer.message_passing.quadrature.tilted import POINTS
 from pyrograph.quadrature import gauss_hermite
 from pyrograph.trace.sites import Site
 
-#: On each axis, where coefficients are read, in x.
+#: On each axis, where coefficients are read: so far from 0 in u, and at so much in x.
 READ = (-1.0, 2.0)
-#: Scales of points where log f is looked at, and how far off it may be, relative to its terms.
-SCALES, ROUNDING = (1.0, 0.3, 2.0, 1.0, 3.0), 1e-10
+#: Scales of points where log f is looked at, and how far off it may be, relative to its terms: at
+#: least so much, or rounding of the program's own numbers, such as c, in units of its precision.
+SCALES, LEAST, ROUNDING = (1.0, 0.3, 2.0, 1.0, 3.0), 1e-10, 30.0
 #: Numbers up to which these are as far out: the last pieces of a long stick are soon none.
 FEW = 4
 
@@ -120,9 +121,11 @@ class StickForm:
         generator = torch.Generator().manual_seed(0)
         z = torch.randn(size, generator=generator, dtype=torch.float64, device="cpu")
         far = self.centre.new_tensor(SCALES) / max(1.0, local.dim / FEW) ** 0.5
-        u = self.centre + far.view(-1, 1, 1, 1) * z.to(self.centre)
+        u = far.view(-1, 1, 1, 1) * z.to(self.centre)
         value, sizes = self.value(u)
-        return bool(((local(u) - value).abs() <= ROUNDING * sizes).all())
+        own = [torch.finfo(local.group.slots[k].dtype).eps for k in local.continuous]
+        within = max(LEAST, ROUNDING * max(own))
+        return bool(((local(u) - value).abs() <= within * sizes).all())
 
 
 def _is_simplex(site: Site) -> bool:
@@ -150,16 +153,20 @@ def _centres(local: LocalDensity, sites: Sequence[Site]) -> Tensor:
 
 
 def _read(local: LocalDensity, centre: Tensor, num_points: int) -> StickForm:
-    """The form that log f is at 0 and on every axis, in x."""
+    """The form that log f is where all pieces are alike, at u = 0, and on every axis."""
     r = local.dim
-    axes = torch.eye(r, dtype=centre.dtype, device=centre.device)
-    steps = torch.cat([axes.new_zeros(1, r), *(x * axes for x in READ)])
-    pieces = steps.split(max(1, at_once(CHUNK, centre.device) // max(1, centre.numel())))
-    value = torch.cat([local(centre + piece[:, None, None]) for piece in pieces])
-    gain = (value[1:] - value[0]).unflatten(0, (2, r)).movedim(1, -1)  # [2, D, E, r]
-    x = centre.new_tensor([0.0, *READ])
-    both = torch.stack([logsigmoid(x), logsigmoid(-x)], 1)
-    inverse = torch.linalg.inv(both[1:] - both[0])
-    taken, left = torch.einsum("ki,ider->kder", inverse, gain)
-    constant = value[0] - (taken + left).sum(-1) * both[0, 0]
-    return StickForm(centre, taken, left, constant, num_points)
+    steps = torch.stack([torch.full_like(centre, READ[0]), centre + READ[1]])  # of u
+    axes = torch.eye(r, dtype=centre.dtype, device=centre.device)[:, None, None]
+    at_origin = local(torch.zeros_like(centre)[None])
+    some = max(1, at_once(CHUNK, centre.device) // max(1, 2 * centre.numel()))
+    gain = [
+        local((steps[:, None] * part).flatten(0, 1)).unflatten(0, (2, -1)) - at_origin
+        for part in axes.split(some)
+    ]
+    x = torch.cat([torch.zeros_like(steps[:1]), steps]) - centre  # [3, D, E, r]
+    both = torch.stack([logsigmoid(x), logsigmoid(-x)], -1)
+    apart = (both[1:] - both[0]).movedim(0, -2)  # [D, E, r, 2, 2]
+    slope = torch.cat(gain, 1).movedim((0, 1), (-1, -2))  # [D, E, r, 2]
+    found = torch.linalg.solve(apart, slope[..., None]).squeeze(-1)
+    constant = at_origin[0] - (found * both[0]).sum((-1, -2))
+    return StickForm(centre, found[..., 0], found[..., 1], constant, num_points)
