@@ -123,7 +123,7 @@ def remedy_for(network: Network, schedule: str) -> str:
             "whose sweeps climb a bound."
         )
     for block in network.blocks:
-        if not isinstance(block, QuadratureFactors) or not block.has_grid:
+        if not isinstance(block, QuadratureFactors) or block.is_exact:
             continue
         if not block.tilted.has_checks:
             return (

@@ -80,6 +80,7 @@ def test_beliefs_of_wide_weights_climb_to_the_top_of_the_bound():
     climb.step(loss)
     top = bound_by_hand(mean, log_sd.exp())
     assert_close(posterior.log_evidence, top.detach(), atol=1e-7, rtol=0)
+    assert posterior.evidence_kind == "lower bound"
     truth = torch.lgamma(COUNTS.sum() + 1) - torch.lgamma(COUNTS + 1).sum()
     truth = truth + torch.lgamma(PRIOR.sum()) - torch.lgamma(PRIOR).sum()
     truth = truth + torch.lgamma(PRIOR + COUNTS).sum() - torch.lgamma((PRIOR + COUNTS).sum())

@@ -2,8 +2,8 @@
 
     E_q log f(u),   and its derivatives,   u = A v Gaussian under the beliefs
 
-In closed form where one is known, or number by number, at few points where log f is a polynomial,
-else on a Gauss-Hermite grid; and once for factors that are the same function of the same nodes.
+In closed form where one is known, at few points where log f is a polynomial, else on a
+Gauss-Hermite grid; and once for factors that are the same function of the same nodes.
 
 Source: see :mod:`.mean_field`, and the module of each form.
 """
@@ -33,7 +33,7 @@ from pyrograph.infer.message_passing.quadrature.surroundings import Scopes
 from pyrograph.infer.message_passing.quadrature.tilted import POINTS
 from pyrograph.quadrature import gauss_hermite
 
-#: Expectations that need no grid; those of sticks take points of each number.
+#: Expectations that need no grid.
 Form = ClosedForm | KinkedForm | ExponentialForm | StickForm
 
 
@@ -60,7 +60,6 @@ class ExpectedLogs:
 
     Attributes:
         is_exact: whether expectations are known to be without error.
-        has_grid: whether they are taken on one.
         rule: nodes ``[N, r]`` and weights ``[N]`` for N(0, I), None with a form.
     """
 
@@ -78,10 +77,8 @@ class ExpectedLogs:
         # of so many numbers any other grid is too large, whatever number of points is asked for
         if closed is None and (num_points is None or local.dim not in POINTS):
             rule = rule_without_error(local)
-        has_form = closed is not None and not isinstance(closed, StickForm)
-        self.is_exact = has_form or rule is not None
-        self.has_grid = closed is None and rule is None
-        if self.has_grid:
+        self.is_exact = closed is not None or rule is not None
+        if not self.is_exact:
             like = local.like.dtype, local.like.device
             rule = gauss_hermite(num_points or POINTS[local.dim], local.dim, *like)
         self.rule, self._num_points = rule, num_points

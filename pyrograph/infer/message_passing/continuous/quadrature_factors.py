@@ -96,7 +96,7 @@ class QuadratureFactors(OneEach):
         if bool((alpha == 0).all()):
             own = [rows[k] for k in local.continuous]
             self.expected = ExpectedLogs(local, own, self.scopes, num_points, closed)
-        if not self.has_grid:
+        if self.is_exact:
             num_points = UNUSED
         self.tilted = moments_for(local, alpha, inner or [], num_points)
         self.points_per_dimension = num_points or POINTS.get(self.tilted.dim, UNUSED)
@@ -112,15 +112,10 @@ class QuadratureFactors(OneEach):
         """Whether integrals are known to be without error."""
         return self.expected is not None and self.expected.is_exact
 
-    @property
-    def has_grid(self) -> bool:
-        """Whether integrals are taken on a grid."""
-        return self.expected is None or self.expected.has_grid
-
     def part(self, which: Tensor) -> QuadratureFactors:
         """Some of the factors at alpha = 0, ``which [e]`` ascending; others share their grids."""
         rows = [own[which] for own in self.rows]
-        number = self.points_per_dimension if self.has_grid else None
+        number = None if self.is_exact else self.points_per_dimension
         form = self.expected.closed
         closed = None if form is None else form.part(which)
         out = QuadratureFactors(

@@ -7,14 +7,15 @@ as log densities of a simplex are: its K probabilities are broken off a stick on
     p_i = s_i prod_{j < i} (1 - s_j),        c_i = log(K - 1 - i),   i = 0, .., K - 2
 
 and categorical, multinomial and Dirichlet statements are sums of their logarithms. No grid in K - 1
-numbers is needed, nor the factor's steps: with x ~ N(m, s^2) and L = log sigmoid, as log(1 - s) is
-L(x) - x, all that is wanted are
+numbers is needed, nor the factor's steps: with x ~ N(m, s^2) and A = E log sigmoid(x), as
+log(1 - s) is log sigmoid(x) - x,
 
-    E L(x),      E L'(x),      E L''(x) = E L'(x) (x - m) / s^2
+    E log f = k + sum_i (a_i + b_i) A_i - b_i m_i
+    E d_i log f = (a_i + b_i) dA_i/dm_i - b_i,        E d_i^2 log f = (a_i + b_i) (dA_i/ds_i) / s_i
 
-of every number, on Gauss-Hermite points. The last, Price's theorem, is the derivative of the first
-by s, over s, on the points as well, so that messages at rest are at the top of the bound. a and b
-are read at two points on each axis; that log f is such a sum is seen at others.
+a and b are read at two points on each axis; that log f is such a sum is seen at others.
+
+Source: :mod:`pyrograph.beliefs.expected_log_sigmoid`; the last is Price's theorem.
 """
 
 from __future__ import annotations
@@ -28,12 +29,11 @@ from torch.distributions import constraints
 from torch.nn.functional import logsigmoid
 
 from pyrograph.beliefs import Conjugate
+from pyrograph.beliefs.expected_log_sigmoid import expected_log_sigmoid
 from pyrograph.beliefs.gaussian import apply
 from pyrograph.graph.devices import at_once
 from pyrograph.infer.message_passing.continuous.mean_field import CHUNK, Expectations
 from pyrograph.infer.message_passing.densities.reduction import LocalDensity
-from pyrograph.infer.message_passing.quadrature.tilted import POINTS
-from pyrograph.quadrature import gauss_hermite
 from pyrograph.trace.sites import Site
 
 #: On each axis, where coefficients are read: so far from 0 in u, and at so much in x.
@@ -52,29 +52,24 @@ class StickForm:
         centre: c, ``[D, E, r]``.
         taken, left: a and b, ``[D, E, r]``.
         constant: k, ``[D, E]``.
-        num_points: of each number.
     """
 
-    def __init__(
-        self, centre: Tensor, taken: Tensor, left: Tensor, constant: Tensor, num_points: int
-    ):
+    def __init__(self, centre: Tensor, taken: Tensor, left: Tensor, constant: Tensor):
         self.centre, self.taken, self.left, self.constant = centre, taken, left, constant
-        self.z, self.weight = gauss_hermite(num_points, 1, centre.dtype, centre.device)
 
     @staticmethod
     @torch.no_grad()
-    def of(local: LocalDensity, num_points: int | None = None) -> StickForm | None:
+    def of(local: LocalDensity) -> StickForm | None:
         """None where log f is another function, or one of a single number.
 
         Args:
             local: in effective coordinates, in double precision.
-            num_points: of each number, if not as many as a grid in one dimension has.
         """
         sites = [local.group.slots[k] for k in local.continuous]
         is_known = not local.chosen and not local.group.is_differentiable
         if local.dim < 2 or not is_known or not any(map(_is_simplex, sites)):
             return None
-        form = _read(local, _centres(local, sites), num_points or POINTS[1])
+        form = _read(local, _centres(local, sites))
         return form if form.is_that_of(local) else None
 
     def part(self, which: Tensor) -> StickForm:
@@ -93,18 +88,12 @@ class StickForm:
         """
         m = moments[0] - self.centre
         s = moments[1].diagonal(dim1=-2, dim2=-1).sqrt()
-        average, slope, bend = torch.zeros_like(m), torch.zeros_like(m), torch.zeros_like(m)
-        for z, weight in zip(self.z.flatten(), self.weight, strict=True):
-            x = m + z * s
-            first = weight * torch.sigmoid(-x)
-            average += weight * logsigmoid(x)
-            slope += first
-            bend += z * first
+        average, by_mean, by_sd = expected_log_sigmoid(m, s)
         both = self.taken + self.left
         return Expectations(
             self.constant + (both * average - self.left * m).sum(-1),
-            both * slope - self.left,
-            torch.diag_embed(both * bend / s),
+            both * by_mean - self.left,
+            torch.diag_embed(both * by_sd / s),
             [],
         )
 
@@ -152,7 +141,7 @@ def _centres(local: LocalDensity, sites: Sequence[Site]) -> Tensor:
     return of_v if local.joint is None else apply(local.joint, of_v)
 
 
-def _read(local: LocalDensity, centre: Tensor, num_points: int) -> StickForm:
+def _read(local: LocalDensity, centre: Tensor) -> StickForm:
     """The form that log f is where all pieces are alike, at u = 0, and on every axis."""
     r = local.dim
     steps = torch.stack([torch.full_like(centre, READ[0]), centre + READ[1]])  # of u
@@ -169,4 +158,4 @@ def _read(local: LocalDensity, centre: Tensor, num_points: int) -> StickForm:
     slope = torch.cat(gain, 1).movedim((0, 1), (-1, -2))  # [D, E, r, 2]
     found = torch.linalg.solve(apart, slope[..., None]).squeeze(-1)
     constant = at_origin[0] - (found * both[0]).sum((-1, -2))
-    return StickForm(centre, found[..., 0], found[..., 1], constant, num_points)
+    return StickForm(centre, found[..., 0], found[..., 1], constant)

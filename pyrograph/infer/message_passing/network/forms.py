@@ -49,8 +49,7 @@ class Forms:
         local.reduce_jointly([kind if issubclass(kind, Conjugate) else None for kind in kinds])
         if bool((alpha == 0).all()):
             chosen, double = [kinds[number.slots[0]] for number in local.chosen], local.in_double()
-            count = self.num_points
-            closed = StickForm.of(double, count) if count else find_form(double, chosen)
+            closed = StickForm.of(double) if self.num_points else find_form(double, chosen)
             if closed is not None:
                 return closed, []
         if self.conjugates(part) or bool((alpha <= 0).any()):
