@@ -10,6 +10,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from scipy import special
 from torch.testing import assert_close
 
 import pyrograph as pg
@@ -85,6 +86,44 @@ def test_beliefs_of_wide_weights_climb_to_the_top_of_the_bound():
     truth = truth + torch.lgamma(PRIOR.sum()) - torch.lgamma(PRIOR).sum()
     truth = truth + torch.lgamma(PRIOR + COUNTS).sum() - torch.lgamma((PRIOR + COUNTS).sum())
     assert truth - 0.3 < posterior.log_evidence < truth
+
+
+@pytest.mark.parametrize("count", [0, 3, 40])
+def test_shares_are_sticks_broken_once(count):
+    """Truth: a beta belief's evidence, above a bound that another width or mean would lower."""
+
+    def model():
+        s = pyro.sample("s", dist.Beta(0.7, 1.4))
+        pyro.sample("y", dist.Binomial(40, s), obs=torch.tensor(float(count)))
+
+    engine = pg.VMP(model, progress=False)
+    posterior = engine.run()
+    assert all(isinstance(form, StickForm) for form in forms(engine).values())
+    a, b = 0.7 + count, 1.4 + 40 - count
+    z = torch.linspace(-12, 12, 4001)
+
+    def bound(mean, log_sd):
+        sd = log_sd.exp()
+        log_s, log_rest = (torch.nn.functional.logsigmoid(own * (mean + sd * z)) for own in (1, -1))
+        average = torch.trapezoid((a * log_s + b * log_rest) * (-0.5 * z * z).exp(), z)
+        return average / math.sqrt(2 * math.pi) + 0.5 * math.log(2 * math.pi * math.e) + log_sd
+
+    at = torch.tensor([math.log(a / b), math.log(1 / a + 1 / b) / 2], requires_grad=True)
+    climb = torch.optim.LBFGS([at], max_iter=100, line_search_fn="strong_wolfe")
+
+    def loss():
+        climb.zero_grad()
+        value = -bound(*at)
+        value.backward()
+        return value
+
+    climb.step(loss)
+    constant = special.gammaln(2.1) - special.gammaln(0.7) - special.gammaln(1.4)
+    constant += np.log(special.comb(40, count))
+    top = float(bound(*at.detach())) + constant
+    assert float(posterior.log_evidence) == pytest.approx(top, abs=1e-7)
+    assert top < constant + special.betaln(a, b) < top + 0.2
+    assert posterior.evidence_kind == "lower bound"
 
 
 def test_single_precision_knows_the_stick_too():

@@ -6,7 +6,8 @@ as log densities of a simplex are: its K probabilities are broken off a stick on
 
     p_i = s_i prod_{j < i} (1 - s_j),        c_i = log(K - 1 - i),   i = 0, .., K - 2
 
-and categorical, multinomial and Dirichlet statements are sums of their logarithms. No grid in K - 1
+and categorical, multinomial and Dirichlet statements are sums of their logarithms; and those of
+shares from 0 to 1, s = sigmoid(u), as Bernoulli, binomial and beta statements are. No grid in K - 1
 numbers is needed, nor the factor's steps: with x ~ N(m, s^2) and A = E log sigmoid(x), as
 log(1 - s) is log sigmoid(x) - x,
 
@@ -60,14 +61,14 @@ class StickForm:
     @staticmethod
     @torch.no_grad()
     def of(local: LocalDensity) -> StickForm | None:
-        """None where log f is another function, or one of a single number.
+        """None where log f is another function.
 
         Args:
             local: in effective coordinates, in double precision.
         """
         sites = [local.group.slots[k] for k in local.continuous]
         is_known = not local.chosen and not local.group.is_differentiable
-        if local.dim < 2 or not is_known or not any(map(_is_simplex, sites)):
+        if not is_known or not any(_is_simplex(site) or _is_share(site) for site in sites):
             return None
         form = _read(local, _centres(local, sites))
         return form if form.is_that_of(local) else None
@@ -118,10 +119,21 @@ class StickForm:
 
 
 def _is_simplex(site: Site) -> bool:
+    return isinstance(_of_events(site), type(constraints.simplex))
+
+
+def _is_share(site: Site) -> bool:
+    """Whether a site's values are from 0 to 1: a stick broken once, or several ones."""
+    support = _of_events(site)
+    is_interval = isinstance(support, constraints.interval)
+    return is_interval and (support.lower_bound, support.upper_bound) == (0, 1)
+
+
+def _of_events(site: Site) -> constraints.Constraint:
     support = site.support
     while isinstance(support, constraints.independent):
         support = support.base_constraint
-    return isinstance(support, type(constraints.simplex))
+    return support
 
 
 def _centres(local: LocalDensity, sites: Sequence[Site]) -> Tensor:
