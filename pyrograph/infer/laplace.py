@@ -31,6 +31,8 @@ MAX_STEPS = 500
 #: often that is asked, at most. From where it is so many times as small, the top is flat.
 DIFFERS, MAX_REPEATS, FLAT = 1.5, 10, 1e3
 EPS = torch.finfo(torch.float64).eps
+#: Roundings within which what fits exactly is held, and how often a scale that falls is followed.
+PINNED, MAX_CLIMBS = 1e4, 5
 #: Supports of scales; and a fall of a logarithm, while the density rises, from which a scale is on
 #: its way to 0.
 SCALES, SINKS = (constraints.positive, constraints.nonnegative), 2.0
@@ -52,18 +54,40 @@ def mode_and_width(graph) -> tuple[Tensor, Tensor]:
     column = rising_column(graph, mode, width)
     if column is None or (exhausted and not _is_scale(graph, column)):
         return mode, width  # or on its way there, which is good enough to start from
+    if exhausted:
+        return _followed(graph, fine, mode, width, column)
     # rounding can end a climb too, and units that differ by far
     higher, _ = find_mode(fine, mode, width)
-    if exhausted:  # but on no way to a spike, where a scale is 0
-        if higher[column] >= mode[column] - SINKS:
-            return mode, width
-        _refuse_a_slope(graph, higher.to(graph.dtype), column)
     width = conditional_width(fine, higher)
+    if _is_scale(graph, column) and _sinks(mode, higher, column) and _is_pinned(higher, width):
+        _refuse_a_slope(graph, higher.to(graph.dtype), column)
     column = rising_column(fine, higher, width)  # out of steps or not: it has had two climbs
     mode, width = higher.to(graph.dtype), width.to(graph.dtype)
     if column is not None:
         _refuse_a_slope(graph, mode, column)
     return mode, width
+
+
+def _followed(graph, fine, mode: Tensor, width: Tensor, column: int) -> tuple[Tensor, Tensor]:
+    """Where a scale that may still fall has come to rest: a regression of many coefficients is on
+    its way to a mode after a first climb, latents that can fit data exactly to a spike."""
+    for _ in range(MAX_CLIMBS):
+        higher, _ = find_mode(fine, mode, width)
+        if not _sinks(mode, higher, column):
+            return mode.to(graph.dtype), width.to(graph.dtype)
+        mode, width = higher, conditional_width(fine, higher)
+        if _is_pinned(mode, width):
+            break
+    _refuse_a_slope(graph, mode.to(graph.dtype), column)
+
+
+def _sinks(before: Tensor, after: Tensor, column: int) -> bool:
+    return bool(after[column] < before[column] - SINKS)
+
+
+def _is_pinned(x: Tensor, width: Tensor) -> bool:
+    """Whether a number may move by hardly more than its rounding: all that keeps a scale from 0."""
+    return bool((width < PINNED * EPS * x.double().abs()).any())
 
 
 def find_mode(

@@ -243,6 +243,28 @@ def test_a_scale_of_data_that_latents_can_fit_exactly_is_named():
         engine.setup()
 
 
+def test_a_scale_that_falls_to_a_mode_is_followed_there():
+    """60 rows of 30 coefficients in units that differ by 100: after all steps of one climb the
+    noise still fell, to its mode, and was refused as on its way to 0."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 30, generator=generator) * torch.logspace(-1, 1, 30, dtype=torch.float64)
+    y = x @ torch.randn(30, generator=generator)
+    y = y + 1e-3 * torch.randn(60, generator=generator)
+
+    def model():
+        noise = pyro.sample("noise", dist.HalfNormal(1.0))
+        with pyro.plate("columns", 30):
+            weight = pyro.sample("weight", dist.Normal(0.0, 10.0))
+        with pyro.plate("rows", 60):
+            pyro.sample("y", dist.Normal(x @ weight, noise), obs=y)
+
+    mode, width = mode_and_width(trace_graph(model, unconstrained=True))
+    fit = torch.linalg.solve(x.T @ x, x.T @ y)  # priors say next to nothing
+    squares = (y - x @ fit).square().sum()
+    assert float(mode[0]) == pytest.approx(float((squares / 59).log() / 2), abs=0.01)
+    assert float(width[0]) == pytest.approx((2 * 59) ** -0.5, rel=0.1)
+
+
 def scaled_effects(y, is_centred):
     s = pyro.sample("s", dist.LogNormal(-1.5, 0.5))
     with pyro.plate("groups", len(y)):
