@@ -20,12 +20,12 @@ from pyrograph.beliefs.gaussian import apply
 from pyrograph.infer.message_passing.continuous.closed_form import ClosedForm
 from pyrograph.infer.message_passing.continuous.exponential_form import ExponentialForm
 from pyrograph.infer.message_passing.continuous.kinked_form import KinkedForm
+from pyrograph.infer.message_passing.continuous.log_sigmoid_form import LogSigmoidForm
 from pyrograph.infer.message_passing.continuous.mean_field import (
     Expectations,
     expectations,
     rule_without_error,
 )
-from pyrograph.infer.message_passing.continuous.stick_form import StickForm
 from pyrograph.infer.message_passing.continuous.twins import one_of_each
 from pyrograph.infer.message_passing.densities.checked import CheckedDensity, too_wide
 from pyrograph.infer.message_passing.densities.reduction import LocalDensity
@@ -34,7 +34,7 @@ from pyrograph.infer.message_passing.quadrature.tilted import POINTS
 from pyrograph.quadrature import gauss_hermite
 
 #: Expectations that need no grid.
-Form = ClosedForm | KinkedForm | ExponentialForm | StickForm
+Form = ClosedForm | KinkedForm | ExponentialForm | LogSigmoidForm
 
 
 def find_form(local: LocalDensity, chosen: list[type[Conjugate]]) -> Form | None:
@@ -45,7 +45,7 @@ def find_form(local: LocalDensity, chosen: list[type[Conjugate]]) -> Form | None
         chosen: kinds of the gamma and beta numbers' beliefs.
     """
     exact = ClosedForm.of(local, chosen) or KinkedForm.of(local) or ExponentialForm.of(local)
-    return exact or StickForm.of(local)
+    return exact or LogSigmoidForm.of(local)
 
 
 class ExpectedLogs:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from pyrograph.beliefs import Conjugate
 from pyrograph.errors import UnsupportedFactor
 from pyrograph.infer.message_passing.continuous.expected_logs import Form, find_form
+from pyrograph.infer.message_passing.continuous.log_sigmoid_form import LogSigmoidForm
 from pyrograph.infer.message_passing.continuous.mean_field import rule_without_error
-from pyrograph.infer.message_passing.continuous.stick_form import StickForm
 from pyrograph.infer.message_passing.densities.reduction import LocalDensity
 from pyrograph.infer.message_passing.network.node_families import NodeFamilies
 from pyrograph.infer.message_passing.network.same_scope import Locals
@@ -49,7 +49,7 @@ class Forms:
         local.reduce_jointly([kind if issubclass(kind, Conjugate) else None for kind in kinds])
         if bool((alpha == 0).all()):
             chosen, double = [kinds[number.slots[0]] for number in local.chosen], local.in_double()
-            closed = StickForm.of(double) if self.num_points else find_form(double, chosen)
+            closed = LogSigmoidForm.of(double) if self.num_points else find_form(double, chosen)
             if closed is not None:
                 return closed, []
         if self.conjugates(part) or bool((alpha <= 0).any()):

@@ -1,26 +1,33 @@
-"""Expectations at alpha = 0 of what is a sum of logarithms of the pieces of a stick,
+"""Expectations at alpha = 0 of sums of log sigmoids of single numbers,
 
-    log f(u) = k + sum_i a_i log s_i + b_i log(1 - s_i),        s_i = sigmoid(x_i),  x_i = u_i - c_i
+    log f(u) = k + sum_i a_i log sigmoid(x_i) + b_i log sigmoid(-x_i),        x_i = w_i u_i - c_i
 
-as log densities of a simplex are: its K probabilities are broken off a stick one after the other,
+as those of logistic regressions are, of one number each, with a the successes and b the failures:
+of Bernoulli, binomial and negative binomial statements about logits. So are those of shares from 0
+to 1, sigmoid(u), and those of a simplex, whose K probabilities are broken off a stick one after the
+other,
 
-    p_i = s_i prod_{j < i} (1 - s_j),        c_i = log(K - 1 - i),   i = 0, .., K - 2
+    p_i = s_i prod_{j < i} (1 - s_j),     s_i = sigmoid(u_i - c_i),     c_i = log(K - 1 - i)
 
-and categorical, multinomial and Dirichlet statements are sums of their logarithms; and those of
-shares from 0 to 1, s = sigmoid(u), as Bernoulli, binomial and beta statements are. No grid in K - 1
-numbers is needed, nor the factor's steps: with x ~ N(m, s^2) and A = E log sigmoid(x), as
-log(1 - s) is log sigmoid(x) - x,
+Neither a grid in K - 1 numbers is needed nor the factor's steps: with u ~ N(m, s^2), x has mean
+w m - c and standard deviation t = w s, and with A = E log sigmoid(x), as log sigmoid(-x) is
+log sigmoid(x) - x,
 
-    E log f = k + sum_i (a_i + b_i) A_i - b_i m_i
-    E d_i log f = (a_i + b_i) dA_i/dm_i - b_i,        E d_i^2 log f = (a_i + b_i) (dA_i/ds_i) / s_i
+    E log f = k + sum_i (a_i + b_i) A_i - b_i (w_i m_i - c_i)
+    E d_i log f = w_i ((a_i + b_i) dA_i/dm_i - b_i)
+    E d_i^2 log f = w_i^2 (a_i + b_i) (dA_i/dt_i) / t_i
 
-a and b are read at two points on each axis; that log f is such a sum is seen at others.
+For a stick w and c are known, and a and b are read at two points on each axis. Of one number all
+are read where log f has come to its asymptotes: these meet at x = 0, log f is (a + b) log 2 below
+them there, and w (a + b) is the difference of their slopes. That log f is such a sum is seen at
+other points.
 
 Source: :mod:`pyrograph.beliefs.expected_log_sigmoid`; the last is Price's theorem.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from copy import copy
 
@@ -39,6 +46,8 @@ from pyrograph.trace.sites import Site
 
 #: On each axis, where coefficients are read: so far from 0 in u, and at so much in x.
 READ = (-1.0, 2.0)
+#: Where any log sigmoid is at its asymptotes, in u and in x.
+FAR, END = 2.0**20, 40.0
 #: Scales of points where log f is looked at, and how far off it may be, relative to its terms: at
 #: least so much, or rounding of the program's own numbers, such as c, in units of its precision.
 SCALES, LEAST, ROUNDING = (1.0, 0.3, 2.0, 1.0, 3.0), 1e-10, 30.0
@@ -46,37 +55,46 @@ SCALES, LEAST, ROUNDING = (1.0, 0.3, 2.0, 1.0, 3.0), 1e-10, 30.0
 FEW = 4
 
 
-class StickForm:
+class LogSigmoidForm:
     """Of a set of like factors.
 
     Args:
-        centre: c, ``[D, E, r]``.
+        scale, centre: w and c, ``[D, E, r]``.
         taken, left: a and b, ``[D, E, r]``.
         constant: k, ``[D, E]``.
     """
 
-    def __init__(self, centre: Tensor, taken: Tensor, left: Tensor, constant: Tensor):
-        self.centre, self.taken, self.left, self.constant = centre, taken, left, constant
+    def __init__(
+        self, scale: Tensor, centre: Tensor, taken: Tensor, left: Tensor, constant: Tensor
+    ):
+        self.scale, self.centre, self.constant = scale, centre, constant
+        self.taken, self.left = taken, left
 
     @staticmethod
     @torch.no_grad()
-    def of(local: LocalDensity) -> StickForm | None:
+    def of(local: LocalDensity) -> LogSigmoidForm | None:
         """None where log f is another function.
 
         Args:
             local: in effective coordinates, in double precision.
         """
-        sites = [local.group.slots[k] for k in local.continuous]
-        is_known = not local.chosen and not local.group.is_differentiable
-        if not is_known or not any(_is_simplex(site) or _is_share(site) for site in sites):
+        if local.chosen or local.group.is_differentiable:
             return None
-        form = _read(local, _centres(local, sites))
-        return form if form.is_that_of(local) else None
+        sites = [local.group.slots[k] for k in local.continuous]
+        if any(_is_simplex(site) or _is_share(site) for site in sites):
+            form = _of_stick(local, _centres(local, sites))
+            about = torch.zeros_like(form.centre)
+        elif local.dim == 1:
+            form = _of_logit(local)
+            about = form.centre / form.scale
+        else:
+            return None
+        return form if form.is_that_of(local, about) else None
 
-    def part(self, which: Tensor) -> StickForm:
+    def part(self, which: Tensor) -> LogSigmoidForm:
         """Some of the factors, ``which [e]``."""
         out = copy(self)
-        for name in ("centre", "taken", "left", "constant"):
+        for name in ("scale", "centre", "taken", "left", "constant"):
             setattr(out, name, getattr(self, name)[:, which])
         return out
 
@@ -87,31 +105,31 @@ class StickForm:
             moments: mean ``[D, E, r]`` and covariance ``[D, E, r, r]`` of u.
             others: none.
         """
-        m = moments[0] - self.centre
-        s = moments[1].diagonal(dim1=-2, dim2=-1).sqrt()
-        average, by_mean, by_sd = expected_log_sigmoid(m, s)
+        mean = self.scale * moments[0] - self.centre
+        sd = self.scale * moments[1].diagonal(dim1=-2, dim2=-1).sqrt()
+        average, by_mean, by_sd = expected_log_sigmoid(mean, sd)
         both = self.taken + self.left
         return Expectations(
-            self.constant + (both * average - self.left * m).sum(-1),
-            both * by_mean - self.left,
-            torch.diag_embed(both * by_sd / s),
+            self.constant + (both * average - self.left * mean).sum(-1),
+            self.scale * (both * by_mean - self.left),
+            torch.diag_embed(self.scale.square() * both * by_sd / sd),
             [],
         )
 
     def value(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """log f at ``u [N, D, E, r]``, ``[N, D, E]``, and the sum of its terms' sizes."""
-        x = u - self.centre
+        x = self.scale * u - self.centre
         terms = torch.cat([self.taken * logsigmoid(x), self.left * logsigmoid(-x)], -1)
         size = 1 + self.constant.abs() + terms.abs().sum(-1)
         return self.constant + terms.sum(-1), size
 
-    def is_that_of(self, local: LocalDensity) -> bool:
-        """Whether log f is the form, as far as it is looked at."""
+    def is_that_of(self, local: LocalDensity, about: Tensor) -> bool:
+        """Whether log f is the form, as far as it is looked at about ``about [D, E, r]``."""
         size = (len(SCALES), *self.centre.shape)
         generator = torch.Generator().manual_seed(0)
         z = torch.randn(size, generator=generator, dtype=torch.float64, device="cpu")
         far = self.centre.new_tensor(SCALES) / max(1.0, local.dim / FEW) ** 0.5
-        u = far.view(-1, 1, 1, 1) * z.to(self.centre)
+        u = about + far.view(-1, 1, 1, 1) * z.to(self.centre) / self.scale
         value, sizes = self.value(u)
         own = [torch.finfo(local.group.slots[k].dtype).eps for k in local.continuous]
         within = max(LEAST, ROUNDING * max(own))
@@ -153,8 +171,8 @@ def _centres(local: LocalDensity, sites: Sequence[Site]) -> Tensor:
     return of_v if local.joint is None else apply(local.joint, of_v)
 
 
-def _read(local: LocalDensity, centre: Tensor) -> StickForm:
-    """The form that log f is where all pieces are alike, at u = 0, and on every axis."""
+def _of_stick(local: LocalDensity, centre: Tensor) -> LogSigmoidForm:
+    """The form of what reads pieces of sticks, about where all pieces are alike, u = 0."""
     r = local.dim
     steps = torch.stack([torch.full_like(centre, READ[0]), centre + READ[1]])  # of u
     axes = torch.eye(r, dtype=centre.dtype, device=centre.device)[:, None, None]
@@ -170,4 +188,26 @@ def _read(local: LocalDensity, centre: Tensor) -> StickForm:
     slope = torch.cat(gain, 1).movedim((0, 1), (-1, -2))  # [D, E, r, 2]
     found = torch.linalg.solve(apart, slope[..., None]).squeeze(-1)
     constant = at_origin[0] - (found * both[0]).sum((-1, -2))
-    return StickForm(centre, found[..., 0], found[..., 1], constant)
+    return LogSigmoidForm(torch.ones_like(centre), centre, found[..., 0], found[..., 1], constant)
+
+
+def _of_logit(local: LocalDensity) -> LogSigmoidForm:
+    """The form of what reads one number, in all states."""
+    like = local.like
+    far = like.new_full((local.num_states, local.num_factors, 1), FAR)
+    for _ in range(2):  # first so far out that any w will do, then no further than digits last
+        below, low, high, above = local(torch.stack([-2 * far, -far, far, 2 * far]))
+        span = far.squeeze(-1)
+        rises, falls = (low - below) / span, (high - above) / span  # w a and w b
+        before, after = low + rises * span, high + falls * span  # where the asymptotes are at 0
+        slopes = rises + falls
+        meet = (after - before) / slopes  # c / w
+        depth = before + rises * meet - local(meet[None, ..., None])[0]
+        scale = slopes * math.log(2) / depth
+        far = (END + (scale * meet).abs())[..., None] / scale[..., None]
+    is_flat = (slopes == 0) & (before == after)
+    one, nothing = torch.ones_like(scale), torch.zeros_like(scale)
+    scale, meet = torch.where(is_flat, one, scale), torch.where(is_flat, nothing, meet)
+    constant = torch.where(is_flat, before, before + rises * meet)
+    parts = scale, scale * meet, rises / scale, falls / scale
+    return LogSigmoidForm(*(part[..., None] for part in parts), constant)

@@ -1,6 +1,6 @@
-"""Mean field where log densities are sums of logarithms of the pieces of a stick, as those of
-simplexes in unconstrained space are. Truth: the stick written out here, with a dense trapezium rule
-on each number or a grid in all; enumeration of labels given conjugate weights."""
+"""Mean field where log densities are sums of log sigmoids of single numbers, as those of logits and
+of simplexes in unconstrained space are. Truth: the functions written out here, with a dense
+trapezium rule on each number or a grid in all; enumeration of labels given conjugate weights."""
 
 import itertools
 import math
@@ -16,7 +16,7 @@ from torch.testing import assert_close
 import pyrograph as pg
 from pyrograph.beliefs import Gaussian
 from pyrograph.infer.message_passing.continuous import twins
-from pyrograph.infer.message_passing.continuous.stick_form import StickForm
+from pyrograph.infer.message_passing.continuous.log_sigmoid_form import LogSigmoidForm
 from tests.infer.message_passing_continuous.runs import fit
 
 PRIOR = torch.tensor([1.5, 1.0, 2.0, 0.7, 1.2, 3.0, 1.5, 0.9], dtype=torch.float64)
@@ -98,7 +98,7 @@ def test_shares_are_sticks_broken_once(count):
 
     engine = pg.VMP(model, progress=False)
     posterior = engine.run()
-    assert all(isinstance(form, StickForm) for form in forms(engine).values())
+    assert all(isinstance(form, LogSigmoidForm) for form in forms(engine).values())
     a, b = 0.7 + count, 1.4 + 40 - count
     z = torch.linspace(-12, 12, 4001)
 
@@ -144,7 +144,7 @@ def test_expectations_are_those_of_a_grid_whatever_the_covariance():
         pyro.sample("y", dist.Multinomial(9, p), obs=torch.tensor([2.0, 4.0, 3.0]))
 
     form = forms(pg.VMP(model, progress=False).setup())["y"]
-    assert isinstance(form, StickForm)
+    assert isinstance(form, LogSigmoidForm)
     mean, root = torch.tensor([0.3, -0.8]), torch.tensor([[0.7, 0.0], [0.6, 0.5]])
     found = form((mean[None, None], (root @ root.T)[None, None]), [])
 
@@ -179,8 +179,8 @@ def test_other_functions_of_a_simplex_are_no_sums(log_f):
         pyro.factor("f", log_f(p))
 
     found = forms(pg.VMP(model, progress=False).setup())
-    assert isinstance(found["p"], StickForm)
-    assert not isinstance(found["f"], StickForm)
+    assert isinstance(found["p"], LogSigmoidForm)
+    assert not isinstance(found["f"], LogSigmoidForm)
 
 
 @pytest.mark.parametrize("log_f", [lambda p: p[1].log(), lambda p: (1 - p[0]).log()])
@@ -259,3 +259,65 @@ def test_items_that_were_given_the_same_label_are_looked_at_once(monkeypatch):
     assert_close(few.average, every.average, atol=1e-12, rtol=1e-12)
     assert_close(few.slope, every.slope, atol=1e-12, rtol=1e-12)
     assert_close(few.bend, every.bend, atol=1e-12, rtol=1e-12)
+
+
+X = torch.linspace(-2, 3, 30, dtype=torch.float64)
+
+
+FAILURES = (X < 0.4).double()
+TOTAL = torch.arange(30.0, dtype=torch.float64) + 1
+
+
+@pytest.mark.parametrize(
+    ("name", "observed", "trials", "successes"),
+    [
+        ("Bernoulli", FAILURES, torch.ones(30), FAILURES),
+        ("Binomial", (TOTAL / 3).floor(), TOTAL, (TOTAL / 3).floor()),
+        ("NegativeBinomial", (TOTAL / 2).floor(), TOTAL + (TOTAL / 2).floor(), (TOTAL / 2).floor()),
+    ],
+)
+def test_logits_have_the_bound_by_hand(name, observed, trials, successes):
+    """Rows far from their threshold, and of large slopes, among others."""
+    trials, successes = trials.double(), successes.double()
+    offset = 0.3 - 40.0 * (X > 2.5)
+
+    def model():
+        w = pyro.sample("w", dist.Normal(0.0, 3.0))
+        own = (TOTAL,) if name != "Bernoulli" else ()
+        with pyro.plate("rows", 30):
+            y = getattr(dist, name)(*own, logits=w * X + offset)
+            pyro.sample("y", y, obs=observed)
+
+    engine = pg.VMP(model, progress=False)
+    posterior = engine.run()
+    assert isinstance(forms(engine)["y"], LogSigmoidForm)
+    z = torch.linspace(-12, 12, 4001)
+    weight = (-0.5 * z * z).exp() / math.sqrt(2 * math.pi)
+    own = dist.Binomial(trials, logits=torch.zeros(30)) if name != "NegativeBinomial" else None
+    at_zero = (
+        dist.NegativeBinomial(TOTAL, logits=torch.zeros(30)) if own is None else own
+    ).log_prob(observed).sum() + trials.sum() * math.log(2)
+
+    def bound(mean, log_sd):
+        w = mean + log_sd.exp() * z
+        x = w[:, None] * X + offset
+        log_f = successes * torch.nn.functional.logsigmoid(x)
+        log_f = (log_f + (trials - successes) * torch.nn.functional.logsigmoid(-x)).sum(1)
+        log_f = log_f + dist.Normal(0.0, 3.0).log_prob(w) + at_zero
+        return torch.trapezoid(log_f * weight, z) + 0.5 * math.log(2 * math.pi * math.e) + log_sd
+
+    belief = posterior.marginal("w")
+    mean, log_sd = belief.mean.detach(), belief.stddev.log().detach()
+    assert_close(posterior.log_evidence, bound(mean, log_sd), atol=1e-8, rtol=0)
+    slope = torch.autograd.functional.jacobian(bound, (mean, log_sd))
+    assert max(map(abs, slope)) < 1e-4
+    assert posterior.evidence_kind == "lower bound"
+
+
+def test_a_probit_is_no_logit():
+    def model():
+        w = pyro.sample("w", dist.Normal(0.0, 3.0))
+        pyro.factor("y", torch.special.log_ndtr(w * 2.0 - 1.0))
+
+    engine = pg.VMP(model, progress=False).setup()
+    assert not any(isinstance(form, LogSigmoidForm) for form in forms(engine).values())
