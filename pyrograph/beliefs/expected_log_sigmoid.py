@@ -24,6 +24,8 @@ from pyrograph.quadrature import gauss_hermite
 WIDE = 1.0
 #: Points for narrow and for wide ones, and where the latter end.
 NARROW_POINTS, WIDE_POINTS, END = 32, 48, 36.0
+#: The latter's, from -1 to 1, and their weights.
+ON_UNIT = np.polynomial.legendre.leggauss(WIDE_POINTS)
 #: Numbers evaluated at once.
 CHUNK = 2**22
 
@@ -57,7 +59,7 @@ def _of_narrow(mean: Tensor, sd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _of_wide(mean: Tensor, sd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    x, weight = (torch.as_tensor(a).to(mean) for a in np.polynomial.legendre.leggauss(WIDE_POINTS))
+    x, weight = (torch.as_tensor(a, device="cpu").to(mean) for a in ON_UNIT)
     x = (x + 1) * (END / 2)
     weight = weight * (END / 2) * torch.log1p((-x).exp())
     x, weight = torch.cat([x, -x]), torch.cat([weight, weight])
