@@ -27,7 +27,7 @@ NARROW_POINTS, WIDE_POINTS, END = 32, 48, 36.0
 #: The latter's, from -1 to 1, and their weights.
 ON_UNIT = np.polynomial.legendre.leggauss(WIDE_POINTS)
 #: Numbers evaluated at once.
-CHUNK = 2**22
+CHUNK = 2**20
 
 
 def expected_log_sigmoid(mean: Tensor, sd: Tensor) -> tuple[Tensor, Tensor, Tensor]:

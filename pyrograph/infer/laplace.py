@@ -33,8 +33,8 @@ DIFFERS, MAX_REPEATS, FLAT = 1.5, 10, 1e3
 EPS = torch.finfo(torch.float64).eps
 #: Roundings within which what fits exactly is held, and how often a scale that falls is followed.
 PINNED, MAX_CLIMBS = 1e4, 5
-#: Supports of scales; and a fall of a logarithm, while the density rises, from which a scale is on
-#: its way to 0.
+#: Supports of scales; and a fall of a logarithm, while the density rises, from which a scale may be
+#: on its way to 0.
 SCALES, SINKS = (constraints.positive, constraints.nonnegative), 2.0
 
 
