@@ -134,9 +134,14 @@ def _is_list(fn: object, support: constraints.Constraint) -> bool:
 
 def is_real(support: constraints.Constraint | None) -> bool:
     """Whether a support is all real numbers; one whose bounds depend on latents, None, is not."""
+    return isinstance(of_elements(support), REAL)
+
+
+def of_elements(support: constraints.Constraint | None) -> constraints.Constraint | None:
+    """The support of what values of several dimensions consist of."""
     while isinstance(support, constraints.independent):
         support = support.base_constraint
-    return isinstance(support, REAL)
+    return support
 
 
 def bounds_of(support: constraints.Constraint) -> list[Tensor]:

@@ -126,6 +126,26 @@ def test_shares_are_sticks_broken_once(count):
     assert posterior.evidence_kind == "lower bound"
 
 
+@pytest.mark.parametrize("is_event", [False, True])
+def test_bounds_may_differ_by_element(is_event):
+    """Truth: shares of what is between them, which are beta sites."""
+    low, high = torch.tensor([0.0, -1.0, 2.0]), torch.tensor([1.0, 3.0, 2.5])
+
+    def model(of_share):
+        site = dist.Beta(torch.ones(3), 1.0) if of_share else dist.Uniform(low, high)
+        if is_event:
+            x = pyro.sample("x", site.to_event(1))
+        else:
+            with pyro.plate("elements", 3):
+                x = pyro.sample("x", site)
+        s = x if of_share else (x - low) / (high - low)
+        pyro.factor("f", 2 * s[0].log() + 3 * (1 - s[1]).log() + s[2].log())
+
+    found, truth = (fit(model, (of_share,), pg.VMP) for of_share in (False, True))
+    assert_close(found.log_evidence, truth.log_evidence, atol=1e-9, rtol=0)
+    assert found.evidence_kind == "lower bound"
+
+
 def test_single_precision_knows_the_stick_too():
     def model():
         p = pyro.sample("p", dist.Dirichlet(PRIOR.float()))
@@ -262,8 +282,6 @@ def test_items_that_were_given_the_same_label_are_looked_at_once(monkeypatch):
 
 
 X = torch.linspace(-2, 3, 30, dtype=torch.float64)
-
-
 FAILURES = (X < 0.4).double()
 TOTAL = torch.arange(30.0, dtype=torch.float64) + 1
 
@@ -271,14 +289,13 @@ TOTAL = torch.arange(30.0, dtype=torch.float64) + 1
 @pytest.mark.parametrize(
     ("name", "observed", "trials", "successes"),
     [
-        ("Bernoulli", FAILURES, torch.ones(30), FAILURES),
+        ("Bernoulli", FAILURES, torch.ones_like(X), FAILURES),
         ("Binomial", (TOTAL / 3).floor(), TOTAL, (TOTAL / 3).floor()),
         ("NegativeBinomial", (TOTAL / 2).floor(), TOTAL + (TOTAL / 2).floor(), (TOTAL / 2).floor()),
     ],
 )
 def test_logits_have_the_bound_by_hand(name, observed, trials, successes):
     """Rows far from their threshold, and of large slopes, among others."""
-    trials, successes = trials.double(), successes.double()
     offset = 0.3 - 40.0 * (X > 2.5)
 
     def model():
@@ -293,10 +310,10 @@ def test_logits_have_the_bound_by_hand(name, observed, trials, successes):
     assert isinstance(forms(engine)["y"], LogSigmoidForm)
     z = torch.linspace(-12, 12, 4001)
     weight = (-0.5 * z * z).exp() / math.sqrt(2 * math.pi)
-    own = dist.Binomial(trials, logits=torch.zeros(30)) if name != "NegativeBinomial" else None
-    at_zero = (
-        dist.NegativeBinomial(TOTAL, logits=torch.zeros(30)) if own is None else own
-    ).log_prob(observed).sum() + trials.sum() * math.log(2)
+    half = {"logits": torch.zeros(30)}
+    is_negative = name == "NegativeBinomial"
+    y = dist.NegativeBinomial(TOTAL, **half) if is_negative else dist.Binomial(trials, **half)
+    at_zero = y.log_prob(observed).sum() + trials.sum() * math.log(2)
 
     def bound(mean, log_sd):
         w = mean + log_sd.exp() * z

@@ -4,8 +4,8 @@
 
 as those of logistic regressions are, of one number each, with a the successes and b the failures:
 of Bernoulli, binomial and negative binomial statements about logits. So are those of shares from 0
-to 1, sigmoid(u), and those of a simplex, whose K probabilities are broken off a stick one after the
-other,
+to 1, sigmoid(u), or from any bound to another, and those of a simplex, whose K probabilities are
+broken off a stick one after the other,
 
     p_i = s_i prod_{j < i} (1 - s_j),     s_i = sigmoid(u_i - c_i),     c_i = log(K - 1 - i)
 
@@ -43,6 +43,7 @@ from pyrograph.graph.devices import at_once
 from pyrograph.infer.message_passing.continuous.mean_field import CHUNK, Expectations
 from pyrograph.infer.message_passing.densities.reduction import LocalDensity
 from pyrograph.trace.sites import Site
+from pyrograph.trace.supports import of_elements
 
 #: On each axis, where coefficients are read: so far from 0 in u, and at so much in x.
 READ = (-1.0, 2.0)
@@ -137,21 +138,14 @@ class LogSigmoidForm:
 
 
 def _is_simplex(site: Site) -> bool:
-    return isinstance(_of_events(site), type(constraints.simplex))
+    return isinstance(of_elements(site.support), type(constraints.simplex))
 
 
 def _is_share(site: Site) -> bool:
-    """Whether a site's values are from 0 to 1: a stick broken once, or several ones."""
-    support = _of_events(site)
-    is_interval = isinstance(support, constraints.interval)
-    return is_interval and (support.lower_bound, support.upper_bound) == (0, 1)
-
-
-def _of_events(site: Site) -> constraints.Constraint:
-    support = site.support
-    while isinstance(support, constraints.independent):
-        support = support.base_constraint
-    return support
+    """Whether a site's values are within bounds: shares of what is between, sticks broken once."""
+    return isinstance(
+        of_elements(site.support), constraints.interval | constraints.half_open_interval
+    )
 
 
 def _centres(local: LocalDensity, sites: Sequence[Site]) -> Tensor:

@@ -380,9 +380,8 @@ class LocalDensity:
     def functions(self) -> Tensor:
         """``[E]``: equal numbers where factors are the same function of their own effective
         coordinates, as far as is known."""
-        parts = [*self.columns, *self._inner]
-        parts += [None if self.joint is None else self.joint.transpose(0, 1)]
-        parts += [number.which.t() for number in self.chosen]
+        joint = None if self.joint is None else self.joint.transpose(0, 1)
+        parts = [*self.columns, *self._inner, joint, *(c.which.t() for c in self.chosen)]
         own = [functions_of(self.program).to(self.index.device)]
         for part in parts:
             if part is not None and not bool((part == part[:1]).all()):

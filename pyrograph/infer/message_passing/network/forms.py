@@ -49,6 +49,7 @@ class Forms:
         local.reduce_jointly([kind if issubclass(kind, Conjugate) else None for kind in kinds])
         if bool((alpha == 0).all()):
             chosen, double = [kinds[number.slots[0]] for number in local.chosen], local.in_double()
+            # of many numbers any grid is too large, whatever number of points is asked for
             closed = LogSigmoidForm.of(double) if self.num_points else find_form(double, chosen)
             if closed is not None:
                 return closed, []
